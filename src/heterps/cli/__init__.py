@@ -1,0 +1,47 @@
+"""The command line: one file a command. Heavy imports (torch, numba) stay inside the commands that need them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+from rich.console import Console
+
+from heterps.cli import config, data, plan, profile, train
+from heterps.errors import HeterpsError
+
+app = typer.Typer(
+    name="heterps",
+    help="Train large sparse models on the cheapest mix of machines that is fast enough.",
+    epilog="Put --debug anywhere to see the traceback of an error. Exit codes: 0 done, 2 bad input, 3 no feasible plan, "
+    "4 bad data, 5 bad model, 6 bad run or checkpoint, 7 storage, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (data, profile, plan, train, config):
+    command.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code; errors a user can mend show without a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        code = app(words, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except HeterpsError as error:
+        if debug:
+            raise
+        stderr.print("[bold red]error:[/] ", end="")
+        stderr.print(str(error), markup=False)
+        sys.exit(error.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,9 @@
+"""`heterps data`."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    pass

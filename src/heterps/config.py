@@ -1,0 +1,230 @@
+"""The job as one tree of frozen, validated models: everything that defines a run, and nothing configured elsewhere.
+
+    Job -- model        a zoo name or an import path, and its arguments
+        -- data         files, schema, batches, epochs
+        -- optimizers   sparse (tables) and dense
+        -- checkpoint   how often, how many are kept
+        -- plan         what the plan must reach, or a plan file
+        -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
+
+Every field has a `description`; the reference of the job file is generated from them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+from heterps.errors import ConfigError
+from heterps.yamlfile import parse, read_model, read_text, validate
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Frozen(BaseModel):
+    """A value: fixed once made, typos refused, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+# --- cluster ---------------------------------------------------------------------------------------------------------
+
+
+class Resource(Frozen):
+    """A kind of compute unit that can be rented."""
+
+    device: Name = Field("cpu", description="Torch device of one unit: cpu, cuda, xpu, mps.")
+    usd_per_hour: NonNegativeFloat = Field(description="Price of one unit for an hour.")
+    limit: Annotated[int, Field(ge=0)] = Field(description="How many units may be rented; 0 takes the resource out.")
+
+
+class Cluster(Frozen):
+    """What may be rented, and for how much."""
+
+    resources: dict[Name, Resource] = Field(description="Resource name to its device, price and limit.")
+    server_resource: Name = Field(description="The resource that parameter servers run on.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.resources:
+            raise ValueError(
+                "a cluster needs at least one resource, for example cpu: {device: cpu, usd_per_hour: 0.04, limit: 8}"
+            )
+        if all(resource.limit == 0 for resource in self.resources.values()):
+            raise ValueError("every resource has limit 0, so nothing can be rented: raise a limit")
+        if self.server_resource not in self.resources:
+            raise ValueError(
+                f"server_resource {self.server_resource!r} is not one of the resources: {', '.join(self.resources)}"
+            )
+        return self
+
+
+PAPER_CLUSTER = Cluster(
+    resources={
+        "cpu": Resource(device="cpu", usd_per_hour=0.04, limit=480),
+        "v100": Resource(device="cuda", usd_per_hour=2.42, limit=32),
+    },
+    server_resource="cpu",
+)
+"""The cluster of the HeterPS paper: 10 CPU servers of 48 cores and 4 GPU servers of 8 V100, at its prices."""
+
+
+# --- optimizers ------------------------------------------------------------------------------------------------------
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class SGD(Frozen):
+    """w -= lr * g"""
+
+    kind: Literal["sgd"] = "sgd"
+    lr: PositiveFloat = Field(0.01, description="Learning rate.")
+
+
+class Adagrad(Frozen):
+    """s += g*g; w -= lr * g / (sqrt(s) + eps)"""
+
+    kind: Literal["adagrad"] = "adagrad"
+    lr: PositiveFloat = Field(0.01, description="Learning rate.")
+    eps: PositiveFloat = Field(1e-10, description="Added to the denominator.")
+    initial_accumulator: NonNegativeFloat = Field(0.0, description="What the sum of squares s starts at.")
+
+
+class Adam(Frozen):
+    """Adam with bias correction. On a sparse table only the rows of a push move (torch's SparseAdam)."""
+
+    kind: Literal["adam"] = "adam"
+    lr: PositiveFloat = Field(0.001, description="Learning rate.")
+    beta1: Beta = Field(0.9, description="Decay of the mean of gradients.")
+    beta2: Beta = Field(0.999, description="Decay of the mean of squared gradients.")
+    eps: PositiveFloat = Field(1e-8, description="Added to the denominator.")
+
+
+Optimizer = SGD | Adagrad | Adam
+AnyOptimizer = Annotated[Optimizer, Field(discriminator="kind")]
+
+
+class Optimizers(Frozen):
+    sparse: AnyOptimizer = Field(
+        Adagrad(lr=0.05), description="Of the embedding tables, unless a module brings its own."
+    )
+    dense: AnyOptimizer = Field(Adam(lr=0.001), description="Of all other parameters.")
+
+
+# --- job -------------------------------------------------------------------------------------------------------------
+
+
+class Model(Frozen):
+    factory: Name = Field(
+        "ctr_dnn", description="A zoo name (ctr_dnn, deepfm) or an import path `package.module:factory`."
+    )
+    args: dict[str, Any] = Field({}, description="Keyword arguments of the factory.")
+
+
+class Schema(Frozen):
+    """Which columns hold what, and what to do where a value is missing."""
+
+    label: Name = Field("label", description="Column of the label, 0 or 1.")
+    dense: tuple[Name, ...] = Field(tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers.")
+    slots: tuple[Name, ...] = Field(
+        tuple(f"C{i}" for i in range(1, 27)),
+        description="Columns of ids: integers or strings, or lists of them.",
+    )
+    dense_missing: Literal["fill", "error", "skip"] = Field(
+        "fill",
+        description="A null or NaN in a dense column: fill it, stop with an error, or skip the row and count it.",
+    )
+    dense_fill: float = Field(0.0, description="What `dense_missing: fill` writes.")
+    slot_missing: Literal["key", "error", "skip"] = Field(
+        "key",
+        description="A null in a slot: give it a key of its own, stop with an error, or skip the row and count it.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        columns = [self.label, *self.dense, *self.slots]
+        doubled = sorted({c for c in columns if columns.count(c) > 1})
+        if doubled:
+            raise ValueError(f"a column has one role only; named twice: {', '.join(doubled)}")
+        if not self.dense and not self.slots:
+            raise ValueError("a schema needs at least one dense column or one slot")
+        return self
+
+
+class Data(Frozen):
+    train: Name | tuple[Name, ...] = Field(
+        description="Parquet files: a path, a folder, a glob, or a list; any fsspec address."
+    )
+    test: Name | tuple[Name, ...] | None = Field(None, description="The same, for evaluation; none: no evaluation.")
+    columns: Schema = Field(Schema(), description="Which columns hold what, and what to do with missing values.")
+    batch_size: PositiveInt = Field(4096, description="Samples of one optimizer step.")
+    epochs: PositiveInt = Field(1, description="Passes over the training data.")
+    shuffle: bool = Field(
+        True, description="Visit row groups in a random order, and rows inside each, anew every epoch."
+    )
+    prefetch: PositiveInt = Field(4, description="Batches made ready ahead of use.")
+
+
+class Checkpoint(Frozen):
+    every_samples: PositiveInt | None = Field(None, description="Save after so many samples; none: by time only.")
+    every_minutes: PositiveFloat | None = Field(10.0, description="Save after so many minutes; none: by samples only.")
+    keep: Annotated[int, Field(ge=2)] = Field(
+        2, description="Checkpoints kept; at least two, so that a bad one has a predecessor."
+    )
+
+
+class PlanGoal(Frozen):
+    """What the plan must reach. With `file` the plan is taken as it is."""
+
+    file: Name | None = Field(None, description="A plan.json made by `heterps plan`.")
+    profile: Name | None = Field(None, description="A profile.json made by `heterps profile`; none: no prediction.")
+    method: Name = Field("exact", description="Scheduler: see `heterps plan --help`.")
+    throughput: PositiveFloat | None = Field(None, description="Least samples a second that the plan must reach.")
+
+
+class Job(Frozen):
+    """Everything that defines a run."""
+
+    name: Name = Field("job", description="Names the run in reports.")
+    model: Model = Field(Model(), description="What is trained.")
+    data: Data = Field(description="What it is trained on.")
+    optimizers: Optimizers = Field(Optimizers(), description="How parameters follow gradients.")
+    checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
+    plan: PlanGoal = Field(PlanGoal(), description="Where the layers run.")
+    cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
+    launcher: Literal["inline"] = Field("inline", description="Where processes run: inline is this process.")
+    threads: PositiveInt | None = Field(None, description="Threads of an inline run; none: one for each core.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0, description="Of initial values, shuffling and anything else random."
+    )
+
+    @property
+    def num_threads(self) -> int:
+        return self.threads or os.cpu_count() or 1
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    return read_model(path, Cluster, what="cluster file")
+
+
+def load_job(path: str | Path) -> Job:
+    """The job in the file at `path`. Relative paths inside it are taken from the file's own folder."""
+    path = Path(path)
+    data, lines = parse(read_text(path, what="job file"), where=str(path), what="job file")
+    if isinstance(cluster := data.get("cluster"), str):
+        try:
+            data["cluster"] = load_cluster(path.parent / cluster)
+        except ConfigError as error:
+            raise ConfigError(f"{path}:{lines[('cluster',)]}: cluster: {error}") from None
+    return validate(data, Job, where=str(path), lines=lines)

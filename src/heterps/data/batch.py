@@ -1,0 +1,62 @@
+"""What a reader hands to training: samples as flat arrays, ids already turned into 64-bit keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+KeyArray = NDArray[np.uint64]
+OffsetArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """The sparse part of n samples: for every sample and slot a bag of keys.
+
+    Bag (i, s) is `keys[offsets[i * S + s] : offsets[i * S + s + 1]]` for S slots. Where every bag has exactly one key,
+    `offsets` is None and `keys` holds n * S keys, sample by sample.
+    """
+
+    names: tuple[str, ...]
+    keys: KeyArray
+    offsets: OffsetArray | None = None
+
+    def __len__(self) -> int:
+        bags = len(self.keys) if self.offsets is None else len(self.offsets) - 1
+        return bags // max(len(self.names), 1)
+
+    def select(self, names: Sequence[str]) -> Slots:
+        """Only the named slots, in that order. Returns itself when nothing changes."""
+        names = tuple(names)
+        if names == self.names:
+            return self
+        missing = [name for name in names if name not in self.names]
+        if missing:
+            raise KeyError(f"no slot named {', '.join(missing)}; there are: {', '.join(self.names)}")
+        columns = [self.names.index(name) for name in names]
+        if self.offsets is None:
+            picked = self.keys.reshape(-1, len(self.names))[:, columns]
+            return Slots(names, np.ascontiguousarray(picked).reshape(-1))
+        starts = self.offsets[:-1].reshape(-1, len(self.names))[:, columns].reshape(-1)
+        ends = self.offsets[1:].reshape(-1, len(self.names))[:, columns].reshape(-1)
+        lengths = ends - starts
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return Slots(names, self.keys[np.repeat(starts, lengths) + within], offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Samples of one optimizer step."""
+
+    dense: FloatArray  # [n, number of dense columns]
+    slots: Slots
+    label: FloatArray  # [n]
+
+    def __len__(self) -> int:
+        return len(self.label)
