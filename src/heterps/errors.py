@@ -51,3 +51,9 @@ class StorageError(HeterpsError):
     """The file system refused a write: full disk, no permission, read-only."""
 
     exit_code = 7
+
+
+class NotFinite(HeterpsError):
+    """A loss, prediction or parameter became NaN or infinite."""
+
+    exit_code = 5

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from xxhash import xxh3_64_intdigest
 
 from heterps.config import Adagrad, Optimizer
 from heterps.data.batch import KeyArray, Slots
@@ -50,7 +51,7 @@ class SparseEmbedding(nn.Module):
     pooling     how the rows of a bag become one: "sum" and "mean" (an empty bag gives zeros), or "none"
     tables      "one" table for all slots, or one table "per_slot"
     optimizer   of its tables; none: what the job says, Adagrad(lr=0.05) outside a job
-    init_scale  rows start uniform in [-init_scale, init_scale), by (seed, key)
+    init_scale  rows start uniform in [-init_scale, init_scale), a pure function of (seed, table, key)
 
     The output is [batch, len(slots), dim]; with pooling "none" and bags of several keys it is [number of keys, dim],
     in the order of `Slots.keys`. In `eval` mode unknown keys read their initial values and are not created.
@@ -101,7 +102,11 @@ class SparseEmbedding(nn.Module):
         """The tables that this module, called `name` in its model, needs; `optimizer` is for a module without one."""
         names = [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
         chosen = self.optimizer or optimizer
-        return [TableSpec(table, self.dim, chosen, self.seed + seed, self.init_scale) for table in names]
+        seeds = [xxh3_64_intdigest(table.encode(), seed=self.seed ^ seed) for table in names]
+        return [
+            TableSpec(table, self.dim, chosen, table_seed, self.init_scale)
+            for table, table_seed in zip(names, seeds, strict=True)
+        ]
 
     def bind(self, client: Client, tables: Sequence[str]) -> None:
         """From now on rows come from these `tables` of `client`, a table a group of slots."""

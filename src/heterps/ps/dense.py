@@ -36,6 +36,13 @@ class DenseTable:
         numbers = coefficients(self.optimizer, self.num_pushes, sparse=False)
         _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)
 
+    def restore(self, state: NDArray[np.float32], num_pushes: int) -> None:
+        """Take over the optimizer state and count of a saved table of the same size and optimizer."""
+        if state.shape != self.state.shape:
+            raise ValueError(f"the saved state has {state.size:,} words, this table needs {self.state.size:,}")
+        self.state[:] = state
+        self.num_pushes = num_pushes
+
 
 @njit(nogil=True, cache=True)
 def _step(kind: int, words: Words, size: int, grads: Words, numbers: Words) -> None:
