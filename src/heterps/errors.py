@@ -37,6 +37,10 @@ class ModelError(HeterpsError):
     exit_code = 5
 
 
+class NotFinite(ModelError):
+    """A prediction, loss or gradient is NaN or infinite; the text says which, and when."""
+
+
 class RunError(HeterpsError):
     """A run folder is not what the command needs: not there, not empty, of another job."""
 
@@ -51,9 +55,3 @@ class StorageError(HeterpsError):
     """The file system refused a write: full disk, no permission, read-only."""
 
     exit_code = 7
-
-
-class NotFinite(HeterpsError):
-    """A loss, prediction or parameter became NaN or infinite."""
-
-    exit_code = 5

@@ -34,8 +34,8 @@ class Observer:
     def started(self, samples: int, total: int, resumed: bool) -> None:
         """Training starts at `samples` of `total`."""
 
-    def stepped(self, samples: int, seconds: float, loss: float, auc: float) -> None:
-        """A step is done; `seconds` of training so far, loss and AUC of the running interval."""
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
+        """A step is done: `seconds` of training so far, its loss, and the metrics of the interval it belongs to."""
 
     def measured(self, line: dict[str, Any]) -> None:
         """A line was added to metrics.jsonl."""
@@ -77,7 +77,7 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
             loop.restore()
         observer.started(loop.samples, reader.num_rows * job.data.epochs, resume)
         stopped_by = loop.train(stop)
-        if stopped_by is None and loop.interval.count:
+        if stopped_by is None and loop.samples > loop.interval_started:
             loop.close_interval()  # a stopped run keeps its interval open, and closes it where it would have been
         loop.save(must_succeed=True)
         test = None if stopped_by else _evaluate(job, trainer, observer)
@@ -97,6 +97,7 @@ class _Loop:
         self.seconds = 0.0
         self.restarts = 0
         self.interval = Metrics()
+        self.interval_started = 0  # in samples, and below in seconds
         self.interval_started_s = 0.0
         self.whole = Metrics()
         self.saved_samples = 0
@@ -115,8 +116,8 @@ class _Loop:
                     now = time.perf_counter()
                     self.seconds += now - before
                     before = now
-                    self.observer.stepped(self.samples, self.seconds, loss, self.interval.auc)
-                    if self.interval.count >= self.job.metrics_every_samples:
+                    self.observer.stepped(self.samples, self.seconds, loss, self.interval)
+                    if self.samples - self.interval_started >= self.job.metrics_every_samples:
                         self.close_interval()
                     if self._save_is_due():
                         self.save()
@@ -127,12 +128,12 @@ class _Loop:
 
     def close_interval(self) -> None:
         """Write what the interval measured, and start the next."""
-        seconds = self.seconds - self.interval_started_s
+        samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
         line = {
             "samples": self.samples,
             "epoch": self.position.epoch,
             "seconds": round(self.seconds, 3),
-            "samples_per_s": round(self.interval.count / seconds, 1) if seconds > 0 else None,
+            "samples_per_s": round(samples / seconds, 1) if seconds > 0 else None,
             **metric_fields(self.interval),
             "rows": self.trainer.num_rows,
             "table_bytes": self.trainer.table_bytes,
@@ -141,7 +142,7 @@ class _Loop:
         self.observer.measured(line)
         self.whole.merge(self.interval)
         self.interval = Metrics()
-        self.interval_started_s = self.seconds
+        self.interval_started, self.interval_started_s = self.samples, self.seconds
 
     def train_metrics(self) -> Metrics:
         """Over the whole run, the open interval included."""
@@ -157,6 +158,7 @@ class _Loop:
             "seconds": self.seconds,
             "restarts": self.restarts,
             "interval": self.interval.state(),
+            "interval_started": self.interval_started,
             "interval_started_s": self.interval_started_s,
             "whole": self.whole.state(),
         }
@@ -182,6 +184,7 @@ class _Loop:
         self.seconds = self.saved_s = progress["seconds"]
         self.restarts = progress["restarts"] + 1
         self.interval = Metrics.from_state(progress["interval"])
+        self.interval_started = progress["interval_started"]
         self.interval_started_s = progress["interval_started_s"]
         self.whole = Metrics.from_state(progress["whole"])
         self.run.rewind_metrics(self.samples)
