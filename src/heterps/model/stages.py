@@ -11,6 +11,9 @@ travels through it, and a stage talks to its neighbours only. Gradients come bac
 inputs off from whoever made them, [2] backward starts from the gradients of the outputs and [3] leaves the gradients
 of the inputs, which are those of the neighbour's outputs. Parameters collect theirs in place. One layer is a stage too:
 profiler and pipeline run the same code.
+
+Outputs equal the model's bit for bit. So do gradients, except that a value with three users or more, or with views of
+it that cross a border apart, may have its gradients added up in another order.
 """
 
 from __future__ import annotations

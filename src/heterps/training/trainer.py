@@ -145,7 +145,9 @@ class Trainer:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
         if not isinstance(output, Tensor) or output.shape[:1] != (len(batch),):
             found = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-            raise ModelError(f"the model must return a logit for each of the {len(batch)} samples; it returned {found}.")
+            raise ModelError(
+                f"the model must return a logit for each of the {len(batch)} samples; it returned {found}."
+            )
         return output
 
     def _loss(self, output: Tensor, label: Tensor) -> Tensor:
