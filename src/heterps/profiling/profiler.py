@@ -182,8 +182,8 @@ def _divide(traced: Trace, inputs: Sequence[Any], batch_size: int) -> dict[float
     """The inputs of one of k units, by k: the whole batch first, then as many halves as it has samples for."""
     if len(inputs) != len(traced.inputs):
         raise ModelError(
-            f"the batch has {len(inputs)} inputs, but the model takes {len(traced.inputs)}: {', '.join(traced.inputs)}. "
-            "Give one for each required argument of its forward, in order."
+            f"the batch has {len(inputs)} inputs, but the model takes {len(traced.inputs)}: "
+            f"{', '.join(traced.inputs)}. Give one for each required argument of its forward, in order."
         )
     sizes = dict.fromkeys(-(-batch_size // units) for units in UNITS)
     return {

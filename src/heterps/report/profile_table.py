@@ -13,7 +13,7 @@ from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 NOISY = 0.2
 CELL = 8  # width of a figure with its padding
-NAME, KIND, SIZE = 16, 11, 9
+NAME, KIND, SIZE = 16, 12, 9
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,15 @@ LEVELS = ((COMPUTE, SYNC, INPUT, ALPHA), (COMPUTE, SYNC, INPUT), (COMPUTE, SYNC)
 
 def profile_table(profile: Profile, width: int) -> RenderableType:
     """Layers down, resources across; resources that find no room beside the others get a table of their own below."""
-    room = max(width - NAME - KIND - 2 * SIZE, CELL)
     resources = profile.resources
-    figures = next((level for level in LEVELS if len(level) * len(resources) * CELL <= room), LEVELS[-1])
-    per_table = max(room // (CELL * len(figures)), 1)
+    room = width - NAME - KIND - 2 * SIZE
+    first = max(CELL, min(max(map(len, resources)), NAME) + 1)  # the first figure's column carries the resource's name
+
+    def needed(level: tuple[Figure, ...]) -> int:
+        return first + CELL * (len(level) - 1)
+
+    figures = next((level for level in LEVELS if needed(level) * len(resources) <= room), LEVELS[-1])
+    per_table = max(room // needed(figures), 1)
     groups = [resources[i : i + per_table] for i in range(0, len(resources), per_table)]
     tables = [_table(profile, group, figures) for group in groups]
     title = Text.assemble(
@@ -48,21 +53,23 @@ def profile_table(profile: Profile, width: int) -> RenderableType:
 
 def _table(profile: Profile, resources: tuple[str, ...], figures: tuple[Figure, ...]) -> Table:
     table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0), show_footer=True, footer_style="bold")
-    table.add_column("layer", "all", max_width=NAME, overflow="ellipsis", no_wrap=True, vertical="bottom")
-    table.add_column("kind", max_width=KIND, overflow="ellipsis", no_wrap=True, style="dim")
+    table.add_column("layer", "all", no_wrap=True, vertical="bottom")
+    table.add_column("kind", no_wrap=True, style="dim")
     weight_bytes = sum(layer.weight_bytes for layer in profile.layers)
     table.add_column("weights", size(weight_bytes), justify="right", no_wrap=True)
     for resource in resources:
-        for place, figure in enumerate(figures):
-            head = Text(f"{resource if place == 0 else ''}\n{figure.title}", justify="right")
-            head.stylize("bold", 0, len(resource) if place == 0 else 0)
+        for figure in figures:
+            name = shortened(resource) if figure is figures[0] else ""
+            head = Text.assemble((name, "bold"), f"\n{figure.title}", justify="right")
             table.add_column(head, _total(profile, resource, figure), justify="right", no_wrap=True)
     server_ms = milliseconds(sum(layer.server_s for layer in profile.layers))
     table.add_column(Text("\nserver", justify="right"), server_ms, justify="right", no_wrap=True)
     for layer in profile.layers:
         cells = [_cell(layer, resource, figure) for resource in resources for figure in figures]
         server = milliseconds(layer.server_s) if layer.server_s else ""
-        table.add_row(layer.name, layer.kind, size(layer.weight_bytes) if layer.weight_bytes else "", *cells, server)
+        table.add_row(
+            shortened(layer.name), layer.kind, size(layer.weight_bytes) if layer.weight_bytes else "", *cells, server
+        )
     return table
 
 
@@ -100,6 +107,10 @@ def _speed(profile: Profile, resource: str) -> str:
     seconds = sum(layer.costs[resource].compute_s for layer in profile.layers if resource in layer.costs)
     mark = "~" if profile.estimated(resource) else ""
     return f"{mark}{profile.batch_size / seconds:,.0f} samples/s on {resource}" if seconds else f"nothing on {resource}"
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= NAME else name[: NAME - 1] + "…"
 
 
 def milliseconds(seconds: float) -> str:
