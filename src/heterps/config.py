@@ -206,6 +206,7 @@ class Job(Frozen):
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
     launcher: Literal["inline"] = Field("inline", description="Where processes run: inline is this process.")
     threads: PositiveInt | None = Field(None, description="Threads of an inline run; none: one for each core.")
+    metrics_every_samples: PositiveInt = Field(65_536, description="A line of metrics.jsonl after so many samples.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Of initial values, shuffling and anything else random."
     )
