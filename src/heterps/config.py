@@ -162,11 +162,12 @@ class Schema(Frozen):
         return self
 
 
+Paths = Name | Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
 class Data(Frozen):
-    train: Name | tuple[Name, ...] = Field(
-        description="Parquet files: a path, a folder, a glob, or a list; any fsspec address."
-    )
-    test: Name | tuple[Name, ...] | None = Field(None, description="The same, for evaluation; none: no evaluation.")
+    train: Paths = Field(description="Parquet files: a path, a folder, a glob, or a list; any fsspec address.")
+    test: Paths | None = Field(None, description="The same, for evaluation; none: no evaluation.")
     columns: Schema = Field(Schema(), description="Which columns hold what, and what to do with missing values.")
     batch_size: PositiveInt = Field(4096, description="Samples of one optimizer step.")
     epochs: PositiveInt = Field(1, description="Passes over the training data.")
