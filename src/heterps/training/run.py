@@ -20,7 +20,7 @@ from heterps.yamlfile import dump_yaml
 MAY_CHANGE = {
     "name",
     "checkpoint",
-    "plan",
+    "profile",
     "cluster",
     "launcher",
     "threads",
