@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 from rich.console import Console
+from typer.exceptions import TyperException
+from typer.rich_utils import rich_format_error
 
 from heterps.cli import config, data, plan, profile, train
 from heterps.errors import HeterpsError
@@ -33,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         code = app(words, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
+    except TyperException as error:  # a bad option or argument
+        rich_format_error(error)  # type: ignore[arg-type]  # declared for a private subclass that is all it raises
         sys.exit(2)
-    except click.Abort:
+    except typer.Abort:
         sys.exit(130)
     except HeterpsError as error:
         if debug:
