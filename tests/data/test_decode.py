@@ -43,7 +43,13 @@ def test_labels_of_any_number_become_float32(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("labels", "shown"), [([0, 1, 1, 0, 2], "2"), ([0, 1, 1, 0, None], "null"), ([0.0, 1, 1, 0, 0.5], "0.5")]
+    ("labels", "shown"),
+    [
+        ([0, 1, 1, 0, 2], "2"),
+        ([0, 1, 1, 0, None], "null"),
+        ([0.0, 1, 1, 0, 0.5], "0.5"),
+        ([0.0, 1, 1, 0, 1e-50], "1e-50"),
+    ],
 )
 def test_a_label_other_than_0_or_1_is_located(tmp_path, labels, shown):
     place = rf"data\.parquet: row 4 \(row 1 of row group 1\), column label: a label is 0 or 1, this one is {shown}"
@@ -95,7 +101,7 @@ def test_every_unsigned_64_bit_id_is_valid(tmp_path):
     assert block.keys.tolist() == make_keys(np.array(ids, np.uint64), "c").tolist()
 
 
-STRING_TYPES = [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
+STRING_TYPES = [pa.string(), pa.string_view(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
 
 
 @pytest.mark.parametrize("kind", STRING_TYPES, ids=str)
@@ -118,6 +124,14 @@ def test_missing_ids_follow_the_policy(tmp_path):
     assert counts.num_skipped == 1
     with pytest.raises(DataError, match=r"row 2 .*column c: the id is null; .*slot_missing to key or skip"):
         decode(tmp_path, table, slot_missing="error")
+
+
+def test_a_list_of_dictionary_strings_is_a_bag(tmp_path):
+    words = pa.array(["a", None, "b", "a"]).dictionary_encode()
+    block, counts = decode(tmp_path, {"c": pa.ListArray.from_arrays(pa.array([0, 2, 2, 4], pa.int32()), words)})
+    assert block.offsets.tolist() == [0, 2, 2, 4]
+    assert block.keys.tolist() == make_keys(np.array(["a", None, "b", "a"], object), "c").tolist()
+    assert counts.missing == {"c": 1}
 
 
 def test_a_column_that_is_null_throughout_is_read(tmp_path):

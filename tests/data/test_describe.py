@@ -44,6 +44,7 @@ def test_columns_with_types_roles_nulls_examples_and_keys(folder):
     assert (columns["c"].example, columns["c"].key) == ("a", make_keys(["a"], "c")[0])
     assert (columns["n"].example, columns["n"].key) == (None, null_key("n"))
     assert (columns["bag"].example, columns["bag"].key) == ("[1, 2]", None)
+    assert columns["bag"].nulls is None
     assert columns["x"].type == "double"
 
 

@@ -55,7 +55,8 @@ class DataFile:
         """The columns of one row group as an Arrow table, decoded on the calling thread."""
         try:
             if self._is_local:
-                with pq.ParquetFile(self.path, metadata=self.metadata, memory_map=True) as parquet:
+                # Not memory-mapped: a file cut short while it is in use would kill the process instead of raising.
+                with pq.ParquetFile(self.path, metadata=self.metadata) as parquet:
                     return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
             with self.fs.open(self.path, "rb") as stream, pq.ParquetFile(stream, metadata=self.metadata) as parquet:
                 return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
