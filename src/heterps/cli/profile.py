@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heterps.config import Job, Model, Optimizers, Schema, load_job
-from heterps.errors import ConfigError, StorageError
+from heterps.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
     from heterps.data.batch import Batch
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH_SIZE = 4096
 DEFAULT_RESOURCES = "cpu,v100"
+READING_S = 0.5  # spent on reading data to see how long a batch takes
 
 
 def register(app: typer.Typer) -> None:
@@ -105,7 +107,7 @@ def _measure(
     schema = job.data.columns if job else Schema()
     num_samples = batch_size or (job.data.batch_size if job else DEFAULT_BATCH_SIZE)
     module = build_model(model, schema, job.seed if job else 0)
-    batch = _batch(None if synthetic else job, schema, num_samples)
+    batch, read_s = _batch(None if synthetic else job, schema, num_samples)
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -120,15 +122,38 @@ def _measure(
             name=model.factory,
             optimizers=job.optimizers if job else Optimizers(),
             budget_s=budget_s,
+            read_s=read_s,
             progress=progress,
         )
 
 
-def _batch(job: Job | None, schema: Schema, num_samples: int) -> Batch:
-    """One batch for profiling: a random one of the schema's shape."""
+def _batch(job: Job | None, schema: Schema, num_samples: int) -> tuple[Batch, float | None]:
+    """One batch for profiling and the seconds that one core takes to read such a batch.
+
+    It is the first of the job's data; without a job, or where its data is not there, a random one of its shape.
+    """
     from heterps.profiling.batches import random_batch
 
-    return random_batch(schema, num_samples, job.seed if job else 0)
+    if job is None:
+        return random_batch(schema, num_samples), None
+    from heterps.data.reader import Reader
+    from heterps.data.sources import open_dataset
+
+    try:
+        dataset = open_dataset(job.data.train)
+    except DataError as error:
+        typer.echo(f"Profiling on a random batch, because there is no data yet: {error}", err=True)
+        return random_batch(schema, num_samples, job.seed), None
+    reader = Reader(dataset, schema, batch_size=num_samples, shuffle=False)
+    start, read, first = time.perf_counter(), 0, None
+    for batch, _ in reader.read():
+        first = first or batch
+        read += len(batch)
+        if (seconds := time.perf_counter() - start) > READING_S:
+            break
+    if first is None:
+        raise DataError(f"{job.data.train}: every row was skipped, so there is no batch to profile on.")
+    return first, seconds * len(first) / read
 
 
 def _show(profile: Profile, out: Path) -> None:
