@@ -13,6 +13,7 @@ from heterps.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
     from heterps.data.batch import Batch
+    from heterps.data.reader import Reader
     from heterps.profiling.profile import Profile
 
 DEFAULT_BATCH_SIZE = 4096
@@ -145,15 +146,21 @@ def _batch(job: Job | None, schema: Schema, num_samples: int) -> tuple[Batch, fl
         typer.echo(f"Profiling on a random batch, because there is no data yet: {error}", err=True)
         return random_batch(schema, num_samples, job.seed), None
     reader = Reader(dataset, schema, batch_size=num_samples, shuffle=False)
-    start, read, first = time.perf_counter(), 0, None
-    for batch, _ in reader.read():
-        first = first or batch
-        read += len(batch)
-        if (seconds := time.perf_counter() - start) > READING_S:
-            break
+    first = next((batch for batch, _ in reader.read()), None)  # also pays for compiling and opening
     if first is None:
         raise DataError(f"{job.data.train}: every row was skipped, so there is no batch to profile on.")
-    return first, seconds * len(first) / read
+    return first, _reading_s(reader) * len(first)
+
+
+def _reading_s(reader: Reader) -> float:
+    """Seconds to read a sample. Rows are decoded a row group at a time, so one batch alone would not tell."""
+    start, num_samples, seconds = time.perf_counter(), 0, 0.0
+    for batch, _ in reader.read():
+        num_samples += len(batch)
+        seconds = time.perf_counter() - start
+        if seconds > READING_S:
+            break
+    return seconds / num_samples
 
 
 def _show(profile: Profile, out: Path) -> None:
