@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heterps.config import Data, Job, Model, load_job
-from heterps.errors import ConfigError, StorageError
+from heterps.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
     from heterps.profiling.profile import Profile
@@ -54,7 +54,7 @@ def profile(
         )
     chosen = _choose(load_job(job) if job else None, model, batch_size)
     words = [word.strip() for word in resources.split(",")] if resources else None
-    result = _measure(chosen, words, budget, synthetic or job is None)
+    result = _measure(chosen, words, budget, synthetic or job is None or not _has_data(chosen))
     try:
         result.write(out)
     except OSError as error:
@@ -75,6 +75,17 @@ def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job
     if batch_size is not None:
         chosen = chosen.model_copy(update={"data": chosen.data.model_copy(update={"batch_size": batch_size})})
     return chosen
+
+
+def _has_data(job: Job) -> bool:
+    from heterps.data.sources import open_dataset
+
+    try:
+        open_dataset(job.data.train)
+    except DataError as error:
+        typer.echo(f"Profiling on a random batch, because there is no data yet: {error}", err=True)
+        return False
+    return True
 
 
 def _measure(job: Job, resources: list[str] | None, budget_s: float, synthetic: bool) -> Profile:

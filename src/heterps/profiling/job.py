@@ -15,8 +15,8 @@ from heterps.profiling.catalogue import CATALOGUE, LOCAL
 from heterps.profiling.profile import Profile
 from heterps.profiling.profiler import profile
 
-READ_SAMPLES = 65_536
-"""How many samples are read to know what reading costs."""
+READING_S = 0.5
+"""What is spent on reading to know what reading costs."""
 
 
 def profile_job(
@@ -60,11 +60,10 @@ def _random(job: Job) -> tuple[Batch, None]:
 def _first_batch(job: Job) -> tuple[Batch, float]:
     """The first batch of training, and the seconds that one core takes to read such a batch."""
     reader = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size, seed=job.seed)
-    batches = (batch for batch, _ in reader.read())
-    first = next(batches)  # opens files and compiles kernels: not timed
-    size, samples, began = len(first), len(first), time.process_time()
-    for batch in batches:
+    first, _ = next(reader.read())  # opens files and compiles kernels: not timed
+    samples, began = 0, time.process_time()
+    for batch, _ in reader.read():  # rows are decoded a block at a time: one batch alone would not tell
         samples += len(batch)
-        if samples >= READ_SAMPLES:
+        if time.process_time() - began > READING_S:
             break
-    return first, (time.process_time() - began) * size / samples
+    return first, (time.process_time() - began) * len(first) / samples
