@@ -221,12 +221,12 @@ def load_cluster(path: str | Path) -> Cluster:
 
 
 def load_job(path: str | Path) -> Job:
-    """The job in the file at `path`. Relative paths inside it are taken from the file's own folder."""
+    """The job in the file at `path`. Relative paths inside it, as everywhere, are taken from the working directory."""
     path = Path(path)
     data, lines = parse(read_text(path, what="job file"), where=str(path), what="job file")
     if isinstance(cluster := data.get("cluster"), str):
         try:
-            data["cluster"] = load_cluster(path.parent / cluster)
+            data["cluster"] = load_cluster(cluster)
         except ConfigError as error:
             raise ConfigError(f"{path}:{lines[('cluster',)]}: cluster: {error}") from None
     return validate(data, Job, where=str(path), lines=lines)

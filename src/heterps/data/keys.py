@@ -91,9 +91,8 @@ def _as_int64(array: NDArray[np.generic], slot_name: str) -> tuple[NDArray[np.in
 
 
 @njit(inline="always")
-def mix(x: int) -> int:
+def mix(x: np.uint64) -> np.uint64:
     """The finaliser of splitmix64: a bijection of 64-bit values that changes half of the bits for each bit changed."""
-    x = uint64(x)
     x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
     return x ^ (x >> uint64(31))
@@ -101,7 +100,7 @@ def mix(x: int) -> int:
 
 @njit(nogil=True, cache=True)
 def mix_column(
-    ids: NDArray[np.int64], bitmap: NDArray[np.uint8], first_bit: int, seed: int, null: int, out: KeyArray
+    ids: NDArray[np.int64], bitmap: NDArray[np.uint8], first_bit: int, seed: np.uint64, null: np.uint64, out: KeyArray
 ) -> None:
     """out[i] = key of ids[i], or `null` where Arrow's validity bitmap (from bit `first_bit` on) has no bit."""
     if len(bitmap) == 0:

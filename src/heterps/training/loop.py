@@ -2,7 +2,7 @@
 
     reader --> prefetch (decode, lookups) --> step --> running metrics --every interval--> metrics.jsonl
                                                |
-                                               +--every so many samples or minutes, at the end, on a signal--> checkpoint
+                                               +--after so many samples or minutes, at the end, on a signal--> checkpoint
 
 A checkpoint holds the position of the next batch, so a resumed run takes exactly the steps that an uninterrupted one
 would have taken.
@@ -35,7 +35,7 @@ class Observer:
         """Training starts at `samples` of `total`."""
 
     def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
-        """A step is done: `seconds` of training so far, its loss, and the metrics of the interval it belongs to."""
+        """A step is done: samples and seconds so far, its loss, and the metrics of the interval it belongs to."""
 
     def measured(self, line: dict[str, Any]) -> None:
         """A line was added to metrics.jsonl."""

@@ -1,8 +1,8 @@
 """Run: the folder of one execution, in which everything about it can be found again.
 
-    job.yaml        the job, defaults included          metrics.jsonl   a line an interval
-    plan.json       the plan it follows                 checkpoints/    state to go on from
-    summary.json    what came of it                     report.html     the same for people
+job.yaml        the job, defaults included          metrics.jsonl   a line an interval
+plan.json       the plan it follows                 checkpoints/    state to go on from
+summary.json    what came of it                     report.html     the same for people
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from heterps.config import Job, load_job
 from heterps.errors import RunError, StorageError
 from heterps.yamlfile import dump_yaml
 
-MAY_CHANGE = {"name", "checkpoint", "plan", "cluster", "launcher", "threads", "data.test", "data.epochs", "data.prefetch"}
+MAY_CHANGE = {
+    "name",
+    "checkpoint",
+    "plan",
+    "cluster",
+    "launcher",
+    "threads",
+    "data.test",
+    "data.epochs",
+    "data.prefetch",
+}
 """Fields of a job that may differ when a run is resumed: they decide where, how long and how often, not what."""
 
 
@@ -93,7 +103,9 @@ def choose_folder(job: Job, *, resume: bool, root: Path = Path("runs")) -> Path:
         if path.name.rpartition("-")[0] == job.name and path.name.rpartition("-")[2].isdigit()
     ]
     if resume and not numbers:
-        raise RunError(f"there is no run of {job.name!r} in {root}/ to resume. Leave out --resume, or name it with --run.")
+        raise RunError(
+            f"there is no run of {job.name!r} in {root}/ to resume. Leave out --resume, or name it with --run."
+        )
     number = max(numbers, default=0) + (0 if resume else 1)
     return root / f"{job.name}-{number}"
 

@@ -145,7 +145,9 @@ class Trainer:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
         if not isinstance(output, Tensor) or output.shape[:1] != (len(batch),):
             found = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-            raise ModelError(f"the model must return a logit for each of the {len(batch)} samples; it returned {found}.")
+            raise ModelError(
+                f"the model must return a logit for each of the {len(batch)} samples; it returned {found}."
+            )
         return output
 
     def _loss(self, output: Tensor, label: Tensor) -> Tensor:
@@ -168,7 +170,7 @@ def _flatten(model: nn.Module, optimizers: Optimizers) -> tuple[DenseTable, Tens
     for name, parameter in parameters.items():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise ModelError(
-                f"parameter {name} is {parameter.dtype} on {parameter.device}; in-process training takes float32 on cpu."
+                f"parameter {name} is {parameter.dtype} on {parameter.device}; heterps trains float32 on cpu here."
             )
     table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense)
     values, grads = torch.from_numpy(table.values), torch.zeros(table.size)

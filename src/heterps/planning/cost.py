@@ -1,0 +1,223 @@
+"""The cost model: what a stage takes, and what a plan does and costs. Plain functions of numbers, no search.
+
+The paper's symbols, once:  N layers, T resources, B0 = batch_size, M = samples, L = epochs, OCT = compute_s,
+ODT = sync_s + input_s. A station is a stage, or the servers. With k units it is busy for one profiling batch during
+
+    ET(k) = max(CT(k), DT(k))      CT(k) = A + P/k  (compute)      DT(k) = D + Q/k  (communication, overlapped)
+
+    P = sum alpha*compute_s                A = sum (1-alpha)*compute_s                    over the stage's layers
+    Q = sum beta*sync_s + beta*input_s     D = sum (1-beta)*sync_s + (1-beta)*input_s     input_s: of the first layer only
+
+    servers:  P = V = sum server_s,  A = Q = D = 0;  none at all when V = 0
+
+The slowest station decides: tau = max ET seconds a batch, throughput = B0/tau, and
+
+    usd = hours * rate      hours = L*M/throughput/3600      rate = sum usd_per_hour*count
+
+Sums run from a stage's first layer onwards, never as differences of prefix sums: those cancel where a slow layer stands
+before a fast one. The compiled kernels add in the same order, so that both give the same floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from heterps.config import Cluster
+from heterps.errors import ConfigError
+from heterps.planning.plan import Stage
+from heterps.profiling.profile import Cost, Profile
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Schedules = npt.NDArray[np.int16]  # [n, N]: the index of a resource for every layer
+
+ROUNDING = 1e-12
+"""Relative. Seconds closer than this are equal: far above what float sums lose, far below what anybody can measure."""
+
+
+class Terms(NamedTuple):
+    """A station's seconds for one profiling batch, split by what more units divide."""
+
+    compute_divided: float  # P
+    compute_fixed: float  # A
+    comm_divided: float  # Q
+    comm_fixed: float  # D
+
+    def compute_s(self, count: int) -> float:
+        return self.compute_fixed + self.compute_divided / count
+
+    def comm_s(self, count: int) -> float:
+        return self.comm_fixed + self.comm_divided / count
+
+    def busy_s(self, count: int) -> float:
+        """ET(k)"""
+        return max(self.compute_s(count), self.comm_s(count))
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What stages and servers are predicted to do and cost."""
+
+    throughput: float  # samples a second
+    hours: float
+    usd: float
+    bottleneck: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be planned: checked inputs, and the arrays that the kernels read.
+
+    `resources` are those of the cluster with a limit above 0, in the cluster's order; schedules hold indices into it.
+    Raises ConfigError when the profile and the cluster do not fit each other.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    throughput: float  # the floor, samples a second
+    samples: float
+    epochs: float = 1
+    resources: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("throughput", "samples", "epochs"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} must be a number above 0 (got {value}).")
+        usable = tuple(name for name, resource in self.cluster.resources.items() if resource.limit > 0)
+        object.__setattr__(self, "resources", usable)
+        _check_fit(self.profile, self.cluster, usable)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.profile.layers)
+
+    @property
+    def tau_max(self) -> float:
+        """Seconds that every station may take for a batch. The slack lets a floor be met that rounding just misses."""
+        return self.profile.batch_size / self.throughput * (1 + ROUNDING)
+
+    @property
+    def hours_per_tau(self) -> float:
+        """Hours of the whole job for each second a batch takes: usd = hours_per_tau * tau * rate."""
+        return self.samples * self.epochs / self.profile.batch_size / 3600
+
+    @cached_property
+    def terms(self) -> Floats:
+        """[T, N, 6]: P, A, Q, D of each layer, then Q and D of its input. No cost: A is infinite, fast enough never."""
+        return np.array(
+            [[layer_terms(layer.costs.get(name)) for layer in self.profile.layers] for name in self.resources]
+        )
+
+    @cached_property
+    def prices(self) -> Floats:
+        """[T] USD for one unit and hour."""
+        return np.array([self.cluster.resources[name].usd_per_hour for name in self.resources])
+
+    @cached_property
+    def limits(self) -> Ints:
+        """[T] units that may be rented."""
+        return np.array([self.cluster.resources[name].limit for name in self.resources], dtype=np.int64)
+
+    @cached_property
+    def server_s(self) -> float:
+        """V: what one server unit spends on a batch."""
+        return math.fsum(layer.server_s for layer in self.profile.layers)
+
+    @property
+    def server(self) -> int:
+        """Index of the server resource; -1 when its limit is 0."""
+        name = self.cluster.server_resource
+        return self.resources.index(name) if name in self.resources else -1
+
+    def layer_names(self, first: int, last: int) -> str:
+        names = [layer.name for layer in self.profile.layers]
+        return names[first] if first == last else f"{names[first]}..{names[last]}"
+
+
+def layer_terms(cost: Cost | None) -> tuple[float, ...]:
+    if cost is None:
+        return (0.0, math.inf, 0.0, 0.0, 0.0, 0.0)
+    return (
+        cost.alpha * cost.compute_s,
+        (1 - cost.alpha) * cost.compute_s,
+        cost.beta * cost.sync_s,
+        (1 - cost.beta) * cost.sync_s,
+        cost.beta * cost.input_s,
+        (1 - cost.beta) * cost.input_s,
+    )
+
+
+def stage_terms(problem: Problem, first: int, last: int, resource: int) -> Terms:
+    rows = problem.terms[resource, first : last + 1].tolist()
+    compute_divided = compute_fixed = 0.0
+    comm_divided, comm_fixed = rows[0][4:]
+    for row in rows:
+        compute_divided += row[0]
+        compute_fixed += row[1]
+        comm_divided += row[2]
+        comm_fixed += row[3]
+    return Terms(compute_divided, compute_fixed, comm_divided, comm_fixed)
+
+
+def runs(schedule: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(first, last, resource) of each maximal run of layers on one resource."""
+    borders = [i for i in range(len(schedule)) if i == 0 or schedule[i] != schedule[i - 1]]
+    return [
+        (first, after - 1, int(schedule[first])) for first, after in zip(borders, [*borders[1:], len(schedule)], strict=True)
+    ]
+
+
+def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:
+    """The bill of stages that cover the layers in order, whether or not they keep the floor and the limits."""
+    used = [0] * len(problem.resources)
+    slowest_s, bottleneck = 0.0, ""
+    if problem.server_s > 0:
+        slowest_s, bottleneck = problem.server_s / num_servers, f"servers on {problem.cluster.server_resource}"
+        used[problem.server] += num_servers
+    for stage in stages:
+        resource = problem.resources.index(stage.resource)
+        used[resource] += stage.count
+        terms = stage_terms(problem, stage.first, stage.last, resource)
+        if terms.busy_s(stage.count) > slowest_s:
+            slowest_s = terms.busy_s(stage.count)
+            side = "compute" if terms.compute_s(stage.count) >= terms.comm_s(stage.count) else "communication"
+            bottleneck = f"{problem.layer_names(stage.first, stage.last)} on {stage.resource} ({side})"
+    throughput = problem.profile.batch_size / slowest_s
+    if problem.throughput * (1 - 2 * ROUNDING) <= throughput < problem.throughput:
+        throughput = problem.throughput  # met, but for rounding: see tau_max
+    hours = problem.samples * problem.epochs / throughput / 3600
+    rate = math.fsum(float(price) * count for price, count in zip(problem.prices, used, strict=True))
+    return Bill(throughput, hours, hours * rate, bottleneck)
+
+
+def _check_fit(profile: Profile, cluster: Cluster, usable: Sequence[str]) -> None:
+    missing = [name for name in usable if name not in profile.resources]
+    if missing:
+        raise ConfigError(
+            f"the cluster has resource {', '.join(map(repr, missing))}, but the profile of {profile.model!r} has costs for "
+            f"{', '.join(map(repr, profile.resources))} only. Profile the model for it, or set its limit to 0 in the cluster."
+        )
+    for layer in profile.layers:
+        if not any(name in layer.costs for name in usable):
+            raise ConfigError(
+                f"layer {layer.name!r} can run on {', '.join(map(repr, layer.costs))} only, and the cluster rents "
+                f"{', '.join(map(repr, usable))}. Profile it for one of these, or add a resource to the cluster."
+            )
+    instant = [any(_is_free(layer.costs[name]) for name in usable if name in layer.costs) for layer in profile.layers]
+    if all(instant) and not any(layer.server_s > 0 for layer in profile.layers):
+        raise ConfigError(
+            f"the profile of {profile.model!r} says that no layer takes any time (compute_s, sync_s and server_s are all 0), "
+            "so no throughput or cost follows from it. Profile the model again."
+        )
+
+
+def _is_free(cost: Cost) -> bool:
+    return cost.compute_s == 0 and cost.sync_s == 0

@@ -1,0 +1,39 @@
+"""Brute force: every schedule there is. The judge of the other methods on small problems."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heterps.errors import ConfigError
+from heterps.planning.cost import Problem, Schedules
+from heterps.planning.provision import Bills
+
+MOST_SCHEDULES = 1 << 24
+CHUNK = 1 << 15
+
+
+class Brute:
+    def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
+        self._base = len(problem.resources)
+        self._num = self._base**problem.num_layers
+        if self._num > MOST_SCHEDULES:
+            raise ConfigError(
+                f"method brute bills every schedule, and {self._base} resources for {problem.num_layers} layers "
+                f"make {self._num:.3g} (at most {MOST_SCHEDULES:,} are tried). Use method exact: it finds the same plan."
+            )
+        self._powers = self._base ** np.arange(problem.num_layers)[::-1]
+        self._next = 0
+        self._best = np.inf
+
+    def propose(self) -> Schedules | None:
+        if self._next == self._num:
+            return None
+        numbers = np.arange(self._next, min(self._next + CHUNK, self._num))
+        self._next += len(numbers)
+        return (numbers[:, None] // self._powers % self._base).astype(np.int16)  # in base T, a digit a layer
+
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the bills say it all
+        self._best = min(self._best, float(bills.usd.min()))
+
+    def bound_usd(self) -> float:
+        return self._best if self._next == self._num else 0.0

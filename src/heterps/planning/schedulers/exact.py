@@ -1,0 +1,97 @@
+"""The exact scheduler: the cheapest plan, with proof.
+
+The least rate R(tau) of any plan that needs at most tau seconds a batch is a falling staircase, and the optimum is the
+least tau * R(tau) below tau_max. Walk tau downwards; `best` is the weight of the cheapest plan billed so far:
+
+      rate
+       |    ____                        1. look ahead at a few tau, for a good best from the start
+       |    .   |______                 2. a bound on the whole of [lo, tau] reaches the best: skip it
+       |    .          |__________      3. otherwise R(tau): the cheapest schedule there is billed at its own best counts
+       |    .          .          |     4. whoever is faster pays at least R(tau), so it is cheaper only below best / R(tau)
+       +----+----------+----------+-->  5. below the fastest tau there is nothing: what was found is the optimum
+         fastest <---  tau    tau_max
+
+Where limits bind so hard that R(tau) cannot be decided, the interval is passed with the bound of step 2 kept: the plan
+is then proven up to that bound.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heterps.planning.chains import Chains, Undecided
+from heterps.planning.cost import ROUNDING, Problem, Schedules
+from heterps.planning.provision import Bills
+
+LOOK_AHEAD, LOOK_AHEAD_RATIO = 24, 0.8
+NARROWEST = 1e-3
+
+
+class Exact:
+    def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
+        prices = problem.prices if problem.prices.any() else np.ones_like(problem.prices)
+        self._chains = Chains(problem, prices)
+        self._scale = problem.hours_per_tau
+        self._nothing: Schedules = np.empty((0, problem.num_layers), np.int16)
+        self._tau = problem.tau_max
+        self._fastest = self._chains.fastest_s()
+        self._best = np.inf
+        self._weight = np.inf  # tau * R(tau) of the schedule that waits for its bill
+        self._undecided = np.inf
+        self._width = 0.1
+        self._started = False
+
+    def propose(self) -> Schedules | None:
+        if self._tau < self._fastest or self._best == 0:  # [5]
+            return None
+        if not self._started:
+            self._started = True
+            return self._look_ahead()
+        lo = max(self._tau * (1 - self._width), self._fastest)
+        heaviest = self._chains.heaviest(self._tau)
+        cutoff = min(self._best, heaviest)
+        bound = self._chains.bound(lo, self._tau, cutoff)
+        if bound >= cutoff * (1 - ROUNDING):  # [2]
+            return self._pass(lo)
+        self._width = max(self._width / 2, NARROWEST)
+        try:
+            chain = self._chains.least(self._tau, cutoff)  # [3]
+        except Undecided:
+            self._undecided = min(self._undecided, bound)
+            return self._pass(lo)
+        if chain.schedule is not None:
+            self._weight = chain.weight
+            return chain.schedule[None]
+        if chain.weight >= heaviest:
+            return None  # nothing within the limits is this fast, so nothing is faster
+        self._step_below(chain.weight)
+        return self._nothing
+
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the bills say it all
+        self._best = min(self._best, float(bills.usd.min()) / self._scale)
+        if self._weight < np.inf:
+            self._step_below(self._weight)
+            self._weight = np.inf
+
+    def bound_usd(self) -> float:
+        bound = min(self._best, self._undecided)
+        hi = self._tau
+        while hi >= self._fastest and self._best < np.inf:
+            lo = max(hi * 0.99, self._fastest)
+            bound = min(bound, self._chains.bound(lo, hi, self._best))
+            hi = lo * (1 - ROUNDING)
+        return bound * self._scale
+
+    def _look_ahead(self) -> Schedules:  # [1]
+        taus = self._tau * LOOK_AHEAD_RATIO ** np.arange(LOOK_AHEAD)
+        schedules = [self._chains.unlimited(float(tau)) for tau in taus if tau >= self._fastest]
+        found = [schedule for schedule in schedules if schedule is not None]
+        return np.unique(found, axis=0) if found else self._nothing
+
+    def _pass(self, lo: float) -> Schedules:
+        self._tau = lo * (1 - ROUNDING)
+        self._width = min(self._width * 3, 0.5)
+        return self._nothing
+
+    def _step_below(self, weight: float) -> None:  # [4]
+        self._tau *= min(self._best / weight, 1.0) * (1 - ROUNDING)

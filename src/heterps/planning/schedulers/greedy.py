@@ -1,0 +1,35 @@
+"""Greedy: layer by layer, the resource that is cheapest at that moment.
+
+Starts with every layer where it alone is cheapest, then walks the layers once: each tries all resources while the others
+stay, and keeps the cheapest. N * T bills, and never a step back: what it misses are moves of several layers at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heterps.planning.cost import Problem, Schedules
+from heterps.planning.provision import Bills
+from heterps.planning.schedulers.base import Heuristic
+
+
+class Greedy(Heuristic):
+    def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
+        p, a, q, d = (problem.terms[:, :, i] for i in range(4))
+        alone = problem.prices[:, None] * np.maximum(p + a, q + d)
+        alone[np.isinf(a)] = np.inf  # also where the price is 0
+        self._schedule: Schedules = alone.argmin(axis=0).astype(np.int16)
+        self._num_resources = len(problem.resources)
+        self._layer = 0
+
+    def propose(self) -> Schedules | None:
+        if self._layer == len(self._schedule):
+            return None
+        options = np.tile(self._schedule, (self._num_resources, 1))
+        options[:, self._layer] = np.arange(self._num_resources)
+        return options
+
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:
+        if np.isfinite(bills.usd).any():
+            self._schedule = schedules[int(bills.usd.argmin())]
+        self._layer += 1

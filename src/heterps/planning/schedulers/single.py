@@ -1,0 +1,29 @@
+"""All layers on one resource: the cheapest of those whose device is a CPU, or of those whose device is not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from heterps.errors import PlanInfeasible
+from heterps.planning.cost import Problem, Schedules
+from heterps.planning.provision import Bills
+from heterps.planning.schedulers.base import Heuristic
+
+
+class Single(Heuristic):
+    def __init__(self, problem: Problem, *, on_cpu: bool) -> None:
+        devices = [problem.cluster.resources[name].device for name in problem.resources]
+        chosen = [t for t, device in enumerate(devices) if device.startswith("cpu") == on_cpu]
+        if not chosen:
+            have = ", ".join(f"{name} ({device})" for name, device in zip(problem.resources, devices, strict=True))
+            raise PlanInfeasible(
+                f"method {'cpu' if on_cpu else 'gpu'} needs a resource whose device is {'cpu' if on_cpu else 'not cpu'}; "
+                f"the cluster rents {have}. Add one, or choose another method."
+            )
+        self._schedules: Schedules | None = np.repeat(np.array(chosen, np.int16)[:, None], problem.num_layers, axis=1)
+
+    def propose(self) -> Schedules | None:
+        return self._schedules
+
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - there is nothing to learn
+        self._schedules = None
