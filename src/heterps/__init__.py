@@ -1,3 +1,64 @@
-"""heterps trains large sparse models on the cheapest mix of machines that is fast enough."""
+"""heterps trains large sparse models on the cheapest mix of machines that is fast enough.
+
+    profile = heterps.profile(model, batch)                                  how long each layer takes, where
+    plan = heterps.plan(profile, cluster, throughput=20_000, samples=1e9)    who runs what, and what it costs
+    run = heterps.train(job)                                                 the job, from data to report
+
+`heterps.Trainer` is for a loop of your own, `heterps.nn` and `heterps.ps` are the modules and tables under it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from heterps import nn, ps
+    from heterps.config import Cluster, Job, load_cluster, load_job
+    from heterps.launch import train
+    from heterps.planning import plan
+    from heterps.profiling.profile import load_profile
+    from heterps.profiling.profiler import profile
+    from heterps.training.trainer import Trainer
+
+_HOMES = {
+    "Cluster": "heterps.config",
+    "Job": "heterps.config",
+    "Trainer": "heterps.training.trainer",
+    "load_cluster": "heterps.config",
+    "load_job": "heterps.config",
+    "load_profile": "heterps.profiling.profile",
+    "plan": "heterps.planning",
+    "profile": "heterps.profiling.profiler",
+    "train": "heterps.launch",
+}
+_ROOMS = ("nn", "ps")
+
+__all__ = [
+    "Cluster",
+    "Job",
+    "Trainer",
+    "load_cluster",
+    "load_job",
+    "load_profile",
+    "nn",
+    "plan",
+    "profile",
+    "ps",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: a plan needs no torch, and the command line starts at once."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _ROOMS:
+        return import_module(f"heterps.{name}")
+    raise AttributeError(f"module 'heterps' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

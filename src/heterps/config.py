@@ -4,8 +4,7 @@
         -- data         files, schema, batches, epochs
         -- optimizers   sparse (tables) and dense
         -- checkpoint   how often, how many are kept
-        -- plan         what the plan must reach, or a plan file
-        -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
+            -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
 Every field has a `description`; the reference of the job file is generated from them.
 """
@@ -185,15 +184,6 @@ class Checkpoint(Frozen):
     )
 
 
-class PlanGoal(Frozen):
-    """What the plan must reach. With `file` the plan is taken as it is."""
-
-    file: Name | None = Field(None, description="A plan.json made by `heterps plan`.")
-    profile: Name | None = Field(None, description="A profile.json made by `heterps profile`; none: no prediction.")
-    method: Name = Field("exact", description="Scheduler: see `heterps plan --help`.")
-    throughput: PositiveFloat | None = Field(None, description="Least samples a second that the plan must reach.")
-
-
 class Job(Frozen):
     """Everything that defines a run."""
 
@@ -202,8 +192,10 @@ class Job(Frozen):
     data: Data = Field(description="What it is trained on.")
     optimizers: Optimizers = Field(Optimizers(), description="How parameters follow gradients.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
-    plan: PlanGoal = Field(PlanGoal(), description="Where the layers run.")
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
+    profile: Name | None = Field(
+        None, description="A profile.json of this model to predict the run from; none: a quick one is made first."
+    )
     launcher: Literal["inline"] = Field("inline", description="Where processes run: inline is this process.")
     threads: PositiveInt | None = Field(None, description="Threads of an inline run; none: one for each core.")
     metrics_every_samples: PositiveInt = Field(65_536, description="A line of metrics.jsonl after so many samples.")

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch.nn import functional
 from xxhash import xxh3_64_intdigest
 
 from heterps.config import Adagrad, Optimizer
-from heterps.data.batch import KeyArray, Slots
+from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.ps.client import Client, LocalClient, TableSpec
 from heterps.ps.dedup import Lookup, make_lookup
@@ -33,13 +33,19 @@ __all__ = ["Slots", "SparseEmbedding", "embeddings", "push_gradients"]
 Pooling = Literal["sum", "mean", "none"]
 
 
-@dataclass(frozen=True)
-class _Pulled:
-    """One use of a table in a forward pass, whose gradient is still to be pushed."""
+class _Part(NamedTuple):
+    """What one table has to do with a batch. It must not hold the Slots that keep it: a cycle would outlive them."""
+
+    keys: KeyArray
+    offsets: OffsetArray | None
+    lookup: Lookup
+
+
+class _Use(NamedTuple):
+    """One use of a table in a forward pass, whose gradient `backward` has left in `values.grad`."""
 
     table: str
-    keys: KeyArray
-    lookup: Lookup
+    part: _Part
     values: Tensor
 
 
@@ -57,7 +63,7 @@ class SparseEmbedding(nn.Module):
     in the order of `Slots.keys`. In `eval` mode unknown keys read their initial values and are not created.
     """
 
-    _device: Tensor
+    _like: Tensor
 
     def __init__(
         self,
@@ -90,8 +96,8 @@ class SparseEmbedding(nn.Module):
         self._groups = [self.slots] if tables == "one" else [(slot,) for slot in self.slots]
         self._tables: list[str] = []
         self._client: Client | None = None
-        self._pulled: list[_Pulled] = []
-        self.register_buffer("_device", torch.empty(0), persistent=False)  # follows `module.to(device)`
+        self._uses: dict[int, _Use] = {}  # by id of the values
+        self.register_buffer("_like", torch.empty(0), persistent=False)  # follows `module.to(device, dtype)`
 
     def extra_repr(self) -> str:
         return f"{len(self.slots)} slots, dim={self.dim}, pooling={self.pooling}, tables={len(self._groups)}"
@@ -102,7 +108,7 @@ class SparseEmbedding(nn.Module):
         """The tables that this module, called `name` in its model, needs; `optimizer` is for a module without one."""
         names = [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
         chosen = self.optimizer or optimizer
-        seeds = [xxh3_64_intdigest(table.encode(), seed=self.seed ^ seed) for table in names]
+        seeds = [xxh3_64_intdigest(table.encode(), seed=(self.seed + seed) % 2**64) for table in names]
         return [
             TableSpec(table, self.dim, chosen, table_seed, self.init_scale)
             for table, table_seed in zip(names, seeds, strict=True)
@@ -110,7 +116,7 @@ class SparseEmbedding(nn.Module):
 
     def bind(self, client: Client, tables: Sequence[str]) -> None:
         """From now on rows come from these `tables` of `client`, a table a group of slots."""
-        self._client, self._tables, self._pulled = client, list(tables), []
+        self._client, self._tables, self._uses = client, list(tables), {}
 
     @property
     def client(self) -> Client:
@@ -123,74 +129,87 @@ class SparseEmbedding(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the module starts without tables, as a new module does: rows are not part of it."""
-        return {**self.__dict__, "_client": None, "_tables": [], "_pulled": []}
+        return {**self.__dict__, "_client": None, "_tables": [], "_uses": {}}
 
     # --- forward and push --------------------------------------------------------------------------------------------
 
     def prepare(self, slots: Slots) -> None:
         """Work out ahead of use, in any thread, which rows `forward` will ask for."""
         for group in self._groups:
-            self._lookup(slots, group)
+            self._part(slots, group)
 
     def forward(self, slots: Slots | Tensor) -> Tensor:
         """Rows of a batch: of its Slots, or of raw integer ids [batch, len(slots)] ([batch] for a single slot)."""
         if isinstance(slots, Tensor):
-            slots = slots_from_ids(slots.reshape(len(slots), -1).cpu().numpy(), self.slots)
+            ids = slots.unsqueeze(1) if slots.ndim == 1 else slots
+            slots = slots_from_ids(ids.cpu().numpy(), self.slots)
+        if self.pooling == "none" and slots.offsets is not None and len(self._groups) > 1:
+            raise ValueError(
+                "pooling 'none' over bags of several keys has no common shape for several tables: "
+                "use tables='one', or a SparseEmbedding for each slot"
+            )
         client = self.client
-        lookups = [self._lookup(slots, group) for group in self._groups]
+        parts = [self._part(slots, group) for group in self._groups]
         futures = [
-            client.pull(table, lookup, create=self.training)
-            for table, (_, lookup) in zip(self._tables, lookups, strict=True)
+            client.pull(table, part.lookup, create=self.training)
+            for table, part in zip(self._tables, parts, strict=True)
         ]
         outputs = []
-        for table, (part, lookup), future in zip(self._tables, lookups, futures, strict=True):
+        for table, part, future in zip(self._tables, parts, futures, strict=True):
             rows = torch.from_numpy(future.result())
-            values = functional.embedding(torch.from_numpy(lookup.inverse), rows).to(self._device.device)
+            values = functional.embedding(torch.from_numpy(part.lookup.inverse), rows).to(self._like)
             if self.training and torch.is_grad_enabled():
                 values.requires_grad_()
-                self._pulled.append(_Pulled(table, part.keys, lookup, values))
-            outputs.append(self._pool(values, part))
+                values.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(self._on_gradient, table, part)
+                )
+            outputs.append(self._pool(values, part.offsets))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def push(self) -> list[Future[None]]:
-        """Send the gradients of every forward pass since the last push; one optimizer step a key and table."""
-        pulled, self._pulled = [use for use in self._pulled if use.values.grad is not None], []
+        """Send the gradients of every `backward` since the last push; one optimizer step a key and table."""
+        uses, self._uses = list(self._uses.values()), {}
         futures = []
-        for table in dict.fromkeys(use.table for use in pulled):
-            uses = [use for use in pulled if use.table == table]
-            grads = [use.values.grad.detach().cpu().contiguous().numpy() for use in uses if use.values.grad is not None]
-            if len(uses) == 1:
-                futures.append(self.client.push(table, uses[0].lookup, grads[0]))
+        for table in dict.fromkeys(use.table for use in uses):
+            parts = [use.part for use in uses if use.table == table]
+            grads = [_gradient(use.values) for use in uses if use.table == table]
+            if len(parts) == 1:
+                futures.append(self.client.push(table, parts[0].lookup, grads[0]))
             else:
-                lookup = make_lookup(np.concatenate([use.keys for use in uses]), self.client.num_shards)
+                lookup = make_lookup(np.concatenate([part.keys for part in parts]), self.client.num_shards)
                 futures.append(self.client.push(table, lookup, np.concatenate(grads)))
         return futures
 
-    def _lookup(self, slots: Slots, group: tuple[str, ...]) -> tuple[Slots, Lookup]:
-        owner = (group, self.client.num_shards)
-        if owner not in slots.prepared:
-            part = slots.select(group)
-            slots.prepared[owner] = part, make_lookup(part.keys, self.client.num_shards)
-        prepared: tuple[Slots, Lookup] = slots.prepared[owner]
-        return prepared
+    def _on_gradient(self, table: str, part: _Part, values: Tensor) -> None:
+        """`backward` reached the values. A pass that it never reaches leaves nothing behind in the module."""
+        self._uses[id(values)] = _Use(table, part, values)
 
-    def _pool(self, values: Tensor, slots: Slots) -> Tensor:
-        num_slots = len(slots.names)
-        if slots.offsets is None:
+    def _part(self, slots: Slots, group: tuple[str, ...]) -> _Part:
+        num_shards = 1 if self._client is None else self._client.num_shards
+        owner = (group, num_shards)
+        if owner not in slots.prepared:
+            picked = slots.select(group)
+            slots.prepared[owner] = _Part(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards))
+        part: _Part = slots.prepared[owner]
+        return part
+
+    def _pool(self, values: Tensor, offsets: OffsetArray | None) -> Tensor:
+        num_slots = len(self.slots) // len(self._groups)
+        if offsets is None:
             return values.view(-1, num_slots, self.dim)
         if self.pooling == "none":
-            if len(self._groups) > 1:
-                raise ValueError(
-                    "pooling 'none' over bags of several keys has no common shape for several tables: "
-                    "use tables='one', or a SparseEmbedding for each slot"
-                )
             return values
-        lengths = torch.from_numpy(np.diff(slots.offsets)).to(values.device)
+        lengths = torch.from_numpy(np.diff(offsets)).to(values.device)
         bags = torch.repeat_interleave(torch.arange(len(lengths), device=values.device), lengths)
         pooled = values.new_zeros(len(lengths), self.dim).index_add(0, bags, values)
         if self.pooling == "mean":
             pooled = pooled / lengths.clamp(min=1).unsqueeze(1)
         return pooled.view(-1, num_slots, self.dim)
+
+
+def _gradient(values: Tensor) -> FloatArray:
+    assert values.grad is not None
+    return values.grad.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
 def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:

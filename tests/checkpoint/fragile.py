@@ -100,6 +100,10 @@ class FragileOS:
 
     def _move(self, source: Path, target: Path) -> None:
         """Follow what lies in a renamed folder."""
+
+        def moved(path: Path) -> Path:
+            return target / path.relative_to(source) if path.is_relative_to(source) else path
+
+        self._torn = {moved(path) for path in self._torn}
         for entry in self._entries:
-            if entry.path.is_relative_to(source):
-                entry.path = target / entry.path.relative_to(source)
+            entry.path = moved(entry.path)

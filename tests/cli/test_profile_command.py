@@ -6,6 +6,8 @@ import json
 from io import StringIO
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -52,13 +54,36 @@ def test_a_job_is_profiled_for_its_cluster_and_written_by_the_contract(folder: P
     assert load_profile(folder / "profile.json").estimated("v100")
 
 
-def test_options_go_before_the_job(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_come_before_what_the_job_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--synthetic --model ctr_dnn --batch-size 16 --resources cpu,fast=v100 --budget 0 --out other.json --json"
     assert run("job.yaml", *words.split()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((folder / "other.json").read_text())
     assert (printed["model"], printed["batch_size"]) == ("ctr_dnn", 16)
     assert set(printed["layers"][0]["costs"]) == {"cpu", "fast"}
+
+
+def test_the_jobs_own_data_is_profiled_and_its_reading_timed(folder: Path) -> None:
+    samples = 64
+    keys = pa.array([5] * samples)
+    columns = {"label": pa.array([0, 1] * (samples // 2)), "a": pa.array([0.5] * samples), "s": keys, "t": keys}
+    pq.write_table(pa.table(columns), folder / "nowhere.parquet")
+    assert run("job.yaml", "--budget", "0") == 0
+    embedding = load_profile(folder / "profile.json").layers[0]
+    assert embedding.weight_bytes == 2 * (1 + 4) * 4, "one distinct key a slot, a row of five values each"
+    assert embedding.costs["core"].input_s == embedding.costs["v100"].input_s, "reading takes what it takes"
+
+
+def test_data_that_is_not_there_yet_gives_a_random_batch_and_a_note(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("job.yaml", "--budget", "0") == 0
+    assert "random batch, because there is no data yet" in capsys.readouterr().err
+
+
+def test_data_of_other_columns_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"other": pa.array([1] * 64)}), folder / "nowhere.parquet")
+    assert run("job.yaml", "--budget", "0") == 4
 
 
 def test_the_table_marks_estimates_and_names_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def assert_same(model: nn.Module, inputs: tuple[object, ...], boundaries: list[i
     for (name, a), (_, b) in zip(model.named_buffers(), other.named_buffers(), strict=True):
         assert torch.equal(a, b), f"buffer {name} differs"
     for (name, e), (_, f) in zip(embeddings(model), embeddings(other), strict=True):
-        for use, twin in zip(e._pulled, f._pulled, strict=True):
+        for use, twin in zip(e._uses.values(), f._uses.values(), strict=True):
             assert use.values.grad is not None
             assert twin.values.grad is not None
             assert torch.equal(use.values.grad, twin.values.grad), f"row gradients of {name} differ"

@@ -115,7 +115,7 @@ def test_profiling_leaves_the_model_its_tables_and_the_random_state_as_they_were
     before = {name: value.clone() for name, value in model.state_dict().items()}
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     ((_, embedding),) = embeddings(model)
-    client, uses = embedding.client, list(embedding._pulled)
+    client, uses = embedding.client, list(embedding._uses.values())
     rows = client.export_rows("embedding")  # type: ignore[attr-defined]
     threads, state = torch.get_num_threads(), torch.get_rng_state()
 
@@ -129,7 +129,7 @@ def test_profiling_leaves_the_model_its_tables_and_the_random_state_as_they_were
     assert after.keys() == grads.keys()
     assert all(torch.equal(grads[name], grad) for name, grad in after.items())
     assert embedding.client is client
-    assert embedding._pulled == uses
+    assert list(embedding._uses.values()) == uses
     now = client.export_rows("embedding")  # type: ignore[attr-defined]
     assert all(np.array_equal(a, b) for a, b in zip(rows[0], now[0], strict=True))
     assert rows[1] == now[1]

@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heterps.config import Job, Model, Optimizers, Schema, load_job
-from heterps.errors import ConfigError, StorageError
+from heterps.config import Data, Job, Model, load_job
+from heterps.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
-    from heterps.data.batch import Batch
     from heterps.profiling.profile import Profile
-
-DEFAULT_BATCH_SIZE = 4096
-DEFAULT_RESOURCES = "cpu,v100"
 
 
 def register(app: typer.Typer) -> None:
@@ -52,14 +48,13 @@ def profile(
     json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON instead of a table.")] = False,
 ) -> None:
     """Trace a model into layers and measure each; devices that are not here are estimated, and marked so."""
-    loaded = load_job(job) if job else None
-    if loaded is None and model is None:
+    if job is None and model is None:
         raise ConfigError(
             "name a job file or --model: heterps profile examples/ctr.yaml, heterps profile --model ctr_dnn."
         )
-    chosen = _model(loaded, model)
-    words = (resources or _cluster_resources(loaded) or DEFAULT_RESOURCES).split(",")
-    result = _measure(loaded, chosen, batch_size, [word.strip() for word in words], budget, synthetic)
+    chosen = _choose(load_job(job) if job else None, model, batch_size)
+    words = [word.strip() for word in resources.split(",")] if resources else None
+    result = _measure(chosen, words, budget, synthetic or job is None or not _has_data(chosen))
     try:
         result.write(out)
     except OSError as error:
@@ -72,40 +67,34 @@ def profile(
         _show(result, out)
 
 
-def _model(job: Job | None, factory: str | None) -> Model:
-    """The job's model; another factory on the command line starts with its own default arguments."""
-    if job is None or (factory is not None and factory != job.model.factory):
-        return Model(factory=factory or Model().factory)
-    return job.model
+def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job:
+    """The job to profile. Another factory on the command line starts with its own default arguments."""
+    chosen = job or Job(data=Data(train="no data"))
+    if factory is not None and factory != chosen.model.factory:
+        chosen = chosen.model_copy(update={"model": Model(factory=factory)})
+    if batch_size is not None:
+        chosen = chosen.model_copy(update={"data": chosen.data.model_copy(update={"batch_size": batch_size})})
+    return chosen
 
 
-def _cluster_resources(job: Job | None) -> str | None:
-    """The job's resources; a CPU of any name is a core of this machine."""
-    from heterps.profiling.catalogue import CATALOGUE, LOCAL
+def _has_data(job: Job) -> bool:
+    from heterps.data.sources import open_dataset
 
-    if job is None:
-        return None
-    words = [
-        f"{name}={LOCAL}" if resource.device == "cpu" and name not in (LOCAL, *CATALOGUE) else name
-        for name, resource in job.cluster.resources.items()
-    ]
-    return ",".join(words)
+    try:
+        open_dataset(job.data.train)
+    except DataError as error:
+        typer.echo(f"Profiling on a random batch, because there is no data yet: {error}", err=True)
+        return False
+    return True
 
 
-def _measure(
-    job: Job | None, model: Model, batch_size: int | None, resources: list[str], budget_s: float, synthetic: bool
-) -> Profile:
+def _measure(job: Job, resources: list[str] | None, budget_s: float, synthetic: bool) -> Profile:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from heterps.model.build import build_model
     from heterps.model.trace import Layer
-    from heterps.profiling.profiler import profile
+    from heterps.profiling.job import profile_job
 
-    schema = job.data.columns if job else Schema()
-    num_samples = batch_size or (job.data.batch_size if job else DEFAULT_BATCH_SIZE)
-    module = build_model(model, schema, job.seed if job else 0)
-    batch = _batch(None if synthetic else job, schema, num_samples)
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -113,22 +102,7 @@ def _measure(
         def progress(layer: Layer, num_layers: int) -> None:
             bar.update(task, description=layer.name, completed=layer.index, total=num_layers)
 
-        return profile(
-            module,
-            batch,
-            resources,
-            name=model.factory,
-            optimizers=job.optimizers if job else Optimizers(),
-            budget_s=budget_s,
-            progress=progress,
-        )
-
-
-def _batch(job: Job | None, schema: Schema, num_samples: int) -> Batch:
-    """One batch for profiling: a random one of the schema's shape."""
-    from heterps.profiling.batches import random_batch
-
-    return random_batch(schema, num_samples, job.seed if job else 0)
+        return profile_job(job, resources, synthetic=synthetic, budget_s=budget_s, progress=progress)
 
 
 def _show(profile: Profile, out: Path) -> None:

@@ -71,14 +71,14 @@ class Decoder:
 
     def _label(self, group: RowGroup, columns: dict[str, Any]) -> FloatArray:
         name = self._schema.label
-        values = np.empty(group.num_rows, np.float32)
-        _read_floats(columns[name], values)
+        # In float64: a label of 1e-50 must not pass as the 0 that it would be in float32.
+        values: NDArray[np.float64] = columns[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         wrong = (values != 0) & (values != 1)
         if wrong.any():
             row = int(np.argmax(wrong))
             value = columns[name][row].as_py()
             raise _error(group, row, name, f"a label is 0 or 1, this one is {'null' if value is None else value}")
-        return values
+        return values.astype(np.float32)
 
     def _dense(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
         schema, names = self._schema, self._schema.dense
@@ -141,7 +141,7 @@ class Decoder:
         null_rows = np.zeros(group.num_rows, np.bool_)
         if is_list(column.type):
             column = column.cast(pa.large_list(column.type.value_type))
-            values, null_rows = column.values, _nulls(column)
+            values, null_rows = _without_dictionary(column.values), _nulls(column)
             ends = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
         keys = np.empty(len(values) + 1, np.uint64)
         keys[-1] = null  # the one key of a null list
@@ -173,7 +173,7 @@ class Decoder:
 def key_column(column: Any, slot_name: str) -> KeyArray:
     """The keys of an Arrow array of single ids."""
     keys = np.empty(len(column), np.uint64)
-    mix_column(*_read_ids(column), slot_seed(slot_name), null_key(slot_name), keys)
+    mix_column(*_read_ids(_without_dictionary(column)), slot_seed(slot_name), null_key(slot_name), keys)
     return keys
 
 
@@ -181,7 +181,11 @@ def key_column(column: Any, slot_name: str) -> KeyArray:
 
 
 def _one_chunk(column: Any) -> Any:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return _without_dictionary(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+
+
+def _without_dictionary(column: Any) -> Any:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _read_floats(column: Any, out: FloatArray) -> None:
@@ -197,8 +201,6 @@ def _read_floats(column: Any, out: FloatArray) -> None:
 
 def _read_ids(column: Any) -> tuple[NDArray[np.int64], Bitmap, int]:
     """Integers that stand for the ids of a column, and the bitmap of those that are not null, from a first bit on."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if pa.types.is_uint64(column.type):
         column = column.view(pa.int64())
     elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type):

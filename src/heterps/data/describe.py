@@ -51,6 +51,7 @@ def describe(source: str | Sequence[str], label: str = "label") -> Description:
     group = dataset.row_groups[0]
     head = group.file.read(group.index, first.schema.names).slice(0, 1)
     has_label = label in first.schema.names and is_number(first.schema.field(label).type)
+    nulls = _nulls(dataset)
     return Description(
         files=len(dataset.files),
         rows=dataset.num_rows,
@@ -58,11 +59,11 @@ def describe(source: str | Sequence[str], label: str = "label") -> Description:
         file_bytes=sum(int(file.fs.size(file.path) or 0) for file in dataset.files),
         label=label if has_label else None,
         label_mean=_label_mean(dataset, label) if has_label else None,
-        columns=tuple(_describe_column(dataset, field, head.column(field.name), label) for field in first.schema),
+        columns=tuple(_describe_column(f, head.column(f.name), nulls.get(f.name), label) for f in first.schema),
     )
 
 
-def _describe_column(dataset: Dataset, field: Any, head: Any, label: str) -> ColumnDescription:
+def _describe_column(field: Any, head: Any, nulls: int | None, label: str) -> ColumnDescription:
     ids = id_kind(field.type) is not None
     roles = ["label"] if field.name == label and is_number(field.type) else []
     if not roles:
@@ -73,23 +74,26 @@ def _describe_column(dataset: Dataset, field: Any, head: Any, label: str) -> Col
         name=field.name,
         type=str(field.type),
         roles=tuple(roles),
-        nulls=_nulls(dataset, field.name),
+        nulls=nulls,
         example=None if value is None else str(value),
         key=int(key_column(head.combine_chunks(), field.name)[0]) if keyed else None,
     )
 
 
-def _nulls(dataset: Dataset, name: str) -> int | None:
-    """From the footers' statistics. A nested column has several leaves there: its own nulls are not told."""
-    total = 0
+def _nulls(dataset: Dataset) -> dict[str, int | None]:
+    """Nulls by column from the footers' statistics; None where some footer does not tell.
+
+    A nested column has a path of its own for each leaf (`bag.list.element`), so its nulls are not told either.
+    """
+    totals: dict[str, int | None] = {}
     for group in dataset.row_groups:
         metadata = group.file.metadata.row_group(group.index)
-        leaves = [metadata.column(i) for i in range(metadata.num_columns)]
-        statistics = next((leaf.statistics for leaf in leaves if leaf.path_in_schema == name), None)
-        if statistics is None or not statistics.has_null_count:
-            return None
-        total += statistics.null_count
-    return total
+        for i in range(metadata.num_columns):
+            name, statistics = metadata.column(i).path_in_schema, metadata.column(i).statistics
+            known = totals.setdefault(name, 0)
+            told = statistics is not None and statistics.has_null_count
+            totals[name] = known + statistics.null_count if told and known is not None else None
+    return totals
 
 
 def _label_mean(dataset: Dataset, label: str) -> float | None:

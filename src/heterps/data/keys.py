@@ -31,7 +31,7 @@ def slot_seed(slot_name: str) -> np.uint64:
 
 
 def null_key(slot_name: str) -> np.uint64:
-    """The key of a missing id. NUL cannot be part of a column name's hash of its own, so it is unlike any slot seed."""
+    """The key of a missing id: a hash of the slot's name with an ending that no name has."""
     return np.uint64(xxhash.xxh3_64_intdigest(slot_name.encode() + b"\0null"))
 
 

@@ -55,7 +55,8 @@ class DataFile:
         """The columns of one row group as an Arrow table, decoded on the calling thread."""
         try:
             if self._is_local:
-                with pq.ParquetFile(self.path, metadata=self.metadata, memory_map=True) as parquet:
+                # Not memory-mapped: a file cut short while it is in use would kill the process instead of raising.
+                with pq.ParquetFile(self.path, metadata=self.metadata) as parquet:
                     return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
             with self.fs.open(self.path, "rb") as stream, pq.ParquetFile(stream, metadata=self.metadata) as parquet:
                 return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
@@ -126,11 +127,13 @@ def find_files(source: str) -> list[str]:
     fs, path = _filesystem(source)
     try:
         if any(character in path for character in "*?["):
-            found = [name for name in fs.glob(path) if not fs.isdir(name)]
+            found = [name for name in fs.glob(path) if not _is_hidden(name) and not fs.isdir(name)]
             if not found:
                 raise DataError(f"{source}: no file matches this pattern. Check it with a listing of the folder.")
         elif fs.isdir(path):
-            found = [name for name in fs.ls(path, detail=False) if _is_parquet_name(name)]
+            found = [
+                name for name in fs.ls(path, detail=False) if name.lower().endswith(SUFFIXES) and not _is_hidden(name)
+            ]
             if not found:
                 raise DataError(f"{source}: this folder holds no Parquet file.{_folders_hint(fs, path)}")
         elif fs.exists(path):
@@ -152,9 +155,9 @@ def _filesystem(address: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _is_parquet_name(path: str) -> bool:
-    name = path.rsplit("/", 1)[-1]
-    return name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
+def _is_hidden(path: str) -> bool:
+    """What writers leave beside the data: `_SUCCESS`, `_metadata`, `.part.parquet.crc`."""
+    return path.rsplit("/", 1)[-1].startswith((".", "_"))
 
 
 def _folders_hint(fs: Any, path: str) -> str:

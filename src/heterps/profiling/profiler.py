@@ -206,6 +206,6 @@ def _cannot_run(layer: Layer, stage: StageModule, values: Values, error: Excepti
     shapes = [f"{n} {list(v.shape)}" if isinstance(v := values[n], Tensor) else n for n in stage.inputs]
     return (
         f"layer {layer.name} ({layer.kind}) cannot run on what the layers before it give ({', '.join(shapes)}): "
-        f"{type(error).__name__}: {str(error).strip()} "
+        f"{type(error).__name__}: {str(error).strip().rstrip('.')}. "
         "Check that the batch has the columns and the sizes that the model was made for."
     )

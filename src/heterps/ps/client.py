@@ -38,7 +38,10 @@ class TableSpec:
 
 
 class Client(Protocol):
-    """The one interface between training and parameters. A future fails with the error that the call met."""
+    """The one interface between training and parameters.
+
+    A future fails with the error that a shard met; arguments that no shard could take are refused at once.
+    """
 
     @property
     def num_shards(self) -> int:
@@ -64,6 +67,8 @@ class LocalClient:
     """Every table in this process, sparse ones in `num_shards` shards that work in parallel."""
 
     def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
+        if num_shards < 1:
+            raise ValueError(f"num_shards must be at least 1, got {num_shards}")
         self._shards = {
             spec.name: [SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale) for _ in range(num_shards)]
             for spec in sparse
@@ -78,7 +83,7 @@ class LocalClient:
         return self._num_shards
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
-        shards = self._shards[table]
+        shards = self._shards_for(table, lookup)
         rows = np.empty((len(lookup.unique), shards[0].dim), np.float32)
 
         def pull_shard(shard: int) -> None:
@@ -88,7 +93,10 @@ class LocalClient:
         return self._on_every_shard(pull_shard, rows)
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
-        shards = self._shards[table]
+        shards = self._shards_for(table, lookup)
+        needed = (len(lookup.inverse), shards[0].dim)
+        if grads.shape != needed:
+            raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
         summed = np.empty((len(lookup.unique), shards[0].dim), np.float32)
 
         def push_shard(shard: int) -> None:
@@ -130,12 +138,24 @@ class LocalClient:
 
     def _on_every_shard(self, work: Callable[[int], None], result: T) -> Future[T]:
         others = [self._pool.submit(work, shard) for shard in range(1, self._num_shards)] if self._pool else []
+        done: Future[T] = Future()
+        error: BaseException | None = None
         try:
             work(0)
-        finally:
-            for other in others:
-                other.result()
-        return _done(result)
+        except Exception as met:
+            error = met
+        for other in others:
+            error = other.exception() or error
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+        return done
+
+    def _shards_for(self, table: str, lookup: Lookup) -> list[SparseTable]:
+        if len(lookup.bounds) != self._num_shards + 1:
+            raise ValueError(f"lookup made for {len(lookup.bounds) - 1} shards; this client has {self._num_shards}")
+        return self._shards[table]
 
 
 def _done(result: T) -> Future[T]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from heterps.ps.table.kernels import Keys, Words, mix64
 
@@ -32,8 +32,21 @@ class Lookup(NamedTuple):
     starts: Positions
 
 
-def make_lookup(keys: Keys, num_shards: int = 1) -> Lookup:
-    """Lookup for a batch of `keys` (any 64-bit values) over `num_shards` shards."""
+def as_keys(keys: ArrayLike) -> Keys:
+    """Keys as a flat array of uint64; int64 keys keep their bits, so that every 64-bit value is valid in both types."""
+    array = np.asarray(keys)
+    if array.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
+        if array.size or array.dtype.kind not in "iuf":
+            raise TypeError(f"keys must be int64 or uint64, got {array.dtype}")
+        array = array.astype(np.uint64)
+    if array.ndim != 1:
+        raise ValueError(f"keys must have one dimension, got shape {array.shape}")
+    return np.ascontiguousarray(array).view(np.uint64)
+
+
+def make_lookup(keys: ArrayLike, num_shards: int = 1) -> Lookup:
+    """Lookup for a batch of `keys` (int64 or uint64, any values) over `num_shards` shards."""
+    keys = as_keys(keys)
     if len(keys) >= 2**31:
         raise ValueError(f"{len(keys):,} keys in one batch; at most 2**31 - 1 are supported")
     return Lookup(*_lookup(keys, num_shards))

@@ -2,7 +2,7 @@
 
     reader --> prefetch (decode, lookups) --> step --> running metrics --every interval--> metrics.jsonl
                                                |
-                                               +--after so many samples or minutes, at the end, on a signal--> checkpoint
+                                               +--by samples or minutes, at the end, on a signal--> checkpoint
 
 A checkpoint holds the position of the next batch, so a resumed run takes exactly the steps that an uninterrupted one
 would have taken.

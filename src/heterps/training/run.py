@@ -21,7 +21,7 @@ from heterps.yamlfile import dump_yaml
 MAY_CHANGE = {
     "name",
     "checkpoint",
-    "plan",
+    "profile",
     "cluster",
     "launcher",
     "threads",

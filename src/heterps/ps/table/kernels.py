@@ -47,7 +47,7 @@ class Body(NamedTuple):
     num_rows: Numbers
     stride: int  # words of a row
     dim: int
-    seed: np.uint64
+    seed: np.uint64  # already mixed
     scale: float  # of the initial values
     state: float  # initial optimizer state
 
@@ -179,6 +179,22 @@ def push(table: Body, limit: int, keys: Keys, start: int, grads: Words, kind: in
             values = found[i] * table.stride + KEY_WORDS
             update(kind, table.words, values, values + dim, dim, dim, flat, (begin + i) * dim, coefficients)
     return len(keys)
+
+
+@_kernel
+def load(table: Body, keys: Keys, values: Words, state: Words) -> None:
+    """Rows with these values and state for `keys`; the table must have room for them all."""
+    tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    shift = _home_shift(table.entries)
+    for begin in range(0, len(keys), BLOCK):
+        block = keys[begin : begin + BLOCK]
+        _resolve(table, shift, block, tags, homes, found)
+        for i in range(len(block)):
+            at = found[i] * table.stride + KEY_WORDS
+            for j in range(table.dim):
+                table.words[at + j] = values[begin + i, j]
+            for j in range(state.shape[1]):
+                table.words[at + table.dim + j] = state[begin + i, j]
 
 
 @_kernel

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import Adagrad, Optimizer
-from heterps.ps.dedup import make_lookup, sum_rows
+from heterps.ps.dedup import as_keys, make_lookup, sum_rows
 from heterps.ps.table import kernels
 from heterps.ps.table.memory import reserve
 from heterps.ps.table.optimizers import coefficients, initial_state, kind_of, state_words
@@ -40,6 +40,8 @@ class SparseTable:
     ) -> None:
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be at least 0 and less than 2**64, got {seed}")
         self.dim = dim
         self.optimizer = optimizer
         self.seed = seed
@@ -70,6 +72,8 @@ class SparseTable:
         keys = as_keys(keys)
         if out is None:
             out = np.empty((len(keys), self.dim), np.float32)
+        elif out.shape != (len(keys), self.dim) or out.dtype != np.float32:
+            raise ValueError(f"out must be float32 {[len(keys), self.dim]}, got {out.dtype} {list(out.shape)}")
         with self._lock:
             if not create:
                 kernels.peek(self._body, keys, out)
@@ -90,8 +94,10 @@ class SparseTable:
             keys, grads = lookup.unique, summed
         self.push_unique(keys, grads)
 
-    def push_unique(self, keys: NDArray[np.uint64], grads: NDArray[np.float32]) -> None:
+    def push_unique(self, keys: ArrayLike, grads: ArrayLike) -> None:
         """As `push`, for keys that the caller knows to differ: a client has summed duplicates already."""
+        keys = as_keys(keys)
+        grads = self._as_grads(grads, len(keys))
         with self._lock:
             self.num_pushes += 1
             numbers = coefficients(self.optimizer, self.num_pushes, sparse=True)
@@ -100,57 +106,59 @@ class SparseTable:
                 self._grow(kernels.BLOCK)
 
     def export_rows(self) -> Rows:
-        """A copy of every row, in the order of creation."""
-        n, first = len(self), kernels.KEY_WORDS
-        words = self._body.words[: n * self._stride].reshape(n, self._stride)
-        last = first + self.dim
-        end = last + state_words(self.optimizer, self.dim)
-        keys = self._body.pairs[: n * self._stride // 2].reshape(n, -1)[:, 0].copy()
-        return Rows(keys, words[:, first:last].copy(), words[:, last:end].copy())
+        """A copy of every row, the oldest first."""
+        with self._lock:
+            words = self._body.words[: len(self) * self._stride].reshape(-1, self._stride)
+            values = slice(kernels.KEY_WORDS, kernels.KEY_WORDS + self.dim)
+            state = slice(values.stop, values.stop + state_words(self.optimizer, self.dim))
+            return Rows(words.view(np.uint64)[:, 0].copy(), words[:, values].copy(), words[:, state].copy())
 
     def import_rows(self, rows: Rows, num_pushes: int) -> None:
-        """Put `rows` into this empty table, and set how many pushes it has seen."""
-        if len(self):
-            raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
-        width = state_words(self.optimizer, self.dim)
-        if rows.values.shape[1:] != (self.dim,) or rows.state.shape[1:] != (width,):
+        """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty."""
+        keys = as_keys(rows.keys)
+        expected = (len(keys), self.dim), (len(keys), state_words(self.optimizer, self.dim))
+        if (rows.values.shape, rows.state.shape) != expected:
             raise ValueError(
-                f"rows have {rows.values.shape[1]} values and {rows.state.shape[1]} words of state; "
-                f"this table has {self.dim} and {width} ({self.optimizer.kind})"
+                f"{len(keys):,} rows of dim {self.dim} with {self.optimizer.kind} need values {list(expected[0])} and "
+                f"state {list(expected[1])}, got {list(rows.values.shape)} and {list(rows.state.shape)}"
             )
-        self._grow(len(rows.keys))
-        self.pull(rows.keys)
-        if len(self) != len(rows.keys):
-            raise ValueError(f"{len(rows.keys):,} rows hold only {len(self):,} distinct keys")
-        words = self._body.words[: len(self) * self._stride].reshape(len(self), self._stride)
-        first, last = kernels.KEY_WORDS, kernels.KEY_WORDS + self.dim
-        words[:, first:last] = rows.values
-        words[:, last : last + width] = rows.state
-        self.num_pushes = num_pushes
+        with self._lock:
+            if len(self):
+                raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
+            self._grow(len(keys))
+            kernels.load(self._body, keys, rows.values, rows.state)
+            if (distinct := len(self)) < len(keys):
+                self._count[0] = self._index[:] = 0
+                raise ValueError(f"{len(keys):,} rows hold only {distinct:,} distinct keys")
+            self.num_pushes = num_pushes
 
     def _grow(self, extra: int) -> None:
-        """Make room for `extra` more rows."""
-        needed = len(self) + extra
-        if needed > MAX_ROWS:
+        """Make room for `extra` more rows. Where the system refuses the memory, the table stays as it is."""
+        used, needed = len(self) * self._stride * 4, (len(self) + extra) * self._stride * 4
+        if len(self) + extra > MAX_ROWS:
             raise MemoryError(f"a table shard holds at most {MAX_ROWS:,} rows; use more shards")
-        while needed > MAX_LOAD * len(self._index):
-            larger = np.zeros(2 * len(self._index), np.uint64)
-            kernels.rehash(self._index, larger)
-            self._index = larger
-        if needed * self._stride * 4 > len(self._memory):
-            used = len(self) * self._stride * 4
-            larger_memory = reserve(max(2 * used, needed * self._stride * 4))
-            larger_memory[:used] = self._memory[:used]
-            self._memory = larger_memory
+        size = len(self._index)
+        while len(self) + extra > MAX_LOAD * size:
+            size *= 2
+        index, memory = self._index, self._memory
+        if size > len(index):
+            index = np.zeros(size, np.uint64)
+            kernels.rehash(self._index, index)
+        if needed > len(memory):
+            memory = reserve(needed)
+            memory[:used] = self._memory[:used]
+        self._index, self._memory = index, memory
         self._bind()
 
     def _bind(self) -> None:
         whole = len(self._memory) // (self._stride * 4) * self._stride * 4
+        # Mixed, so that tables of different seeds have no rows in common: key ^ seed alone is the key of other rows.
+        seed = np.uint64(kernels.mix64(np.uint64(self.seed) ^ kernels.GOLDEN))
         self._body = kernels.Body(
             self._index, self._memory[:whole].view(np.float32), self._memory[:whole].view(np.uint64), self._count,
-            self._stride, self.dim, np.uint64(self.seed), self.init_scale, initial_state(self.optimizer),
+            self._stride, self.dim, seed, self.init_scale, initial_state(self.optimizer),
         )  # fmt: skip
-        self._limit = min(int(MAX_LOAD * len(self._index)), whole // (self._stride * 4))
+        self._limit = min(int(MAX_LOAD * len(self._index)), whole // (self._stride * 4), MAX_ROWS)
 
     def _as_grads(self, grads: ArrayLike, n: int) -> NDArray[np.float32]:
         array = np.ascontiguousarray(grads, np.float32)
@@ -159,15 +167,3 @@ class SparseTable:
                 f"{n} keys of a table with dim {self.dim} need gradients [{n}, {self.dim}], got {array.shape}"
             )
         return array
-
-
-def as_keys(keys: ArrayLike) -> NDArray[np.uint64]:
-    """Keys as a flat array of uint64; int64 keys keep their bits, so that every 64-bit value is valid in both types."""
-    array = np.asarray(keys)
-    if array.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
-        if array.size or array.dtype.kind not in "iuf":
-            raise TypeError(f"keys must be int64 or uint64, got {array.dtype}")
-        array = array.astype(np.uint64)
-    if array.ndim != 1:
-        raise ValueError(f"keys must have one dimension, got shape {array.shape}")
-    return np.ascontiguousarray(array).view(np.uint64)
