@@ -30,12 +30,13 @@ def duration(seconds: float | None) -> str:
     """Two units at most: 14.2 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     if seconds is None:
         return UNDEFINED
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for unit, below, size in (("min", "s", 60), ("h", "min", 3600)):
-        if whole < size * (60 if unit == "min" else 48):
-            return f"{whole // size} {unit} {whole % size // (size // 60)} {below}"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86400:,} d {whole % 86400 // 3600} h"
 
 
