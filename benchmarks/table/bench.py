@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     num_rounds, num_batches, num_keys = (1, 10, 50_000) if arguments.quick else (arguments.rounds, 200, 5_000_000)
+    print(f"Load of the machine before: {os.getloadavg()[0]:.2f} (below 1, or the figures say little)\n")
     keys = np.random.default_rng(1).permutation(num_keys)
     torch_table = TorchTable(num_keys)
     tables_round(zipf_batches(TURN, num_keys, seed=0), torch_table)  # compiles, and touches the tensor
