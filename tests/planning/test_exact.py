@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from oracle import cheapest_usd, check_plan, problems
+from planning_oracle import cheapest_usd, check_plan, problems
 
 from heterps import planning
 from heterps.config import Cluster

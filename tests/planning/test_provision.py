@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracle import SECONDS, cheapest_usd, problems
+from planning_oracle import SECONDS, cheapest_usd, problems
 
 from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError
