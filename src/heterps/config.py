@@ -4,8 +4,7 @@
         -- data         files, schema, batches, epochs
         -- optimizers   sparse (tables) and dense
         -- checkpoint   how often, how many are kept
-        -- plan         what the plan must reach, or a plan file
-        -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
+            -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
 Every field has a `description`; the reference of the job file is generated from them.
 """
@@ -162,11 +161,12 @@ class Schema(Frozen):
         return self
 
 
+Paths = Name | Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
 class Data(Frozen):
-    train: Name | tuple[Name, ...] = Field(
-        description="Parquet files: a path, a folder, a glob, or a list; any fsspec address."
-    )
-    test: Name | tuple[Name, ...] | None = Field(None, description="The same, for evaluation; none: no evaluation.")
+    train: Paths = Field(description="Parquet files: a path, a folder, a glob, or a list; any fsspec address.")
+    test: Paths | None = Field(None, description="The same, for evaluation; none: no evaluation.")
     columns: Schema = Field(Schema(), description="Which columns hold what, and what to do with missing values.")
     batch_size: PositiveInt = Field(4096, description="Samples of one optimizer step.")
     epochs: PositiveInt = Field(1, description="Passes over the training data.")
@@ -184,15 +184,6 @@ class Checkpoint(Frozen):
     )
 
 
-class PlanGoal(Frozen):
-    """What the plan must reach. With `file` the plan is taken as it is."""
-
-    file: Name | None = Field(None, description="A plan.json made by `heterps plan`.")
-    profile: Name | None = Field(None, description="A profile.json made by `heterps profile`; none: no prediction.")
-    method: Name = Field("exact", description="Scheduler: see `heterps plan --help`.")
-    throughput: PositiveFloat | None = Field(None, description="Least samples a second that the plan must reach.")
-
-
 class Job(Frozen):
     """Everything that defines a run."""
 
@@ -201,10 +192,13 @@ class Job(Frozen):
     data: Data = Field(description="What it is trained on.")
     optimizers: Optimizers = Field(Optimizers(), description="How parameters follow gradients.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
-    plan: PlanGoal = Field(PlanGoal(), description="Where the layers run.")
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
+    profile: Name | None = Field(
+        None, description="A profile.json of this model to predict the run from; none: a quick one is made first."
+    )
     launcher: Literal["inline"] = Field("inline", description="Where processes run: inline is this process.")
     threads: PositiveInt | None = Field(None, description="Threads of an inline run; none: one for each core.")
+    metrics_every_samples: PositiveInt = Field(65_536, description="A line of metrics.jsonl after so many samples.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Of initial values, shuffling and anything else random."
     )
@@ -219,12 +213,12 @@ def load_cluster(path: str | Path) -> Cluster:
 
 
 def load_job(path: str | Path) -> Job:
-    """The job in the file at `path`. Relative paths inside it are taken from the file's own folder."""
+    """The job in the file at `path`. Relative paths inside it, as everywhere, are taken from the working directory."""
     path = Path(path)
     data, lines = parse(read_text(path, what="job file"), where=str(path), what="job file")
     if isinstance(cluster := data.get("cluster"), str):
         try:
-            data["cluster"] = load_cluster(path.parent / cluster)
+            data["cluster"] = load_cluster(cluster)
         except ConfigError as error:
             raise ConfigError(f"{path}:{lines[('cluster',)]}: cluster: {error}") from None
     return validate(data, Job, where=str(path), lines=lines)

@@ -37,6 +37,10 @@ class ModelError(HeterpsError):
     exit_code = 5
 
 
+class NotFinite(ModelError):
+    """A prediction, loss or gradient is NaN or infinite; the text says which, and when."""
+
+
 class RunError(HeterpsError):
     """A run folder is not what the command needs: not there, not empty, of another job."""
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-import click
 import typer
 from rich.console import Console
 
 from heterps.cli import config, data, plan, profile, train
 from heterps.errors import HeterpsError
+
+UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer typers
 
 app = typer.Typer(
     name="heterps",
@@ -33,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         code = app(words, standalone_mode=False)
-    except click.ClickException as error:
+    except UsageError as error:
         error.show()
         sys.exit(2)
-    except click.Abort:
+    except typer.Abort:
         sys.exit(130)
     except HeterpsError as error:
         if debug:

@@ -1,9 +1,106 @@
-"""`heterps data`."""
+"""`heterps data`: make synthetic data sets, and look at any Parquet data."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from heterps.data.describe import Description
+    from heterps.data.generate import DatasetInfo
+
+group = typer.Typer(help="Make and look at training data.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
-    pass
+    app.add_typer(group, name="data")
+
+
+@group.command(epilog="Example: heterps data synth data --rows 500000 --test-rows 50000 --seed 0")
+def synth(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.", show_default=False)],
+    rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
+    test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Another seed, another data set.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a synthetic data set that is in DIR.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print dataset.json instead of a summary.")] = False,
+) -> None:
+    """Write Criteo-like Parquet data: 13 dense columns, 26 slots with millions of ids, labels of a planted teacher.
+
+    The teacher's own AUC, the best that any model can reach, is printed and kept in DIR/dataset.json.
+    """
+    from heterps.data.generate import generate
+
+    start = time.perf_counter()
+    columns = (TextColumn("writing rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=json) as bar:
+        task = bar.add_task("rows", total=rows + test_rows)
+        info = generate(folder, rows, test_rows, seed, force=force, progress=lambda done: bar.advance(task, done))
+    if json:
+        typer.echo(info.model_dump_json(indent=2))
+    else:
+        _show_info(folder, info, time.perf_counter() - start)
+
+
+@group.command(
+    epilog="Examples: heterps data describe data/train    heterps data describe 's3://bucket/day=*/*.parquet' --json"
+)
+def describe(
+    path: Annotated[str, typer.Argument(help="A Parquet file, folder, glob or fsspec address.", show_default=False)],
+    label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show files, rows, columns with their types and nulls, the mean of the label and examples of keys."""
+    from heterps.data.describe import describe as describe_data
+
+    description = describe_data(path, label)
+    if json:
+        typer.echo(description.model_dump_json(indent=2))
+    else:
+        _show_description(path, description)
+
+
+def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
+    table = Table(title=f"{folder}: synthetic data of seed {info.seed}", title_justify="left")
+    for heading in ("split", "rows", "files", "base rate", "teacher AUC", "teacher log loss", "distinct ids"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for name, split in (("train", info.train), ("test", info.test)):
+        if split:
+            numbers = (f"{split.rows:,}", f"{split.files:,}", f"{split.base_rate:.4f}", f"{split.teacher_auc:.4f}")
+            table.add_row(name, *numbers, f"{split.teacher_log_loss:.4f}", f"{split.distinct_ids:,}")
+    console = Console()
+    console.print(table)
+    rows = info.train.rows + (info.test.rows if info.test else 0)
+    console.print(
+        f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s); {info.possible_ids:,} ids are possible.\n"
+        "The teacher drew the labels: no model can have a better AUC than its own.",
+        highlight=False,
+    )
+
+
+def _show_description(path: str, description: Description) -> None:
+    table = Table(title=path, title_justify="left")
+    for heading in ("column", "type", "usable as", "nulls", "first value", "its key (hex)"):
+        table.add_column(heading, justify="right" if heading in ("nulls", "its key") else "left")
+    for column in description.columns:
+        example = "null" if column.example is None else column.example
+        table.add_row(
+            column.name,
+            column.type,
+            " or ".join(column.roles) or "nothing",
+            "?" if column.nulls is None else f"{column.nulls:,}",
+            example if len(example) <= 12 else example[:11] + "…",
+            "" if column.key is None else f"{column.key:016x}",
+        )
+    console = Console()
+    console.print(table)
+    size = f"{description.file_bytes / 1e6:,.1f} MB"
+    mean = "" if description.label_mean is None else f" Mean of {description.label}: {description.label_mean:.4f}."
+    groups = f"files: {description.files:,}; row groups: {description.row_groups:,}"
+    console.print(f"{description.rows:,} rows; {groups}; {size}.{mean}", highlight=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ class Slots:
     names: tuple[str, ...]
     keys: KeyArray
     offsets: OffsetArray | None = None
+    prepared: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """What others have worked out from these slots ahead of use; whoever makes an entry owns its key."""
 
     def __len__(self) -> int:
         bags = len(self.keys) if self.offsets is None else len(self.offsets) - 1

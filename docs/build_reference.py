@@ -1,0 +1,137 @@
+"""Write docs/reference/job.md: every field of the job file, from the models themselves (`make docs`)."""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from heterps.config import Job
+
+PAGE = Path(__file__).parent / "reference" / "job.md"
+HEAD = """\
+# The job file
+
+Generated from `src/heterps/config.py` by `make docs`; do not edit.
+
+A job is one YAML (or JSON) file. Only `data.train` must be given: everything else has a default. A field that is not
+listed here is an error, and so is a value outside what is allowed; the error names the file, the line, the field and
+the value. `heterps config show job.yaml` prints a job with every default filled in.
+
+```yaml
+data:
+  train: data/train
+  test: data/test
+model:
+  factory: deepfm
+```
+"""
+PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null", Any: "anything"}
+BOUNDS = {Gt: ("> {}", "gt"), Ge: (">= {}", "ge"), Lt: ("< {}", "lt"), Le: ("<= {}", "le")}
+
+
+def render() -> str:
+    """The whole page: a section for each model, in the order in which a reader meets them."""
+    sections = [_section(title, model) for title, model in _walk("", Job)]
+    return "\n".join([HEAD, *sections])
+
+
+def _walk(path: str, model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
+    found = [(path, model)]
+    for name, field in model.model_fields.items():
+        inner = f"{path}.{name}".strip(".")
+        if get_origin(field.annotation) is dict:
+            inner += ".<name>"
+        known = {seen for _, seen in found}
+        for child in _models(field.annotation):
+            if child not in known:
+                found += [step for step in _walk(inner, child) if step[1] not in known]
+    return found
+
+
+def _section(path: str, model: type[BaseModel]) -> str:
+    about = (model.__doc__ or "").strip() if "__doc__" in vars(model) else ""
+    title = f"`{path}`" if path else "Fields of a job"
+    if kind := model.model_fields.get("kind"):
+        title = f"Optimizer `kind: {kind.default}`"
+        about = f"`{about}`" if "=" in about else about
+    rows = ["| field | allowed | default | meaning |", "|---|---|---|---|"]
+    rows += [_row(path, name, field) for name, field in model.model_fields.items() if name != "kind"]
+    return "\n".join([f"## {title}", "", *([about, ""] if about else []), *rows, ""])
+
+
+def _row(path: str, name: str, field: FieldInfo) -> str:
+    below = f"{path}.{name}".strip(".")
+    allowed = _allowed(field.annotation, tuple(field.metadata)).replace(
+        "see below", f"see [{below}](#{_anchor(below)})"
+    )
+    cells = (f"`{name}`", allowed, _default(field), field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _anchor(path: str) -> str:
+    """What GitHub makes of the heading."""
+    return path.replace(".", "")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    value = field.default
+    if isinstance(value, BaseModel):
+        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
+        written = kind | value.model_dump(mode="json", exclude_defaults=True)
+        return f"`{json.dumps(written)}`" if written else "its defaults"
+    if isinstance(value, tuple) and len(value) > 3:
+        return f"`[{json.dumps(value[0])}, ..., {json.dumps(value[-1])}]`"
+    return f"`{json.dumps(value)}`"
+
+
+def _allowed(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
+    """A type in words: `whole number > 0`, `'fill', 'error' or 'skip'`, `list of text`."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _allowed(inner[0], (*inner[1:], *metadata))
+    if origin in (Union, types.UnionType):
+        models = _models(annotation)
+        if models and all("kind" in model.model_fields for model in models):
+            return "one of: " + ", ".join(f"`kind: {model.model_fields['kind'].default}`" for model in models)
+        return " or ".join(dict.fromkeys(_allowed(branch, metadata) for branch in inner))
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin is tuple:
+        return f"list of {_allowed(inner[0])}"
+    if origin is dict:
+        return f"mapping of names to {_allowed(inner[1]).replace('see below', 'see the next table')}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "fields, see below"
+    bounds = [_bound(mark) for constraint in metadata for mark in _flatten(constraint)]
+    return " ".join([PLAIN[annotation], " and ".join(filter(None, bounds))]).strip()
+
+
+def _flatten(constraint: Any) -> list[Any]:
+    return list(constraint.metadata) if isinstance(constraint, FieldInfo) else [constraint]
+
+
+def _bound(mark: Any) -> str:
+    if type(mark) not in BOUNDS:
+        return ""
+    text, name = BOUNDS[type(mark)]
+    value = getattr(mark, name)
+    return text.format(f"2^{value.bit_length() - 1}" if isinstance(value, int) and value > 10**9 else value)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(render(), encoding="utf-8")

@@ -1,0 +1,85 @@
+"""The manifest: which files belong to a checkpoint, how long they are and what their digests are.
+
+It is written last, and it digests itself: `xxh3` is over everything else in it as canonical JSON. That rule and the
+`version` field hold for all versions, so a damaged manifest is told from one that a newer heterps wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+
+from heterps.errors import CorruptCheckpoint, RunError
+
+VERSION = 1
+NAME = "manifest.json"
+
+
+class Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class File(Value):
+    """One file: its path inside the checkpoint, and what must be found there."""
+
+    path: str
+    num_bytes: NonNegativeInt
+    xxh3: str
+
+    def locate(self, folder: Path) -> Path:
+        """Where the file is; a path that leaves `folder`, by `..`, a root or a link, is refused."""
+        path = PurePosixPath(self.path)
+        try:
+            inside = ".." not in path.parts and (folder / path).resolve().is_relative_to(folder.resolve())
+        except ValueError:  # a null byte or a half character: no path at all
+            inside = False
+        if not inside or path.is_absolute():
+            raise CorruptCheckpoint(
+                f"{folder / NAME} names the file {self.path!r}, which is outside the checkpoint. "
+                "Nothing was read from there; do not use this checkpoint unless you know who made it."
+            )
+        return folder / path
+
+
+class Manifest(Value):
+    version: PositiveInt
+    clock: NonNegativeInt
+    samples: NonNegativeInt
+    dense: File
+    progress: File
+    tables: dict[str, File]
+
+    def encode(self) -> bytes:
+        body = self.model_dump()
+        return json.dumps({**body, "xxh3": _digest(body)}, indent=1).encode() + b"\n"
+
+
+def decode(text: bytes, path: Path) -> Manifest:
+    """The manifest in `text`, read from `path`; CorruptCheckpoint when it is damaged, RunError when it is too new."""
+    try:
+        body = json.loads(text)
+        expected = body.pop("xxh3")
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptCheckpoint(f"{path} is damaged: it is not a manifest ({error}).") from None
+    if (found := _digest(body)) != expected:
+        raise CorruptCheckpoint(f"{path} is damaged: its digest should be {expected}, it is {found}.")
+    if isinstance(version := body.get("version"), int) and version > VERSION:
+        raise RunError(
+            f"{path.parent} was written in version {version} of the checkpoint format; this heterps reads up to "
+            f"version {VERSION}. Resume with the heterps that wrote it, or a newer one."
+        )
+    try:
+        return Manifest.model_validate(body)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"]))
+        raise CorruptCheckpoint(f"{path} is damaged: {field}: {problem['msg']}.") from None
+
+
+def _digest(body: dict[str, Any]) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(canonical.encode())

@@ -1,0 +1,73 @@
+"""The rows of one table as an Arrow IPC file (Feather v2), which pandas, polars and DuckDB open as it is.
+
+    keys: uint64 | values: fixed_size_list<float32>[dim] | state: fixed_size_list<float32>[w]   (w = 0: no column)
+
+Written and read a chunk of rows at a time: the file costs no memory beyond the arrays themselves and one chunk. Bits
+are kept: NaN payloads, negative zeros and the keys 0 and 2**64 - 1 come back as they went.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from heterps.checkpoint.disk import DigestWriter
+from heterps.checkpoint.snapshot import TableRows
+
+CHUNK_ROWS = 1 << 16
+METADATA_KEY = b"heterps"
+
+
+def write_rows(file: DigestWriter, rows: TableRows) -> None:
+    matrices = {"values": rows.values, "state": rows.state}
+    shape = {"rows": len(rows), "values": rows.values.shape[1], "state": rows.state.shape[1]}
+    header = json.dumps({"shape": shape, "meta": rows.meta})
+    schema = _schema(shape).with_metadata({METADATA_KEY: header.encode()})
+    with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
+        for start in range(0, len(rows), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            columns = [pa.array(rows.keys[chunk])]
+            for name in schema.names[1:]:
+                flat = pa.array(matrices[name][chunk].reshape(-1))
+                columns.append(pa.FixedSizeListArray.from_arrays(flat, shape[name]))
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def read_rows(path: Path) -> TableRows:
+    """The rows in the file at `path`, in arrays of their own; ValueError when `write_rows` did not make it."""
+    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+        header = json.loads((reader.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+        num_rows, dim, width = (header["shape"][name] for name in ("rows", "values", "state"))
+        if num_rows * (8 + 4 * (dim + width)) > source.size():  # before memory is taken for them
+            raise ValueError(f"it claims {num_rows} rows of {dim} + {width} numbers in {source.size()} bytes")
+        if not reader.schema.equals(_schema(header["shape"])):
+            raise ValueError(f"its columns are {', '.join(f'{f.name}: {f.type}' for f in reader.schema)}")
+        keys = np.empty(num_rows, np.uint64)
+        matrices = {"values": np.empty((num_rows, dim), np.float32), "state": np.empty((num_rows, width), np.float32)}
+        at = 0
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            chunk = slice(at, at + batch.num_rows)
+            keys[chunk] = batch.column("keys").to_numpy()
+            for name in batch.schema.names[1:]:
+                matrices[name][chunk] = _matrix(batch.column(name))
+            at = chunk.stop
+        if at != num_rows:
+            raise ValueError(f"it claims {num_rows} rows and holds {at}")
+        return TableRows(keys, matrices["values"], matrices["state"], header["meta"])
+
+
+def _schema(shape: dict[str, int]) -> Any:
+    """The columns of a table of this shape; a matrix without columns has none here either."""
+    matrices = [(name, pa.list_(pa.float32(), shape[name])) for name in ("values", "state") if shape[name]]
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (("keys", pa.uint64()), *matrices)])
+
+
+def _matrix(column: Any) -> NDArray[np.float32]:
+    flat: NDArray[np.float32] = column.flatten().to_numpy()
+    return flat.reshape(len(column), -1)

@@ -1,0 +1,93 @@
+"""What a checkpoint holds: the state of a job at one clock, as plain arrays and plain JSON.
+
+Nothing here knows a table, a model or torch: whoever owns the state turns it into arrays and back. Rows carry their
+keys and not their place, so a snapshot can be loaded on any number of servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DTYPES = frozenset({"bool", "float16", "float32", "float64"}) | {
+    f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)
+}
+"""What a dense array may hold: the dtypes that safetensors and NumPy share."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """All rows of one sparse table, all shards together. Every key occurs once; the order means nothing."""
+
+    keys: NDArray[np.uint64]  # [n]
+    values: NDArray[np.float32]  # [n, dim]
+    state: NDArray[np.float32]  # [n, w]: what the optimizer keeps for each row; w may be 0
+    meta: Mapping[str, Any] = field(default_factory=dict)  # JSON: dim, optimizer, steps, seed
+
+    def __post_init__(self) -> None:
+        n = len(self.keys)
+        for name, array, dtype, num_axes in (
+            ("keys", self.keys, np.uint64, 1),
+            ("values", self.values, np.float32, 2),
+            ("state", self.state, np.float32, 2),
+        ):
+            if array.dtype != dtype or array.ndim != num_axes or len(array) != n:
+                raise ValueError(
+                    f"{name} must be {np.dtype(dtype)} with {num_axes} axes and {n} rows, "
+                    f"it is {array.dtype} of shape {array.shape}"
+                )
+        require_json(self.meta, "meta")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes + self.state.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """One consistent cut: everything that a resumed run needs to equal a run never stopped."""
+
+    clock: int  # optimizer steps so far
+    samples: int  # samples trained on so far
+    dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # weights and optimizer state, names free
+    tables: Mapping[str, TableRows] = field(default_factory=dict)
+    progress: Mapping[str, Any] = field(default_factory=dict)  # JSON: data position, metrics, random state
+
+    def __post_init__(self) -> None:
+        if self.clock < 0 or self.samples < 0:
+            raise ValueError(f"clock and samples count from 0, they are {self.clock} and {self.samples}")
+        for name, array in self.dense.items():
+            if array.dtype.name not in DTYPES:
+                raise ValueError(f"dense[{name!r}] is {array.dtype}; allowed: {', '.join(sorted(DTYPES))}")
+        if "__metadata__" in self.dense:
+            raise ValueError("dense['__metadata__']: safetensors keeps this name for itself, take another")
+        require_json(self.progress, "progress")
+
+    @property
+    def num_bytes(self) -> int:
+        """What the arrays take in memory, and within a few kilobytes on disk."""
+        return sum(a.nbytes for a in self.dense.values()) + sum(t.num_bytes for t in self.tables.values())
+
+
+def require_json(value: object, where: str) -> None:
+    """Refuse what JSON would turn into something else: tuples, NumPy scalars, keys that are not strings.
+
+    NaN and infinity pass: Python writes and reads them, and a metric that is undefined so far is one.
+    """
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{where} has the key {key!r}; JSON knows string keys only")
+            require_json(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            require_json(inner, f"{where}[{i}]")
+    elif value is not None and not isinstance(value, (str, int, float)):
+        raise ValueError(f"{where} is a {type(value).__name__}; allowed: dict, list, str, int, float, bool, None")

@@ -1,0 +1,97 @@
+"""Which Arrow types may serve as label, dense column or slot, and the check of a data set against the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+
+from heterps.config import Schema
+from heterps.data.sources import DataFile, Dataset
+from heterps.errors import DataError
+
+_NUMBERS = "a number: any integer, float, decimal or bool"
+_IDS = "an id: an integer, string or binary, or a list of them"
+
+
+def is_number(kind: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
+    ) or types.is_null(kind)
+
+
+def id_kind(kind: Any) -> str | None:
+    """`integer`, `string` or `null` (a column that is null throughout); None: this type cannot hold ids."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return id_kind(kind.value_type)
+    if is_list(kind):
+        return None if is_list(kind.value_type) else id_kind(kind.value_type)
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return "integer"
+    if types.is_null(kind):
+        return "null"
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_string_view)
+    return "string" if any(is_text(kind) for is_text in texts) else None
+
+
+def is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def check_columns(dataset: Dataset, schema: Schema) -> bool:
+    """Raises a DataError unless every file has the schema's columns with fitting types. True: some slot holds lists."""
+    first_seen: dict[str, tuple[str, DataFile]] = {}
+    ragged = False
+    for file in dataset.files:
+        types = {field.name: field.type for field in file.schema}
+        _check_present(file, schema, list(types))
+        for name in (schema.label, *schema.dense):
+            if not is_number(types[name]):
+                raise _wrong_type(file, name, types[name], _NUMBERS, "label" if name == schema.label else "dense")
+        for name in schema.slots:
+            kind = id_kind(types[name])
+            if kind is None:
+                raise _wrong_type(file, name, types[name], _IDS, "slots")
+            ragged |= is_list(types[name])
+            seen, other = first_seen.setdefault(name, (kind, file))
+            if kind != seen and "null" not in (kind, seen):
+                raise DataError(
+                    f"{file.address}: column {name} holds {kind} ids, but {seen} ids in {other.address}: the same id "
+                    "would get two keys. Write both files with one type."
+                )
+            if seen == "null":
+                first_seen[name] = (kind, file)
+    return ragged
+
+
+def _check_present(file: DataFile, schema: Schema, names: Sequence[str]) -> None:
+    missing = [name for name in (schema.label, *schema.dense, *schema.slots) if name not in names]
+    if not missing:
+        return
+    folded = {name.lower(): name for name in names}
+    hints = []
+    for name in missing:
+        near = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+        if near and folded[near[0]] not in (schema.label, *schema.dense, *schema.slots):
+            hints.append(f"{name} may be {folded[near[0]]!r}")
+    raise DataError(
+        f"{file.address}: the schema names {_listed(missing)}, but the file has no such column"
+        f"{' (' + '; '.join(hints[:3]) + ')' if hints else ''}. It has: {_listed(names)}. "
+        "Name the columns under data.columns in the job: label, dense, slots."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
+
+
+def _wrong_type(file: DataFile, name: str, found: Any, allowed: str, role: str) -> DataError:
+    return DataError(
+        f"{file.address}: column {name} has type {found}, but data.columns.{role} needs {allowed}. "
+        f"Convert the column, or take it out of data.columns.{role}."
+    )

@@ -1,0 +1,239 @@
+"""One row group becomes arrays by row: numbers as float32, ids as keys, missing values as the schema says.
+
+    Arrow columns --zero-copy views--> [D, n] float32   --interleave--> dense [n, D]      (NaN and null: policy)
+                                       [S, n] keys      --interleave--> keys  [n, S]      (null: policy)
+                                       or bags a column --place-------> keys, offsets     (some slot holds lists)
+
+What is missing is counted by column; what cannot be is an error that names the file, the row and the column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from heterps.config import Schema
+from heterps.data.batch import FloatArray, KeyArray, OffsetArray
+from heterps.data.columns import is_list
+from heterps.data.kernels import copy_floats, interleave_floats, interleave_keys, place_bags
+from heterps.data.keys import EVERY_BIT_VALID, hash_bytes, mix_column, null_key, slot_seed
+from heterps.data.sources import RowGroup
+from heterps.errors import DataError
+
+Bitmap = NDArray[np.uint8]
+
+
+@dataclass
+class Counts:
+    """What a reader decoded and what was missing in it: filled, given a key, or the reason of a skip."""
+
+    num_rows: int = 0
+    num_skipped: int = 0
+    missing: dict[str, int] = field(default_factory=dict)  # column to null (and NaN) values
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Decoded rows. `rows` are the indices of those that the policies keep."""
+
+    dense: FloatArray  # [n, D]
+    keys: KeyArray  # [n * S], or of all bags
+    offsets: OffsetArray | None  # [n * S + 1] where some slot holds lists
+    label: FloatArray  # [n]
+    rows: NDArray[np.int64]
+
+
+class Decoder:
+    """Decodes row groups of a schema; `ragged` says whether some slot holds lists, so that bags need offsets."""
+
+    def __init__(self, schema: Schema, ragged: bool) -> None:
+        self.counts = Counts()
+        self._schema = schema
+        self._ragged = ragged
+        self._columns = (schema.label, *schema.dense, *schema.slots)
+        self._slots = [(name, slot_seed(name), null_key(name)) for name in schema.slots]
+
+    def decode(self, group: RowGroup) -> Block:
+        table = group.file.read(group.index, self._columns)
+        columns = {name: _one_chunk(table.column(name)) for name in self._columns}
+        keep = np.ones(group.num_rows, np.bool_)
+        label = self._label(group, columns)
+        dense = self._dense(group, columns, keep)
+        keys, offsets = self._bags(group, columns, keep) if self._ragged else self._keys(group, columns, keep)
+        rows = np.flatnonzero(keep)
+        self.counts.num_rows += group.num_rows
+        self.counts.num_skipped += group.num_rows - len(rows)
+        return Block(dense, keys, offsets, label, rows)
+
+    def _label(self, group: RowGroup, columns: dict[str, Any]) -> FloatArray:
+        name = self._schema.label
+        # In float64: a label of 1e-50 must not pass as the 0 that it would be in float32.
+        values: NDArray[np.float64] = columns[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        wrong = (values != 0) & (values != 1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            value = columns[name][row].as_py()
+            raise _error(group, row, name, f"a label is 0 or 1, this one is {'null' if value is None else value}")
+        return values.astype(np.float32)
+
+    def _dense(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
+        schema, names = self._schema, self._schema.dense
+        by_column = np.empty((len(names), group.num_rows), np.float32)
+        for d, name in enumerate(names):
+            _read_floats(columns[name], by_column[d])
+        missing, infinite = np.zeros((2, len(names)), np.int64)
+        dense = np.empty((group.num_rows, len(names)), np.float32)
+        interleave_floats(by_column, schema.dense_fill, dense, missing, infinite)
+        for d in np.flatnonzero(infinite).tolist():
+            row = int(np.argmax(np.isinf(by_column[d])))
+            value = columns[names[d]][row].as_py()
+            raise _error(group, row, names[d], f"{value} is not finite as a float32; write a finite value or a null")
+        for d in np.flatnonzero(missing).tolist():
+            absent = np.isnan(by_column[d])
+            if schema.dense_missing == "error":
+                value = "null" if columns[names[d]][int(np.argmax(absent))].as_py() is None else "NaN"
+                raise _error(
+                    group,
+                    int(np.argmax(absent)),
+                    names[d],
+                    f"the value is {value}; {_policies('dense_missing', 'fill')}",
+                )
+            if schema.dense_missing == "skip":
+                keep &= ~absent
+            self._count(names[d], int(missing[d]))
+        return dense
+
+    def _keys(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[KeyArray, None]:
+        by_column = np.empty((len(self._slots), group.num_rows), np.uint64)
+        for s, (name, seed, null) in enumerate(self._slots):
+            column = columns[name]
+            mix_column(*_read_ids(column), seed, null, by_column[s])
+            if column.null_count:
+                self._missing_ids(group, name, _nulls(column), column.null_count, keep)
+        keys = np.empty((group.num_rows, len(self._slots)), np.uint64)
+        interleave_keys(by_column, keys)
+        return keys.reshape(-1), None
+
+    def _bags(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[KeyArray, OffsetArray]:
+        """Each slot as keys, and start and length of every row's bag in them; then all slots, row by row."""
+        num_slots = len(self._slots)
+        lengths = np.empty((group.num_rows, num_slots), np.int64)
+        parts: list[tuple[KeyArray, OffsetArray]] = []
+        for s, (name, _, _) in enumerate(self._slots):
+            keys, starts, lengths[:, s] = self._bags_of_slot(group, s, columns[name], keep)
+            parts.append((keys, starts))
+        offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths.reshape(-1), out=offsets[1:])
+        out = np.empty(offsets[-1], np.uint64)
+        for s, (keys, starts) in enumerate(parts):
+            place_bags(keys, starts, s, num_slots, offsets, out)
+        return out, offsets
+
+    def _bags_of_slot(
+        self, group: RowGroup, s: int, column: Any, keep: NDArray[np.bool_]
+    ) -> tuple[KeyArray, OffsetArray, OffsetArray]:
+        name, seed, null = self._slots[s]
+        values, ends = column, np.arange(group.num_rows + 1)
+        null_rows = np.zeros(group.num_rows, np.bool_)
+        if is_list(column.type):
+            column = column.cast(pa.large_list(column.type.value_type))
+            values, null_rows = _without_dictionary(column.values), _nulls(column)
+            ends = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+        keys = np.empty(len(values) + 1, np.uint64)
+        keys[-1] = null  # the one key of a null list
+        mix_column(*_read_ids(values), seed, null, keys[:-1])
+        starts = np.where(null_rows, len(values), ends[:-1])
+        lengths = np.where(null_rows, 1, np.diff(ends))
+        null_bag = keys_are_null = null_rows
+        if values.null_count:
+            inside = np.concatenate(([0], np.cumsum(_nulls(values))))
+            keys_are_null = np.where(null_rows, 1, inside[ends[1:]] - inside[ends[:-1]])
+            null_bag = keys_are_null > 0
+        if null_bag.any():
+            self._missing_ids(group, name, null_bag, int(keys_are_null.sum()), keep)
+        return keys, starts, lengths
+
+    def _missing_ids(
+        self, group: RowGroup, name: str, absent: NDArray[np.bool_], count: int, keep: NDArray[np.bool_]
+    ) -> None:
+        if self._schema.slot_missing == "error":
+            raise _error(group, int(np.argmax(absent)), name, f"the id is null; {_policies('slot_missing', 'key')}")
+        if self._schema.slot_missing == "skip":
+            keep &= ~absent
+        self._count(name, count)
+
+    def _count(self, name: str, count: int) -> None:
+        self.counts.missing[name] = self.counts.missing.get(name, 0) + count
+
+
+def key_column(column: Any, slot_name: str) -> KeyArray:
+    """The keys of an Arrow array of single ids."""
+    keys = np.empty(len(column), np.uint64)
+    mix_column(*_read_ids(_without_dictionary(column)), slot_seed(slot_name), null_key(slot_name), keys)
+    return keys
+
+
+# --- views of Arrow's memory -----------------------------------------------------------------------------------------
+
+
+def _one_chunk(column: Any) -> Any:
+    return _without_dictionary(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+
+
+def _without_dictionary(column: Any) -> Any:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _read_floats(column: Any, out: FloatArray) -> None:
+    """The numbers of a column as float32, NaN for null."""
+    if column.type != pa.float32():
+        column = column.cast(pa.float32(), safe=False)
+    values = np.frombuffer(column.buffers()[1], np.float32, len(column), column.offset * 4)
+    if column.null_count:
+        copy_floats(values, _bitmap(column), column.offset, out)
+    else:
+        out[:] = values
+
+
+def _read_ids(column: Any) -> tuple[NDArray[np.int64], Bitmap, int]:
+    """Integers that stand for the ids of a column, and the bitmap of those that are not null, from a first bit on."""
+    if pa.types.is_uint64(column.type):
+        column = column.view(pa.int64())
+    elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
+        column = column.cast(pa.int64())
+    else:
+        column = column.cast(pa.large_binary())
+        ends = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, column.offset * 8)
+        data = column.buffers()[2]
+        ids = np.empty(len(column), np.int64)
+        hash_bytes(np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), ends, ids)
+        return ids, _bitmap(column), column.offset
+    ids = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
+    return ids, _bitmap(column), column.offset
+
+
+def _bitmap(column: Any) -> Bitmap:
+    return np.frombuffer(column.buffers()[0], np.uint8) if column.null_count else EVERY_BIT_VALID
+
+
+def _nulls(column: Any) -> NDArray[np.bool_]:
+    nulls: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _error(group: RowGroup, row: int, column: str, problem: str) -> DataError:
+    return DataError(
+        f"{group.file.address}: row {group.first_row + row} (row {row} of row group {group.index}), "
+        f"column {column}: {problem}."
+    )
+
+
+def _policies(field_name: str, keeping: str) -> str:
+    return f"mend the data, or set data.columns.{field_name} to {keeping} or skip"

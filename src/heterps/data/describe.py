@@ -1,0 +1,105 @@
+"""What a data set holds, from footers and one pass over the label: for people who meet it for the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field
+
+from heterps.data.columns import id_kind, is_list, is_number
+from heterps.data.decode import key_column
+from heterps.data.sources import Dataset, open_dataset
+from heterps.errors import DataError
+
+
+class Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ColumnDescription(Value):
+    name: str
+    type: str
+    roles: tuple[str, ...] = Field(description="What data.columns may use it as: label, dense, slots; empty: nothing.")
+    nulls: int | None = Field(description="Over all files; none: some footer does not say.")
+    example: str | None = Field(description="The first value.")
+    key: int | None = Field(description="The key of that value, where the column can be a slot.")
+
+
+class Description(Value):
+    files: int
+    rows: int
+    row_groups: int
+    file_bytes: int
+    label: str | None
+    label_mean: float | None
+    columns: tuple[ColumnDescription, ...]
+
+
+def describe(source: str | Sequence[str], label: str = "label") -> Description:
+    """Describes the columns of the first file, which all others must have too. Without a column `label`: no mean."""
+    dataset = open_dataset(source)
+    first = dataset.files[0]
+    for file in dataset.files[1:]:
+        if file.schema.names != first.schema.names:
+            differing = sorted(set(file.schema.names) ^ set(first.schema.names)) or ["their order"]
+            raise DataError(
+                f"{file.address}: this file and {first.address} differ in columns ({', '.join(differing[:10])}). "
+                "Files of one data set have the same columns: describe them apart."
+            )
+    group = dataset.row_groups[0]
+    head = group.file.read(group.index, first.schema.names).slice(0, 1)
+    has_label = label in first.schema.names and is_number(first.schema.field(label).type)
+    nulls = _nulls(dataset)
+    return Description(
+        files=len(dataset.files),
+        rows=dataset.num_rows,
+        row_groups=len(dataset.row_groups),
+        file_bytes=sum(int(file.fs.size(file.path) or 0) for file in dataset.files),
+        label=label if has_label else None,
+        label_mean=_label_mean(dataset, label) if has_label else None,
+        columns=tuple(_describe_column(f, head.column(f.name), nulls.get(f.name), label) for f in first.schema),
+    )
+
+
+def _describe_column(field: Any, head: Any, nulls: int | None, label: str) -> ColumnDescription:
+    ids = id_kind(field.type) is not None
+    roles = ["label"] if field.name == label and is_number(field.type) else []
+    if not roles:
+        roles = ["dense"] * is_number(field.type) + ["slots"] * ids
+    value = head[0].as_py()
+    keyed = "slots" in roles and not is_list(field.type)
+    return ColumnDescription(
+        name=field.name,
+        type=str(field.type),
+        roles=tuple(roles),
+        nulls=nulls,
+        example=None if value is None else str(value),
+        key=int(key_column(head.combine_chunks(), field.name)[0]) if keyed else None,
+    )
+
+
+def _nulls(dataset: Dataset) -> dict[str, int | None]:
+    """Nulls by column from the footers' statistics; None where some footer does not tell.
+
+    A nested column has a path of its own for each leaf (`bag.list.element`), so its nulls are not told either.
+    """
+    totals: dict[str, int | None] = {}
+    for group in dataset.row_groups:
+        metadata = group.file.metadata.row_group(group.index)
+        for i in range(metadata.num_columns):
+            name, statistics = metadata.column(i).path_in_schema, metadata.column(i).statistics
+            known = totals.setdefault(name, 0)
+            told = statistics is not None and statistics.has_null_count
+            totals[name] = known + statistics.null_count if told and known is not None else None
+    return totals
+
+
+def _label_mean(dataset: Dataset, label: str) -> float | None:
+    total, count = 0.0, 0
+    for group in dataset.row_groups:
+        column = group.file.read(group.index, [label]).column(label)
+        count += len(column) - column.null_count
+        total += float(pc.sum(column.cast("float64")).as_py() or 0.0)
+    return total / count if count else None

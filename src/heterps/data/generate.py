@@ -1,0 +1,231 @@
+"""Synthetic data sets on disk: all of it or nothing.
+
+    DIR/dataset.json            what the teacher reaches, seed, rows, distinct ids
+        train/part-00000.parquet ...   files of 131,072 rows in row groups of 65,536
+        test/part-00000.parquet ...
+
+Files are made side by side by threads in a hidden folder beside DIR, which is renamed to DIR when all is written.
+The bytes depend on the seed and the numbers of rows alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from heterps.data.synthetic import CARDINALITIES, DENSE, LABEL, SLOTS, TEST_FIRST_ROW, Rows, Teacher, make_rows
+from heterps.errors import ConfigError, StorageError
+from heterps.yamlfile import read_model
+
+ROWS_PER_GROUP = 65_536
+ROWS_PER_FILE = 2 * ROWS_PER_GROUP
+INFO_NAME = "dataset.json"
+_BINS = 1 << 16
+
+# Cheapest to read of what was measured (uncompressed, lz4, snappy; plain, dictionary, delta), and the smallest.
+_WRITER_OPTIONS = {
+    "compression": "none",
+    "use_dictionary": False,
+    "column_encoding": dict.fromkeys(SLOTS, "DELTA_BINARY_PACKED"),
+}
+_SCHEMA = pa.schema(
+    [(LABEL, pa.int8()), *((name, pa.float32()) for name in DENSE), *((name, pa.int64()) for name in SLOTS)]
+)
+
+
+class Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class SplitInfo(Value):
+    """What is known about the rows of train/ or test/."""
+
+    rows: int
+    files: int
+    base_rate: float = Field(description="Mean of the label.")
+    teacher_auc: float = Field(description="AUC of the teacher's own probabilities: what no model can beat.")
+    teacher_log_loss: float
+    distinct_ids: int
+
+
+class DatasetInfo(Value):
+    """The file `dataset.json` beside the data."""
+
+    version: int = 1
+    seed: int
+    possible_ids: int
+    train: SplitInfo
+    test: SplitInfo | None
+
+
+def load_info(folder: str | Path) -> DatasetInfo:
+    return read_model(Path(folder) / INFO_NAME, DatasetInfo, what="description of a synthetic data set")
+
+
+def generate(
+    folder: str | Path,
+    rows: int,
+    test_rows: int,
+    seed: int = 0,
+    *,
+    force: bool = False,
+    num_threads: int | None = None,
+    progress: Callable[[int], object] = lambda _: None,
+) -> DatasetInfo:
+    """Write a synthetic data set to `folder`; `progress` is called, from any thread, with the rows just written.
+
+    Raises a ConfigError where `folder` holds anything, unless `force` and it is a data set made here, which is then
+    replaced. After an error or an interrupt nothing is left, and what was in `folder` is as it was.
+    """
+    target = Path(folder)
+    _check_target(target, force)
+    partial_folder = target.with_name(f".{target.absolute().name}.partial-{os.getpid()}")
+    try:
+        partial_folder.mkdir(parents=True)
+        teacher = Teacher.of(seed)
+        write = partial(_write_split, partial_folder, teacher, seed, num_threads or os.cpu_count() or 1, progress)
+        info = DatasetInfo(
+            seed=seed,
+            possible_ids=int(CARDINALITIES.sum()),
+            train=write("train", 0, rows),
+            test=write("test", TEST_FIRST_ROW, test_rows) if test_rows else None,
+        )
+        (partial_folder / INFO_NAME).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        _replace(partial_folder, target)
+    except OSError as error:
+        raise StorageError(
+            f"{target}: cannot write the data set of {rows + test_rows:,} rows (about 100 bytes each): {error}. "
+            "Nothing was kept. Free some space, check the permissions, or choose another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial_folder, ignore_errors=True)
+    return info
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"{target}: this is a file; name a folder for the data set.")
+    if not target.exists() or not any(target.iterdir()):
+        return
+    if not force:
+        raise ConfigError(f"{target}: this folder is not empty. Choose another, or replace the data set with --force.")
+    if not (target / INFO_NAME).is_file():
+        raise ConfigError(
+            f"{target}: --force replaces only a synthetic data set, and this folder has no {INFO_NAME}. "
+            "Choose another folder, or remove this one yourself."
+        )
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Rename `source` to `target`; what was there is moved aside first and deleted last."""
+    old = source.with_name(source.name + "-old")
+    if target.exists():
+        target.rename(old)
+    try:
+        source.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+# --- one split -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Tally:
+    """What the teacher reaches, from histograms of its probability by label: mergeable, of constant size."""
+
+    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _BINS), np.int64))
+    loss: float = 0.0
+
+    def add(self, probability: NDArray[np.float64], label: NDArray[np.bool_]) -> None:
+        bins = np.minimum((probability * _BINS).astype(np.int64), _BINS - 1)
+        self.histogram += np.bincount(bins + _BINS * label, minlength=2 * _BINS).reshape(2, _BINS)
+        self.loss -= float(np.log(np.where(label, probability, 1.0 - probability)).sum())
+
+    def merge(self, other: _Tally) -> None:
+        self.histogram += other.histogram
+        self.loss += other.loss
+
+    @property
+    def rows(self) -> int:
+        return int(self.histogram.sum())
+
+    @property
+    def auc(self) -> float:
+        """The share of (positive, negative) pairs in the right order; NaN-free: 0.5 where one label is absent."""
+        negatives, positives = self.histogram.astype(np.float64)
+        pairs = positives.sum() * negatives.sum()
+        below = np.cumsum(negatives) - 0.5 * negatives  # pairs of one bin count half
+        return float((positives * below).sum() / pairs) if pairs else 0.5
+
+
+def _write_split(
+    folder: Path,
+    teacher: Teacher,
+    seed: int,
+    num_threads: int,
+    progress: Callable[[int], object],
+    name: str,
+    first_row: int,
+    num_rows: int,
+) -> SplitInfo:
+    (folder / name).mkdir()
+    seen = np.zeros(int(CARDINALITIES.sum()), np.bool_)
+
+    def write_file(start: int) -> _Tally:
+        path = folder / name / f"part-{start // ROWS_PER_FILE:05d}.parquet"
+        tally = _Tally()
+        stop = min(start + ROWS_PER_FILE, num_rows)
+        with pq.ParquetWriter(path, _SCHEMA, **_WRITER_OPTIONS) as writer:
+            for begin in range(start, stop, ROWS_PER_GROUP):
+                size = min(ROWS_PER_GROUP, stop - begin)
+                rows = make_rows(seed, first_row + begin, size, seen)
+                probability = teacher.probability(rows.score)
+                label = rows.draw < probability
+                tally.add(probability, label)
+                writer.write_table(_as_table(rows, label), row_group_size=ROWS_PER_GROUP)
+                progress(size)
+        return tally
+
+    total = _Tally()
+    starts = range(0, num_rows, ROWS_PER_FILE)
+    pool = ThreadPoolExecutor(min(num_threads, len(starts)), thread_name_prefix="generate")
+    try:
+        for tally in pool.map(write_file, starts):  # in order of files, so that sums do not depend on threads
+            total.merge(tally)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return SplitInfo(
+        rows=total.rows,
+        files=len(starts),
+        base_rate=float(total.histogram[1].sum() / total.rows),
+        teacher_auc=total.auc,
+        teacher_log_loss=total.loss / total.rows,
+        distinct_ids=int(seen.sum()),
+    )
+
+
+def _as_table(rows: Rows, label: NDArray[np.bool_]) -> pa.Table:
+    columns = [pa.array(label.view(np.int8))]
+    columns += [_column(pa.float32(), *pair) for pair in zip(rows.dense, rows.dense_valid, strict=True)]
+    columns += [_column(pa.int64(), *pair) for pair in zip(rows.ids, rows.ids_valid, strict=True)]
+    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+
+
+def _column(kind: pa.DataType, values: NDArray[np.generic], valid: NDArray[np.bool_]) -> pa.Array:
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])

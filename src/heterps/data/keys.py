@@ -1,0 +1,128 @@
+"""Ids become 64-bit keys: no vocabulary to declare, and every 64-bit value is a valid id and a valid key.
+
+    integer id ----------------------------+
+                                           |--> XOR seed of the slot --> mix --> key
+    string --> 64-bit hash of its bytes ---+
+    null   --> a fixed key of the slot
+
+`mix` is a bijection, so two integer ids of one slot never share a key; the slot's seed, a hash of its name, keeps equal
+ids of different slots apart. Two strings, ids of two slots, or an id and a null share a key with a chance of 2**-64 a
+pair. The keys are stored in checkpoints: these functions must never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+from numba import njit, uint64
+from numpy.typing import ArrayLike, NDArray
+
+from heterps.data.batch import KeyArray, Slots
+from heterps.errors import DataError
+
+EVERY_BIT_VALID: NDArray[np.uint8] = np.empty(0, np.uint8)
+"""A validity bitmap of no bits: no value is null."""
+
+
+def slot_seed(slot_name: str) -> np.uint64:
+    return np.uint64(xxhash.xxh3_64_intdigest(slot_name.encode()))
+
+
+def null_key(slot_name: str) -> np.uint64:
+    """The key of a missing id: a hash of the slot's name with an ending that no name has."""
+    return np.uint64(xxhash.xxh3_64_intdigest(slot_name.encode() + b"\0null"))
+
+
+def make_keys(ids: ArrayLike, slot_name: str) -> KeyArray:
+    """The keys [n] of the ids [n] of one slot: integers of any width, strings, or objects with None for a null."""
+    array = np.asarray(ids)
+    values, valid = _as_int64(array, slot_name)
+    keys = np.empty(values.size, np.uint64)
+    mix_column(values.reshape(-1), EVERY_BIT_VALID, 0, slot_seed(slot_name), null_key(slot_name), keys)
+    if valid is not None:
+        keys[~valid.reshape(-1)] = null_key(slot_name)
+    return keys.reshape(array.shape)
+
+
+def slots_from_ids(ids: ArrayLike, names: Sequence[str]) -> Slots:
+    """Slots of n samples from their raw ids [n, S], one column a slot: for batches made by hand, as in serving."""
+    array = np.asarray(ids)
+    if array.ndim != 2 or array.shape[1] != len(names):
+        raise DataError(f"ids must have the shape [n, {len(names)}], a column a slot, but have {list(array.shape)}.")
+    columns = [make_keys(array[:, s], name) for s, name in enumerate(names)]
+    keys = np.stack(columns, axis=1) if columns else np.empty((len(array), 0), np.uint64)
+    return Slots(tuple(names), keys.reshape(-1))
+
+
+def hash_strings(strings: Sequence[str | bytes]) -> NDArray[np.int64]:
+    """The 64-bit hashes of strings, as `hash_bytes` makes them from a column."""
+    encoded = [text.encode() if isinstance(text, str) else text for text in strings]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    hashes = np.empty(len(encoded), np.int64)
+    hash_bytes(np.frombuffer(b"".join(encoded), np.uint8), ends, hashes)
+    return hashes
+
+
+def _as_int64(array: NDArray[np.generic], slot_name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """Integers that stand for the ids, one to one for integers, and which of them are not null."""
+    if array.dtype.kind in "iub":
+        return np.ascontiguousarray(array).astype(np.int64, copy=False), None
+    if array.dtype.kind in "US":
+        return hash_strings(array.reshape(-1).tolist()).reshape(array.shape), None
+    if array.dtype.kind == "O":
+        flat = array.reshape(-1).tolist()
+        valid = np.array([value is not None for value in flat], bool).reshape(array.shape)
+        present = [value for value in flat if value is not None]
+        values = np.zeros(array.shape, np.int64)
+        if all(isinstance(value, (str, bytes)) for value in present):
+            values[valid] = hash_strings(present)
+            return values, valid
+        if all(isinstance(value, (int, np.integer)) and -(2**63) <= value < 2**64 for value in present):
+            values[valid] = np.array([int(value) % 2**64 for value in present], np.uint64).view(np.int64)
+            return values, valid
+    raise DataError(
+        f"ids of slot {slot_name} must be 64-bit integers or strings, all of one kind, but are {array.dtype}."
+    )
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")
+def mix(x: np.uint64) -> np.uint64:
+    """The finaliser of splitmix64: a bijection of 64-bit values that changes half of the bits for each bit changed."""
+    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return x ^ (x >> uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def mix_column(
+    ids: NDArray[np.int64], bitmap: NDArray[np.uint8], first_bit: int, seed: np.uint64, null: np.uint64, out: KeyArray
+) -> None:
+    """out[i] = key of ids[i], or `null` where Arrow's validity bitmap (from bit `first_bit` on) has no bit."""
+    if len(bitmap) == 0:
+        for i in range(len(ids)):
+            out[i] = mix(uint64(ids[i]) ^ seed)
+        return
+    for i in range(len(ids)):
+        bit = first_bit + i
+        valid = (bitmap[bit >> 3] >> (bit & 7)) & 1
+        out[i] = mix(uint64(ids[i]) ^ seed) if valid else null
+
+
+@njit(nogil=True, cache=True)
+def hash_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """out[i] = hash of data[ends[i] : ends[i + 1]]: length, then 8 bytes at a time, little-endian, mixed in turn."""
+    for i in range(len(out)):
+        start, end = ends[i], ends[i + 1]
+        state = mix(uint64(end - start) + uint64(0x9E3779B97F4A7C15))
+        while start < end:
+            word = uint64(0)
+            for byte in range(min(8, end - start)):
+                word |= uint64(data[start + byte]) << uint64(8 * byte)
+            state = mix(state ^ word)
+            start += 8
+        out[i] = state

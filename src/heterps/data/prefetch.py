@@ -1,0 +1,117 @@
+"""A bounded look-ahead: a thread makes items ready while the consumer works on earlier ones.
+
+    source --next()--> prepare() --> [ at most `depth` ready items ] --> consumer
+    '----------- background thread -----------'
+
+The consumer sees what a plain loop would show it: the same items in the same order, and an exception of the source or
+of `prepare` at the place where it happened. After `close` (or the end of the `with` block, or when the object is
+dropped) the thread has ended and the source is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Prefetch(Generic[T]):
+    """Iterates over `prepare(item)` for the items of `source`, up to `depth` of them made ahead of use."""
+
+    def __init__(self, source: Iterable[Any], depth: int, prepare: Callable[[Any], T] | None = None) -> None:
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        self._line = _Line(depth)
+        # The thread knows the line but not this object, so dropping this object ends the thread.
+        thread = threading.Thread(target=_produce, args=(self._line, iter(source), prepare), name="prefetch")
+        thread.daemon = True
+        self._close = weakref.finalize(self, _end, self._line, thread)
+        thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return cast(T, self._line.take())
+
+    def close(self) -> None:
+        """End the thread; an item being made is finished first. Items not taken are dropped."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Line:
+    """Ready items between the two threads, and how the source ended."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.items: deque[Any] = deque()
+        self.closed = False
+        self.end: BaseException | None = None  # StopIteration, or what went wrong
+        self.changed = threading.Condition()
+
+    def put(self, item: Any) -> bool:
+        """Wait for room, then add; False once the line is closed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.closed or len(self.items) < self.depth)
+            if not self.closed:
+                self.items.append(item)
+                self.changed.notify_all()
+            return not self.closed
+
+    def finish(self, end: BaseException) -> None:
+        with self.changed:
+            self.end = end
+            self.changed.notify_all()
+
+    def take(self) -> Any:
+        """Wait for the next item; after the last one raise the end, again and again."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.closed or self.items or self.end is not None)
+            if self.closed:
+                raise StopIteration
+            if self.items:
+                item = self.items.popleft()
+                self.changed.notify_all()
+                return item
+            assert self.end is not None
+            raise self.end
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.items.clear()
+            self.changed.notify_all()
+
+
+def _produce(line: _Line, source: Iterator[Any], prepare: Callable[[Any], Any] | None) -> None:
+    end: BaseException = StopIteration()
+    try:
+        for item in source:
+            if not line.put(item if prepare is None else prepare(item)):
+                break
+    except BaseException as error:
+        end = error
+    finally:
+        close = getattr(source, "close", None)  # generators have one: it runs their `finally` here and now
+        if close is not None:
+            close()
+        line.finish(end)
+
+
+def _end(line: _Line, thread: threading.Thread) -> None:
+    line.close()
+    if thread is not threading.current_thread():
+        thread.join()

@@ -1,0 +1,173 @@
+"""Where samples come from: an address, folder, glob or list becomes Parquet files and their row groups.
+
+    "data/train"  "s3://bucket/day=*/*.parquet"  ["a.parquet", "b.parquet"]
+         |--(fsspec)--> sorted files --(footers)--> row groups with row counts, columns with types
+
+Only footers are read here. Any fsspec address works; a path without a protocol is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from heterps.errors import DataError
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+_FOOTER_READERS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class DataFile:
+    """One Parquet file and its footer."""
+
+    address: str
+    fs: Any
+    path: str
+    metadata: Any
+    schema: Any  # Arrow's, of the columns
+
+    @classmethod
+    def open(cls, address: str) -> DataFile:
+        """The file at `address`, its footer read and checked."""
+        fs, path = _filesystem(address)
+        try:
+            with fs.open(path, "rb") as stream, pq.ParquetFile(stream) as parquet:
+                return cls(address, fs, path, parquet.metadata, parquet.schema_arrow)
+        except FileNotFoundError:
+            raise DataError(f"{address}: there is no such file. Check the path of the data.") from None
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DataError(
+                f"{address}: this is not a Parquet file that can be read ({_first_line(error)}). "
+                "Convert the data to Parquet, or name the Parquet files alone, for example data/*.parquet."
+            ) from None
+        except OSError as error:
+            raise DataError(f"{address}: cannot read this file: {_first_line(error)}.") from error
+
+    def read(self, row_group: int, columns: Sequence[str]) -> Any:
+        """The columns of one row group as an Arrow table, decoded on the calling thread."""
+        try:
+            if self._is_local:
+                # Not memory-mapped: a file cut short while it is in use would kill the process instead of raising.
+                with pq.ParquetFile(self.path, metadata=self.metadata) as parquet:
+                    return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
+            with self.fs.open(self.path, "rb") as stream, pq.ParquetFile(stream, metadata=self.metadata) as parquet:
+                return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"{self.address}: row group {row_group} cannot be read: {_first_line(error)}. "
+                "The file is damaged or was changed while it was in use: write it anew, or take it out of the data."
+            ) from error
+
+    @cached_property
+    def _is_local(self) -> bool:
+        protocol = self.fs.protocol
+        return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A piece of a file that is decoded at once."""
+
+    file: DataFile
+    index: int
+    first_row: int  # in the file
+    num_rows: int
+
+    def __str__(self) -> str:
+        return f"{self.file.address}: row group {self.index}"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Parquet files in order of their addresses, and all their row groups that hold rows."""
+
+    files: tuple[DataFile, ...]
+
+    @cached_property
+    def row_groups(self) -> tuple[RowGroup, ...]:
+        groups: list[RowGroup] = []
+        for file in self.files:
+            first_row = 0
+            for index in range(file.metadata.num_row_groups):
+                num_rows = file.metadata.row_group(index).num_rows
+                if num_rows:
+                    groups.append(RowGroup(file, index, first_row, num_rows))
+                first_row += num_rows
+        return tuple(groups)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(group.num_rows for group in self.row_groups)
+
+
+def open_dataset(source: str | Sequence[str]) -> Dataset:
+    """The files of a path, folder, glob or list of them. Raises a DataError where there is nothing to read."""
+    sources = [source] if isinstance(source, str) else list(source)
+    addresses = sorted({address for one in sources for address in find_files(one)})
+    if not addresses:
+        raise DataError("no training data is named: give a Parquet file, a folder, a glob or a list of them.")
+    with ThreadPoolExecutor(min(_FOOTER_READERS, len(addresses))) as pool:
+        dataset = Dataset(tuple(pool.map(DataFile.open, addresses)))
+    if dataset.num_rows == 0:
+        shown = addresses[0] if len(addresses) == 1 else f"{len(addresses)} files from {addresses[0]} on"
+        raise DataError(f"{shown}: the data set is empty: no file holds a row. Check the job that wrote it.")
+    return dataset
+
+
+def find_files(source: str) -> list[str]:
+    """Addresses of the files that one path, folder or glob stands for."""
+    fs, path = _filesystem(source)
+    try:
+        if any(character in path for character in "*?["):
+            found = [name for name in fs.glob(path) if not _is_hidden(name) and not fs.isdir(name)]
+            if not found:
+                raise DataError(f"{source}: no file matches this pattern. Check it with a listing of the folder.")
+        elif fs.isdir(path):
+            found = [
+                name for name in fs.ls(path, detail=False) if name.lower().endswith(SUFFIXES) and not _is_hidden(name)
+            ]
+            if not found:
+                raise DataError(f"{source}: this folder holds no Parquet file.{_folders_hint(fs, path)}")
+        elif fs.exists(path):
+            found = [path]
+        else:
+            raise DataError(f"{source}: there is no such file or folder. Check the path of the data.")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{source}: cannot look for data here: {_first_line(error)}.") from error
+    return sorted(str(fs.unstrip_protocol(name)).removeprefix("file://") for name in found)
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    try:
+        fs, path = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        raise DataError(f"{address}: this kind of address needs a package: {_first_line(error)}.") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{address}: this is not an address that can be read: {_first_line(error)}.") from None
+    return fs, path
+
+
+def _is_hidden(path: str) -> bool:
+    """What writers leave beside the data: `_SUCCESS`, `_metadata`, `.part.parquet.crc`."""
+    return path.rsplit("/", 1)[-1].startswith((".", "_"))
+
+
+def _folders_hint(fs: Any, path: str) -> str:
+    """Where data lies in folders below, as partitioned data does, which one to name."""
+    folders = sorted(name.rsplit("/", 1)[-1] for name in fs.ls(path, detail=False) if fs.isdir(name))
+    if not folders:
+        return f" A data file ends in {', '.join(SUFFIXES)}."
+    shown = ", ".join(folders[:5]) + (", ..." if len(folders) > 5 else "")
+    return f" Its folders are not searched ({shown}): name one of them, or all with a glob such as **/*.parquet."
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -1,0 +1,198 @@
+"""Criteo-like samples as a pure function of (seed, row), and the planted teacher that draws their labels.
+
+    (seed, row, column) --> bits --> uniform --+--> dense: standardised, nearly log-normal, a few nulls
+                                               +--> id: bounded Zipf by inverting the continuous CDF, some nulls
+    (seed, slot, id)    --> bits --> effect and latents of the id: no table anywhere
+
+    score = weights . dense  +  effects of ids  +  products of latents of slot pairs  +  dense x latent
+    P(label = 1) = sigmoid(temperature * score + bias)
+
+Rows do not depend on how they are cut into files or threads, so the first n rows of a longer data set are the same.
+Temperature and bias are solved for on rows of their own, so that every seed has the AUC and base rate aimed at.
+The effect of an id shrinks with its rank: what is seen twice cannot be learned, and popular ids carry the signal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit, uint64
+from numpy.typing import NDArray
+
+from heterps.data.batch import FloatArray
+from heterps.data.keys import mix
+
+# fmt: off
+CARDINALITIES = np.array([
+    1_460, 583, 1_200_000, 600_000, 305, 24, 12_517, 633, 3, 93_145, 5_683, 1_000_000, 3_194,
+    27, 14_992, 700_000, 10, 5_652, 2_173, 4, 800_000, 18, 15, 120_000, 105, 90_000,
+], np.int64)
+# fmt: on
+"""Possible ids of each slot: Criteo's, the largest scaled down so that a table of all of them fits a laptop."""
+
+NUM_DENSE, NUM_SLOTS = 13, len(CARDINALITIES)
+LABEL = "label"
+DENSE = tuple(f"I{i + 1}" for i in range(NUM_DENSE))
+SLOTS = tuple(f"C{i + 1}" for i in range(NUM_SLOTS))
+
+ZIPF_EXPONENT = 1.13  # about half a million distinct ids in 500,000 rows
+DENSE_NULL_RATE = 0.01
+SLOT_NULL_RATES = np.where(np.arange(NUM_SLOTS) % 4 == 3, 0.05, 0.0)
+PAIRS = np.array([[1, 4], [5, 7], [8, 13], [16, 24], [0, 21], [19, 22], [17, 10], [18, 12]])  # slot x slot
+CROSSES = np.array([[0, 5], [3, 8], [6, 16], [9, 22]])  # dense x slot
+
+BASE_RATE = 0.25
+TEACHER_AUC = 0.805
+TEST_FIRST_ROW = 1 << 40  # test rows and rows to calibrate on lie beyond every training row
+CALIBRATION_FIRST_ROW = 1 << 41
+CALIBRATION_ROWS = 1 << 16
+
+_FIRST_ID = np.cumsum(CARDINALITIES) - CARDINALITIES
+_SQRT3 = 3.0**0.5
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: steps by it spread evenly over 64 bits
+
+
+def _moment(t: float) -> float:
+    """Mean of exp(t * z) for z the sum of four uniform values of variance 1/4: nearly normal, from 64 bits at once."""
+    return float((np.sinh(t * _SQRT3 / 2) / (t * _SQRT3 / 2)) ** 4)
+
+
+_SIGMA = 0.6  # dense values are exp(_SIGMA * z), standardised: a long right tail, up to 15 deviations
+_MEAN, _DEVIATION = _moment(_SIGMA), (_moment(2 * _SIGMA) - _moment(_SIGMA) ** 2) ** 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """n samples by column, with what the teacher knows about them."""
+
+    dense: FloatArray  # [13, n]
+    dense_valid: NDArray[np.bool_]  # [13, n]
+    ids: NDArray[np.int64]  # [26, n] ranks: 0 is the most popular id of its slot
+    ids_valid: NDArray[np.bool_]  # [26, n]
+    score: NDArray[np.float64]  # [n]
+    draw: NDArray[np.float64]  # [n] uniform: the label is 1 where it lies below the teacher's probability
+
+
+def make_rows(seed: int, first_row: int, num_rows: int, seen: NDArray[np.bool_] | None = None) -> Rows:
+    """Rows `first_row` .. `first_row + num_rows` of a seed. Marks their ids in `seen` [sum of CARDINALITIES]."""
+    rows = Rows(
+        dense=np.empty((NUM_DENSE, num_rows), np.float32),
+        dense_valid=np.empty((NUM_DENSE, num_rows), np.bool_),
+        ids=np.empty((NUM_SLOTS, num_rows), np.int64),
+        ids_valid=np.empty((NUM_SLOTS, num_rows), np.bool_),
+        score=np.empty(num_rows, np.float64),
+        draw=np.empty(num_rows, np.float64),
+    )
+    seen = np.empty(int(CARDINALITIES.sum()), np.bool_) if seen is None else seen
+    arrays = (rows.dense, rows.dense_valid, rows.ids, rows.ids_valid, rows.score, rows.draw, seen)
+    _fill(np.uint64(seed), np.uint64(first_row), *arrays)
+    return rows
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Turns scores into probabilities of the label 1."""
+
+    temperature: float
+    bias: float
+
+    @classmethod
+    def of(cls, seed: int) -> Teacher:
+        """The teacher of a seed: bisection for the temperature that gives TEACHER_AUC, and the bias for BASE_RATE."""
+        score = np.sort(make_rows(seed, CALIBRATION_FIRST_ROW, CALIBRATION_ROWS).score)
+        score = score.reshape(-1, 16).mean(axis=1)  # quantiles do: a sixteenth of the work
+        low, high = 0.0, 16.0
+        while high - low > 1e-6:
+            middle = cls._balanced((low + high) / 2, score)
+            too_low = _expected_auc(middle.probability(score)) < TEACHER_AUC
+            low, high = (middle.temperature, high) if too_low else (low, middle.temperature)
+        return cls._balanced(low, score)
+
+    @classmethod
+    def _balanced(cls, temperature: float, score: NDArray[np.float64]) -> Teacher:
+        low, high = -50.0, 50.0
+        while high - low > 1e-6:
+            middle = cls(temperature, (low + high) / 2)
+            too_low = middle.probability(score).mean() < BASE_RATE
+            low, high = (middle.bias, high) if too_low else (low, middle.bias)
+        return cls(temperature, low)
+
+    def probability(self, score: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 1.0 / (1.0 + np.exp(-(self.temperature * score + self.bias)))
+
+
+def _expected_auc(probability: NDArray[np.float64]) -> float:
+    """Expected AUC of ascending probabilities against labels drawn from them."""
+    negatives_below = np.cumsum(1.0 - probability) - (1.0 - probability)
+    return float((probability * negatives_below).sum() / (probability.sum() * (1.0 - probability).sum()))
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@njit(inline="always")
+def _bits(state: np.uint64, index: int) -> np.uint64:
+    """The `index`-th 64 random bits of a state."""
+    return mix(state + uint64(index) * uint64(_GOLDEN))
+
+
+@njit(inline="always")
+def _uniform(bits: np.uint64) -> float:
+    """In (0, 1), both ends out."""
+    return (float(bits >> uint64(11)) + 0.5) * 2.0**-53
+
+
+@njit(inline="always")
+def _quarter(bits: np.uint64, quarter: int) -> float:
+    """16 of the 64 bits as a uniform value of mean 0 and variance 1."""
+    return (float((bits >> uint64(16 * quarter)) & uint64(0xFFFF)) / 32768.0 - 1.0) * _SQRT3
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _fill(
+    seed: np.uint64,
+    first_row: np.uint64,
+    dense: FloatArray,
+    dense_valid: NDArray[np.bool_],
+    ids: NDArray[np.int64],
+    ids_valid: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    draw: NDArray[np.float64],
+    seen: NDArray[np.bool_],
+) -> None:
+    world = mix(seed + uint64(_GOLDEN))
+    power = 1.0 - ZIPF_EXPONENT
+    reach = (CARDINALITIES + 1.0) ** power - 1.0
+    bits = np.empty(NUM_SLOTS, np.uint64)
+    x = np.empty(NUM_DENSE, np.float64)
+    for i in range(len(score)):
+        row = mix(world ^ mix(first_row + uint64(i)))
+        draw[i] = _uniform(_bits(row, 0))
+        total = 0.0
+        for d in range(NUM_DENSE):
+            b = _bits(row, 100 + d)
+            z = 0.5 * (_quarter(b, 0) + _quarter(b, 1) + _quarter(b, 2) + _quarter(b, 3))
+            valid = _uniform(_bits(row, 200 + d)) >= DENSE_NULL_RATE
+            x[d] = (np.exp(_SIGMA * z) - _MEAN) / _DEVIATION if valid else 0.0
+            dense[d, i] = x[d]
+            dense_valid[d, i] = valid
+            total += 0.2 * x[d] * _quarter(_bits(world, d), 0)
+        for s in range(NUM_SLOTS):
+            u = _uniform(_bits(row, 300 + s))
+            valid = u >= SLOT_NULL_RATES[s]
+            rank = 0
+            if valid:
+                u = (u - SLOT_NULL_RATES[s]) / (1.0 - SLOT_NULL_RATES[s])
+                rank = min(int(np.exp(np.log(1.0 + u * reach[s]) / power)) - 1, CARDINALITIES[s] - 1)
+                seen[_FIRST_ID[s] + rank] = True
+            ids[s, i] = rank
+            ids_valid[s, i] = valid
+            bits[s] = mix(world ^ mix(uint64(rank + 1 if valid else 0) * uint64(64) + uint64(s)))
+            total += 0.3 * _quarter(bits[s], 0) / np.sqrt(1.0 + rank / 300.0)
+        for p in range(len(PAIRS)):
+            one, other = bits[PAIRS[p, 0]], bits[PAIRS[p, 1]]
+            total += 0.12 * (_quarter(one, 1) * _quarter(other, 1) + _quarter(one, 2) * _quarter(other, 2))
+        for c in range(len(CROSSES)):
+            total += 0.12 * x[CROSSES[c, 0]] * _quarter(bits[CROSSES[c, 1]], 3)
+        score[i] = total

@@ -1,0 +1,67 @@
+"""The inline launcher: workers, servers and coordinator are this one process."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import numpy as np
+import torch
+
+from heterps.config import SGD, Adagrad, Adam, Job
+from heterps.ps.client import LocalClient, TableSpec
+from heterps.ps.dedup import make_lookup
+from heterps.ps.dense import DenseTable
+from heterps.training.loop import Observer, Outcome, train_job
+from heterps.training.run import Run
+
+
+def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Outcome:
+    """Train `job` here. Ctrl-C and SIGTERM end it after the running step, with everything saved."""
+    warm_up()
+    with _threads(job.num_threads), _signals() as received:
+        return train_job(job, run, resume=resume, observer=observer, stop=lambda: received[0] if received else None)
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them compiled, so that the first step is not slower than the others."""
+    lookup = make_lookup(np.arange(2, dtype=np.uint64))
+    for optimizer in (SGD(), Adagrad(), Adam()):
+        client = LocalClient([TableSpec("t", 1, optimizer, 0, 0.0)], {"d": DenseTable(1, optimizer)})
+        client.pull("t", lookup)
+        client.push("t", lookup, np.zeros((2, 1), np.float32))
+        client.push_dense("d", np.zeros(1, np.float32))
+        client.close()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _signals() -> Iterator[list[str]]:
+    """The names of the signals received so far. A second Ctrl-C interrupts at once, without saving."""
+    received: list[str] = []
+
+    def handle(number: int, _: FrameType | None) -> None:
+        received.append(signal.Signals(number).name)
+        if len(received) > 1 and number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    on_main_thread = threading.current_thread() is threading.main_thread()  # only it may set handlers
+    numbers = (signal.SIGINT, signal.SIGTERM) if on_main_thread else ()
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

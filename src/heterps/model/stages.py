@@ -1,0 +1,128 @@
+"""Cut a traced model into stages: runs of layers that compute alone, with every live value crossing the borders.
+
+    layer      0            1          2          3
+          x --[a]--> p --> [b]--> q --[c]--> r --[d = r + p]--> y
+                       \\________________________/
+                     border 1   border 2    border 3
+    live:            p          p, q        p, r
+
+A stage takes what is live at its first border and gives what is live at its last, so that a value which skips a stage
+travels through it, and a stage talks to its neighbours only. Gradients come back the same way: [1] a run cuts its
+inputs off from whoever made them, [2] backward starts from the gradients of the outputs and [3] leaves the gradients
+of the inputs, which are those of the neighbour's outputs. Parameters collect theirs in place. One layer is a stage too:
+profiler and pipeline run the same code.
+
+Outputs equal the model's bit for bit. So do gradients, except that a value with three users or more, or with views of
+it that cross a border apart, may have its gradients added up in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves, tree_map
+
+from heterps.model.kinds import writes_in_place
+from heterps.model.trace import Trace
+
+Values = Mapping[str, Any]  # name of a node to its value: tensors mostly, but also Slots and sizes
+
+
+@dataclass(frozen=True)
+class StageModule:
+    """Layers `first` to `last` (inclusive) as a module of their own; it shares the parameters of the model."""
+
+    first: int
+    last: int
+    module: fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    in_place: bool  # some node overwrites its input, so inputs are copied first
+
+    def __call__(self, values: Values) -> dict[str, Any]:
+        """Forward alone: the outputs, still attached to the autograd graph of the inputs."""
+        results = self.module(*(values[name] for name in self.inputs))
+        return dict(zip(self.outputs, results, strict=True))
+
+
+class StageRun:
+    """One forward of a stage, cut off from its neighbours, and then its backward."""
+
+    def __init__(self, stage: StageModule, values: Values) -> None:
+        self.stage = stage
+        self.inputs = {name: _cut(values[name]) for name in stage.inputs}  # [1]
+        self.outputs = stage(_copy(self.inputs) if stage.in_place else self.inputs)
+
+    def backward(self, gradients: Values) -> dict[str, Any]:
+        """The gradients of the inputs, given those of the outputs: by name, and only where there are any."""
+        ends = [end for name, g in gradients.items() for end in _ends(self.outputs[name], g)]
+        if ends:
+            torch.autograd.backward([value for value, _ in ends], [gradient for _, gradient in ends])  # [2]
+        found = {name: tree_map(_gradient, value) for name, value in self.inputs.items()}
+        return {name: tree for name, tree in found.items() if any(g is not None for g in tree_leaves(tree))}  # [3]
+
+
+def split(trace: Trace, boundaries: Sequence[int]) -> list[StageModule]:
+    """The model as len(boundaries) + 1 stages. A boundary is the index of the first layer of a stage."""
+    count = len(trace.layers)
+    starts = [0, *boundaries]
+    if any(b <= a for a, b in zip(starts, [*boundaries, count], strict=True)):
+        raise ValueError(
+            f"boundaries must rise, each from 1 to {count - 1} (there are {count} layers); got {list(boundaries)}"
+        )
+    ends = [start - 1 for start in starts[1:]] + [count - 1]
+    return [_stage(trace, first, last) for first, last in zip(starts, ends, strict=True)]
+
+
+def _stage(trace: Trace, first: int, last: int) -> StageModule:
+    graph = trace.module.graph
+    layer_of = {name: layer.index for layer in trace.layers for name in layer.nodes}
+    inside = [node for node in graph.nodes if first <= layer_of.get(node.name, -1) <= last]
+    inputs = _live(graph, layer_of, first)
+    outputs = _live(graph, layer_of, last + 1)
+    part = fx.Graph(owning_module=trace.module)
+    copies: dict[fx.Node, fx.Node] = {node: part.placeholder(node.name) for node in inputs}
+    for node in inside:
+        copies[node] = part.node_copy(node, lambda n: copies[n])
+    part.output(tuple(copies[node] for node in outputs))
+    module = fx.GraphModule(trace.module, part, class_name=f"Layers{first}To{last}")
+    module.train(trace.module.training)
+    called = [trace.module.get_submodule(str(n.target)) if n.op == "call_module" else None for n in inside]
+    in_place = any(writes_in_place(n, m) for n, m in zip(inside, called, strict=True))
+    return StageModule(first, last, module, tuple(n.name for n in inputs), tuple(n.name for n in outputs), in_place)
+
+
+def _live(graph: fx.Graph, layer_of: Mapping[str, int], border: int) -> list[fx.Node]:
+    """The values made before layer `border` and used by it or later, in the order they were made."""
+    end = max(layer_of.values()) + 1
+
+    def needed(user: fx.Node) -> bool:
+        return user.op == "output" or layer_of.get(user.name, end) >= border
+
+    return [n for n in graph.nodes if layer_of.get(n.name, -1) < border and any(needed(u) for u in n.users)]
+
+
+# A value is mostly one tensor, but `torch.cat(x.chunk(2))` sends a tuple of them across a border: hence the trees.
+
+
+def _cut(value: Any) -> Any:
+    """The same data as leaves that collect their gradients, where the value takes one."""
+    return tree_map(lambda v: v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v, value)
+
+
+def _copy(value: Any) -> Any:
+    return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, value)
+
+
+def _gradient(value: Any) -> Tensor | None:
+    return value.grad if isinstance(value, Tensor) else None
+
+
+def _ends(value: Any, gradient: Any) -> list[tuple[Tensor, Tensor]]:
+    """Where backward starts: the tensors that take a gradient and are given one."""
+    pairs = zip(tree_leaves(value), tree_leaves(gradient), strict=True)
+    return [(v, g) for v, g in pairs if isinstance(v, Tensor) and v.requires_grad and g is not None]

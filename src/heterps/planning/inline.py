@@ -1,0 +1,48 @@
+"""What one machine is predicted to do alone, with everything in one process: the plan of the inline launcher.
+
+    a unit is a core; k cores do the layers' compute, the servers' work and the reading in turn, so times add up:
+
+        seconds for a batch = sum of compute_s (1 - alpha + alpha / k)  +  (sum of server_s + input_s of layer 0) / k
+
+Nothing crosses a network, so no layer pays sync_s.
+"""
+
+from __future__ import annotations
+
+from heterps.config import Cluster
+from heterps.errors import ConfigError
+from heterps.planning.plan import Plan, Servers, Stage
+from heterps.profiling.profile import Profile
+
+
+def cpu_resource(cluster: Cluster) -> str:
+    """The cluster's cheapest resource that is a CPU: what an inline run is billed as."""
+    cpus = {name: r.usd_per_hour for name, r in cluster.resources.items() if r.device.startswith("cpu")}
+    if not cpus:
+        raise ConfigError(
+            "the inline launcher runs on CPU cores, and the cluster has no resource with device: cpu. "
+            "Add one to say what a core costs."
+        )
+    return min(cpus, key=lambda name: cpus[name])
+
+
+def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: float) -> Plan:
+    """The plan of an inline run over `samples` samples in all, with its bill."""
+    resource = cpu_resource(cluster)
+    costs = [layer.costs[resource] for layer in profile.layers if resource in layer.costs]
+    if len(costs) < len(profile.layers):
+        raise ConfigError(f"the profile has no cost for every layer on {resource!r}; profile that resource first.")
+    compute_s = sum(cost.compute_s * (1 - cost.alpha + cost.alpha / num_cores) for cost in costs)
+    shared_s = sum(layer.server_s for layer in profile.layers) + costs[0].input_s
+    throughput = profile.batch_size / (compute_s + shared_s / num_cores)
+    hours = samples / throughput / 3600
+    return Plan(
+        method="inline",
+        stages=(Stage(first=0, last=len(costs) - 1, resource=resource, count=num_cores),),
+        servers=Servers(resource=cluster.server_resource, count=0),
+        throughput=throughput,
+        hours=hours,
+        usd=hours * num_cores * cluster.resources[resource].usd_per_hour,
+        bottleneck="this machine",
+        evaluations=1,
+    )

@@ -1,0 +1,130 @@
+"""What pydantic found wrong, in words for whoever wrote the file: the field, the rule, the value, the nearest name."""
+
+from __future__ import annotations
+
+import json
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+FieldPath = tuple[str | int, ...]
+
+RULES = {  # pydantic's error type: the rule, with the error's own numbers filled in
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must not be empty",
+} | {
+    f"{name}_{problem}": f"must be {rule}"
+    for name, rule in {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "string": "text",
+        "list": "a list",
+        "tuple": "a list",
+        "dict": "a mapping of fields to values",
+        "model": "a mapping of fields to values",
+    }.items()
+    for problem in ("type", "parsing", "parsing_size", "from_float")
+}
+
+
+def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[tuple[FieldPath, str]]:
+    """For each field of `data` that is wrong its path and a sentence: `field: rule (got value).`"""
+    problems = [(_within(problem["loc"], data), problem) for problem in error.errors()]
+    sentences: list[tuple[FieldPath, str]] = []
+    wrong: dict[
+        FieldPath, list[Any]
+    ] = {}  # what is wrong with one value: several things where it may be of several types
+    for path, problem in problems:
+        if problem["type"] in ("missing", "extra_forbidden", "union_tag_invalid", "union_tag_not_found"):
+            sentences.append(_unknown_or_missing(path, problem, model))
+        else:
+            wrong.setdefault(path, []).append(problem)
+    for path, found in wrong.items():
+        # Where a value has one of the allowed types but breaks its rule, that it has none of the others is no news.
+        telling = [problem for problem in found if not problem["type"].endswith("_type")]
+        if telling or not any(_is_below(other, path) for other in wrong):
+            rules = list(dict.fromkeys(map(_rule, telling or found)))
+            either = " or ".join([rules[0], *(rule.removeprefix("must be ") for rule in rules[1:])])
+            sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))
+    return sentences
+
+
+def dotted(path: FieldPath) -> str:
+    return ".".join(map(str, path))
+
+
+def _unknown_or_missing(path: FieldPath, problem: Any, model: type[BaseModel]) -> tuple[FieldPath, str]:
+    kind, place = problem["type"], problem["loc"]
+    if kind == "missing":
+        return path, f"{dotted(path)} is missing; it has no default, so write it."
+    if kind == "extra_forbidden":
+        names = sorted({name for m in _models_at(model, place[:-1]) for name in m.model_fields})
+        near = get_close_matches(str(path[-1]), names, n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        return path, f"{dotted(path)} is not a field. {hint}Allowed here: {', '.join(names)}."
+    tags = ", ".join(tag for m in _models_at(model, place) for tag in _tags(m))
+    path = (*path, "kind")
+    if kind == "union_tag_not_found":
+        return path, f"{dotted(path)} is missing; write one of: {tags}."
+    return path, f"{dotted(path)}: must be one of: {tags} (got {_short(problem['ctx']['tag'])})."
+
+
+def _rule(problem: Any) -> str:
+    if rule := RULES.get(problem["type"]):
+        return rule.format(**{name: _plain(value) for name, value in problem.get("ctx", {}).items()})
+    message: str = problem["msg"]
+    return message.removeprefix("Value error, ").rstrip(".")
+
+
+def _plain(value: object) -> object:
+    """0 and not 0.0: pydantic writes the bound of a float field as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _within(place: FieldPath, data: Any) -> FieldPath:
+    """pydantic's location without the names that it gives to the branches of a union: what the file's author wrote."""
+    path: FieldPath = ()
+    for i, part in enumerate(place):
+        if isinstance(data, dict) and (part in data or i == len(place) - 1):
+            path, data = (*path, part), data.get(part)
+        elif isinstance(data, list) and isinstance(part, int):
+            path, data = (*path, part), data[part]
+    return path
+
+
+def _is_below(path: FieldPath, other: FieldPath) -> bool:
+    return len(path) > len(other) and path[: len(other)] == other
+
+
+def _models_at(model: type[BaseModel], place: FieldPath) -> list[type[BaseModel]]:
+    """The models that may stand at pydantic's location `place`; a tag in it selects one of a union."""
+    current = [model]
+    for part in place:
+        below = [m for c in current if part in c.model_fields for m in _models_in(c.model_fields[str(part)].annotation)]
+        current = below or [m for m in current if part in _tags(m)] or current
+    return current
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for inner in getattr(annotation, "__args__", ()) for m in _models_in(inner)]
+
+
+def _tags(model: type[BaseModel]) -> tuple[str, ...]:
+    """The values of the `kind` that selects this model in a union."""
+    return getattr(model.model_fields["kind"].annotation, "__args__", ()) if "kind" in model.model_fields else ()
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, default=str) if not isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

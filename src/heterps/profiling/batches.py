@@ -1,0 +1,63 @@
+"""The batch that a profile is measured on, and parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heterps.config import Schema
+from heterps.data.batch import Batch, Slots
+from heterps.errors import ModelError
+
+RANDOM_KEYS_PER_SLOT = 200_000
+ZIPF_EXPONENT = 1.1  # popularity of ids: the r-th most frequent comes about r**-1.1 as often as the first
+
+
+def random_batch(schema: Schema, batch_size: int, seed: int = 0) -> Batch:
+    """A batch of the schema's shape for when there is no data: normal numbers, ids of Zipf popularity, one a slot."""
+    rng = np.random.default_rng(seed)
+    num_slots = len(schema.slots)
+    dense = rng.standard_normal((batch_size, len(schema.dense)), np.float32)
+    weights = np.arange(1, RANDOM_KEYS_PER_SLOT + 1) ** -ZIPF_EXPONENT
+    edges = np.cumsum(weights / weights.sum())
+    ranks = np.searchsorted(edges, rng.random((batch_size, num_slots))).astype(np.uint64)
+    keys = ranks + np.arange(num_slots, dtype=np.uint64) * np.uint64(2**32)  # slots do not share keys
+    label = rng.integers(0, 2, batch_size).astype(np.float32)
+    return Batch(dense, Slots(schema.slots, keys.reshape(-1)), label)
+
+
+def model_inputs(batch: Batch | Sequence[Any]) -> tuple[Any, ...]:
+    """What `forward` is called with: (dense, slots) of a Batch, or the inputs as they were given."""
+    if isinstance(batch, Batch):
+        return torch.from_numpy(batch.dense), batch.slots
+    return tuple(batch)
+
+
+def batch_size_of(inputs: Sequence[Any]) -> int:
+    """How many samples the inputs hold. Raises ModelError where they disagree or hold none."""
+    sizes = {len(value) for value in inputs if _has_samples(value)}
+    if len(sizes) != 1 or 0 in sizes:
+        raise ModelError(
+            "a profile needs a batch of at least one sample, with samples along the first dimension of every input; "
+            f"these inputs have {' and '.join(map(str, sorted(sizes))) or 'no'} samples."
+        )
+    return sizes.pop()
+
+
+def head(value: Any, num_samples: int) -> Any:
+    """The first samples of an input; what has no samples is passed on."""
+    if isinstance(value, Slots):
+        bags = num_samples * len(value.names)
+        if value.offsets is None:
+            return Slots(value.names, value.keys[:bags])
+        offsets = value.offsets[: bags + 1]
+        return Slots(value.names, value.keys[: offsets[-1]], offsets)
+    return value[:num_samples] if _has_samples(value) else value
+
+
+def _has_samples(value: Any) -> bool:
+    return isinstance(value, Slots) or (isinstance(value, Tensor) and value.dim() > 0)

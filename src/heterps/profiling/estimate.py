@@ -1,0 +1,46 @@
+"""Estimate the time of a layer on a device that is not here, by its roofline.
+
+    seconds of a kernel
+      |            ______ compute: flops / (peak_flops * compute_efficiency)
+      |     ______/
+      |____/ memory: bytes / (memory_bytes_per_s * memory_efficiency)
+      +-------------------------- a kernel takes the longer of the two, and never less than its launch
+
+An estimate is good for placing layers, not for promising seconds: every cost made from it says `estimated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from heterps.profiling.catalogue import Device
+from heterps.profiling.measure import Parts
+from heterps.profiling.sandbox import Sandbox, Traffic
+from heterps.profiling.timing import Timing
+from heterps.profiling.workload import Kernel, count
+
+
+def roofline_s(kernels: Iterable[Kernel], device: Device) -> float:
+    """Seconds for the kernels one after another on one unit of `device`."""
+    flops_per_s = device.peak_flops * device.compute_efficiency
+    bytes_per_s = device.memory_bytes_per_s * device.memory_efficiency
+    return sum(max(k.flops / flops_per_s, k.num_bytes / bytes_per_s, device.launch_s) for k in kernels)
+
+
+def estimate_compute(sandbox: Sandbox, parts: Parts, device: Device) -> dict[float, float]:
+    """Forward and backward for each part of the batch: kernels counted in one step of the sandbox."""
+    return {k: roofline_s(count(sandbox.step(values)), device) for k, values in parts.items()}
+
+
+def estimate_embedding(
+    host: Mapping[float, Timing], traffic: Mapping[float, Traffic], device: Device
+) -> dict[float, float]:
+    """Rows of tables are found, spread and summed on the host whatever the device: that part was measured here.
+
+    A device that is not the host then pays the link for the spread rows and their gradients.
+    """
+    crossing = device.torch_device != "cpu"
+    return {
+        k: timing.median_s + (device.link.seconds(traffic[k].spread, num_messages=2) if crossing else 0.0)
+        for k, timing in host.items()
+    }

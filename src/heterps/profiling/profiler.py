@@ -1,0 +1,211 @@
+"""Profile a model: every layer on every resource, measured where the device is here, estimated where it is not.
+
+    batch --> [layer 0] --> [layer 1] --> ...       each layer runs alone, on what the layers before it really gave
+                  |             |
+                  |  the whole batch, a half, a quarter: what each of 1, 2, 4 units would get of it
+                  v             v
+    compute_s, alpha    timed here, or by roofline from counted kernels
+    sync_s, beta        bytes to and from the servers, over the resource's link
+    input_s             bytes across the layer's border, over the link; layer 0: reading the data
+    server_s            pulls, pushes and optimizer steps, timed here
+
+beta is fitted on sync_s where the layer has parameters: half of a batch has more than half of its distinct rows, and
+every unit needs all weights. The input would divide better, but there is one beta for both, and a beta too small makes
+no promise that a plan cannot keep; borders fit at the layers without parameters, whose beta is that of their input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heterps.config import Optimizers
+from heterps.data.batch import Batch
+from heterps.errors import ConfigError, HeterpsError, ModelError
+from heterps.model.stages import StageModule, Values, split
+from heterps.model.trace import Layer, Trace, trace
+from heterps.profiling.batches import batch_size_of, head, model_inputs
+from heterps.profiling.catalogue import LOCAL, Device, Link, find_device
+from heterps.profiling.estimate import estimate_compute, estimate_embedding
+from heterps.profiling.fit import fit_share
+from heterps.profiling.measure import CPU, Parts, measure_compute, measure_link, measure_server
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.profiling.sandbox import Sandbox, Traffic
+from heterps.profiling.timing import Timing, one_thread
+
+UNITS = (1, 2, 4)
+"""Among how many units the batch is divided to fit alpha and beta."""
+
+Seconds = Mapping[float, float]  # by number of units
+
+
+@dataclass(frozen=True)
+class Target:
+    """A resource to profile for."""
+
+    name: str
+    device: Device | None  # of the catalogue; None: a core of this machine
+    here: torch.device | None  # where it is measured; None: it is estimated
+    link: Link
+
+
+def profile(
+    model: nn.Module,
+    batch: Batch | Sequence[Any],
+    resources: Sequence[str] = (LOCAL, "v100"),
+    *,
+    name: str | None = None,
+    optimizers: Optimizers = Optimizers(),
+    budget_s: float = 10.0,
+    read_s: float | None = None,
+    progress: Callable[[Layer, int], None] | None = None,
+) -> Profile:
+    """How long each layer of `model` takes for `batch` on one unit of each resource.
+
+    `batch` is a Batch, or the inputs of `forward`. A resource is "cpu" (a core of this machine), a device of the
+    catalogue, or `name=device`. `optimizers` run on the servers. `budget_s` is spent on measuring. `read_s` is what
+    reading such a batch takes, where it is known. `progress` hears of each layer, and how many there are, before it is
+    measured. The model, its tables, its gradients and the random state are left as they were.
+    """
+    targets = find_targets(resources)
+    traced = trace(model)
+    inputs = model_inputs(batch)
+    batch_size = batch_size_of(inputs)
+    parts = _divide(traced, inputs, batch_size)
+    stages = split(traced, range(1, len(traced.layers)))
+    profiles = []
+    with one_thread(), torch.random.fork_rng(), torch.enable_grad():
+        for layer, stage in zip(traced.layers, stages, strict=True):
+            if progress:
+                progress(layer, len(traced.layers))
+            try:
+                visit = _Visit(stage, parts, optimizers, budget_s / len(stages))
+                profiles.append(visit.profile(layer, targets, read_s if layer.index == 0 else None))
+                parts = visit.outputs()
+            except HeterpsError:
+                raise
+            except Exception as error:  # the model's own code, or memory that is not there
+                raise ModelError(_cannot_run(layer, stage, parts[1.0], error)) from error
+    return Profile(model=name or type(model).__name__, batch_size=batch_size, layers=tuple(profiles))
+
+
+def find_targets(resources: Sequence[str]) -> list[Target]:
+    """The resources by name; raises ConfigError where one is not known or named twice."""
+    named = [(word.partition("=")[0], word.partition("=")[2] or word) for word in resources]
+    names = [name for name, _ in named]
+    if not names or len(set(names)) < len(names) or not all(names):
+        raise ConfigError(f"a profile needs resources with different names; got: {', '.join(resources) or 'none'}.")
+    targets = []
+    for name, device_name in named:
+        if device_name == LOCAL:
+            targets.append(Target(name, None, CPU, measure_link()))
+        else:
+            device = find_device(device_name)
+            targets.append(Target(name, device, _here(device), device.link))
+    return targets
+
+
+class _Visit:
+    """One layer, with its inputs for the whole batch and for parts of it."""
+
+    def __init__(self, stage: StageModule, parts: Parts, optimizers: Optimizers, budget_s: float) -> None:
+        self._stage = stage
+        self._parts = parts
+        self._optimizers = optimizers
+        self._budget_s = budget_s
+        self._host = Sandbox(stage, CPU, optimizers)
+        self._traffic = {k: self._host.traffic(values) for k, values in parts.items()}
+        self._timings: dict[torch.device, dict[float, Timing]] = {}
+
+    def profile(self, layer: Layer, targets: Sequence[Target], read_s: float | None) -> LayerProfile:
+        whole = self._traffic[1.0]
+        return LayerProfile(
+            name=layer.name,
+            kind=layer.kind,
+            input_bytes=whole.input,
+            weight_bytes=whole.weights,
+            output_bytes=whole.output,
+            server_s=measure_server(self._host, self._parts[1.0], self._budget_s / 4) if whole.sync else 0.0,
+            costs={target.name: self._cost(layer, target, read_s) for target in targets},
+        )
+
+    def outputs(self) -> dict[float, Values]:
+        """What the next layer gets, for the whole batch and for its parts."""
+        return {k: self._host.forward(values) for k, values in self._parts.items()}
+
+    def _cost(self, layer: Layer, target: Target, read_s: float | None) -> Cost:
+        spread = 0.0
+        if target.here is not None:
+            timings = self._measured(target.here)
+            compute: Seconds = {k: timing.median_s for k, timing in timings.items()}
+            spread = timings[1.0].spread
+        else:
+            assert target.device is not None, "a core of this machine is always here"
+            compute = self._estimated(layer, target.device)
+        sync = {k: target.link.seconds(t.sync, num_messages=2) for k, t in self._traffic.items()}
+        if read_s is not None:
+            border: Seconds = {k: read_s / k for k in self._traffic}
+        else:
+            border = {k: _border_s(target.link, t) for k, t in self._traffic.items()}
+        return Cost(
+            compute_s=compute[1.0],
+            sync_s=sync[1.0],
+            input_s=border[1.0],
+            alpha=fit_share(compute),
+            beta=fit_share(sync if self._traffic[1.0].sync else border),
+            spread=spread,
+            estimated=target.here is None,
+        )
+
+    def _measured(self, device: torch.device) -> dict[float, Timing]:
+        if device not in self._timings:
+            sandbox = self._host if device == CPU else Sandbox(self._stage, device, self._optimizers)
+            self._timings[device] = measure_compute(sandbox, self._parts, self._budget_s * 3 / 4)
+        return self._timings[device]
+
+    def _estimated(self, layer: Layer, device: Device) -> Seconds:
+        if layer.kind == "embedding" and self._host.has_tables:
+            return estimate_embedding(self._measured(CPU), self._traffic, device)
+        return estimate_compute(self._host, self._parts, device)
+
+
+def _border_s(link: Link, traffic: Traffic) -> float:
+    """Activations go on, and gradients come back for those that take one."""
+    return link.seconds(traffic.border) + link.seconds(traffic.border_back)
+
+
+def _divide(traced: Trace, inputs: Sequence[Any], batch_size: int) -> dict[float, Values]:
+    """The inputs of one of k units, by k: the whole batch first, then as many halves as it has samples for."""
+    if len(inputs) != len(traced.inputs):
+        raise ModelError(
+            f"the batch has {len(inputs)} inputs, but the model takes {len(traced.inputs)}: "
+            f"{', '.join(traced.inputs)}. Give one for each required argument of its forward, in order."
+        )
+    sizes = dict.fromkeys(-(-batch_size // units) for units in UNITS)
+    return {
+        batch_size / size: dict(zip(traced.inputs, [head(value, size) for value in inputs], strict=True))
+        for size in sizes
+    }
+
+
+def _here(device: Device) -> torch.device | None:
+    """The torch device, if this very model of it is in this machine."""
+    if not torch.accelerator.is_available() or device.torch_device == "cpu":
+        return None
+    found = torch.accelerator.current_accelerator()
+    if found is None or found.type != device.torch_device:
+        return None
+    return found if device.torch_name in torch.get_device_module(found).get_device_name() else None
+
+
+def _cannot_run(layer: Layer, stage: StageModule, values: Values, error: Exception) -> str:
+    shapes = [f"{n} {list(v.shape)}" if isinstance(v := values[n], Tensor) else n for n in stage.inputs]
+    return (
+        f"layer {layer.name} ({layer.kind}) cannot run on what the layers before it give ({', '.join(shapes)}): "
+        f"{type(error).__name__}: {str(error).strip().rstrip('.')}. "
+        "Check that the batch has the columns and the sizes that the model was made for."
+    )

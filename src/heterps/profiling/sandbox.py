@@ -1,0 +1,128 @@
+"""One layer on its own: a copy that can be run and timed without touching the model, its tables or its gradients.
+
+Rows of embeddings come from a client that has them ready, so that a step costs what the worker itself does: finding
+distinct keys, spreading rows over the batch, pooling, backward, and summing the gradients of each key. What the servers
+do for it is a piece of work of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from heterps.config import Optimizers
+from heterps.data.batch import Slots
+from heterps.model.stages import StageModule, StageRun, Values
+from heterps.nn import embeddings
+from heterps.profiling.servers import TABLE_ROWS, ReadyRows, dense_work, sparse_work
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a layer moves for one batch."""
+
+    input: int  # its own inputs
+    output: int  # its own outputs
+    border: int  # everything live at its border, forward
+    border_back: int  # and the gradients of that
+    sync: int  # rows or weights from the servers, and their gradients to them
+    spread: int  # table rows spread over the batch, and their gradients: what moves between host and device
+    weights: int  # parameters, and the distinct rows of the batch
+
+
+class Sandbox:
+    """A copy of a layer, in training mode, on `device`."""
+
+    def __init__(self, stage: StageModule, device: torch.device, optimizers: Optimizers) -> None:
+        module = copy.deepcopy(stage.module).to(device).train()
+        self.device = device
+        self._stage = replace(stage, module=module)
+        self._optimizers = optimizers
+        self._trained = [p for p in module.parameters() if p.requires_grad]
+        self._embeddings = [embedding for _, embedding in embeddings(module)]
+        specs = [embedding.table_specs(name, optimizers.sparse) for name, embedding in embeddings(module)]
+        self._client = ReadyRows([spec for of_one in specs for spec in of_one])
+        for embedding, of_one in zip(self._embeddings, specs, strict=True):
+            embedding.bind(self._client, [spec.name for spec in of_one])
+
+    @property
+    def has_tables(self) -> bool:
+        return bool(self._embeddings)
+
+    def forward(self, values: Values) -> dict[str, Any]:
+        """What the layers after it get."""
+        return StageRun(self._stage, self._inputs(values)).outputs
+
+    def step(self, values: Values) -> Callable[[], None]:
+        """Forward and backward on `values`, as a piece of work to be repeated."""
+        inputs = self._inputs(values)
+        made = {name: v for name, v in self.forward(values).items() if name not in inputs}
+        gradients = tree_map(lambda v: torch.ones_like(v) if _takes_gradient(v) else None, made)
+
+        def work() -> None:
+            self._client.requests.clear()
+            StageRun(self._stage, tree_map(_without_lookups, inputs)).backward(gradients)
+            for embedding in self._embeddings:
+                embedding.push()
+            for parameter in self._trained:
+                parameter.grad = None
+
+        return work
+
+    def traffic(self, values: Values) -> Traffic:
+        inputs = self._inputs(values)
+        used = {n.name for n in self._stage.module.graph.nodes if any(user.op != "output" for user in n.users)}
+        self._client.requests.clear()
+        made = {name: v for name, v in self.forward(values).items() if name not in inputs}
+        requests = self._client.requests
+        return Traffic(
+            input=num_bytes({name: v for name, v in inputs.items() if name in used}),
+            output=num_bytes(made),
+            border=num_bytes(inputs),
+            border_back=num_bytes([v for v in tree_leaves(inputs) if _takes_gradient(v)]),
+            sync=sum(request.sync_bytes for request in requests) + 2 * num_bytes(self._trained),
+            spread=sum(request.spread_bytes for request in requests),
+            weights=sum(request.row_bytes for request in requests) + num_bytes(list(self._stage.module.parameters())),
+        )
+
+    def server_work(self, values: Values) -> list[Callable[[], None]]:
+        """What one server does for a step on `values`: hand out rows and weights, and apply their gradients."""
+        self._client.requests.clear()
+        self.forward(values)
+        requests = list(self._client.requests)
+        works = [sparse_work(request, TABLE_ROWS // len(requests)) for request in requests]
+        if self._trained:
+            works.append(dense_work(sum(p.numel() for p in self._trained), self._optimizers.dense))
+        return works
+
+    def _inputs(self, values: Values) -> dict[str, Any]:
+        def place(value: Any) -> Any:
+            return value.to(self.device) if isinstance(value, Tensor) else value
+
+        return {name: tree_map(place, values[name]) for name in self._stage.inputs}
+
+
+def num_bytes(tree: Any) -> int:
+    """Of all tensors and slots in a tree of values; sizes and the like weigh nothing."""
+    return sum(_leaf_bytes(leaf) for leaf in tree_leaves(tree))
+
+
+def _leaf_bytes(leaf: Any) -> int:
+    if isinstance(leaf, Slots):
+        return leaf.keys.nbytes + (0 if leaf.offsets is None else leaf.offsets.nbytes)
+    return leaf.numel() * leaf.element_size() if isinstance(leaf, Tensor) else 0
+
+
+def _takes_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _without_lookups(value: Any) -> Any:
+    """Slots that have not been looked into yet: a step finds the distinct keys of its batch anew."""
+    return Slots(value.names, value.keys, value.offsets) if isinstance(value, Slots) else value

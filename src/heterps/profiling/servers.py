@@ -1,0 +1,122 @@
+"""The servers' side of a profile: rows that are ready for the worker's part, and the servers' own work to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.config import Optimizer
+from heterps.ps.client import TableSpec
+from heterps.ps.dedup import Lookup, sum_rows
+from heterps.ps.dense import DenseTable
+from heterps.ps.table.sparse import SparseTable
+
+FloatArray = NDArray[np.float32]
+T = TypeVar("T")
+
+TABLE_ROWS = 1_000_000
+"""Rows that measured tables hold besides those of the batch: more than fits the caches, as in training."""
+
+KEY_BYTES = 8
+VALUE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """The rows of one table that one batch needs."""
+
+    spec: TableSpec
+    lookup: Lookup
+
+    @property
+    def row_bytes(self) -> int:
+        """The distinct rows."""
+        return len(self.lookup.unique) * self.spec.dim * VALUE_BYTES
+
+    @property
+    def sync_bytes(self) -> int:
+        """Pull: keys there, rows back. Push: keys and gradients there. Each distinct key once."""
+        return 2 * self.row_bytes + 2 * len(self.lookup.unique) * KEY_BYTES
+
+    @property
+    def spread_bytes(self) -> int:
+        """The rows as the batch sees them, duplicates included, and their gradients."""
+        return 2 * len(self.lookup.inverse) * self.spec.dim * VALUE_BYTES
+
+
+class ReadyRows:
+    """A client whose pull costs nothing: rows of the right shape and size lie ready. A push sums the gradients of each
+    key, which is the worker's work, and goes no further. It remembers what it was asked for in `requests`.
+    """
+
+    num_shards = 1
+
+    def __init__(self, specs: Sequence[TableSpec]) -> None:
+        self.requests: list[Request] = []
+        self._specs = {spec.name: spec for spec in specs}
+        self._rows: dict[str, FloatArray] = {}
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        del create  # there is no table to create rows in
+        spec, needed = self._specs[table], len(lookup.unique)
+        self.requests.append(Request(spec, lookup))
+        if len(self._rows.get(table, ())) < needed:
+            rng = np.random.default_rng(spec.seed)
+            rows = rng.uniform(-spec.init_scale, spec.init_scale, (needed, spec.dim))
+            self._rows[table] = rows.astype(np.float32)
+        return _done(self._rows[table][:needed])
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+        summed = np.empty((len(lookup.unique), self._specs[table].dim), np.float32)
+        sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
+        return _done(None)
+
+    def pull_dense(self, table: str) -> Future[FloatArray]:
+        raise NotImplementedError(f"dense table {table}: weights are in the sandbox itself")
+
+    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
+        raise NotImplementedError(f"dense table {table}: weights are in the sandbox itself")
+
+    def close(self) -> None:
+        pass
+
+
+def sparse_work(request: Request, table_rows: int = TABLE_ROWS) -> Callable[[], None]:
+    """Pull and push of the request's rows on a table where they lie scattered among many others."""
+    spec, keys = request.spec, request.lookup.unique
+    table = SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)
+    rng = np.random.default_rng(0)
+    others = rng.integers(0, 2**64, table_rows, np.uint64)
+    table.pull(rng.permutation(np.concatenate([others, keys])))
+    rows = np.empty((len(keys), spec.dim), np.float32)
+    gradients = rng.standard_normal(rows.shape, np.float32)
+
+    def work() -> None:
+        table.pull(keys, rows)
+        table.push_unique(keys, gradients)
+
+    return work
+
+
+def dense_work(num_values: int, optimizer: Optimizer) -> Callable[[], None]:
+    """Hand out all values of a dense table, and one optimizer step on all of them."""
+    table = DenseTable(num_values, optimizer)
+    weights = np.empty(num_values, np.float32)
+    gradients = np.random.default_rng(0).standard_normal(num_values, np.float32)
+
+    def work() -> None:
+        np.copyto(weights, table.values)
+        table.push(gradients)
+
+    return work
+
+
+def _done(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future

@@ -1,0 +1,64 @@
+"""Time pieces of work until a budget of seconds is spent."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+LEAST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one run: the median, and half the interquartile range over the median."""
+
+    median_s: float
+    spread: float
+    num_runs: int
+
+
+def time_together(works: Sequence[Callable[[], object]], budget_s: float, device: torch.device) -> list[Timing]:
+    """Time each work, taking turns, so that a slow moment of the machine falls on all of them alike.
+
+    One untimed turn first (compilation, caches); then at least three turns, whatever the budget.
+    """
+    samples: list[list[float]] = [[] for _ in works]
+    for work in works:
+        work()
+    end = time.perf_counter() + budget_s
+    while len(samples[0]) < LEAST_RUNS or time.perf_counter() < end:
+        for work, seconds in zip(works, samples, strict=True):
+            synchronize(device)
+            start = time.perf_counter()
+            work()
+            synchronize(device)
+            seconds.append(time.perf_counter() - start)
+    return [summarize(seconds) for seconds in samples]
+
+
+def summarize(seconds: Sequence[float]) -> Timing:
+    median = statistics.median(seconds)
+    low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, (high - low) / 2 / median if median else 0.0, len(seconds))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A CPU unit is one core: torch computes with one thread inside, and with as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

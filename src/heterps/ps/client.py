@@ -1,0 +1,164 @@
+"""How training reaches the tables, wherever they are: pull and push by lookup, answered by futures.
+
+    lookup (keys by shard) --pull--> [shard 0] [shard 1] ... --> rows of the unique keys
+    gradients of the batch --push--> summed by key ---> [shard 0] [shard 1] ...
+
+`Client` is all that the training loop knows. `LocalClient` keeps the shards in this process and calls them directly,
+each on a thread of its own, so that no shard needs a lock; clients of remote servers change the place, not the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.config import Optimizer
+from heterps.ps.dedup import Lookup, shard_numbers, sum_rows
+from heterps.ps.dense import DenseTable
+from heterps.ps.table.sparse import Rows, SparseTable
+
+FloatArray = NDArray[np.float32]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A sparse table, as a module asks for it and a server makes it."""
+
+    name: str
+    dim: int
+    optimizer: Optimizer
+    seed: int
+    init_scale: float
+
+
+class Client(Protocol):
+    """The one interface between training and parameters.
+
+    A future fails with the error that a shard met; arguments that no shard could take are refused at once.
+    """
+
+    @property
+    def num_shards(self) -> int:
+        """What lookups must be made for."""
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        """Rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+        """Gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key."""
+
+    def pull_dense(self, table: str) -> Future[FloatArray]:
+        """The newest values of a dense table. They may be shared with it: treat them as read-only."""
+
+    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
+        """The gradient of every value of a dense table; one optimizer step."""
+
+    def close(self) -> None:
+        """Let go of threads and sockets. Safe to call twice."""
+
+
+class LocalClient:
+    """Every table in this process, sparse ones in `num_shards` shards that work in parallel."""
+
+    def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
+        if num_shards < 1:
+            raise ValueError(f"num_shards must be at least 1, got {num_shards}")
+        self._shards = {
+            spec.name: [SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale) for _ in range(num_shards)]
+            for spec in sparse
+        }
+        self._dense = dense
+        self._num_shards = num_shards
+        # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
+        self._pool = ThreadPoolExecutor(num_shards - 1, "heterps-shard") if num_shards > 1 else None
+
+    @property
+    def num_shards(self) -> int:
+        return self._num_shards
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        shards = self._shards_for(table, lookup)
+        rows = np.empty((len(lookup.unique), shards[0].dim), np.float32)
+
+        def pull_shard(shard: int) -> None:
+            part = slice(lookup.bounds[shard], lookup.bounds[shard + 1])
+            shards[shard].pull(lookup.unique[part], rows[part], create=create)
+
+        return self._on_every_shard(pull_shard, rows)
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+        shards = self._shards_for(table, lookup)
+        needed = (len(lookup.inverse), shards[0].dim)
+        if grads.shape != needed:
+            raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
+        summed = np.empty((len(lookup.unique), shards[0].dim), np.float32)
+
+        def push_shard(shard: int) -> None:
+            first, last = lookup.bounds[shard], lookup.bounds[shard + 1]
+            sum_rows(grads, lookup.sources, lookup.starts, first, last, summed)
+            shards[shard].push_unique(lookup.unique[first:last], summed[first:last])
+
+        return self._on_every_shard(push_shard, None)
+
+    def pull_dense(self, table: str) -> Future[FloatArray]:
+        return _done(self._dense[table].values)
+
+    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
+        self._dense[table].push(grads)
+        return _done(None)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def num_rows(self, table: str) -> int:
+        return sum(len(shard) for shard in self._shards[table])
+
+    def num_bytes(self, table: str) -> int:
+        return sum(shard.num_bytes for shard in self._shards[table])
+
+    def export_rows(self, table: str) -> tuple[Rows, int]:
+        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
+        parts = [shard.export_rows() for shard in self._shards[table]]
+        keys, values, state = (np.concatenate([part[field] for part in parts]) for field in range(3))
+        return Rows(keys, values, state), self._shards[table][0].num_pushes
+
+    def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
+        """Fill an empty sparse table with rows that any number of shards exported."""
+        homes = shard_numbers(rows.keys, self._num_shards)
+        for number, shard in enumerate(self._shards[table]):
+            mine = np.flatnonzero(homes == number)
+            shard.import_rows(Rows(rows.keys[mine], rows.values[mine], rows.state[mine]), num_pushes)
+
+    def _on_every_shard(self, work: Callable[[int], None], result: T) -> Future[T]:
+        others = [self._pool.submit(work, shard) for shard in range(1, self._num_shards)] if self._pool else []
+        done: Future[T] = Future()
+        error: BaseException | None = None
+        try:
+            work(0)
+        except Exception as met:
+            error = met
+        for other in others:
+            error = other.exception() or error
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+        return done
+
+    def _shards_for(self, table: str, lookup: Lookup) -> list[SparseTable]:
+        if len(lookup.bounds) != self._num_shards + 1:
+            raise ValueError(f"lookup made for {len(lookup.bounds) - 1} shards; this client has {self._num_shards}")
+        return self._shards[table]
+
+
+def _done(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future

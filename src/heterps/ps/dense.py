@@ -1,0 +1,49 @@
+"""DenseTable: one flat float32 vector with its optimizer. All dense parameters of a stage lie in it side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from heterps.config import Optimizer
+from heterps.ps.table.optimizers import Words, coefficients, initial_state, kind_of, state_words, update
+
+
+class DenseTable:
+    """`size` values and their optimizer state in one block: [values | state]. `values` is a view, not a copy."""
+
+    def __init__(self, size: int, optimizer: Optimizer) -> None:
+        self.size = size
+        self.optimizer = optimizer
+        self.num_pushes = 0
+        self._words = np.full(size + state_words(optimizer, size), initial_state(optimizer), np.float32)
+        self._words[:size] = 0.0
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        return self._words[: self.size]
+
+    @property
+    def state(self) -> NDArray[np.float32]:
+        return self._words[self.size :]
+
+    def push(self, grads: NDArray[np.float32]) -> None:
+        """One optimizer step with the gradient of every value."""
+        if grads.shape != (self.size,):
+            raise ValueError(f"a dense table of {self.size:,} values needs as many gradients, got shape {grads.shape}")
+        self.num_pushes += 1
+        numbers = coefficients(self.optimizer, self.num_pushes, sparse=False)
+        _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)
+
+    def restore(self, state: NDArray[np.float32], num_pushes: int) -> None:
+        """Take over the optimizer state and count of a saved table of the same size and optimizer."""
+        if state.shape != self.state.shape:
+            raise ValueError(f"the saved state has {state.size:,} words, this table needs {self.state.size:,}")
+        self.state[:] = state
+        self.num_pushes = num_pushes
+
+
+@njit(nogil=True, cache=True)
+def _step(kind: int, words: Words, size: int, grads: Words, numbers: Words) -> None:
+    update(kind, words, 0, size, size, size, grads, 0, numbers)

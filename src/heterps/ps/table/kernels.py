@@ -1,0 +1,209 @@
+"""The hot loops of a sparse table, compiled by numba: no GIL, a whole batch a call.
+
+    keys --mix64--> hash --top bits--> index entry --row number--> row
+
+    index   uint64[capacity], a power of two, open addressing with linear probing. An entry is
+            (tag << 32) | (row + 1), where the tag is the upper half of the hash; 0 is an empty entry.
+            An entry's home is given by the top bits of its tag alone, so a larger index is filled from a smaller one
+            in order, without looking at the rows.
+    rows    one flat block, a row is [key: 2 words | values: dim words | optimizer state | padding to an even count],
+            seen as `words` (float32) and, for the keys, as `pairs` (uint64).
+
+A table is larger than the caches, so a batch goes through in blocks: [1] hash the keys and prefetch their index
+entries, [2] find the candidate row of each key by its tag and prefetch it, [3] verify the key in the row and use it.
+The cache misses of a block then overlap instead of following one another.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from heterps.ps.table.optimizers import update
+from heterps.ps.table.prefetch import prefetch
+
+Words = NDArray[np.float32]
+Keys = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
+
+BLOCK = 64
+KEY_WORDS = 2
+WORDS_PER_LINE = 16  # of a cache line
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_kernel = njit(nogil=True, cache=True)
+_inline = njit(nogil=True, cache=True, inline="always")
+
+
+class Body(NamedTuple):
+    """A table as the kernels see it. `num_rows[0]` rows are in use; a new row takes the next number."""
+
+    entries: Keys
+    words: Words
+    pairs: Keys
+    num_rows: Numbers
+    stride: int  # words of a row
+    dim: int
+    seed: np.uint64  # already mixed
+    scale: float  # of the initial values
+    state: float  # initial optimizer state
+
+
+@_inline
+def mix64(x: np.uint64) -> np.uint64:
+    """A bijection of the 64-bit words that scatters them (the finaliser of splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@_inline
+def initial_value(key: np.uint64, seed: np.uint64, column: int, scale: np.float32) -> np.float32:
+    """Uniform in [-scale, scale), a pure function of (seed, key, column): the same on every shard, in every order."""
+    bits = mix64(mix64(key ^ seed) + np.uint64(column + 1) * GOLDEN) >> np.uint64(40)
+    return (np.float32(bits) * np.float32(2.0**-23) - np.float32(1.0)) * scale
+
+
+@_inline
+def _create(table: Body, position: int, tag: np.uint64, key: np.uint64) -> int:
+    row = table.num_rows[0]
+    table.num_rows[0] = row + 1
+    table.entries[position] = (tag << np.uint64(32)) | np.uint64(row + 1)
+    table.pairs[row * table.stride // 2] = key
+    values = row * table.stride + KEY_WORDS
+    for j in range(table.dim):
+        table.words[values + j] = initial_value(key, table.seed, j, np.float32(table.scale))
+    for j in range(values + table.dim, (row + 1) * table.stride):
+        table.words[j] = np.float32(table.state)
+    return row
+
+
+@_inline
+def _probe(table: Body, position: int, tag: np.uint64, key: np.uint64, verify: bool) -> tuple[int, int]:
+    """From `position` on, the first entry with this tag (and, to `verify`, this key): its (position, row).
+
+    Where an empty entry comes first the key is not in the table: (its position, -1).
+    """
+    mask = len(table.entries) - 1
+    while True:
+        entry = table.entries[position]
+        if entry == np.uint64(0):
+            return position, -1
+        if entry >> np.uint64(32) == tag:
+            row = np.int64(entry & _LOW_32) - 1
+            if not verify or table.pairs[row * table.stride // 2] == key:
+                return position, row
+        position = (position + 1) & mask
+
+
+@_inline
+def _resolve(table: Body, shift: np.uint64, keys: Keys, tags: Keys, homes: Numbers, found: Numbers) -> None:
+    """`found[i]` = the row of `keys[i]`, created where it is new, for the keys of one block."""
+    for i in range(len(keys)):  # [1]
+        tags[i] = mix64(keys[i]) >> np.uint64(32)
+        homes[i] = np.int64(tags[i] >> shift)
+        prefetch(table.entries, homes[i])
+    for i in range(len(keys)):  # [2]
+        homes[i], row = _probe(table, homes[i], tags[i], keys[i], False)
+        if row < 0:
+            row = _create(table, homes[i], tags[i], keys[i])
+        else:
+            for word in range(row * table.stride, (row + 1) * table.stride, WORDS_PER_LINE):
+                prefetch(table.words, word)
+        found[i] = row
+    for i in range(len(keys)):  # [3]
+        if table.pairs[found[i] * table.stride // 2] != keys[i]:  # another key has this tag: look on, looking closely
+            position, row = _probe(table, homes[i], tags[i], keys[i], True)
+            found[i] = _create(table, position, tags[i], keys[i]) if row < 0 else row
+
+
+@_inline
+def _home_shift(index: Keys) -> np.uint64:
+    """How far a tag is shifted right to give its home in this index."""
+    shift = 32
+    while (1 << (32 - shift)) < len(index):
+        shift -= 1
+    return np.uint64(shift)
+
+
+@_kernel
+def pull(table: Body, limit: int, keys: Keys, start: int, out: Words) -> int:
+    """Copy the values of `keys[start:]` to the same places of `out`, creating rows for new keys.
+
+    Stops before a block that could bring the table over `limit` rows; returns how many keys are done.
+    """
+    tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    shift = _home_shift(table.entries)
+    for begin in range(start, len(keys), BLOCK):
+        block = keys[begin : begin + BLOCK]
+        if table.num_rows[0] + len(block) > limit:
+            return begin
+        _resolve(table, shift, block, tags, homes, found)
+        for i in range(len(block)):
+            values = found[i] * table.stride + KEY_WORDS
+            for j in range(table.dim):
+                out[begin + i, j] = table.words[values + j]
+    return len(keys)
+
+
+@_kernel
+def peek(table: Body, keys: Keys, out: Words) -> None:
+    """As `pull`, but creates nothing: `out` gets the initial values of keys that have no row."""
+    shift = _home_shift(table.entries)
+    for i in range(len(keys)):
+        tag = mix64(keys[i]) >> np.uint64(32)
+        _, row = _probe(table, np.int64(tag >> shift), tag, keys[i], True)
+        for j in range(table.dim):
+            if row < 0:
+                out[i, j] = initial_value(keys[i], table.seed, j, np.float32(table.scale))
+            else:
+                out[i, j] = table.words[row * table.stride + KEY_WORDS + j]
+
+
+@_kernel
+def push(table: Body, limit: int, keys: Keys, start: int, grads: Words, kind: int, coefficients: Words) -> int:
+    """One optimizer step for each of `keys[start:]`, which must all differ. Stops and returns as `pull` does."""
+    tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    shift = _home_shift(table.entries)
+    dim = table.dim
+    flat = grads.reshape(-1)
+    for begin in range(start, len(keys), BLOCK):
+        block = keys[begin : begin + BLOCK]
+        if table.num_rows[0] + len(block) > limit:
+            return begin
+        _resolve(table, shift, block, tags, homes, found)
+        for i in range(len(block)):
+            values = found[i] * table.stride + KEY_WORDS
+            update(kind, table.words, values, values + dim, dim, dim, flat, (begin + i) * dim, coefficients)
+    return len(keys)
+
+
+@_kernel
+def load(table: Body, keys: Keys, values: Words, state: Words) -> None:
+    """Rows with these values and state for `keys`; the table must have room for them all."""
+    tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    shift = _home_shift(table.entries)
+    for begin in range(0, len(keys), BLOCK):
+        block = keys[begin : begin + BLOCK]
+        _resolve(table, shift, block, tags, homes, found)
+        for i in range(len(block)):
+            at = found[i] * table.stride + KEY_WORDS
+            for j in range(table.dim):
+                table.words[at + j] = values[begin + i, j]
+            for j in range(state.shape[1]):
+                table.words[at + table.dim + j] = state[begin + i, j]
+
+
+@_kernel
+def rehash(old: Keys, new: Keys) -> None:
+    """Move every entry of the index `old` into the empty, larger index `new`."""
+    shift, mask = _home_shift(new), len(new) - 1
+    for entry in old:
+        if entry != np.uint64(0):
+            position = np.int64((entry >> np.uint64(32)) >> shift)
+            while new[position] != np.uint64(0):
+                position = (position + 1) & mask
+            new[position] = entry

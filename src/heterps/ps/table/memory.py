@@ -1,0 +1,40 @@
+"""Memory for rows that grows without moving: address space is reserved once, the system backs it as rows are touched.
+
+Copying a table to grow it would stop its shard for the time of the copy and need twice the memory. Instead a large
+range of addresses is reserved (it costs nothing until touched) and asked to be backed by huge pages, which spares most
+of the TLB misses of random access. Where the system grants less, the table moves to a larger range when it must.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESERVE_BYTES = 1 << 36
+
+
+def reserve(num_bytes: int) -> NDArray[np.uint8]:
+    """Zeroed memory of at least `num_bytes`, backed when first touched.
+
+    Asks for RESERVE_BYTES, or twice `num_bytes` if that is more, and for half of it as long as the system refuses.
+    """
+    flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | getattr(mmap, "MAP_NORESERVE", 0)
+    size = max(RESERVE_BYTES, 2 * num_bytes)
+    while True:
+        try:
+            block = mmap.mmap(-1, size, flags=flags) if flags else mmap.mmap(-1, size)
+        except (OSError, ValueError, OverflowError):
+            if size == num_bytes:
+                raise MemoryError(
+                    f"the system refuses {num_bytes:,} bytes for the rows of a table: "
+                    "free memory, raise the limit on address space (ulimit -v), or use more servers"
+                ) from None
+            size = max(size // 2, num_bytes)
+            continue
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
+                block.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(block, np.uint8)

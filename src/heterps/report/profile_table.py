@@ -1,0 +1,127 @@
+"""A profile as a table that fits the screen: as many figures of each resource as its width allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+
+NOISY = 0.2
+CELL = 8  # width of a figure with its padding
+NAME, KIND, SIZE = 16, 12, 9
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One column of a resource."""
+
+    title: str
+    value: Callable[[Cost], float]
+    is_seconds: bool = True
+
+
+COMPUTE = Figure("compute", lambda cost: cost.compute_s)
+SYNC = Figure("sync", lambda cost: cost.sync_s)
+INPUT = Figure("input", lambda cost: cost.input_s)
+ALPHA = Figure("alpha", lambda cost: cost.alpha, is_seconds=False)
+LEVELS = ((COMPUTE, SYNC, INPUT, ALPHA), (COMPUTE, SYNC, INPUT), (COMPUTE, SYNC), (COMPUTE,))
+
+
+def profile_table(profile: Profile, width: int) -> RenderableType:
+    """Layers down, resources across; resources that find no room beside the others get a table of their own below."""
+    resources = profile.resources
+    room = width - NAME - KIND - 2 * SIZE
+    first = max(CELL, min(max(map(len, resources)), NAME) + 1)  # the first figure's column carries the resource's name
+
+    def needed(level: tuple[Figure, ...]) -> int:
+        return first + CELL * (len(level) - 1)
+
+    figures = next((level for level in LEVELS if needed(level) * len(resources) <= room), LEVELS[-1])
+    per_table = max(room // needed(figures), 1)
+    groups = [resources[i : i + per_table] for i in range(0, len(resources), per_table)]
+    tables = [_table(profile, group, figures) for group in groups]
+    title = Text.assemble(
+        (profile.model, "bold"), f": a batch of {profile.batch_size:,}, forward and backward on one unit, in ms"
+    )
+    return Group(title, *tables, *_notes(profile))
+
+
+def _table(profile: Profile, resources: tuple[str, ...], figures: tuple[Figure, ...]) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0), show_footer=True, footer_style="bold")
+    table.add_column("layer", "all", no_wrap=True, vertical="bottom")
+    table.add_column("kind", no_wrap=True, style="dim")
+    weight_bytes = sum(layer.weight_bytes for layer in profile.layers)
+    table.add_column("weights", size(weight_bytes), justify="right", no_wrap=True)
+    for resource in resources:
+        for figure in figures:
+            name = shortened(resource) if figure is figures[0] else ""
+            head = Text.assemble((name, "bold"), f"\n{figure.title}", justify="right")
+            table.add_column(head, _total(profile, resource, figure), justify="right", no_wrap=True)
+    server_ms = milliseconds(sum(layer.server_s for layer in profile.layers))
+    table.add_column(Text("\nserver", justify="right"), server_ms, justify="right", no_wrap=True)
+    for layer in profile.layers:
+        cells = [_cell(layer, resource, figure) for resource in resources for figure in figures]
+        server = milliseconds(layer.server_s) if layer.server_s else ""
+        table.add_row(
+            shortened(layer.name), layer.kind, size(layer.weight_bytes) if layer.weight_bytes else "", *cells, server
+        )
+    return table
+
+
+def _cell(layer: LayerProfile, resource: str, figure: Figure) -> str:
+    if resource not in layer.costs:
+        return "-"
+    cost = layer.costs[resource]
+    value = figure.value(cost)
+    if not figure.is_seconds:
+        return f"{value:.2f}"
+    return f"{'~' if cost.estimated else ''}{milliseconds(value)}" if value else ""
+
+
+def _total(profile: Profile, resource: str, figure: Figure) -> str:
+    """A sum where one makes sense: of all inputs only those at borders are paid."""
+    if figure not in (COMPUTE, SYNC):
+        return ""
+    total = sum(figure.value(layer.costs[resource]) for layer in profile.layers if resource in layer.costs)
+    return f"{'~' if profile.estimated(resource) else ''}{milliseconds(total)}"
+
+
+def _notes(profile: Profile) -> list[Text]:
+    notes = []
+    speeds = [_speed(profile, resource) for resource in profile.resources]
+    notes.append(f"One unit alone computes {', '.join(speeds)}.")
+    if estimated := [name for name in profile.resources if profile.estimated(name)]:
+        notes.append(f"~ estimated by roofline, because not in this machine: {', '.join(estimated)}.")
+    noise = max(c.spread for layer in profile.layers for c in layer.costs.values())
+    if noise > NOISY:
+        notes.append(f"Times varied by up to {noise:.0%}: for steadier ones raise --budget or quieten the machine.")
+    return [Text(note, style="dim") for note in notes]
+
+
+def _speed(profile: Profile, resource: str) -> str:
+    seconds = sum(layer.costs[resource].compute_s for layer in profile.layers if resource in layer.costs)
+    mark = "~" if profile.estimated(resource) else ""
+    return f"{mark}{profile.batch_size / seconds:,.0f} samples/s on {resource}" if seconds else f"nothing on {resource}"
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= NAME else name[: NAME - 1] + "…"
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits that matter."""
+    ms = seconds * 1e3
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}" if ms >= 1 else f"{ms:.3f}"
+
+
+def size(num_bytes: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"

@@ -1,0 +1,84 @@
+"""The progress of a training run on a terminal: a bar where there is one, a line an interval where there is not."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from heterps.training.loop import Observer
+from heterps.training.metrics import Metrics
+
+REFRESH_S = 0.25
+
+
+class TrainingProgress(Observer):
+    """Shows samples/s, time left, loss and AUC. Use it in a `with` block."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("[bold]train[/]"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            TextColumn("[cyan]{task.fields[rate]}[/]"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("loss {task.fields[loss]}  AUC {task.fields[auc]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._shown_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def started(self, samples: int, total: int, resumed: bool) -> None:
+        if resumed:
+            self._console.print(f"resumed at {samples:,} of {total:,} samples")
+        self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", auc="-")
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:  # noqa: ARG002
+        now = time.monotonic()
+        if self._task is None or now - self._shown_s < REFRESH_S:
+            return
+        self._shown_s = now
+        rate = samples / seconds if seconds else 0.0
+        self._bar.update(
+            self._task,
+            completed=samples,
+            rate=f"{rate:,.0f}/s",
+            loss=f"{interval.log_loss:.4f}",
+            auc=f"{interval.auc:.4f}",
+        )
+
+    def measured(self, line: dict[str, Any]) -> None:
+        if not self._console.is_terminal:
+            self._console.print(
+                f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "
+                f"loss {line['log_loss']:.4f}  AUC {_number(line['auc'])}  {line['rows']:,} rows"
+            )
+
+    def saved(self, path: str, seconds: float) -> None:
+        self._console.print(f"[dim]checkpoint {path} ({seconds:.1f} s)[/]")
+
+    def warned(self, message: str) -> None:
+        self._console.print(f"[bold yellow]warning:[/] {message}")
+
+    def evaluating(self, samples: int) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=self._bar.tasks[self._task].total)
+        self._console.print(f"[dim]evaluating {samples:,} test samples[/]")
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"

@@ -1,0 +1,35 @@
+"""What came of a run, as the plain numbers of summary.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heterps.config import Job
+from heterps.planning.plan import Plan
+from heterps.training.loop import Outcome, metric_fields
+
+
+def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """The fields of summary.json. Metrics are of the test set; without one, of the training stream."""
+    tested = outcome.test is not None
+    throughput = outcome.samples / outcome.seconds if outcome.seconds else 0.0
+    usd_per_hour = sum(stage.count * job.cluster.resources[stage.resource].usd_per_hour for stage in plan.stages)
+    return {
+        "name": job.name,
+        "status": f"stopped by {outcome.stopped_by}" if outcome.stopped_by else "completed",
+        "samples": outcome.samples,
+        "seconds": round(outcome.seconds, 3),
+        "samples_per_s": round(throughput, 1),
+        "metrics_of": "test" if tested else "train",
+        **metric_fields(outcome.test or outcome.train),
+        "train": metric_fields(outcome.train),
+        "predicted_throughput": round(plan.throughput, 1),
+        "measured_throughput": round(throughput, 1),
+        "predicted_usd": plan.usd,
+        "measured_usd": usd_per_hour * outcome.seconds / 3600,
+        "staleness": 0,
+        "restarts": outcome.restarts,
+        "rows": outcome.num_rows,
+        "table_bytes": outcome.table_bytes,
+        "data": outcome.counts,
+    }

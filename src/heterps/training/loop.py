@@ -1,0 +1,224 @@
+"""The training loop: batches in, metrics and checkpoints out, until the data or the user says stop.
+
+    reader --> prefetch (decode, lookups) --> step --> running metrics --every interval--> metrics.jsonl
+                                               |
+                                               +--by samples or minutes, at the end, on a signal--> checkpoint
+
+A checkpoint holds the position of the next batch, so a resumed run takes exactly the steps that an uninterrupted one
+would have taken.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from heterps.checkpoint import load_latest, save
+from heterps.config import Job
+from heterps.data.batch import Batch
+from heterps.data.prefetch import Prefetch
+from heterps.data.reader import Position, Reader
+from heterps.errors import StorageError
+from heterps.model import build_model
+from heterps.training.metrics import Metrics
+from heterps.training.run import Run
+from heterps.training.trainer import Trainer
+
+
+class Observer:
+    """What a spectator of the loop may want to know. Override what you need."""
+
+    def started(self, samples: int, total: int, resumed: bool) -> None:
+        """Training starts at `samples` of `total`."""
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
+        """A step is done: samples and seconds so far, its loss, and the metrics of the interval it belongs to."""
+
+    def measured(self, line: dict[str, Any]) -> None:
+        """A line was added to metrics.jsonl."""
+
+    def saved(self, path: str, seconds: float) -> None:
+        """A checkpoint was written."""
+
+    def warned(self, message: str) -> None:
+        """Something went wrong that training survives."""
+
+    def evaluating(self, samples: int) -> None:
+        """The test set, of so many samples, is being evaluated."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run, apart from its model."""
+
+    samples: int
+    seconds: float
+    restarts: int
+    stopped_by: str | None  # the signal that stopped it; None: it reached the end
+    train: Metrics  # over the whole run, each sample predicted before it was learned from
+    test: Metrics | None
+    num_rows: int
+    table_bytes: int
+    counts: dict[str, Any]  # what was missing in the training data
+
+
+def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Callable[[], str | None]) -> Outcome:
+    """Train `job` in the folder of `run` until the last epoch ends or `stop()` names a reason."""
+    reader = Reader(
+        job.data.train, job.data.columns, batch_size=job.data.batch_size, shuffle=job.data.shuffle, seed=job.seed
+    )
+    model = build_model(job.model, job.data.columns, job.seed)
+    with Trainer(model, job.optimizers, seed=job.seed, num_shards=job.num_threads) as trainer:
+        loop = _Loop(job, run, trainer, reader, observer)
+        if resume:
+            loop.restore()
+        observer.started(loop.samples, reader.num_rows * job.data.epochs, resume)
+        stopped_by = loop.train(stop)
+        if stopped_by is None and loop.samples > loop.interval_started:
+            loop.close_interval()  # a stopped run keeps its interval open, and closes it where it would have been
+        loop.save(must_succeed=True)
+        test = None if stopped_by else _evaluate(job, trainer, observer)
+        return Outcome(
+            loop.samples, loop.seconds, loop.restarts, stopped_by, loop.train_metrics(), test,
+            trainer.num_rows, trainer.table_bytes, asdict(reader.counts),
+        )  # fmt: skip
+
+
+class _Loop:
+    """The state of a run between two steps, which is what a checkpoint holds."""
+
+    def __init__(self, job: Job, run: Run, trainer: Trainer, reader: Reader, observer: Observer) -> None:
+        self.job, self.run, self.trainer, self.reader, self.observer = job, run, trainer, reader, observer
+        self.position = Position()
+        self.samples = 0
+        self.seconds = 0.0
+        self.restarts = 0
+        self.interval = Metrics()
+        self.interval_started = 0  # in samples, and below in seconds
+        self.interval_started_s = 0.0
+        self.whole = Metrics()
+        self.saved_samples = 0
+        self.saved_s = 0.0
+
+    def train(self, stop: Callable[[], str | None]) -> str | None:
+        """Steps until the last epoch is over (None) or `stop` gives a reason."""
+        while self.position.epoch < self.job.data.epochs:
+            with Prefetch(self.reader.read(self.position), self.job.data.prefetch, self._prepare) as batches:
+                before = time.perf_counter()
+                for batch, position in batches:
+                    loss, logits = self.trainer.step(batch)
+                    self.position = position
+                    self.samples += len(batch)
+                    self.interval.update(logits, batch.label)
+                    now = time.perf_counter()
+                    self.seconds += now - before
+                    before = now
+                    self.observer.stepped(self.samples, self.seconds, loss, self.interval)
+                    if self.samples - self.interval_started >= self.job.metrics_every_samples:
+                        self.close_interval()
+                    if self._save_is_due():
+                        self.save()
+                        before = time.perf_counter()  # time spent on checkpoints is not time spent on training
+                    if reason := stop():
+                        return reason
+        return None
+
+    def close_interval(self) -> None:
+        """Write what the interval measured, and start the next."""
+        samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
+        line = {
+            "samples": self.samples,
+            "epoch": self.position.epoch,
+            "seconds": round(self.seconds, 3),
+            "samples_per_s": round(samples / seconds, 1) if seconds > 0 else None,
+            **metric_fields(self.interval),
+            "rows": self.trainer.num_rows,
+            "table_bytes": self.trainer.table_bytes,
+        }
+        self.run.add_metrics(line)
+        self.observer.measured(line)
+        self.whole.merge(self.interval)
+        self.interval = Metrics()
+        self.interval_started, self.interval_started_s = self.samples, self.seconds
+
+    def train_metrics(self) -> Metrics:
+        """Over the whole run, the open interval included."""
+        metrics = Metrics.from_state(self.whole.state())
+        metrics.merge(self.interval)
+        return metrics
+
+    def save(self, must_succeed: bool = False) -> None:
+        """Write a checkpoint. Training goes on when one fails, unless it `must_succeed`."""
+        began = time.perf_counter()
+        progress = {
+            "position": asdict(self.position),
+            "seconds": self.seconds,
+            "restarts": self.restarts,
+            "interval": self.interval.state(),
+            "interval_started": self.interval_started,
+            "interval_started_s": self.interval_started_s,
+            "whole": self.whole.state(),
+        }
+        try:
+            path = save(
+                self.run.checkpoints, self.trainer.snapshot(self.samples, progress), keep=self.job.checkpoint.keep
+            )
+        except StorageError as error:
+            if must_succeed:
+                raise
+            self.observer.warned(f"the checkpoint at {self.samples:,} samples failed, training goes on. {error}")
+        else:
+            self.observer.saved(str(path), time.perf_counter() - began)
+        self.saved_samples, self.saved_s = self.samples, self.seconds
+
+    def restore(self) -> None:
+        """Go on from the newest good checkpoint of the run."""
+        snapshot = load_latest(self.run.checkpoints)
+        self.trainer.restore(snapshot)
+        progress = snapshot.progress
+        self.position = Position(**progress["position"])
+        self.samples = self.saved_samples = snapshot.samples
+        self.seconds = self.saved_s = progress["seconds"]
+        self.restarts = progress["restarts"] + 1
+        self.interval = Metrics.from_state(progress["interval"])
+        self.interval_started = progress["interval_started"]
+        self.interval_started_s = progress["interval_started_s"]
+        self.whole = Metrics.from_state(progress["whole"])
+        self.run.rewind_metrics(self.samples)
+
+    def _prepare(self, item: tuple[Batch, Position]) -> tuple[Batch, Position]:
+        return self.trainer.prepare(item[0]), item[1]
+
+    def _save_is_due(self) -> bool:
+        every = self.job.checkpoint
+        by_samples = every.every_samples is not None and self.samples - self.saved_samples >= every.every_samples
+        by_time = every.every_minutes is not None and self.seconds - self.saved_s >= 60 * every.every_minutes
+        return by_samples or by_time
+
+
+def metric_fields(metrics: Metrics) -> dict[str, float | None]:
+    """Metrics under the names that they have in metrics.jsonl and summary.json; null where undefined."""
+    values = {
+        "log_loss": metrics.log_loss,
+        "auc": metrics.auc,
+        "normalised_entropy": metrics.normalised_entropy,
+        "calibration": metrics.calibration,
+    }
+    return {name: round(value, 6) if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _evaluate(job: Job, trainer: Trainer, observer: Observer) -> Metrics | None:
+    if job.data.test is None:
+        return None
+    reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
+    reader.batch_size = min(job.data.batch_size, reader.num_rows)
+    observer.evaluating(reader.num_rows)
+    with Prefetch(_batches(reader), job.data.prefetch, trainer.prepare) as batches:
+        return trainer.evaluate(batches)
+
+
+def _batches(reader: Reader) -> Iterator[Batch]:
+    return (batch for batch, _ in reader.read())

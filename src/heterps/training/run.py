@@ -1,0 +1,124 @@
+"""Run: the folder of one execution, in which everything about it can be found again.
+
+job.yaml        the job, defaults included          metrics.jsonl   a line an interval
+plan.json       the plan it follows                 checkpoints/    state to go on from
+summary.json    what came of it                     report.html     the same for people
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from heterps.config import Job, load_job
+from heterps.errors import RunError, StorageError
+from heterps.yamlfile import dump_yaml
+
+MAY_CHANGE = {
+    "name",
+    "checkpoint",
+    "profile",
+    "cluster",
+    "launcher",
+    "threads",
+    "data.test",
+    "data.epochs",
+    "data.prefetch",
+}
+"""Fields of a job that may differ when a run is resumed: they decide where, how long and how often, not what."""
+
+
+class Run:
+    """One run folder. Files appear whole or not at all, but for metrics.jsonl, which grows by whole lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+
+    def create(self, job: Job) -> None:
+        """Start a new run in an empty or missing folder."""
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise RunError(
+                f"{self.folder} is there already and not empty. Go on with that run by --resume, "
+                "or name another folder with --run."
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _storage_error(error, self.folder) from error
+        self.write("job.yaml", dump_yaml(job))
+
+    def resume(self, job: Job) -> None:
+        """Go on in the folder of a run of the same job."""
+        if not (self.folder / "job.yaml").exists():
+            raise RunError(f"{self.folder} holds no run to resume (there is no job.yaml in it). Leave out --resume.")
+        differing = _differences(load_job(self.folder / "job.yaml").model_dump(), job.model_dump())
+        fixed = [field for field in differing if not any(f"{field}.".startswith(f"{may}.") for may in MAY_CHANGE)]
+        if fixed:
+            raise RunError(
+                f"{self.folder} is a run of another job: {', '.join(fixed)} differ. Start a new run with --run, "
+                f"or give the job as it was ({self.folder / 'job.yaml'})."
+            )
+        self.write("job.yaml", dump_yaml(job))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the run: it has the old text or the new, never half."""
+        path, draft = self.folder / name, self.folder / f".{name}.part"
+        try:
+            draft.write_text(text, encoding="utf-8")
+            os.replace(draft, path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise _storage_error(error, path) from error
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        self.write(name, json.dumps(value, indent=1) + "\n")
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        path = self.folder / "metrics.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise _storage_error(error, path) from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.folder / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    def rewind_metrics(self, samples: int) -> None:
+        """Drop the lines that a run resumed at `samples` will write again."""
+        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["samples"] <= samples]
+        self.write("metrics.jsonl", "".join(kept))
+
+
+def choose_folder(job: Job, *, resume: bool, root: Path = Path("runs")) -> Path:
+    """`runs/<job name>-<number>`: the next free number, or the last one to resume."""
+    numbers = [
+        int(path.name.rpartition("-")[2])
+        for path in root.glob(f"{job.name}-*")
+        if path.name.rpartition("-")[0] == job.name and path.name.rpartition("-")[2].isdigit()
+    ]
+    if resume and not numbers:
+        raise RunError(
+            f"there is no run of {job.name!r} in {root}/ to resume. Leave out --resume, or name it with --run."
+        )
+    number = max(numbers, default=0) + (0 if resume else 1)
+    return root / f"{job.name}-{number}"
+
+
+def _differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """The dotted names of the fields in which two dumped jobs differ."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return [] if old == new else [path]
+    names = dict.fromkeys([*old, *new])
+    return [d for name in names for d in _differences(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))]
+
+
+def _storage_error(error: OSError, path: Path) -> StorageError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"{path}: the disk is full. Free some room, then go on with --resume.")
+    return StorageError(f"{path}: cannot be written: {error.strerror or error}. Check the folder and its permissions.")

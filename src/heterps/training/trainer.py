@@ -1,0 +1,188 @@
+"""Trainer: a model, its tables and one step of training, for heterps' own loop and for yours.
+
+    batch --prepare (ahead of use, any thread)--> lookups
+          --step--> [1] forward: pull rows, run the layers    [2] loss and backward
+                    [3] push the row gradients                [4] push the dense gradients
+
+The dense parameters of the model are views of one flat vector, the dense table; their gradients are views of another.
+So pulling and pushing them is one message for a whole model, and in this process not even a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heterps.checkpoint import Snapshot, TableRows
+from heterps.config import Optimizers
+from heterps.data.batch import Batch
+from heterps.errors import ModelError, NotFinite
+from heterps.nn import SparseEmbedding, embeddings
+from heterps.ps.client import LocalClient, TableSpec
+from heterps.ps.dense import DenseTable
+from heterps.ps.table.sparse import Rows
+from heterps.training.metrics import Metrics
+
+DENSE = "dense"
+
+
+class Trainer:
+    """Trains `model` in this process. The model's parameters move into a dense table, its embeddings onto sparse ones.
+
+    model       called as model(dense, slots), it returns logits [batch]; a method `loss(output, label)` replaces the
+                default, the mean binary cross entropy
+    num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Optimizers = Optimizers(), *, seed: int = 0, num_shards: int = 1
+    ) -> None:
+        self.model = model.train()
+        self.clock = 0
+        self._dense, self._grads = _flatten(model, optimizers)
+        self._embeddings: list[SparseEmbedding] = []
+        self._specs: dict[str, TableSpec] = {}
+        bound = []
+        for name, module in embeddings(model):
+            specs = module.table_specs(name, optimizers.sparse, seed)
+            self._specs |= {spec.name: spec for spec in specs}
+            self._embeddings.append(module)
+            bound.append([spec.name for spec in specs])
+        self.client = LocalClient(list(self._specs.values()), {DENSE: self._dense}, num_shards)
+        for module, tables in zip(self._embeddings, bound, strict=True):
+            module.bind(self.client, tables)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Work out ahead of use what `step` will ask of the tables. Any thread may call it."""
+        for module in self._embeddings:
+            module.prepare(batch.slots)
+        return batch
+
+    def step(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
+        """One optimizer step on `batch`; its mean loss and logits, as they were before the step."""
+        label = torch.from_numpy(batch.label)
+        output = self._forward(batch)  # [1]
+        loss = self._loss(output, label)  # [2]
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
+        loss.backward()  # type: ignore[no-untyped-call]
+        pushes = [future for module in self._embeddings for future in module.push()]  # [3]
+        pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
+        for push in pushes:
+            push.result()
+        self._grads.zero_()
+        self.clock += 1
+        return value, output.detach().numpy().reshape(-1)
+
+    def evaluate(self, batches: Iterable[Batch]) -> Metrics:
+        """Metrics of the model as it is; creates no rows."""
+        metrics = Metrics()
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                for batch in batches:
+                    metrics.update(self._forward(batch).numpy().reshape(-1), batch.label)
+        finally:
+            self.model.train()
+        return metrics
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.client.num_rows(table) for table in self._specs)
+
+    @property
+    def table_bytes(self) -> int:
+        return sum(self.client.num_bytes(table) for table in self._specs)
+
+    def snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
+        """Everything that a later `restore` needs to go on as if nothing had happened."""
+        dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
+        dense["optimizer/state"] = self._dense.state.copy()
+        dense["random/torch"] = torch.get_rng_state().numpy()
+        tables = {}
+        for name, spec in self._specs.items():
+            rows, num_pushes = self.client.export_rows(name)
+            meta = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump(), "num_pushes": num_pushes}
+            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta)
+        return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from `snapshot`, which the same model and optimizers made on any number of shards."""
+        arrays = dict(snapshot.dense)
+        self._dense.restore(arrays.pop("optimizer/state"), snapshot.clock)
+        torch.set_rng_state(torch.from_numpy(arrays.pop("random/torch")))
+        weights = {name.removeprefix("model/"): torch.from_numpy(array) for name, array in arrays.items()}
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ModelError(f"the checkpoint is of another model: {error}") from error
+        for name, table in snapshot.tables.items():
+            rows = Rows(table.keys, table.values, table.state)
+            self.client.import_rows(name, rows, table.meta["num_pushes"])
+        self.clock = snapshot.clock
+
+    def close(self) -> None:
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _forward(self, batch: Batch) -> Tensor:
+        output = self.model(torch.from_numpy(batch.dense), batch.slots)
+        if not isinstance(output, Tensor) or output.shape[:1] != (len(batch),):
+            found = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+            raise ModelError(
+                f"the model must return a logit for each of the {len(batch)} samples; it returned {found}."
+            )
+        return output
+
+    def _loss(self, output: Tensor, label: Tensor) -> Tensor:
+        own = getattr(self.model, "loss", None)
+        if callable(own):
+            loss: Tensor = own(output, label)
+            return loss
+        return functional.binary_cross_entropy_with_logits(output.reshape(label.shape), label)
+
+    def _first_bad_parameter(self) -> str:
+        for name, parameter in self.model.named_parameters():
+            if not torch.isfinite(parameter).all():
+                return f"The first parameter that is not finite is {name}: lower its learning rate."
+        return "Every dense parameter is finite: look at the rows of the embeddings, the data and the loss itself."
+
+
+def _flatten(model: nn.Module, optimizers: Optimizers) -> tuple[DenseTable, Tensor]:
+    """Move the model's trainable parameters into a dense table; they and their gradients become views."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for name, parameter in parameters.items():
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise ModelError(
+                f"parameter {name} is {parameter.dtype} on {parameter.device}; heterps trains float32 on cpu here."
+            )
+    table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense)
+    values, grads = torch.from_numpy(table.values), torch.zeros(table.size)
+    at = 0
+    for parameter in parameters.values():
+        view = slice(at, at + parameter.numel())
+        values[view] = parameter.detach().reshape(-1)
+        parameter.data = values[view].view(parameter.shape)
+        parameter.grad = grads[view].view(parameter.shape)
+        at = view.stop
+    return table, grads
+
+
+def _to_numpy(tensor: Tensor) -> NDArray[Any]:
+    return tensor.detach().cpu().clone().numpy()

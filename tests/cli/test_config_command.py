@@ -1,0 +1,88 @@
+"""`heterps config show`, and what every command shares: errors without a traceback, exit codes, --debug."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from heterps.cli import app, main
+from heterps.config import load_job
+from heterps.errors import ConfigError, PlanInfeasible, StorageError
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text("data: {train: x, epochs: 2}\nmodel: {args: {hidden: [8, 4], rate: 1e-3}}\n")
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_show_prints_the_whole_job_and_loads_back_as_the_same(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("config", "show", "job.yaml", *options) == 0
+    shown = capsys.readouterr().out
+    assert "batch_size" in shown
+    Path("shown.yaml").write_text(shown)
+    assert load_job("shown.yaml") == load_job("job.yaml")
+    if options:
+        assert json.loads(shown)["data"]["epochs"] == 2
+
+
+def test_a_bad_job_is_one_paragraph_on_stderr_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("job.yaml").write_text("data: {train: x}\nseed: [-1]\n")
+    assert run("config", "show", "job.yaml") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error: job.yaml:2: seed: must be a whole number (got [-1]).\n"
+
+
+def test_a_missing_job_says_where_it_looked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("config", "show", "nowhere.yaml") == 2
+    assert "nowhere.yaml: there is no such job file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("--debug", "config", "show", "bad.yaml"), ("config", "show", "bad.yaml", "--debug")]
+)
+def test_debug_anywhere_shows_the_traceback(words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError):
+        main(words)
+
+
+@pytest.mark.parametrize(
+    "words", [("nonsense",), ("config", "shwo"), ("config", "show"), ("config", "show", "job.yaml", "--jsno")]
+)
+def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    assert re.search(r"No such (command|option)|Missing argument", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("error", [PlanInfeasible("no plan"), StorageError("disk [red]full[/] [3]")])
+def test_the_error_decides_the_exit_code_and_its_text_is_shown_as_it_is(
+    error: PlanInfeasible | StorageError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("heterps.cli.config.load_job", fail)
+    assert run("config", "show", "job.yaml") == error.exit_code
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    assert "3 no feasible plan" in " ".join(capsys.readouterr().out.split())
+    assert app.info.name == "heterps"

@@ -1,0 +1,75 @@
+import json
+
+import pytest
+
+from heterps.cli import main
+
+
+def run(capsys, *words):
+    """Exit code, stdout and stderr of a command."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return caught.value.code, out, err
+
+
+@pytest.fixture
+def folder(tmp_path, capsys):
+    assert run(capsys, "data", "synth", tmp_path / "data", "--rows", 300, "--test-rows", 100)[0] == 0
+    return tmp_path / "data"
+
+
+def test_synth_prints_what_it_stores(tmp_path, capsys):
+    words = ("--rows", 300, "--test-rows", 100, "--seed", 3)
+    code, out, err = run(capsys, "data", "synth", tmp_path / "data", *words, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads((tmp_path / "data/dataset.json").read_text())
+    assert json.loads(out)["train"]["rows"] == 300
+
+
+def test_synth_shows_the_teacher(tmp_path, capsys):
+    code, out, _ = run(capsys, "data", "synth", tmp_path / "data", "--rows", 300, "--test-rows", 0)
+    info = json.loads((tmp_path / "data/dataset.json").read_text())
+    assert code == 0
+    assert f"{info['train']['teacher_auc']:.4f}" in out
+    assert "300 rows in" in out
+
+
+def test_synth_refuses_a_folder_in_use_without_force(folder, capsys):
+    code, _, err = run(capsys, "data", "synth", folder, "--rows", 50)
+    assert code == 2
+    assert "--force" in err
+    assert run(capsys, "data", "synth", folder, "--rows", 50, "--test-rows", 0, "--force")[0] == 0
+
+
+def test_synth_refuses_numbers_out_of_range(tmp_path, capsys):
+    code, _, err = run(capsys, "data", "synth", tmp_path / "data", "--rows", 0)
+    assert code == 2
+    assert "--rows" in err
+
+
+def test_describe_shows_columns(folder, capsys):
+    code, out, _ = run(capsys, "data", "describe", folder / "train")
+    assert code == 0
+    assert "300 rows; files: 1; row groups: 1" in out
+    assert "C26" in out
+
+
+def test_describe_prints_json(folder, capsys):
+    code, out, _ = run(capsys, "data", "describe", folder / "test" / "*.parquet", "--json")
+    described = json.loads(out)
+    assert code == 0
+    assert (described["rows"], len(described["columns"])) == (100, 40)
+    assert 0 < described["label_mean"] < 1
+
+
+def test_bad_data_ends_with_its_exit_code_and_no_traceback(folder, capsys):
+    code, out, err = run(capsys, "data", "describe", folder)
+    assert (code, out) == (4, "")
+    assert "holds no Parquet file" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["synth", "describe"])
+def test_help_shows_an_example(command, capsys):
+    assert f"heterps data {command}" in run(capsys, "data", command, "--help")[1]

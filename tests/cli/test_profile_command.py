@@ -1,0 +1,134 @@
+"""`heterps profile`: the file, the table, the JSON, the errors."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from heterps.cli import main
+from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
+from heterps.report.profile_table import milliseconds, profile_table, size
+
+JOB = """
+model: {factory: deepfm, args: {embedding_dim: 4, hidden: [8]}}
+data: {train: nowhere.parquet, batch_size: 32, columns: {dense: [a], slots: [s, t]}}
+cluster:
+  resources:
+    core: {device: cpu, usd_per_hour: 0.04, limit: 8}
+    v100: {device: cuda, usd_per_hour: 2.42, limit: 2}
+  server_resource: core
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("heterps.profiling.sandbox.TABLE_ROWS", 1000)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["profile", *words])
+    return int(end.value.code or 0)
+
+
+def test_a_job_is_profiled_for_its_cluster_and_written_by_the_contract(folder: Path) -> None:
+    assert run("job.yaml", "--synthetic", "--budget", "0") == 0
+    found = json.loads((folder / "profile.json").read_text())
+    assert found["version"] == 1
+    assert found["model"] == "deepfm"
+    assert found["batch_size"] == 32
+    assert {"name", "kind", "input_bytes", "weight_bytes", "output_bytes", "server_s", "costs"} <= set(
+        found["layers"][0]
+    )
+    assert set(found["layers"][0]["costs"]) == {"core", "v100"}
+    assert {"compute_s", "sync_s", "input_s", "alpha", "beta"} <= set(found["layers"][0]["costs"]["core"])
+    assert load_profile(folder / "profile.json").estimated("v100")
+
+
+def test_options_come_before_what_the_job_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--synthetic --model ctr_dnn --batch-size 16 --resources cpu,fast=v100 --budget 0 --out other.json --json"
+    assert run("job.yaml", *words.split()) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((folder / "other.json").read_text())
+    assert (printed["model"], printed["batch_size"]) == ("ctr_dnn", 16)
+    assert set(printed["layers"][0]["costs"]) == {"cpu", "fast"}
+
+
+def test_the_jobs_own_data_is_profiled_and_its_reading_timed(folder: Path) -> None:
+    samples = 64
+    keys = pa.array([5] * samples)
+    columns = {"label": pa.array([0, 1] * (samples // 2)), "a": pa.array([0.5] * samples), "s": keys, "t": keys}
+    pq.write_table(pa.table(columns), folder / "nowhere.parquet")
+    assert run("job.yaml", "--budget", "0") == 0
+    embedding = load_profile(folder / "profile.json").layers[0]
+    assert embedding.weight_bytes == 2 * (1 + 4) * 4, "one distinct key a slot, a row of five values each"
+    assert embedding.costs["core"].input_s == embedding.costs["v100"].input_s, "reading takes what it takes"
+
+
+def test_data_that_is_not_there_yet_gives_a_random_batch_and_a_note(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("job.yaml", "--budget", "0") == 0
+    assert "random batch, because there is no data yet" in capsys.readouterr().err
+
+
+def test_data_of_other_columns_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(pa.table({"other": pa.array([1] * 64)}), folder / "nowhere.parquet")
+    assert run("job.yaml", "--budget", "0") == 4
+
+
+def test_the_table_marks_estimates_and_names_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("job.yaml", "--synthetic", "--budget", "0") == 0
+    shown = capsys.readouterr().out
+    assert "~ estimated by roofline" in shown
+    assert "embedding" in shown
+    assert "heterps plan profile.json" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("", 2, "name a job file or --model"),
+        ("missing.yaml", 2, "there is no such job file"),
+        ("--model ctr_dn", 5, "did you mean 'ctr_dnn'"),
+        ("job.yaml --synthetic --resources cpu,h1000", 2, "resource 'h1000' is neither here"),
+        ("job.yaml --synthetic --budget 0 --out no/such/folder.json", 7, "cannot write the profile"),
+    ],
+)
+def test_errors_have_a_code_and_say_what_to_do(
+    words: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words.split()) == code
+    assert message in capsys.readouterr().err
+
+
+def wide(num_resources: int) -> Profile:
+    cost = Cost(compute_s=0.0123, sync_s=0.001, input_s=0.002, alpha=0.9, beta=0.8, estimated=True)
+    costs = {f"resource{i}": cost for i in range(num_resources)}
+    layer = LayerProfile(name="a_layer_with_a_very_long_name_indeed", kind="embedding", server_s=0.1, costs=costs)
+    return Profile(model="m", batch_size=4096, layers=(layer,))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("num_resources", [1, 2, 3, 8, 20])
+def test_the_table_keeps_within_the_screen_and_shows_every_resource(width: int, num_resources: int) -> None:
+    console = Console(width=width, file=StringIO())
+    console.print(profile_table(wide(num_resources), width))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, shown.splitlines())) <= width
+    assert all(f"resource{i} " in shown for i in range(num_resources))
+    assert shown.count("~12.3") >= num_resources, "no figure is cut"
+
+
+def test_figures_keep_three_digits() -> None:
+    assert [milliseconds(s) for s in (0.1234, 0.01234, 0.001234, 0.0001234)] == ["123", "12.3", "1.23", "0.123"]
+    assert [size(n) for n in (5, 1500, 256_000_000, 3.2e12)] == ["5 B", "1.5 KB", "256 MB", "3.2 TB"]

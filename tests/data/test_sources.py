@@ -1,0 +1,118 @@
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from heterps.data.sources import open_dataset
+from heterps.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files of row groups of 2, 2, 1 and 2, 1 rows, beside files that are no data."""
+    pq.write_table(pa.table({"x": [1, 2, 3, 4, 5]}), tmp_path / "b.parquet", row_group_size=2)
+    pq.write_table(pa.table({"x": [6, 7, 8]}), tmp_path / "a.parquet", row_group_size=2)
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / ".hidden.parquet").write_text("")
+    (tmp_path / "notes.txt").write_text("hello")
+    return tmp_path
+
+
+def names(dataset):
+    return [file.path.rsplit("/", 1)[-1] for file in dataset.files]
+
+
+def test_a_folder_stands_for_its_parquet_files_in_order(folder):
+    dataset = open_dataset(str(folder))
+    assert names(dataset) == ["a.parquet", "b.parquet"]
+    assert dataset.num_rows == 8
+    assert [(group.first_row, group.num_rows) for group in dataset.row_groups] == [
+        (0, 2),
+        (2, 1),
+        (0, 2),
+        (2, 2),
+        (4, 1),
+    ]
+
+
+def test_globs_files_and_lists_find_the_same_and_a_file_named_twice_counts_once(folder):
+    both = ["a.parquet", "b.parquet"]
+    assert names(open_dataset(f"{folder}/*.parquet")) == both
+    assert names(open_dataset([f"{folder}/b.parquet", f"{folder}/a.parquet", f"{folder}/?.parquet"])) == both
+    assert names(open_dataset(f"file://{folder}/b.parquet")) == ["b.parquet"]
+
+
+def test_other_file_systems_are_read_by_address():
+    memory = fsspec.filesystem("memory")
+    with memory.open("/sources/x.parquet", "wb") as stream:
+        pq.write_table(pa.table({"x": [1, 2, 3]}), stream)
+    dataset = open_dataset("memory://sources/*.parquet")
+    assert dataset.files[0].address == "memory:///sources/x.parquet"
+    assert dataset.files[0].read(0, ["x"]).column("x").to_pylist() == [1, 2, 3]
+
+
+def test_only_the_named_columns_of_a_row_group_are_read(tmp_path):
+    pq.write_table(pa.table({"x": [1, 2, 3], "y": [4, 5, 6]}), tmp_path / "a.parquet", row_group_size=2)
+    table = open_dataset(str(tmp_path)).files[0].read(1, ["y"])
+    assert table.to_pydict() == {"y": [6]}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "no such file or folder"),
+        ("*.csv", "no file matches"),
+        ("notes.txt", "not a Parquet file"),
+        ("empty", "holds no Parquet file"),
+    ],
+)
+def test_what_cannot_be_data_is_named(folder, source, message):
+    (folder / "empty").mkdir()
+    with pytest.raises(DataError, match=message) as caught:
+        open_dataset(f"{folder}/{source}")
+    assert source in str(caught.value)
+
+
+def test_a_folder_of_folders_says_which_to_name(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=r"not searched \(test, train\)"):
+        open_dataset(str(tmp_path))
+
+
+def test_an_empty_list_is_refused():
+    with pytest.raises(DataError, match="no training data is named"):
+        open_dataset([])
+
+
+def test_files_without_rows_are_an_empty_data_set(tmp_path):
+    pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: the data set is empty"):
+        open_dataset(str(tmp_path))
+
+
+def test_unknown_protocols_and_missing_packages_are_named():
+    with pytest.raises(DataError, match="nosuch://x: this is not an address"):
+        open_dataset("nosuch://x")
+
+
+def test_a_truncated_file_is_named(folder):
+    (folder / "a.parquet").write_bytes((folder / "a.parquet").read_bytes()[:-10])
+    with pytest.raises(DataError, match=r"a\.parquet: this is not a Parquet file"):
+        open_dataset(str(folder))
+
+
+def test_a_file_that_cannot_be_opened_is_named(folder, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("permission denied")
+
+    monkeypatch.setattr(fsspec.implementations.local.LocalFileSystem, "open", refuse)
+    with pytest.raises(DataError, match=r"a\.parquet: cannot read this file: permission denied"):
+        open_dataset(f"{folder}/a.parquet")
+
+
+def test_damage_found_while_reading_names_file_and_row_group(folder):
+    dataset = open_dataset(f"{folder}/a.parquet")
+    (folder / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"a\.parquet: row group 1 cannot be read"):
+        dataset.files[0].read(1, ["x"])

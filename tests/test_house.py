@@ -1,0 +1,68 @@
+"""Manners of the house: a light start, help with examples, errors with exit codes, one version."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import heterps
+from heterps import errors
+from heterps.cli import app
+
+ROOT = Path(__file__).parent.parent
+
+
+def commands(group: Any, name: str = "heterps") -> dict[str, Any]:
+    """Every command by its full name; groups are not commands."""
+    found: dict[str, Any] = {}
+    for word, command in group.commands.items():
+        full = f"{name} {word}"
+        found |= commands(command, full) if hasattr(command, "commands") else {full: command}
+    return found
+
+
+COMMANDS = commands(typer.main.get_command(app))
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_help_of_every_command_says_what_it_does_and_shows_an_example(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert re.search(rf"Examples?: {name}", command.epilog or command.help), (
+        f"{name} --help has no example that starts with its name"
+    )
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{name}: {parameter.name} has no help"
+
+
+def test_the_command_line_starts_without_heavy_imports() -> None:
+    heavy = ["torch", "numba", "pyarrow", "scipy", "sklearn", "numpy"]
+    code = f"import sys, heterps.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_a_release_number() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", heterps.__version__)
+
+
+def test_every_error_is_documented_and_its_exit_code_is_in_the_table() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
+    assert len(kinds) > 5
+    for kind in kinds:
+        assert issubclass(kind, errors.HeterpsError)
+        assert kind.__doc__
+        assert re.search(rf"\b{kind.exit_code}  ", errors.__doc__ or ""), f"{kind.__name__}: {kind.exit_code}"
+
+
+def test_every_module_says_what_it_is() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text(encoding="utf-8").strip()
+        assert not text or text.startswith('"""'), f"{path} has no docstring"
