@@ -21,7 +21,7 @@ from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
 MULTIPLIER_ROUNDS = 24
 MOST_LABELS = 1 << 18
 SLACK, FAR = 1.01, 1.25
-"""How far above the cutoff a chain must weigh to be given up, so that a bound earns a step in tau; and is looked for."""
+"""How far above the cutoff a chain must weigh to be given up (each bound then earns a step in tau), and is sought."""
 
 
 class Undecided(Exception):
@@ -69,7 +69,9 @@ class Chains:
     def bound(self, lo: float, hi: float, cutoff: float) -> float:
         """No plan with a tau in [lo, hi] weighs less than this, which is never more than the cutoff."""
         free, servers = self._servers(lo, hi)
-        return self._lightest(lo, hi, free, self.multipliers, cutoff - servers) + servers if free is not None else cutoff
+        return (
+            self._lightest(lo, hi, free, self.multipliers, cutoff - servers) + servers if free is not None else cutoff
+        )
 
     def unlimited(self, tau: float) -> Schedules | None:
         """The cheapest schedule that is done in tau if limits held for each station alone, not for their sum."""
@@ -79,7 +81,7 @@ class Chains:
         return self._read(tau, free)[0]
 
     def least(self, tau: float, cutoff: float) -> Chain:
-        """The cheapest schedule that is done in tau, unless it weighs clearly more than the cutoff. Raises Undecided."""
+        """The cheapest schedule that is done in tau, unless clearly heavier than the cutoff. Raises Undecided."""
         free, servers = self._servers(tau, tau)  # [1]
         if free is None:
             return Chain(np.inf)

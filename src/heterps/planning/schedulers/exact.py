@@ -3,13 +3,13 @@
 The least rate R(tau) of any plan that needs at most tau seconds a batch is a falling staircase, and the optimum is the
 least tau * R(tau) below tau_max. Walk tau downwards; `best` is the weight of the cheapest plan billed so far:
 
-      rate
-       |    ____                        1. look ahead at a few tau, for a good best from the start
-       |    .   |______                 2. a bound on the whole of [lo, tau] reaches the best: skip it
-       |    .          |__________      3. otherwise R(tau): the cheapest schedule there is billed at its own best counts
-       |    .          .          |     4. whoever is faster pays at least R(tau), so it is cheaper only below best / R(tau)
-       +----+----------+----------+-->  5. below the fastest tau there is nothing: what was found is the optimum
-         fastest <---  tau    tau_max
+    rate
+     |    ____                       1. look ahead at a few tau, for a good best from the start
+     |    .   |______                2. a bound on the whole of [lo, tau] reaches the best: skip it
+     |    .          |__________     3. otherwise R(tau): the cheapest schedule there, billed at its own best counts
+     |    .          .          |    4. a faster plan pays at least R(tau), so it is cheaper only below best / R(tau)
+     +----+----------+----------+->  5. below the fastest tau there is nothing: what was found is the optimum
+       fastest <---  tau    tau_max
 
 Where limits bind so hard that R(tau) cannot be decided, the interval is passed with the bound of step 2 kept: the plan
 is then proven up to that bound.
@@ -63,8 +63,9 @@ class Exact:
             self._weight = chain.weight
             return chain.schedule[None]
         if chain.weight >= heaviest:
-            return None  # nothing within the limits is this fast, so nothing is faster
-        self._step_below(chain.weight)
+            self._tau = 0.0  # nothing within the limits is this fast, so nothing is faster
+        else:
+            self._step_below(chain.weight)
         return self._nothing
 
     def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the bills say it all
@@ -94,4 +95,4 @@ class Exact:
         return self._nothing
 
     def _step_below(self, weight: float) -> None:  # [4]
-        self._tau *= min(self._best / weight, 1.0) * (1 - ROUNDING)
+        self._tau *= (self._best / weight if weight > self._best else 1.0) * (1 - ROUNDING)
