@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heterps.config import Job
+from heterps.data.generate import info_beside
 from heterps.planning.plan import Plan
 from heterps.training.loop import Outcome, metric_fields
 
@@ -23,6 +24,7 @@ def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "metrics_of": "test" if tested else "train",
         **metric_fields(outcome.test or outcome.train),
         "train": metric_fields(outcome.train),
+        "teacher_auc": _teacher_auc(job, tested),
         "predicted_throughput": round(plan.throughput, 1),
         "measured_throughput": round(throughput, 1),
         "predicted_usd": plan.usd,
@@ -33,3 +35,11 @@ def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "table_bytes": outcome.table_bytes,
         "data": outcome.counts,
     }
+
+
+def _teacher_auc(job: Job, tested: bool) -> float | None:
+    """What no model can beat on this data, where it is synthetic and so is known."""
+    source = job.data.test if tested else job.data.train
+    info = info_beside(source) if source is not None else None
+    split = info and (info.test if tested else info.train)
+    return round(split.teacher_auc, 6) if split else None
