@@ -16,7 +16,7 @@ import numpy as np
 from heterps.config import Cluster
 from heterps.errors import PlanInfeasible
 from heterps.planning.chains import Chains, Undecided
-from heterps.planning.cost import Problem, Terms, stage_terms
+from heterps.planning.cost import Problem, Schedules, Terms, stage_terms
 from heterps.planning.plan import Plan
 from heterps.planning.provision import provision, to_plan
 from heterps.planning.schedulers.base import Budget, search
@@ -102,23 +102,26 @@ def _fastest(stations: list[Slowest | None]) -> Slowest | None:
     return min((s for s in stations if s is not None), key=lambda station: station.fixed_s, default=None)
 
 
-def highest_throughput(problem: Problem) -> Plan | None:
-    """The fastest plan within the limits, to a millionth; None when the limits are too low for any plan at all."""
-    chains = Chains(problem, prices=1.0 / problem.limits)
+def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
+    """The fastest plan within the limits, to a millionth, or None when they are too low for any plan; and whether that
+    is sure: where it is not, there may be a faster one.
+    """
     finite = problem.terms[np.isfinite(problem.terms)]
-    slow, fast = float(finite.sum()) + problem.server_s, chains.fastest_s()
-    if not _feasible(chains, slow):
-        return None
+    slow, fast = float(finite.sum()) + problem.server_s, Chains(problem).fastest_s()
+    fastest, sure = _within_limits(problem, slow)
+    if fastest is None:
+        return None, sure
     while slow > fast * (1 + 1e-6):
         middle = math.sqrt(slow * fast)
-        slow, fast = (middle, fast) if _feasible(chains, middle) else (slow, middle)
-    chain = chains.least(slow, chains.heaviest(slow))
-    assert chain.schedule is not None
-    within = Problem(
-        problem.profile, problem.cluster, problem.profile.batch_size / slow, problem.samples, problem.epochs
-    )
-    bills = provision(within, chain.schedule[None])
-    return to_plan(within, chain.schedule, bills.counts[0], "exact")
+        schedule, decided = _within_limits(problem, middle)
+        sure = sure and decided
+        if schedule is None:
+            fast = middle
+        else:
+            slow, fastest = middle, schedule
+    floor = problem.profile.batch_size / slow
+    within = Problem(problem.profile, problem.cluster, floor, problem.samples, problem.epochs)
+    return to_plan(within, fastest, provision(within, fastest[None]).counts[0], "exact"), sure
 
 
 def single_raises(problem: Problem) -> list[tuple[str, int, int]]:
@@ -138,11 +141,13 @@ def single_raises(problem: Problem) -> list[tuple[str, int, int]]:
     return sorted(found, key=lambda item: price[item[0]] * (item[2] - item[1]))
 
 
-def _feasible(chains: Chains, tau: float) -> bool:
+def _within_limits(problem: Problem, tau: float) -> tuple[Schedules | None, bool]:
+    """A schedule that is done in tau, or None, and whether that is sure. It takes the least share of the limits."""
+    chains = Chains(problem, prices=1.0 / problem.limits)
     try:
-        return chains.least(tau, chains.heaviest(tau)).schedule is not None
-    except Undecided:
-        return False
+        return chains.least(tau, chains.heaviest(tau)).schedule, True
+    except Undecided as undecided:
+        return undecided.schedule, undecided.schedule is not None
 
 
 def _cheapest(problem: Problem) -> Plan | None:
@@ -182,13 +187,11 @@ def _too_slow(problem: Problem, slowest: Slowest) -> str:
 
 
 def _reachable(problem: Problem) -> str:
-    fastest = highest_throughput(problem)
+    fastest, sure = highest_throughput(problem)
     if fastest is None:
-        return " They are too low for any plan, however slow."
-    return (
-        f" The highest throughput within the limits is {_number(fastest.throughput)} samples/s "
-        f"(bottleneck: {fastest.bottleneck}): ask for that or less."
-    )
+        return " They are too low for any plan, however slow." if sure else ""
+    reached = f"{'' if sure else 'at least '}{_number(fastest.throughput)} samples/s (bottleneck: {fastest.bottleneck})"
+    return f" The highest throughput within the limits is {reached}: ask for that or less."
 
 
 def _number(value: float) -> str:
