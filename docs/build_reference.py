@@ -1,19 +1,25 @@
-"""Write docs/reference/job.md: every field of the job file, from the models themselves (`make docs`)."""
+"""Write docs/reference/job.md from the models of a job, and commands.md from the command line itself (`make docs`)."""
 
 from __future__ import annotations
 
 import json
+import re
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import typer.main
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from heterps import errors
+from heterps.cli import app
 from heterps.config import Job
 
-PAGE = Path(__file__).parent / "reference" / "job.md"
+REFERENCE = Path(__file__).parent / "reference"
+PAGE = REFERENCE / "job.md"
+COMMANDS_PAGE = REFERENCE / "commands.md"
 HEAD = """\
 # The job file
 
@@ -132,6 +138,71 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for inner in get_args(annotation) for model in _models(inner)]
 
 
+# --- commands --------------------------------------------------------------------------------------------------------
+
+COMMANDS_HEAD = """\
+# Commands
+
+Generated from the command line itself by `make docs`; do not edit. `heterps COMMAND --help` shows the same.
+
+Put `--debug` anywhere in a command to see the traceback of an error. Paths are taken from the working directory.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+VALUES = {str: "text", int: "whole number", float: "number", bool: "", Path: "path"}
+
+
+def render_commands() -> str:
+    """Every command with its arguments and options, after the table of exit codes that all of them share."""
+    meanings = sorted(
+        (int(code), text) for code, text in re.findall(r"(\d+)  (\S.*?)(?=  +|\n|$)", errors.__doc__ or "")
+    )
+    codes = "\n".join(f"| {code} | {text} |" for code, text in meanings)
+    sections = [_command(name, command) for name, command in commands(typer.main.get_command(app)).items()]
+    return "\n".join([COMMANDS_HEAD + codes, "", *sections])
+
+
+def commands(group: Any, name: str = "heterps") -> dict[str, Any]:
+    """Every command by its full name; groups are not commands."""
+    found: dict[str, Any] = {}
+    for word, command in group.commands.items():
+        full = f"{name} {word}"
+        found |= commands(command, full) if hasattr(command, "commands") else {full: command}
+    return found
+
+
+def _command(name: str, command: Any) -> str:
+    arguments = [p for p in command.params if not p.opts[0].startswith("-")]
+    shown = [_metavar(p) if p.required else f"[{_metavar(p)}]" for p in arguments]
+    rows = ["| argument or option | value | default | meaning |", "|---|---|---|---|"]
+    rows += [_parameter(p) for p in command.params]
+    examples = re.findall(rf"{name} \S.*?(?=  |;|\n|$)", command.epilog)
+    usage = " ".join([name, *shown, "[OPTIONS]"])
+    return "\n".join(
+        [f"## `{name}`", "", command.help, "", "```", usage, "```", "", *rows, "", "```", *examples, "```", ""]
+    )
+
+
+def _parameter(parameter: Any) -> str:
+    is_option = parameter.opts[0].startswith("-")
+    default = "" if parameter.default is None or parameter.default is False else f"`{parameter.default}`"
+    cells = (
+        f"`{parameter.opts[0] if is_option else _metavar(parameter)}`",
+        VALUES[parameter.type_descriptor.annotation] if is_option else "path",
+        "**required**" if parameter.required else default,
+        parameter.help,
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
 if __name__ == "__main__":
-    PAGE.parent.mkdir(exist_ok=True)
+    REFERENCE.mkdir(exist_ok=True)
     PAGE.write_text(render(), encoding="utf-8")
+    COMMANDS_PAGE.write_text(render_commands(), encoding="utf-8")

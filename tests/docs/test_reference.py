@@ -1,4 +1,4 @@
-"""The reference of the job file is what the models say."""
+"""The reference pages are what the models and the command line say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer.main
 
+from heterps import errors
+from heterps.cli import app
 from heterps.config import Job
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -24,10 +27,27 @@ def builder() -> ModuleType:
     return module
 
 
-def test_the_committed_page_is_current(builder: ModuleType) -> None:
-    assert builder.PAGE.read_text(encoding="utf-8") == builder.render(), (
-        "docs/reference/job.md is stale: run `make docs`"
-    )
+def test_the_committed_pages_are_current(builder: ModuleType) -> None:
+    for page, text in ((builder.PAGE, builder.render()), (builder.COMMANDS_PAGE, builder.render_commands())):
+        assert page.read_text(encoding="utf-8") == text, f"docs/reference/{page.name} is stale: run `make docs`"
+
+
+def test_every_command_and_option_is_on_the_page_with_an_example(builder: ModuleType) -> None:
+    sections = builder.render_commands().split("\n## ")[2:]  # after the head and the exit codes
+    found = builder.commands(typer.main.get_command(app))
+    assert len(found) > 5
+    for section, (name, command) in zip(sections, found.items(), strict=True):
+        assert section.startswith(f"`{name}`")
+        assert section.rstrip().split("```")[-2].strip().startswith(name), f"{name} has no example"
+        for parameter in command.params:
+            assert f"| {parameter.help} |" in section, f"{name}: {parameter.name}"
+
+
+def test_every_exit_code_is_on_the_page_of_commands(builder: ModuleType) -> None:
+    page = builder.render_commands()
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    for code in {0, 130, 143, *(kind.exit_code for kind in kinds)}:
+        assert f"\n| {code} | " in page
 
 
 def test_every_field_at_every_depth_is_on_the_page_with_its_meaning(builder: ModuleType) -> None:
