@@ -1,0 +1,146 @@
+"""What the pages show works: marked Python blocks run, commands exist with their options, links lead somewhere.
+
+<!-- run -->            the next block is Python that is run, in a folder with the page's files and a small data set
+<!-- file: NAME -->     the next block is written to that folder under this name
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from heterps.cli import UsageError, app
+from heterps.config import load_cluster, load_job
+from heterps.data.generate import generate
+from heterps.launch import train
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+BLOCK = re.compile(r"<!-- (run|file: (?P<name>\S+)) -->\n```\w+\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+SHOWN_COMMAND = re.compile(r"^\$ (heterps .*)$", re.MULTILINE)
+INLINE_COMMAND = re.compile(r"`(heterps [^`\n]*)`")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT / "docs").as_posix()
+
+
+def blocks(page: Path) -> list[re.Match[str]]:
+    return list(BLOCK.finditer(page.read_text(encoding="utf-8")))
+
+
+RUNNABLE = [page for page in PAGES if blocks(page)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows enough for the batches that the pages make."""
+    folder = tmp_path_factory.mktemp("docs") / "data"
+    generate(folder, 4000, 1000, 0)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with the synthetic data in it; what is imported from it is forgotten after."""
+    (tmp_path / "data").symlink_to(data)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_model", raising=False)
+    return tmp_path
+
+
+def write_files(page: Path, folder: Path) -> list[Path]:
+    written = [folder / block["name"] for block in blocks(page) if block["name"]]
+    for block in blocks(page):
+        if block["name"]:
+            (folder / block["name"]).write_text(block["body"], encoding="utf-8")
+    return written
+
+
+def run_blocks(page: Path) -> None:
+    """Each block in a namespace of its own: a reader may copy any one of them."""
+    text = page.read_text(encoding="utf-8")
+    for block in blocks(page):
+        if not block["name"]:
+            line = text[: block.start("body")].count("\n")
+            code = compile("\n" * line + block["body"], str(page), "exec")  # errors name the line of the page
+            exec(code, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def test_marked_blocks_run(page: Path, folder: Path) -> None:
+    write_files(page, folder)
+    run_blocks(page)
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def test_job_and_cluster_files_are_valid(page: Path, folder: Path) -> None:
+    for path in write_files(page, folder):
+        if path.suffix == ".yaml":
+            (load_cluster if "cluster" in path.name else load_job)(path)
+
+
+def test_every_job_of_the_tutorial_trains(folder: Path) -> None:
+    page = ROOT / "docs" / "tutorial.md"
+    jobs = [path for path in write_files(page, folder) if path.suffix == ".yaml" and path.name != "cluster.yaml"]
+    run_blocks(page)  # makes logs.parquet
+    assert len(jobs) == 3
+    for job in jobs:
+        finished = train(load_job(job), folder / "runs" / job.stem)
+        assert finished.summary["status"] == "completed"
+
+
+def shown_commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        in_prose = INLINE_COMMAND.findall(FENCE.sub("", text))
+        found += [(name_of(page), command) for command in [*SHOWN_COMMAND.findall(text), *in_prose]]
+    return sorted(set(found))
+
+
+def is_placeholder(word: str) -> bool:
+    return word in ("...", "|") or word.isupper()
+
+
+@pytest.mark.parametrize(("page", "line"), shown_commands())
+def test_commands_exist_with_their_options(page: str, line: str) -> None:
+    words = [word for word in shlex.split(line, comments=True)[1:] if not is_placeholder(word) and word != "--debug"]
+    command: Any = typer.main.get_command(app)
+    while words and hasattr(command, "commands"):
+        assert words[0] in command.commands, f"{page}: there is no `heterps {words[0]}`"
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in parameter.opts}
+    for word in words:
+        if word.startswith("--"):
+            assert word in known, f"{page}: `{line}`: there is no {word}"
+
+
+def test_whole_command_lines_are_complete() -> None:
+    """What stands after a $ must parse as it is: no argument missing, no value of the wrong type."""
+    group: Any = typer.main.get_command(app)
+    lines = [line for page in PAGES for line in SHOWN_COMMAND.findall(page.read_text(encoding="utf-8"))]
+    assert len(lines) > 10
+    for line in lines:
+        words, command = shlex.split(line, comments=True)[1:], group
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        try:
+            command.make_context(line, words)
+        except UsageError as error:
+            pytest.fail(f"{line}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert "://" in target or (page.parent / target).exists(), f"{name_of(page)} links to {target}"
