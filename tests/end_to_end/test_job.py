@@ -12,6 +12,7 @@ import yaml
 from command import group_is_gone, heterps, started, wait_for
 
 import heterps as library
+from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 JOB = """
 name: ctr
@@ -28,9 +29,14 @@ TIMES = ("seconds", "samples_per_s", "table_bytes")
 
 @pytest.fixture(scope="module")
 def place(criteo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working directory with the job file."""
+    """A working directory with the job, and the same job with a profile, which saves the time to make one."""
     place = tmp_path_factory.mktemp("place")
     (place / "job.yaml").write_text(JOB.format(data=criteo))
+    (place / "profiled.yaml").write_text(JOB.format(data=criteo) + f"profile: {place}/profile.json\n")
+    cost = Cost(compute_s=0.002, sync_s=0.0, input_s=0.001, alpha=0.9, beta=0.9)
+    Profile(model="ctr_dnn", batch_size=256, layers=(LayerProfile(name="all", costs={"cpu": cost}),)).write(
+        place / "profile.json"
+    )
     return place
 
 
@@ -98,7 +104,7 @@ def test_a_signal_saves_and_resuming_ends_as_if_it_had_never_come(
     place: Path, whole: Path, number: signal.Signals, code: int
 ) -> None:
     folder = place / number.name
-    with started("train", "job.yaml", "--run", folder.name, cwd=place) as process:
+    with started("train", "profiled.yaml", "--run", folder.name, cwd=place) as process:
         wait_for(process, "samples ")  # the first line of metrics; all of them are more than the pipe holds
         process.send_signal(number)
         printed = process.stdout.read() if process.stdout else ""
@@ -112,7 +118,7 @@ def test_a_signal_saves_and_resuming_ends_as_if_it_had_never_come(
     assert list((folder / "checkpoints").iterdir())
 
     before = set(threading.enumerate())
-    resumed = library.train(place / "job.yaml", folder, resume=True)
+    resumed = library.train(place / "profiled.yaml", folder, resume=True)
     assert set(threading.enumerate()) <= before, "no thread is left"
     summary, expected = resumed.summary, summary_of(whole)
     assert (summary["status"], summary["restarts"]) == ("completed", 1)
