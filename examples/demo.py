@@ -80,8 +80,8 @@ def main() -> None:
     console.print(
         Panel(
             f"[bold]Asked[/]     {SAMPLES:,} samples at {THROUGHPUT:,} samples/s or more, for the least money.\n"
-            f"[bold]Planned[/]   {stages}, servers on {plan['servers']['resource']}×{plan['servers']['count']}: {plan['usd']:,.2f} USD in "
-            f"{plan['hours']:.1f} hours; {plan['bottleneck']} decides the speed.\n"
+            f"[bold]Planned[/]   {stages}, servers on {plan['servers']['resource']}×{plan['servers']['count']}: "
+            f"{plan['usd']:,.2f} USD in {plan['hours']:.1f} hours; {plan['bottleneck']} decides the speed.\n"
             f"[bold]Trained[/]   {summary['samples']:,} samples here to a test AUC of {summary['auc']:.4f}; "
             f"the teacher that drew the labels has {summary['teacher_auc']:.4f}.\n"
             f"[bold]Predicted[/] {summary['predicted_throughput']:,.0f} samples/s for this machine; "

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from heterps.config import Job, load_job
-from heterps.data.sources import open_dataset
+from heterps.data.reader import Reader
+from heterps.errors import ModelError
 from heterps.launch.inline import train_inline
-from heterps.planning.inline import cpu_resource, inline_plan
+from heterps.model.build import build_model
+from heterps.model.trace import trace
+from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
 from heterps.planning.plan import Plan
 from heterps.profiling.catalogue import LOCAL
 from heterps.profiling.job import profile_job
@@ -39,25 +42,38 @@ def train(
     """Train `job` (or the job in that file) and write its run folder, by default `runs/<name>-<number>`."""
     if not isinstance(job, Job):
         job = load_job(job)
-    num_samples = open_dataset(job.data.train).num_rows * job.data.epochs  # bad data is found before a folder is made
-    plan = _plan(job, num_samples)
+    observer = observer or Observer()
     run = Run(Path(folder) if folder is not None else choose_folder(job, resume=resume))
     if resume:
         run.resume(job)
-    else:
-        run.create(job)
+    plan = _plan(job, _num_samples(job), observer)
+    if not resume:
+        run.create(job)  # only now: a job that cannot run leaves no folder behind
     run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
-    outcome = train_inline(job, run, resume=resume, observer=observer or Observer())
+    outcome = train_inline(job, run, resume=resume, observer=observer)
     summary = summarise(job, plan, outcome)
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, plan, summary, run.metrics()))
     return FinishedRun(run.folder, summary)
 
 
-def _plan(job: Job, num_samples: int) -> Plan:
+def _num_samples(job: Job) -> int:
+    """Samples of all epochs. What can be seen to be wrong with the data, the test set's too, is found here."""
+    if job.data.test is not None:
+        Reader(job.data.test, job.data.columns, batch_size=1)
+    return Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size).num_rows * job.data.epochs
+
+
+def _plan(job: Job, num_samples: int, observer: Observer) -> Plan:
     """What this machine is predicted to do with the job."""
     if job.profile is not None:
         profile = load_profile(job.profile)
     else:
+        model = build_model(job.model, job.data.columns, job.seed)
+        try:
+            trace(model)
+        except ModelError as error:
+            observer.warned(f"there is no prediction for this run, because its model cannot be profiled. {error}")
+            return unpredicted_plan(job.cluster, num_cores=job.num_threads)
         profile = profile_job(job, [f"{cpu_resource(job.cluster)}={LOCAL}"], budget_s=QUICK_PROFILE_S)
     return inline_plan(profile, job.cluster, num_cores=job.num_threads, samples=num_samples)

@@ -4,7 +4,8 @@
 
         seconds for a batch = sum of compute_s (1 - alpha + alpha / k)  +  (sum of server_s + input_s of layer 0) / k
 
-Nothing crosses a network, so no layer pays sync_s.
+Nothing crosses a network, so no layer pays sync_s. A model that cannot be traced into layers trains all the same, as
+one layer, by the plan that predicts nothing.
 """
 
 from __future__ import annotations
@@ -45,4 +46,17 @@ def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: 
         usd=hours * num_cores * cluster.resources[resource].usd_per_hour,
         bottleneck="this machine",
         evaluations=1,
+    )
+
+
+def unpredicted_plan(cluster: Cluster, *, num_cores: int) -> Plan:
+    """The plan of an inline run of which nothing is known ahead: throughput, hours and usd are 0, nothing evaluated."""
+    return Plan(
+        method="inline",
+        stages=(Stage(first=0, last=0, resource=cpu_resource(cluster), count=num_cores),),
+        servers=Servers(resource=cluster.server_resource, count=0),
+        throughput=0.0,
+        hours=0.0,
+        usd=0.0,
+        bottleneck="not predicted",
     )

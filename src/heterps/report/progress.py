@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from heterps.training.loop import Observer
@@ -69,10 +70,10 @@ class TrainingProgress(Observer):
             )
 
     def saved(self, path: str, seconds: float) -> None:
-        self._console.print(f"[dim]checkpoint {path} ({seconds:.1f} s)[/]")
+        self._console.print(f"[dim]checkpoint {escape(path)} ({seconds:.1f} s)[/]")
 
     def warned(self, message: str) -> None:
-        self._console.print(f"[bold yellow]warning:[/] {message}")
+        self._console.print(f"[bold yellow]warning:[/] {escape(message)}")
 
     def evaluating(self, samples: int) -> None:
         if self._task is not None:

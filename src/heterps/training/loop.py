@@ -14,9 +14,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
-from heterps.checkpoint import load_latest, save
+import torch
+
+from heterps.checkpoint import latest, load_latest, save
 from heterps.config import Job
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
@@ -66,12 +69,19 @@ class Outcome:
 
 
 def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Callable[[], str | None]) -> Outcome:
-    """Train `job` in the folder of `run` until the last epoch ends or `stop()` names a reason."""
+    """Train `job` in the folder of `run` until the last epoch ends or `stop()` names a reason.
+
+    Equal jobs take equal steps: torch's random state starts at the job's seed, and is left as it was.
+    """
     reader = Reader(
         job.data.train, job.data.columns, batch_size=job.data.batch_size, shuffle=job.data.shuffle, seed=job.seed
     )
     model = build_model(job.model, job.data.columns, job.seed)
-    with Trainer(model, job.optimizers, seed=job.seed, num_shards=job.num_threads) as trainer:
+    with (
+        torch.random.fork_rng(devices=[]),
+        Trainer(model, job.optimizers, seed=job.seed, num_shards=job.num_threads) as trainer,
+    ):
+        torch.default_generator.manual_seed(job.seed)
         loop = _Loop(job, run, trainer, reader, observer)
         if resume:
             loop.restore()
@@ -80,7 +90,11 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
         if stopped_by is None and loop.samples > loop.interval_started:
             loop.close_interval()  # a stopped run keeps its interval open, and closes it where it would have been
         loop.save(must_succeed=True)
-        test = None if stopped_by else _evaluate(job, trainer, observer)
+        test = None
+        if stopped_by is None and job.data.test is not None:
+            test = _evaluate(job, trainer, observer, stop)
+            if stopped_by := stop():
+                test = None  # of a part of the test set
         return Outcome(
             loop.samples, loop.seconds, loop.restarts, stopped_by, loop.train_metrics(), test,
             trainer.num_rows, trainer.table_bytes, asdict(reader.counts),
@@ -175,7 +189,12 @@ class _Loop:
         self.saved_samples, self.saved_s = self.samples, self.seconds
 
     def restore(self) -> None:
-        """Go on from the newest good checkpoint of the run."""
+        """Go on from the newest good checkpoint of the run; from the start where it was ended before its first."""
+        if latest(self.run.checkpoints) is None:
+            self.observer.warned(f"{self.run.folder} has no checkpoint yet, so its training starts from the beginning.")
+            self.restarts = 1
+            self.run.rewind_metrics(0)
+            return
         snapshot = load_latest(self.run.checkpoints)
         self.trainer.restore(snapshot)
         progress = snapshot.progress
@@ -187,7 +206,7 @@ class _Loop:
         self.interval_started = progress["interval_started"]
         self.interval_started_s = progress["interval_started_s"]
         self.whole = Metrics.from_state(progress["whole"])
-        self.run.rewind_metrics(self.samples)
+        self.run.rewind_metrics(self.interval_started)  # lines after it are of intervals that are open again
 
     def _prepare(self, item: tuple[Batch, Position]) -> tuple[Batch, Position]:
         return self.trainer.prepare(item[0]), item[1]
@@ -210,14 +229,14 @@ def metric_fields(metrics: Metrics) -> dict[str, float | None]:
     return {name: round(value, 6) if math.isfinite(value) else None for name, value in values.items()}
 
 
-def _evaluate(job: Job, trainer: Trainer, observer: Observer) -> Metrics | None:
-    if job.data.test is None:
-        return None
+def _evaluate(job: Job, trainer: Trainer, observer: Observer, stop: Callable[[], str | None]) -> Metrics:
+    """Metrics of the test set, or of its first batches once `stop` gives a reason."""
+    assert job.data.test is not None
     reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
     reader.batch_size = min(job.data.batch_size, reader.num_rows)
     observer.evaluating(reader.num_rows)
     with Prefetch(_batches(reader), job.data.prefetch, trainer.prepare) as batches:
-        return trainer.evaluate(batches)
+        return trainer.evaluate(takewhile(lambda _: stop() is None, batches))
 
 
 def _batches(reader: Reader) -> Iterator[Batch]:

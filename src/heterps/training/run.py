@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,12 @@ class Run:
 
     def create(self, job: Job) -> None:
         """Start a new run in an empty or missing folder."""
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            raise RunError(
-                f"{self.folder} is there already and not empty. Go on with that run by --resume, "
-                "or name another folder with --run."
-            )
         try:
+            if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+                raise RunError(
+                    f"{self.folder} is there already and not empty. Go on with that run by --resume, "
+                    "or name another folder with --run."
+                )
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _storage_error(error, self.folder) from error
@@ -59,7 +60,9 @@ class Run:
         """Go on in the folder of a run of the same job."""
         if not (self.folder / "job.yaml").exists():
             raise RunError(f"{self.folder} holds no run to resume (there is no job.yaml in it). Leave out --resume.")
-        differing = _differences(load_job(self.folder / "job.yaml").model_dump(), job.model_dump())
+        differing = _differences(
+            load_job(self.folder / "job.yaml").model_dump(mode="json"), job.model_dump(mode="json")
+        )
         fixed = [field for field in differing if not any(f"{field}.".startswith(f"{may}.") for may in MAY_CHANGE)]
         if fixed:
             raise RunError(
@@ -105,17 +108,15 @@ class Run:
 
 def choose_folder(job: Job, *, resume: bool, root: Path = Path("runs")) -> Path:
     """`runs/<job name>-<number>`: the next free number, or the last one to resume."""
-    numbers = [
-        int(path.name.rpartition("-")[2])
-        for path in root.glob(f"{job.name}-*")
-        if path.name.rpartition("-")[0] == job.name and path.name.rpartition("-")[2].isdigit()
-    ]
+    stem = re.sub(r"[^\w.-]+", "-", job.name)  # a name may have anything, a folder not
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    numbers = [int(match[1]) for name in names if (match := re.fullmatch(rf"{re.escape(stem)}-(\d+)", name))]
     if resume and not numbers:
         raise RunError(
             f"there is no run of {job.name!r} in {root}/ to resume. Leave out --resume, or name it with --run."
         )
     number = max(numbers, default=0) + (0 if resume else 1)
-    return root / f"{job.name}-{number}"
+    return root / f"{stem}-{number}"
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[str]:

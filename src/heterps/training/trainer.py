@@ -11,7 +11,8 @@ So pulling and pushing them is one message for a whole model, and in this proces
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from torch.nn import functional
 from heterps.checkpoint import Snapshot, TableRows
 from heterps.config import Optimizers
 from heterps.data.batch import Batch
-from heterps.errors import ModelError, NotFinite
+from heterps.errors import HeterpsError, ModelError, NotFinite
 from heterps.nn import SparseEmbedding, embeddings
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
@@ -37,8 +38,8 @@ DENSE = "dense"
 class Trainer:
     """Trains `model` in this process. The model's parameters move into a dense table, its embeddings onto sparse ones.
 
-    model       called as model(dense, slots), it returns logits [batch]; a method `loss(output, label)` replaces the
-                default, the mean binary cross entropy
+    model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `loss(output, label)`
+                replaces the default, the mean binary cross entropy
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     """
 
@@ -62,26 +63,27 @@ class Trainer:
 
     def prepare(self, batch: Batch) -> Batch:
         """Work out ahead of use what `step` will ask of the tables. Any thread may call it."""
-        for module in self._embeddings:
-            module.prepare(batch.slots)
+        with self._own_code(batch):
+            for module in self._embeddings:
+                module.prepare(batch.slots)
         return batch
 
     def step(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
         """One optimizer step on `batch`; its mean loss and logits, as they were before the step."""
-        label = torch.from_numpy(batch.label)
-        output = self._forward(batch)  # [1]
-        loss = self._loss(output, label)  # [2]
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self._own_code(batch):
+            output = self._forward(batch)  # [1]
+            loss = self._loss(output, torch.from_numpy(batch.label))  # [2]
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
+            loss.backward()  # type: ignore[no-untyped-call]
         pushes = [future for module in self._embeddings for future in module.push()]  # [3]
         pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
         for push in pushes:
             push.result()
         self._grads.zero_()
         self.clock += 1
-        return value, output.detach().numpy().reshape(-1)
+        return value, _logits(output)
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
         """Metrics of the model as it is; creates no rows."""
@@ -90,7 +92,9 @@ class Trainer:
         try:
             with torch.no_grad():
                 for batch in batches:
-                    metrics.update(self._forward(batch).numpy().reshape(-1), batch.label)
+                    with self._own_code(batch):
+                        output = self._forward(batch)
+                    metrics.update(_logits(output), batch.label)
         finally:
             self.model.train()
         return metrics
@@ -116,18 +120,24 @@ class Trainer:
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from `snapshot`, which the same model and optimizers made on any number of shards."""
+        """Go on from `snapshot`, which the same model and optimizers made on any number of shards.
+
+        The tables must be empty still, and torch's random state becomes that of the snapshot.
+        """
         arrays = dict(snapshot.dense)
-        self._dense.restore(arrays.pop("optimizer/state"), snapshot.clock)
-        torch.set_rng_state(torch.from_numpy(arrays.pop("random/torch")))
+        state, random = arrays.pop("optimizer/state"), arrays.pop("random/torch")
         weights = {name.removeprefix("model/"): torch.from_numpy(array) for name, array in arrays.items()}
+        if differing := set(self._specs) ^ set(snapshot.tables):
+            raise _another_model(f"only one of them has the tables {', '.join(sorted(differing))}")
         try:
             self.model.load_state_dict(weights)
-        except RuntimeError as error:
-            raise ModelError(f"the checkpoint is of another model: {error}") from error
-        for name, table in snapshot.tables.items():
-            rows = Rows(table.keys, table.values, table.state)
-            self.client.import_rows(name, rows, table.meta["num_pushes"])
+            self._dense.restore(state, snapshot.clock)
+            for name, table in snapshot.tables.items():
+                rows = Rows(table.keys, table.values, table.state)
+                self.client.import_rows(name, rows, table.meta["num_pushes"])
+        except (RuntimeError, ValueError) as error:
+            raise _another_model(str(error)) from error
+        torch.set_rng_state(torch.from_numpy(random))
         self.clock = snapshot.clock
 
     def close(self) -> None:
@@ -143,19 +153,37 @@ class Trainer:
 
     def _forward(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
-        if not isinstance(output, Tensor) or output.shape[:1] != (len(batch),):
+        if not isinstance(output, Tensor) or tuple(output.shape) not in ((len(batch),), (len(batch), 1)):
             found = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
             raise ModelError(
-                f"the model must return a logit for each of the {len(batch)} samples; it returned {found}."
+                f"the model must return one logit for each of the {len(batch)} samples; it returned {found}. "
+                f"Let its forward return shape [{len(batch)}] or [{len(batch)}, 1]."
             )
         return output
 
     def _loss(self, output: Tensor, label: Tensor) -> Tensor:
         own = getattr(self.model, "loss", None)
         if callable(own):
-            loss: Tensor = own(output, label)
+            loss = own(output, label)
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+                raise ModelError(f"the model's method `loss` must return one number as a tensor; it returned {found}.")
             return loss
-        return functional.binary_cross_entropy_with_logits(output.reshape(label.shape), label)
+        return functional.binary_cross_entropy_with_logits(output.reshape(label.shape).float(), label)
+
+    @contextmanager
+    def _own_code(self, batch: Batch) -> Iterator[None]:
+        """Say of an error in the model's own code that it is the model's, and when it happened."""
+        try:
+            yield
+        except HeterpsError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{type(self.model).__name__} failed on a batch of {len(batch)} samples after {self.clock} steps: "
+                f"{type(error).__name__}: {str(error).strip().rstrip('.')}. Check that it was made for the columns of "
+                "the data; --debug shows the line."
+            ) from error
 
     def _first_bad_parameter(self) -> str:
         for name, parameter in self.model.named_parameters():
@@ -182,6 +210,17 @@ def _flatten(model: nn.Module, optimizers: Optimizers) -> tuple[DenseTable, Tens
         parameter.grad = grads[view].view(parameter.shape)
         at = view.stop
     return table, grads
+
+
+def _another_model(why: str) -> ModelError:
+    return ModelError(
+        f"the checkpoint is of another model or optimizer: {why}. "
+        "Train with the model that made it, or start a new run."
+    )
+
+
+def _logits(output: Tensor) -> NDArray[np.float32]:
+    return output.detach().reshape(-1).float().numpy()
 
 
 def _to_numpy(tensor: Tensor) -> NDArray[Any]:

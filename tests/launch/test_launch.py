@@ -1,0 +1,174 @@
+"""`heterps.train`: a complete run folder, and nothing where a job cannot run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from torch import nn
+
+import heterps
+from heterps.config import Model, load_job
+from heterps.data.reader import Reader
+from heterps.errors import ConfigError, DataError, ModelError, RunError
+from heterps.planning.inline import inline_plan
+from heterps.planning.plan import load_plan
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.training.loop import Observer
+
+MODELS = """
+import torch
+from heterps.nn import SparseEmbedding
+
+class Mine(torch.nn.Module):
+    def __init__(self, schema, width=4):
+        super().__init__()
+        self.embedding = SparseEmbedding(schema.slots, width)
+        self.out = torch.nn.Linear(2 + 2 * width, 1)
+
+    def forward(self, dense, slots):
+        return self.out(torch.cat([dense, self.embedding(slots).flatten(1)], 1)).squeeze(1)
+
+class Branching(Mine):
+    def forward(self, dense, slots):
+        logits = super().forward(dense, slots)
+        return logits * 2 if logits.mean() > 100 else logits
+
+class Broken(Branching):
+    def forward(self, dense, slots):
+        return super().forward(dense[:, :1] if dense.sum() != 0 else dense, slots)
+"""
+
+
+class Warnings(Observer):
+    def __init__(self):
+        self.messages = []
+
+    def warned(self, message):
+        self.messages.append(message)
+
+
+@pytest.fixture
+def job(tiny_job, tmp_path, monkeypatch):
+    (tmp_path / "launch_models.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return load_job(tiny_job)
+
+
+def of_model(job, factory):
+    return job.model_copy(update={"model": Model(factory=f"launch_models:{factory}")})
+
+
+def of_data(job, **fields):
+    return job.model_copy(update={"data": job.data.model_copy(update=fields)})
+
+
+def test_a_job_leaves_a_complete_run_folder(job):
+    run = heterps.train(job)
+    assert run.folder.as_posix() == "runs/tiny-1"
+    assert {path.name for path in run.folder.iterdir()} == {
+        "job.yaml", "plan.json", "metrics.jsonl", "checkpoints", "summary.json", "report.html",
+    }  # fmt: skip
+    assert json.loads((run.folder / "summary.json").read_text()) == run.summary
+    assert load_job(run.folder / "job.yaml") == job
+    plan = load_plan(run.folder / "plan.json")
+    assert plan.stages[0].count == job.num_threads
+    assert run.summary["predicted_throughput"] == pytest.approx(plan.throughput, abs=0.1)
+
+
+def test_a_job_file_is_as_good_as_a_job_and_runs_are_numbered(job, tiny_job):
+    assert heterps.train(str(tiny_job)).folder.name == "tiny-1"
+    assert heterps.train(tiny_job).folder.name == "tiny-2"
+    assert heterps.train(job, resume=True).folder.name == "tiny-2"
+
+
+def test_a_model_by_import_path_trains(job):
+    assert heterps.train(of_model(job, "Mine")).summary["status"] == "completed"
+
+
+def test_a_model_that_cannot_be_traced_trains_without_a_prediction(job):
+    warnings = Warnings()
+    run = heterps.train(of_model(job, "Branching"), observer=warnings)
+    assert len(warnings.messages) == 1
+    assert "no prediction for this run, because its model cannot be profiled" in warnings.messages[0]
+    assert "launch_models.py:17" in warnings.messages[0]
+    assert run.summary["status"] == "completed"
+    assert (run.summary["predicted_throughput"], run.summary["predicted_usd"]) == (None, None)
+    assert run.summary["measured_usd"] > 0
+    assert load_plan(run.folder / "plan.json").evaluations == 0
+
+
+def test_a_model_that_can_neither_be_traced_nor_run_is_an_error_of_the_model(job):
+    with pytest.raises(ModelError, match="Broken failed on a batch of 16 samples after 0 steps: RuntimeError"):
+        heterps.train(of_model(job, "Broken"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda job: of_data(job, train="none.parquet"), DataError),
+        (lambda job: of_data(job, test="none.parquet"), DataError),
+        (lambda job: of_data(job, batch_size=201), DataError),
+        (lambda job: job.model_copy(update={"profile": "none.json"}), ConfigError),
+        (lambda job: of_model(job, "Nothing"), ModelError),
+    ],
+)
+def test_a_job_that_cannot_run_leaves_no_folder(job, tmp_path, change, error):
+    with pytest.raises(error):
+        heterps.train(change(job))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_resuming_another_job_is_refused_before_anything_is_measured(job, monkeypatch):
+    folder = heterps.train(job).folder
+    monkeypatch.setattr("heterps.launch.profile_job", lambda *args, **options: pytest.fail("profiled"))
+    with pytest.raises(RunError, match=r"data.batch_size differ"):
+        heterps.train(of_data(job, batch_size=8), folder, resume=True)
+
+
+def test_a_given_profile_is_what_the_run_is_predicted_from(job, tmp_path):
+    cost = Cost(compute_s=0.003, sync_s=9.0, input_s=0.002, alpha=0.5, beta=1.0)
+    layers = tuple(LayerProfile(name=name, server_s=0.001, costs={"cpu": cost}) for name in ("one", "two"))
+    profile = Profile(model="m", batch_size=16, layers=layers)
+    profile.write(tmp_path / "profile.json")
+    run = heterps.train(job.model_copy(update={"profile": "profile.json"}))
+    # two layers of compute and servers, reading once, no network: 2 * 3 + 2 * 1 + 2 ms for 16 samples
+    assert run.summary["predicted_throughput"] == pytest.approx(1600)
+    assert run.summary["predicted_usd"] == pytest.approx(200 / 1600 / 3600 * 0.04)
+    two_cores = inline_plan(profile, job.cluster, num_cores=2, samples=1600 * 3600)
+    assert two_cores.throughput == pytest.approx(16 / (0.0045 + 0.002))
+    assert two_cores.usd == pytest.approx(two_cores.hours * 2 * 0.04)
+
+
+def test_a_profile_without_the_cpu_is_refused(job, tmp_path):
+    cost = Cost(compute_s=0.003, sync_s=0.0, input_s=0.0, alpha=1.0, beta=1.0)
+    Profile(model="m", batch_size=16, layers=(LayerProfile(name="one", costs={"v100": cost}),)).write("profile.json")
+    with pytest.raises(ConfigError, match="no cost for every layer on 'cpu'"):
+        heterps.train(job.model_copy(update={"profile": "profile.json"}))
+
+
+def test_a_cluster_without_a_cpu_cannot_price_an_inline_run(job):
+    gpus = heterps.Cluster.model_validate(
+        {"resources": {"v100": {"device": "cuda", "usd_per_hour": 2.0, "limit": 1}}, "server_resource": "v100"}
+    )
+    with pytest.raises(ConfigError, match=r"the cluster has no resource with device: cpu. Add one"):
+        heterps.train(job.model_copy(update={"cluster": gpus}))
+
+
+def test_the_trainer_serves_a_loop_of_ones_own(job):
+    schema = job.data.columns
+
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = heterps.nn.SparseEmbedding(schema.slots, 1)
+
+        def forward(self, dense, slots):
+            return self.embedding(slots).sum(dim=(1, 2))
+
+    reader = Reader("train.parquet", schema, batch_size=16)
+    with heterps.Trainer(Sum()) as trainer:
+        losses = [trainer.step(batch)[0] for _ in range(4) for batch, _ in reader.read()]
+        metrics = trainer.evaluate(batch for batch, _ in Reader("test.parquet", schema, batch_size=60).read())
+    assert losses[-1] < losses[0]
+    assert metrics.auc > 0.8, "the label is a function of one slot"
