@@ -118,7 +118,7 @@ def test_commands_exist_with_their_options(page: str, line: str) -> None:
     while words and hasattr(command, "commands"):
         assert words[0] in command.commands, f"{page}: there is no `heterps {words[0]}`"
         command = command.commands[words.pop(0)]
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = {"--help"} | {option for parameter in command.params for option in parameter.opts}
     for word in words:
         if word.startswith("--"):
             assert word in known, f"{page}: `{line}`: there is no {word}"
