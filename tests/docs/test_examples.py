@@ -115,7 +115,7 @@ def is_placeholder(word: str) -> bool:
 def test_commands_exist_with_their_options(page: str, line: str) -> None:
     words = [word for word in shlex.split(line, comments=True)[1:] if not is_placeholder(word) and word != "--debug"]
     command: Any = typer.main.get_command(app)
-    while words and hasattr(command, "commands"):
+    while words and hasattr(command, "commands") and not words[0].startswith("--"):
         assert words[0] in command.commands, f"{page}: there is no `heterps {words[0]}`"
         command = command.commands[words.pop(0)]
     known = {"--help"} | {option for parameter in command.params for option in parameter.opts}
