@@ -52,8 +52,10 @@ def test_a_job_needs_its_training_data_and_nothing_else() -> None:
         (DATA + "launcher: mars", "job.yaml:2: launcher: must be 'inline' (got 'mars')."),
         (DATA + "model: ctr_dnn", "job.yaml:2: model: must be a mapping of fields to values (got 'ctr_dnn')."),
         (DATA + "checkpoint: {keep: 1}", "job.yaml:2: checkpoint.keep: must be at least 2 (got 1)."),
-        (DATA + "plan: {throughput: 0}", "job.yaml:2: plan.throughput: must be greater than 0 (got 0)."),
-        (DATA + "plan: {throughput: .inf}", "job.yaml:2: plan.throughput: must be a finite number (got Infinity)."),
+        (
+            DATA + "checkpoint: {every_minutes: .inf}",
+            "job.yaml:2: checkpoint.every_minutes: must be a finite number (got Infinity).",
+        ),
         ("data: {train: 3}", "job.yaml:1: data.train: must be text or a list (got 3)."),
         ("data: {train: []}", "job.yaml:1: data.train: must not be empty (got [])."),
         ("data: {train: ''}", "job.yaml:1: data.train: must not be empty (got '')."),

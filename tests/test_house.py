@@ -35,7 +35,7 @@ COMMANDS = commands(typer.main.get_command(app))
 def test_the_help_of_every_command_says_what_it_does_and_shows_an_example(name: str) -> None:
     command = COMMANDS[name]
     assert command.help
-    assert re.search(rf"Examples?: {name}", command.epilog or command.help), (
+    assert re.search(rf"Examples?:\s+{name}", command.epilog or command.help), (
         f"{name} --help has no example that starts with its name"
     )
     for parameter in command.params:

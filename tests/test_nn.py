@@ -45,12 +45,12 @@ def as_ids(slots: Slots) -> torch.Tensor:
     return torch.from_numpy(slots.keys.view(np.int64))
 
 
-def twin(module: SparseEmbedding) -> nn.Embedding:
-    """A torch embedding with the rows of all keys, whatever table of the module they are on."""
+def twin(module: SparseEmbedding, slot: int = 0) -> nn.Embedding:
+    """A torch embedding with the rows that all keys have in the table of that slot."""
     every = Slots(NAMES, np.repeat(np.arange(NUM_KEYS, dtype=np.uint64), 3))
     training = module.training
     with torch.no_grad():
-        rows = module.eval()(every)[:, 0]
+        rows = module.eval()(every)[:, slot]
     module.train(training)
     return nn.Embedding.from_pretrained(rows.clone(), freeze=False)
 
@@ -94,7 +94,7 @@ def test_output_and_step_equal_torch_s(pooling, batch, num_shards):
 def test_a_table_a_slot_equals_an_embedding_a_slot(batch):
     module = make("mean", "per_slot")
     assert [spec.name for spec in module.table_specs("rows", SGD())] == ["rows.a", "rows.b", "rows.c"]
-    twins = [twin(module) for _ in NAMES]
+    twins = [twin(module, slot) for slot in range(len(NAMES))]
     optimizer = torch.optim.SGD([embedding.weight for embedding in twins], lr=0.1)
     for seed in range(3):
         slots = batch(seed=seed)

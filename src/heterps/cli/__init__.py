@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from heterps.cli import config, data, plan, profile, train
+from heterps.cli import config, data, plan, profile, report, train
 from heterps.errors import HeterpsError
 
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer typers
@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (data, profile, plan, train, config):
+for command in (data, profile, plan, train, report, config):
     command.register(app)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,6 +71,12 @@ class DatasetInfo(Value):
 
 def load_info(folder: str | Path) -> DatasetInfo:
     return read_model(Path(folder) / INFO_NAME, DatasetInfo, what="description of a synthetic data set")
+
+
+def info_beside(source: str | Sequence[str]) -> DatasetInfo | None:
+    """What is known of the synthetic data set that `source`, its train or test folder, is part of; None for others."""
+    folder = Path(source).parent if isinstance(source, str) else None
+    return load_info(folder) if folder is not None and (folder / INFO_NAME).is_file() else None
 
 
 def generate(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heterps.config import Cluster
-from heterps.errors import PlanInfeasible
+from heterps.errors import HeterpsError
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 QUICK_S = 2.0
 """How long the exact optimum is looked for where another method was asked for, to show the gap."""
 PROVEN = 1e-9
-"""Relative. A plan whose bound is this close is optimal."""
+"""Relative. A plan this close to the optimum is optimal."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,18 @@ def plan(
     method: str = "exact",
     seed: int = 0,
     evaluations: int | None = None,
-    seconds: float | None = None,
+    seconds: float | None = 60.0,
 ) -> Plan:
     """The cheapest plan that `method` finds for `samples` x `epochs` samples at no less than `throughput` samples/s.
 
-    Stops after `evaluations` bills or `seconds`, if given, with the best plan so far. `optimal_usd` and `gap` are filled
-    where the optimum could be proven quickly. Raises PlanInfeasible, which says what would relax it, and ConfigError.
+    Stops after `evaluations` bills or `seconds`, unless None, with the best plan so far. `optimal_usd` and `gap` are
+    filled where the optimum could be proven quickly. Raises PlanInfeasible, which says what would relax it, and
+    ConfigError.
     """
     from heterps.planning.cost import Problem
-    from heterps.planning.explain import explain_infeasible
-    from heterps.planning.schedulers.base import Budget
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
-    found = _search(problem, method, seed, Budget(evaluations, seconds))
-    if found.schedule is None:
-        raise explain_infeasible(problem, method)
-    return _to_plan(problem, method, found, _optimal_usd(problem, found))
+    return _plan(problem, method, seed, evaluations, seconds)
 
 
 def compare(
@@ -77,19 +73,62 @@ def compare(
     epochs: float = 1,
     method: str = "exact",
     seed: int = 0,
+    evaluations: int | None = None,
+    seconds: float | None = 60.0,
 ) -> Comparison:
-    """`plan` by `method`, and one option a method. A method that cannot serve here says why in its option."""
-    from heterps.errors import HeterpsError
+    """`plan` by `method`, and an option for every method. One that has no plan says why in its option."""
     from heterps.planning.cost import Problem
     from heterps.planning.schedulers import METHODS
 
-    chosen = plan(
-        profile, cluster, throughput=throughput, samples=samples, epochs=epochs, method=method, seed=seed
+    problem = Problem(profile, cluster, throughput, samples, epochs)
+    chosen = _plan(problem, method, seed, evaluations, seconds)
+    options = (
+        Option(name, chosen) if name == method else _option(problem, name, seed, chosen.optimal_usd) for name in METHODS
     )
-    options = []
-    for name in METHODS:
-        try:
-            other = chosen if name == method else _option(problem, name, seed, chosen.optimal_usd)
-        except HeterpsError as error:
-            options.append(Option(name, None, str(error)))
     return Comparison(chosen, tuple(options))
+
+
+def _plan(problem: Problem, method: str, seed: int, evaluations: int | None, seconds: float | None) -> Plan:
+    from heterps.planning.explain import explain_infeasible
+    from heterps.planning.schedulers import make_scheduler
+    from heterps.planning.schedulers.base import Budget, search
+
+    found = search(problem, make_scheduler(method, problem, seed), Budget(evaluations, seconds))
+    if found.schedule is None:
+        raise explain_infeasible(problem, method)
+    if found.proven:
+        return _finish(problem, method, found, found.usd)
+    optimum = search(problem, make_scheduler("exact", problem, seed), Budget(seconds=QUICK_S))
+    return _finish(problem, method, found, optimum.usd if optimum.proven else None)
+
+
+def _option(problem: Problem, method: str, seed: int, optimal_usd: float | None) -> Option:
+    from heterps.planning.schedulers import make_scheduler
+    from heterps.planning.schedulers.base import Budget, search
+
+    try:
+        found = search(problem, make_scheduler(method, problem, seed), Budget(seconds=QUICK_S))
+    except HeterpsError as error:
+        return Option(method, None, str(error))
+    if not found.finished:
+        return Option(method, None, f"not done within {QUICK_S:g} s; --method {method} gives it more")
+    if found.schedule is None:
+        return Option(method, None, "no plan of this method meets the throughput within the limits")
+    return Option(method, _finish(problem, method, found, optimal_usd))
+
+
+def _finish(problem: Problem, method: str, found: Search, optimal_usd: float | None) -> Plan:
+    from heterps.planning.provision import to_plan
+
+    assert found.schedule is not None
+    assert found.counts is not None
+    made = to_plan(problem, found.schedule, found.counts, method)
+    gap = None
+    if optimal_usd is not None:
+        if made.usd <= optimal_usd * (1 + PROVEN):
+            optimal_usd, gap = made.usd, 0.0
+        elif optimal_usd > 0:
+            gap = made.usd / optimal_usd - 1
+    return made.model_copy(
+        update={"search_s": found.seconds, "evaluations": found.evaluations, "optimal_usd": optimal_usd, "gap": gap}
+    )

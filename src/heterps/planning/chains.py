@@ -18,14 +18,17 @@ import numpy as np
 from heterps.planning import kernels
 from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
 
-MULTIPLIER_ROUNDS = 24
-MOST_LABELS = 1 << 18
+MOST_LABELS = 1 << 16
+PATIENCE, LEAST_STEP = 4, 0.05
 SLACK, FAR = 1.01, 1.25
-"""How far above the cutoff a chain must weigh to be given up, so that a bound earns a step in tau; and is looked for."""
+"""How far above the cutoff a chain must weigh to be given up (each bound then earns a step in tau), and is sought."""
 
 
 class Undecided(Exception):
-    """The search needs more labels than it may make."""
+    """The search needs more labels than it may make. `schedule` keeps the limits, if one that does was seen."""
+
+    def __init__(self, schedule: Schedules | None) -> None:
+        self.schedule = schedule
 
 
 @dataclass(frozen=True)
@@ -69,31 +72,34 @@ class Chains:
     def bound(self, lo: float, hi: float, cutoff: float) -> float:
         """No plan with a tau in [lo, hi] weighs less than this, which is never more than the cutoff."""
         free, servers = self._servers(lo, hi)
-        return self._lightest(lo, hi, free, self.multipliers, cutoff - servers) + servers if free is not None else cutoff
+        return (
+            self._lightest(lo, hi, free, self.multipliers, cutoff - servers) + servers if free is not None else cutoff
+        )
 
-    def unlimited(self, tau: float) -> Schedules | None:
-        """The cheapest schedule that is done in tau if limits held for each station alone, not for their sum."""
+    def unlimited(self, tau: float, scarcity: float) -> Schedules | None:
+        """The cheapest schedule that is done in tau if limits held for each station alone, not for their sum.
+
+        Above 0, `scarcity` adds to the prices what makes rare resources dear, so that the sums are kept more often.
+        """
         free, _ = self._servers(tau, tau)
-        if free is None or self._lightest(tau, tau, free, np.zeros(len(free)), np.inf) == np.inf:
+        dear = scarcity * float(self.prices @ self.limits) / self.limits / len(self.limits)
+        if free is None or self._lightest(tau, tau, free, dear, np.inf) == np.inf:
             return None
         return self._read(tau, free)[0]
 
     def least(self, tau: float, cutoff: float) -> Chain:
-        """The cheapest schedule that is done in tau, unless it weighs clearly more than the cutoff. Raises Undecided."""
+        """The cheapest schedule that is done in tau, unless clearly heavier than the cutoff. Raises Undecided."""
         free, servers = self._servers(tau, tau)  # [1]
         if free is None:
             return Chain(np.inf)
         goal = cutoff * SLACK
-        best, multipliers, step = -np.inf, self.multipliers, 1.0
+        ascent = Ascent(self.multipliers)
         feasible = Chain(goal)
-        for _ in range(MULTIPLIER_ROUNDS):
-            weight = self._lightest(tau, tau, free, multipliers, cutoff * FAR - servers) + servers  # [2]
-            if weight > best:
-                best, self.multipliers = weight, multipliers
-            else:
-                step /= 2
-            if best >= feasible.weight * (1 - ROUNDING):  # [3]
-                return feasible if feasible.schedule is not None else Chain(best)
+        while ascent.step > LEAST_STEP:
+            self.multipliers = ascent.at
+            weight = self._lightest(tau, tau, free, ascent.at, cutoff * FAR - servers) + servers  # [2]
+            if weight >= feasible.weight * (1 - ROUNDING):  # [3]
+                return feasible if feasible.schedule is not None else Chain(weight)
             schedule, units = self._read(tau, free)
             over = units - free
             self._tracked |= over > 0
@@ -101,10 +107,10 @@ class Chains:
                 paid = tau * float(self.prices @ units) + servers
                 if paid < feasible.weight:
                     feasible = Chain(paid, schedule)
-                if not (multipliers * over).any():
-                    return Chain(paid, schedule)
-            target = min(feasible.weight, best * 1.05 if best > 0 else goal)  # [4]
-            multipliers = np.maximum(multipliers + step * (target - weight) / tau / float(over @ over) * over, 0.0)
+                if not (ascent.at * over).any():
+                    return feasible
+            ascent.move(weight / tau, over, feasible.weight / tau)  # [4]
+        self.multipliers = ascent.best_at
         return self._by_labels(tau, feasible, free, servers)  # [5]
 
     def _servers(self, lo: float, hi: float) -> tuple[Ints | None, float]:
@@ -140,6 +146,8 @@ class Chains:
         while True:
             tracked = np.flatnonzero(self._tracked | (self.multipliers > 0))
             labels = self._make_labels(tau, room, free, tracked)
+            if labels is None:
+                raise Undecided(known.schedule)
             label = labels.lightest()
             if label < 0 or labels.weight[label] + servers >= known.weight:
                 return known
@@ -148,7 +156,7 @@ class Chains:
                 return Chain(float(labels.weight[label]) + servers, labels.schedule(label))
             self._tracked |= over
 
-    def _make_labels(self, tau: float, cutoff: float, free: Ints, tracked: Ints) -> Labels:
+    def _make_labels(self, tau: float, cutoff: float, free: Ints, tracked: Ints) -> Labels | None:
         num_resources, num_layers = self.terms.shape[:2]
         while True:
             labels = Labels(self._capacity, num_layers, num_resources)
@@ -158,8 +166,34 @@ class Chains:
             ):  # fmt: skip
                 return labels
             if self._capacity >= MOST_LABELS:
-                raise Undecided
+                return None
             self._capacity *= 4
+
+
+class Ascent:
+    """Climbs to the multipliers with the highest bound, by Polyak's steps along the units over and under the limits.
+
+    The step is halved, back at the best, when several moves in a row do not close a hundredth of the gap to a ceiling.
+    """
+
+    def __init__(self, start: Floats) -> None:
+        self.at = self.best_at = start
+        self.best = -np.inf
+        self.step = 1.0
+        self._best_over = np.zeros(0, np.int64)
+        self._patience = PATIENCE
+
+    def move(self, bound: float, over: Ints, ceiling: float) -> None:
+        """Goes on from `at`, which gave this bound; the best bound is below the ceiling."""
+        self._patience = PATIENCE if bound - self.best > 0.01 * (ceiling - bound) else self._patience - 1
+        if bound > self.best:
+            self.best, self.best_at, self._best_over = bound, self.at, over
+        if self._patience == 0:
+            self.step /= 2
+            self._patience = PATIENCE
+            self.at, bound, over = self.best_at, self.best, self._best_over
+        target = min(ceiling, self.best * 1.05) if self.best > 0 else ceiling
+        self.at = np.maximum(self.at + self.step * (target - bound) / float(over @ over) * over, 0.0)
 
 
 class Labels:

@@ -6,7 +6,7 @@ ODT = sync_s + input_s. A station is a stage, or the servers. With k units it is
     ET(k) = max(CT(k), DT(k))      CT(k) = A + P/k  (compute)      DT(k) = D + Q/k  (communication, overlapped)
 
     P = sum alpha*compute_s                A = sum (1-alpha)*compute_s                    over the stage's layers
-    Q = sum beta*sync_s + beta*input_s     D = sum (1-beta)*sync_s + (1-beta)*input_s     input_s: of the first layer only
+    Q = sum beta*sync_s + beta*input_s     D = sum (1-beta)*sync_s + (1-beta)*input_s     input_s: its first layer only
 
     servers:  P = V = sum server_s,  A = Q = D = 0;  none at all when V = 0
 
@@ -93,7 +93,7 @@ class Problem:
                 raise ConfigError(f"{name} must be a number above 0 (got {value}).")
         usable = tuple(name for name, resource in self.cluster.resources.items() if resource.limit > 0)
         object.__setattr__(self, "resources", usable)
-        _check_fit(self.profile, self.cluster, usable)
+        _check_fit(self.profile, usable)
 
     @property
     def num_layers(self) -> int:
@@ -171,7 +171,8 @@ def runs(schedule: Sequence[int]) -> list[tuple[int, int, int]]:
     """(first, last, resource) of each maximal run of layers on one resource."""
     borders = [i for i in range(len(schedule)) if i == 0 or schedule[i] != schedule[i - 1]]
     return [
-        (first, after - 1, int(schedule[first])) for first, after in zip(borders, [*borders[1:], len(schedule)], strict=True)
+        (first, after - 1, int(schedule[first]))
+        for first, after in zip(borders, [*borders[1:], len(schedule)], strict=True)
     ]
 
 
@@ -198,12 +199,13 @@ def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:
     return Bill(throughput, hours, hours * rate, bottleneck)
 
 
-def _check_fit(profile: Profile, cluster: Cluster, usable: Sequence[str]) -> None:
+def _check_fit(profile: Profile, usable: Sequence[str]) -> None:
     missing = [name for name in usable if name not in profile.resources]
     if missing:
         raise ConfigError(
-            f"the cluster has resource {', '.join(map(repr, missing))}, but the profile of {profile.model!r} has costs for "
-            f"{', '.join(map(repr, profile.resources))} only. Profile the model for it, or set its limit to 0 in the cluster."
+            f"the cluster has resource {', '.join(map(repr, missing))}, but the profile of {profile.model!r} has costs "
+            f"for {', '.join(map(repr, profile.resources))} only. Profile the model for it, or set its limit to 0 "
+            "in the cluster."
         )
     for layer in profile.layers:
         if not any(name in layer.costs for name in usable):
@@ -214,8 +216,8 @@ def _check_fit(profile: Profile, cluster: Cluster, usable: Sequence[str]) -> Non
     instant = [any(_is_free(layer.costs[name]) for name in usable if name in layer.costs) for layer in profile.layers]
     if all(instant) and not any(layer.server_s > 0 for layer in profile.layers):
         raise ConfigError(
-            f"the profile of {profile.model!r} says that no layer takes any time (compute_s, sync_s and server_s are all 0), "
-            "so no throughput or cost follows from it. Profile the model again."
+            f"the profile of {profile.model!r} says that no layer takes any time (compute_s, sync_s and server_s are "
+            "all 0), so no throughput or cost follows from it. Profile the model again."
         )
 
 

@@ -8,6 +8,7 @@ made in the very floats that ET(k) is computed in, so the tau of a station with 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numba
@@ -53,12 +54,12 @@ def least_count(p: float, a: float, q: float, d: float, tau: float, limit: int) 
 #
 # For one schedule, the counts with the least tau * rate (the bill in USD but for a constant):
 #
-#     rate |___                      1. start at tau_max with the least counts
-#          |   |____                 2. these counts are done in tau' = max ET <= tau: cost tau' * rate
-#          |        |______          3. any faster plan has at least this rate, so it is cheaper than the best only below
-#          |               |____        best / rate: go on just below min(tau', best / rate), only counts too slow there grow
-#          +-----------------------  4. stop where a limit is hit (smaller tau needs more still), or where the real-valued
-#            tau ->  slower             cost, a convex lower bound, is above the best and rises towards smaller tau
+#     rate |___                   1. start at tau_max with the least counts
+#          |   |____              2. these counts are done in tau' = max ET <= tau: cost tau' * rate
+#          |        |______       3. a faster plan has at least this rate, so it is cheaper than the best only below
+#          |               |____     best / rate: go on just below min(tau', best / rate); counts too slow there grow
+#          +--------------------  4. stop where a limit is hit (a smaller tau needs more), or where the real-valued
+#            tau ->  slower          cost, a convex lower bound, is above the best and rises towards smaller tau
 
 
 @compiled
@@ -184,9 +185,7 @@ def provision_all(
     used = np.empty(prices.shape[0], np.int64)
     for n in range(schedules.shape[0]):
         num = find_stations(terms, server, server_s, schedules[n], stations, resource)
-        cost[n], slowest_s[n] = cheapest_tau(
-            stations, resource, num, prices, limits, tau_max, counts[n], used, busy
-        )
+        cost[n], slowest_s[n] = cheapest_tau(stations, resource, num, prices, limits, tau_max, counts[n], used, busy)
         for i in range(num):
             p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
             found = cost[n] < np.inf
@@ -204,8 +203,8 @@ def provision_all(
 # lo == hi == tau it is exactly price * k * tau. The lightest chain of stages, neighbours on different resources,
 #
 #     layer     0    1    2    3    4    5
-#     cpu      [======stage=====]                     to_go[j, t]: least weight of layers j.. when a stage on t starts at j
-#     v100                      [====stage=====]      others[j, t]: least to_go[j, s] of s != t, what may follow a stage on t
+#     cpu      [======stage=====]                   to_go[j, t]: least weight of layers j.. if a stage on t starts at j
+#     v100                      [====stage=====]    others[j, t]: least to_go[j, s] of s != t: may follow a stage on t
 #
 # then bounds the cost of every schedule on the interval from below, and with lo == hi gives the best one if no limit on
 # the sum of units binds.
@@ -230,8 +229,9 @@ def lightest_chain(
     last: Ints,
     follow: Ints,
 ) -> float:
-    """The weight of the lightest chain; fills to_go and others [N+1, T], and for each (j, t) the last layer of the stage
-    and in `follow` the resource behind others. May stop at a weight above the cutoff, but never returns more than it.
+    """The weight of the lightest chain, or the cutoff if that is less: chains heavier than it may be left out.
+
+    Fills to_go and others [N+1, T]; for each (j, t) the last layer of the stage, and in `follow` whose to_go others is.
     """
     num_resources, num_layers = terms.shape[0], terms.shape[1]
     to_go[num_layers] = 0.0
@@ -268,7 +268,7 @@ def lightest_chain(
                 if s != t and to_go[first, s] < others[first, t]:
                     others[first, t] = to_go[first, s]
                     follow[first, t] = s
-    return min(to_go[0].min(), cutoff)
+    return float(min(to_go[0].min(), cutoff))
 
 
 @compiled
@@ -392,3 +392,24 @@ def extend_labels(
                                     new += 1
                         label = after[label]
     return True
+
+
+@functools.cache
+def compile_all() -> None:
+    """Compiles every kernel, or loads it from numba's cache, so that no search is charged for it."""
+    terms, prices, limits = np.ones((1, 1, 6)), np.ones(1), np.full(1, 4)
+    to_go, others, last, follow = (
+        np.zeros((2, 1)),
+        np.zeros((2, 1)),
+        np.zeros((2, 1), np.int64),
+        np.zeros((2, 1), np.int64),
+    )
+    counts, links = np.zeros((1, 2), np.int64), np.zeros((4, 3), np.int64)
+    schedules = np.zeros((1, 1), np.int16)
+    provision_all(terms, prices, limits, 0, 1.0, 9.0, schedules, np.empty(1), np.empty(1), counts)
+    lightest_chain(terms, prices, limits, 9.0, 9.0, 99.0, to_go, others, last, follow)
+    read_chain(terms, limits, 9.0, to_go, last, follow, schedules[0], counts[0, :1])
+    extend_labels(
+        terms, prices, np.zeros(1), limits, np.zeros(1, np.int64), 9.0, 99.0, others,
+        np.zeros((4, 1), np.int64), np.zeros(4), links, np.zeros(4, np.int64), np.zeros((2, 2), np.int64),
+    )  # fmt: skip

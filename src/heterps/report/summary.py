@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heterps.config import Job
+from heterps.data.generate import info_beside
 from heterps.planning.plan import Plan
 from heterps.training.loop import Outcome, metric_fields
 
@@ -12,9 +13,7 @@ from heterps.training.loop import Outcome, metric_fields
 def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
     """The fields of summary.json. Metrics are of the test set; without one, of the training stream."""
     tested = outcome.test is not None
-    predicted = plan.throughput > 0  # a model that could not be profiled has no prediction
     throughput = outcome.samples / outcome.seconds if outcome.seconds else 0.0
-    usd_per_hour = sum(stage.count * job.cluster.resources[stage.resource].usd_per_hour for stage in plan.stages)
     return {
         "name": job.name,
         "status": f"stopped by {outcome.stopped_by}" if outcome.stopped_by else "completed",
@@ -24,13 +23,22 @@ def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "metrics_of": "test" if tested else "train",
         **metric_fields(outcome.test or outcome.train),
         "train": metric_fields(outcome.train),
-        "predicted_throughput": round(plan.throughput, 1) if predicted else None,
+        "teacher_auc": _teacher_auc(job, tested),
+        "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
         "measured_throughput": round(throughput, 1),
-        "predicted_usd": plan.usd if predicted else None,
-        "measured_usd": usd_per_hour * outcome.seconds / 3600,
+        "predicted_usd": plan.usd if plan.is_predicted else None,
+        "measured_usd": plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
         "staleness": 0,
         "restarts": outcome.restarts,
         "rows": outcome.num_rows,
         "table_bytes": outcome.table_bytes,
         "data": outcome.counts,
     }
+
+
+def _teacher_auc(job: Job, tested: bool) -> float | None:
+    """What no model can beat on this data, where it is synthetic and so is known."""
+    source = job.data.test if tested else job.data.train
+    info = info_beside(source) if source is not None else None
+    split = info and (info.test if tested else info.train)
+    return round(split.teacher_auc, 6) if split else None

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ MAY_CHANGE = {
     "data.prefetch",
 }
 """Fields of a job that may differ when a run is resumed: they decide where, how long and how often, not what."""
+
+ALWAYS_MEASURED = {"samples", "seconds", "rows", "table_bytes"}
+"""Fields that no line of metrics.jsonl is without, and that are never null."""
 
 
 class Run:
@@ -74,7 +78,8 @@ class Run:
             draft.write_text(text, encoding="utf-8")
             os.replace(draft, path)
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):  # a read-only file system refuses this too
+                draft.unlink()
             raise _storage_error(error, path) from error
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
@@ -89,15 +94,11 @@ class Run:
             raise _storage_error(error, path) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines so far. What follows the last line break is what a full disk or a crash left of a line."""
+        """The lines of metrics.jsonl; a last one that a crash cut off before its end is left out."""
         path = self.folder / "metrics.jsonl"
-        try:
-            whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-            return [json.loads(line) for line in whole.splitlines()]
-        except FileNotFoundError:
-            return []
-        except ValueError as error:
-            raise RunError(f"{path} is damaged: {error}. Mend or remove it, then go on with --resume.") from error
+        text = path.read_bytes() if path.exists() else b""
+        whole_lines = text.split(b"\n")[:-1]
+        return [_metrics_line(line, f"{path}:{number}") for number, line in enumerate(whole_lines, 1)]
 
     def rewind_metrics(self, samples: int) -> None:
         """Drop the lines that a run resumed at `samples` will write again."""
@@ -124,6 +125,17 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
         return [] if old == new else [path]
     names = dict.fromkeys([*old, *new])
     return [d for name in names for d in _differences(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))]
+
+
+def _metrics_line(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        line = None
+    if not isinstance(line, dict) or not line.keys() >= ALWAYS_MEASURED or not isinstance(line["samples"], int):
+        shown = text[:60].decode(errors="replace")
+        raise RunError(f"{where}: this line is damaged: {shown!r}. Delete it, or restore the file.")
+    return line
 
 
 def _storage_error(error: OSError, path: Path) -> StorageError:

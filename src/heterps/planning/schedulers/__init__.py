@@ -1,4 +1,4 @@
-"""Schedulers by the name of their method. A new one is a class with `propose`, `feedback` and `bound_usd`, and a line here."""
+"""Schedulers by the name of their method. A new one is a class that keeps base.Scheduler's contract, and a line."""
 
 from __future__ import annotations
 

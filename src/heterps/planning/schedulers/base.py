@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from heterps.planning import kernels
 from heterps.planning.cost import Ints, Problem, Schedules
 from heterps.planning.provision import Bills, provision
 
@@ -71,19 +72,28 @@ class Search:
     bound_usd: float
     evaluations: int
     seconds: float
+    finished: bool  # by itself, not by its budget
     trace: tuple[TracePoint, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan is cheaper."""
+        return self.schedule is not None and self.bound_usd >= self.usd * (1 - 1e-9)
 
 
 def search(
     problem: Problem, scheduler: Scheduler, budget: Budget, clock: Callable[[], float] = time.perf_counter
 ) -> Search:
+    kernels.compile_all()
     start = clock()
     best, schedule, counts = np.inf, None, None
     evaluations = 0
+    finished = False
     trace: list[TracePoint] = []
     while not budget.spent(evaluations, clock() - start):
         schedules = scheduler.propose()
         if schedules is None:
+            finished = True
             break
         if len(schedules) == 0:
             continue
@@ -93,8 +103,12 @@ def search(
         evaluations += len(schedules)
         cheapest = int(np.argmin(bills.usd))
         if bills.usd[cheapest] < best:
-            best, schedule, counts = float(bills.usd[cheapest]), schedules[cheapest].copy(), bills.counts[cheapest].copy()
+            best, schedule, counts = (
+                float(bills.usd[cheapest]),
+                schedules[cheapest].copy(),
+                bills.counts[cheapest].copy(),
+            )
             trace.append(TracePoint(evaluations, clock() - start, best))
         scheduler.feedback(schedules, bills)
     bound_usd = min(scheduler.bound_usd(), best)
-    return Search(schedule, counts, best, bound_usd, evaluations, clock() - start, tuple(trace))
+    return Search(schedule, counts, best, bound_usd, evaluations, clock() - start, finished, tuple(trace))

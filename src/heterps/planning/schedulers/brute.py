@@ -18,8 +18,8 @@ class Brute:
         self._num = self._base**problem.num_layers
         if self._num > MOST_SCHEDULES:
             raise ConfigError(
-                f"method brute bills every schedule, and {self._base} resources for {problem.num_layers} layers "
-                f"make {self._num:.3g} (at most {MOST_SCHEDULES:,} are tried). Use method exact: it finds the same plan."
+                f"{self._num:.3g} schedules ({problem.num_layers} layers, {self._base} resources) are too many for "
+                f"method brute, which bills at most {MOST_SCHEDULES:,}. Use method exact: it finds the same plan."
             )
         self._powers = self._base ** np.arange(problem.num_layers)[::-1]
         self._next = 0

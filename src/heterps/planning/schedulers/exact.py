@@ -3,13 +3,13 @@
 The least rate R(tau) of any plan that needs at most tau seconds a batch is a falling staircase, and the optimum is the
 least tau * R(tau) below tau_max. Walk tau downwards; `best` is the weight of the cheapest plan billed so far:
 
-      rate
-       |    ____                        1. look ahead at a few tau, for a good best from the start
-       |    .   |______                 2. a bound on the whole of [lo, tau] reaches the best: skip it
-       |    .          |__________      3. otherwise R(tau): the cheapest schedule there is billed at its own best counts
-       |    .          .          |     4. whoever is faster pays at least R(tau), so it is cheaper only below best / R(tau)
-       +----+----------+----------+-->  5. below the fastest tau there is nothing: what was found is the optimum
-         fastest <---  tau    tau_max
+    rate
+     |    ____                       1. look ahead at a few tau, for a good best from the start
+     |    .   |______                2. a bound on the whole of [lo, tau] reaches the best: skip it
+     |    .          |__________     3. otherwise R(tau): the cheapest schedule there, billed at its own best counts
+     |    .          .          |    4. a faster plan pays at least R(tau), so it is cheaper only below best / R(tau)
+     +----+----------+----------+->  5. below the fastest tau there is nothing: what was found is the optimum
+       fastest <---  tau    tau_max
 
 Where limits bind so hard that R(tau) cannot be decided, the interval is passed with the bound of step 2 kept: the plan
 is then proven up to that bound.
@@ -24,13 +24,15 @@ from heterps.planning.cost import ROUNDING, Problem, Schedules
 from heterps.planning.provision import Bills
 
 LOOK_AHEAD, LOOK_AHEAD_RATIO = 24, 0.8
-NARROWEST = 1e-3
+NARROWEST, UNDECIDED_WIDTH = 1e-3, 1e-2
+SCARCITIES = (0.0, 0.03, 0.3, 3.0)
 
 
 class Exact:
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         prices = problem.prices if problem.prices.any() else np.ones_like(problem.prices)
         self._chains = Chains(problem, prices)
+        self._rarest: Chains | None = Chains(problem, prices=1.0 / problem.limits)
         self._scale = problem.hours_per_tau
         self._nothing: Schedules = np.empty((0, problem.num_layers), np.int16)
         self._tau = problem.tau_max
@@ -47,6 +49,8 @@ class Exact:
         if not self._started:
             self._started = True
             return self._look_ahead()
+        if self._best == np.inf and self._rarest is not None:
+            return self._keep_limits(self._rarest)
         lo = max(self._tau * (1 - self._width), self._fastest)
         heaviest = self._chains.heaviest(self._tau)
         cutoff = min(self._best, heaviest)
@@ -56,15 +60,18 @@ class Exact:
         self._width = max(self._width / 2, NARROWEST)
         try:
             chain = self._chains.least(self._tau, cutoff)  # [3]
-        except Undecided:
-            self._undecided = min(self._undecided, bound)
-            return self._pass(lo)
+        except Undecided as undecided:
+            lo = max(self._tau * (1 - UNDECIDED_WIDTH), self._fastest)
+            self._undecided = min(self._undecided, self._chains.bound(lo, self._tau, cutoff))
+            nothing = self._pass(lo)
+            return nothing if undecided.schedule is None else undecided.schedule[None]
         if chain.schedule is not None:
             self._weight = chain.weight
             return chain.schedule[None]
         if chain.weight >= heaviest:
-            return None  # nothing within the limits is this fast, so nothing is faster
-        self._step_below(chain.weight)
+            self._tau = 0.0  # nothing within the limits is this fast, so nothing is faster
+        else:
+            self._step_below(chain.weight)
         return self._nothing
 
     def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the bills say it all
@@ -84,9 +91,26 @@ class Exact:
 
     def _look_ahead(self) -> Schedules:  # [1]
         taus = self._tau * LOOK_AHEAD_RATIO ** np.arange(LOOK_AHEAD)
-        schedules = [self._chains.unlimited(float(tau)) for tau in taus if tau >= self._fastest]
+        schedules = [
+            self._chains.unlimited(float(tau), scarcity)
+            for tau in taus
+            if tau >= self._fastest
+            for scarcity in SCARCITIES
+        ]
         found = [schedule for schedule in schedules if schedule is not None]
         return np.unique(found, axis=0) if found else self._nothing
+
+    def _keep_limits(self, rarest: Chains) -> Schedules:
+        """Where none of those keeps the limits: the schedule with the least share of them, whatever it costs."""
+        self._rarest = None
+        try:
+            schedule = rarest.least(self._tau, rarest.heaviest(self._tau)).schedule
+        except Undecided as undecided:
+            return self._nothing if undecided.schedule is None else undecided.schedule[None]
+        if schedule is None:
+            self._tau = 0.0
+            return self._nothing
+        return schedule[None]
 
     def _pass(self, lo: float) -> Schedules:
         self._tau = lo * (1 - ROUNDING)
@@ -94,4 +118,4 @@ class Exact:
         return self._nothing
 
     def _step_below(self, weight: float) -> None:  # [4]
-        self._tau *= min(self._best / weight, 1.0) * (1 - ROUNDING)
+        self._tau *= (self._best / weight if weight > self._best else 1.0) * (1 - ROUNDING)

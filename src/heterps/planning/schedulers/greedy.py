@@ -1,7 +1,7 @@
 """Greedy: layer by layer, the resource that is cheapest at that moment.
 
-Starts with every layer where it alone is cheapest, then walks the layers once: each tries all resources while the others
-stay, and keeps the cheapest. N * T bills, and never a step back: what it misses are moves of several layers at once.
+Starts with every layer where it alone is cheapest, then walks the layers once: each tries all resources while the
+others stay, and keeps the cheapest. N * T bills and never a step back: it misses moves of several layers at once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from heterps.planning.schedulers.base import Heuristic
 class Greedy(Heuristic):
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         p, a, q, d = (problem.terms[:, :, i] for i in range(4))
-        alone = problem.prices[:, None] * np.maximum(p + a, q + d)
-        alone[np.isinf(a)] = np.inf  # also where the price is 0
+        runs = np.isfinite(a)
+        alone = np.full(a.shape, np.inf)
+        np.multiply(problem.prices[:, None], np.maximum(p + a, q + d), out=alone, where=runs)
         self._schedule: Schedules = alone.argmin(axis=0).astype(np.int16)
         self._num_resources = len(problem.resources)
         self._layer = 0

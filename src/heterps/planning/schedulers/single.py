@@ -17,7 +17,7 @@ class Single(Heuristic):
         if not chosen:
             have = ", ".join(f"{name} ({device})" for name, device in zip(problem.resources, devices, strict=True))
             raise PlanInfeasible(
-                f"method {'cpu' if on_cpu else 'gpu'} needs a resource whose device is {'cpu' if on_cpu else 'not cpu'}; "
+                f"method {'cpu' if on_cpu else 'gpu'} needs a resource whose device is {'' if on_cpu else 'not '}cpu; "
                 f"the cluster rents {have}. Add one, or choose another method."
             )
         self._schedules: Schedules | None = np.repeat(np.array(chosen, np.int16)[:, None], problem.num_layers, axis=1)

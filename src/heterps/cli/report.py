@@ -1,0 +1,34 @@
+"""`heterps report`: look at a run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Example: heterps report runs/ctr-1")(report)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The run folder.", show_default=False)],
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
+) -> None:
+    """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""
+    from json import dumps
+
+    from rich.console import Console
+
+    from heterps.report.html import render_run
+    from heterps.report.read_run import read_run
+    from heterps.report.run_summary import print_summary
+    from heterps.training.run import Run
+
+    recorded = read_run(run)
+    Run(run).write("report.html", render_run(recorded.job, recorded.plan, recorded.summary, recorded.metrics))
+    if json:
+        typer.echo(dumps(recorded.summary, indent=1))
+    else:
+        print_summary(Console(highlight=False), run, recorded.summary)

@@ -1,0 +1,152 @@
+"""Line charts as inline SVG: no script, colours from the page's style sheet, every point a tooltip.
+
+value
+ 0.80 |- - - - - - - - - - reference     x: samples, from 0        y: ticks at 1, 2 or 5 times a power of ten
+ 0.75 |        ____----o                 gaps where a value is null
+ 0.70 |___/----                          more points than MAX_POINTS are averaged in groups of neighbours
+      +------------------ samples
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from heterps.report.figures import short
+
+WIDTH, HEIGHT = 440, 206
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 38
+MAX_POINTS = 120
+
+Point = tuple[float, float | None]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A series over samples. `show` writes a value with its unit; `reference` is a level to compare it with."""
+
+    title: str
+    points: Sequence[Point]
+    show: Callable[[float | None], str]
+    tick: Callable[[float], str] | None = None  # writes a label of the value axis
+    from_zero: bool = False
+    reference: float | None = None
+    reference_name: str = ""
+
+    @property
+    def known(self) -> list[tuple[float, float]]:
+        return [(x, y) for x, y in self.points if y is not None]
+
+    @property
+    def last(self) -> float | None:
+        return self.known[-1][1] if self.known else None
+
+
+def draw(chart: Chart) -> str:
+    """The chart as a `<figure>`: its name, the reference, the last value, and the SVG."""
+    reference = f"{chart.reference_name} {chart.show(chart.reference)}" if chart.reference is not None else ""
+    return (
+        f"<figure><figcaption>{escape(chart.title)}<span>{escape(reference)}</span>"
+        f"<strong>{escape(chart.show(chart.last))}</strong></figcaption>{_svg(chart)}</figure>"
+    )
+
+
+def _svg(chart: Chart) -> str:
+    if not chart.known:
+        return '<p class="empty">No values were recorded.</p>'
+    end = max(x for x, _ in chart.points) or 1
+    low, high, ticks = _value_axis(chart)
+
+    def across(x: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * x / end
+
+    def down(y: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - low) / (high - low)
+
+    label = escape(f"{chart.title}: {chart.show(chart.last)} after {chart.known[-1][0]:,.0f} samples")
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">',
+        *(_level(down(tick), text) for tick, text in zip(ticks, _labels(chart, ticks), strict=True)),
+        *(_position(across(tick), short(tick)) for tick in _ticks(0, end, 4) if tick <= end),
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">samples</text>',
+        _line("reference", down(chart.reference)) if chart.reference is not None else "",
+        *_series(chart, across, down),
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+def _value_axis(chart: Chart) -> tuple[float, float, list[float]]:
+    """Lowest and highest value shown, and the ticks between them; everything drawn lies inside."""
+    values = [y for _, y in chart.known]
+    values += [chart.reference] if chart.reference is not None else []
+    values += [0.0] if chart.from_zero else []
+    low, high = min(values), max(values)
+    if high - low <= 1e-6 * max(abs(low), abs(high)):  # a level line: give it room on both sides
+        room = abs(high) * 0.1 or 1.0
+        low, high = (low if chart.from_zero else low - room), high + room
+    ticks = _ticks(low, high, 4)
+    return ticks[0], ticks[-1], ticks
+
+
+def _ticks(low: float, high: float, wanted: int) -> list[float]:
+    """About `wanted` steps of 1, 2 or 5 times a power of ten that cover low to high."""
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [n * step for n in range(first, last + 1)]
+
+
+def _thin(points: Sequence[Point]) -> list[Point]:
+    """About MAX_POINTS at most, each the mean of its neighbours at the place of the last of them; the end as it is."""
+    group = math.ceil(len(points) / MAX_POINTS)
+    if group == 1:
+        return list(points)
+    thinned: list[Point] = []
+    for start in range(0, len(points) - 1, group):
+        some = points[start : min(start + group, len(points) - 1)]
+        values = [y for _, y in some if y is not None]
+        thinned.append((some[-1][0], sum(values) / len(values) if values else None))
+    return [*thinned, points[-1]]
+
+
+def _series(chart: Chart, across: Callable[[float], float], down: Callable[[float], float]) -> list[str]:
+    parts, dots = [], []
+    points = _thin(chart.points)
+    for is_known, run in groupby(points, lambda point: point[1] is not None):
+        places = [(across(x), down(y), x, y) for x, y in run if y is not None]
+        if is_known and len(places) > 1:
+            parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in places)}"/>')
+        for x, y, samples, value in places:
+            title = escape(f"{chart.show(value)} at {samples:,.0f} samples")
+            alone = " alone" if len(places) == 1 else ""
+            dots.append(f'<circle class="point{alone}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{title}</title></circle>')
+    samples, value = chart.known[-1]
+    last = f'<circle class="last" cx="{across(samples):.1f}" cy="{down(value):.1f}" r="4"/>'
+    return [*parts, last, *dots]
+
+
+def _labels(chart: Chart, ticks: list[float]) -> list[str]:
+    """The ticks as text, with equally many digits after the point."""
+    if chart.tick is not None:
+        return [chart.tick(tick) for tick in ticks]
+    if max(map(abs, ticks)) >= 1000:
+        return [short(tick) for tick in ticks]
+    digits = max(len(short(tick).partition(".")[2]) for tick in ticks)
+    return [f"{tick:.{digits}f}" for tick in ticks]
+
+
+def _level(y: float, text: str) -> str:
+    return _line("grid", y) + f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+
+
+def _line(kind: str, y: float) -> str:
+    return f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def _position(x: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{HEIGHT - 20}" text-anchor="middle">{escape(text)}</text>'

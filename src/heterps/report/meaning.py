@@ -1,0 +1,135 @@
+"""What the numbers of a run mean: metrics with a word on what is good, and predictions beside measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from heterps.report.figures import duration, rate, usd
+
+COMPLETED = "completed"
+UNFINISHED = "unfinished"  # neither completed nor stopped: still running, or killed
+CALIBRATED = 0.02
+NEARLY_CALIBRATED = 0.1
+AS_PREDICTED = 0.005
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric of metrics.jsonl and summary.json."""
+
+    field: str
+    title: str
+    meaning: str
+    judge: Callable[[float], str]
+
+
+def _judge_auc(value: float) -> str:
+    return "no better than a coin" if value <= 0.505 else f"{value:.1%} of pairs are ranked right"
+
+
+def _judge_entropy(value: float) -> str:
+    if value < 1:
+        return f"{1 - value:.1%} better than always saying the average"
+    return f"{value - 1:.1%} worse than always saying the average: it has not learned"
+
+
+def _judge_calibration(value: float) -> str:
+    off = value - 1
+    if abs(off) <= CALIBRATED:
+        return f"good: within {CALIBRATED:.0%} of 1"
+    word = "fair" if abs(off) <= NEARLY_CALIBRATED else "poor"
+    return f"{word}: predicts {abs(off):.1%} too {'many' if off > 0 else 'few'} positives"
+
+
+MEASURES = (
+    Measure(
+        "auc",
+        "AUC",
+        "The chance that a positive sample scores above a negative one: 0.5 is chance, 1 is perfect.",
+        _judge_auc,
+    ),
+    Measure(
+        "log_loss",
+        "Log loss",
+        "Mean of −log of the probability given to the true label.",
+        lambda _: "nats a sample; lower is better",
+    ),
+    Measure(
+        "normalised_entropy",
+        "Normalised entropy",
+        "Log loss over that of always predicting the share of positives: below 1 has learned.",
+        _judge_entropy,
+    ),
+    Measure(
+        "calibration",
+        "Calibration",
+        "Mean prediction over mean label: above 1 predicts too many positives.",
+        _judge_calibration,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A quantity that the plan predicted and the run measured."""
+
+    title: str
+    predicted: float | None  # None: there was no prediction
+    measured: float
+    show: Callable[[float | None], str]
+    too_much: str  # what it is when more was measured than predicted
+    too_little: str
+
+    @property
+    def error(self) -> float | None:
+        """Measured over predicted, less one."""
+        return self.measured / self.predicted - 1 if self.predicted else None
+
+    @property
+    def verdict(self) -> str:
+        if self.error is None:
+            return "no prediction"
+        if abs(self.error) < AS_PREDICTED:
+            return "as predicted"
+        if self.error >= 1:
+            return f"{1 + self.error:.1f} times the prediction"
+        return f"{abs(self.error):.1%} {self.too_much if self.error > 0 else self.too_little}"
+
+
+def compare(summary: dict[str, Any]) -> list[Comparison]:
+    """Throughput, time and cost of the samples trained so far: a run that was stopped is not held to the whole job."""
+    samples, seconds = summary["samples"], summary["seconds"]
+    throughput = summary["predicted_throughput"] or None
+    predicted_s = samples / throughput if throughput else None
+    predicted_usd = summary["predicted_usd"]
+    if summary["status"] != COMPLETED:  # the plan's units cost the same in every second
+        predicted_usd = summary["measured_usd"] / seconds * predicted_s if predicted_s and seconds else None
+    return [
+        Comparison("Samples/s", throughput, summary["measured_throughput"], rate, "faster", "slower"),
+        Comparison("Time", predicted_s, seconds, duration, "longer", "shorter"),
+        Comparison("Cost", predicted_usd, summary["measured_usd"], usd, "dearer", "cheaper"),
+    ]
+
+
+def metrics_of(summary: dict[str, Any]) -> str:
+    """Which samples the metrics are of, in words."""
+    return {
+        "test": "test set",
+        "train": "training stream (each sample before it was learned from)",
+        "interval": "last interval (each sample before it was learned from)",
+    }[summary["metrics_of"]]
+
+
+def against_teacher(summary: dict[str, Any]) -> str | None:
+    """The AUC on the way from chance to the teacher's, which no model can beat; None where either is not known."""
+    auc, teacher = summary.get("auc"), summary.get("teacher_auc")
+    if auc is None or teacher is None or teacher <= 0.5:
+        return None
+    return f"{(auc - 0.5) / (teacher - 0.5):.0%} of the way from chance to teacher {teacher:.4f}"
+
+
+def usd_per_billion(summary: dict[str, Any]) -> str:
+    """The cost in a unit that can be compared between runs of any length."""
+    return f"{usd(summary['measured_usd'] / summary['samples'] * 1e9)} a billion samples" if summary["samples"] else ""

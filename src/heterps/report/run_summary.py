@@ -1,0 +1,118 @@
+"""The end of a run on a terminal: what came of it, what it means, and what to do next, in 80 columns."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heterps.report.figures import duration, plural, rate, ratio
+from heterps.report.meaning import (
+    COMPLETED,
+    MEASURES,
+    UNFINISHED,
+    against_teacher,
+    compare,
+    metrics_of,
+    usd_per_billion,
+)
+from heterps.report.profile_table import size
+
+NAME, FIGURE = 18, 12
+MAX_COLUMNS_NAMED = 3
+
+
+def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> None:
+    """Print the summary of the run in `folder`; one that has not completed comes with the command that resumes it."""
+    console.print()
+    console.print(_headline(summary))
+    console.print(_quality(summary))
+    console.print(_prediction(summary))
+    console.print(_tables(summary))
+    for note in _data_notes(summary):
+        console.print(note)
+    console.print(Text.assemble(("\nReport  ", "bold"), str(folder / "report.html")), soft_wrap=True)
+    if summary["status"] != COMPLETED:
+        console.print(_next_step(folder, summary), soft_wrap=True)
+
+
+def _headline(summary: dict[str, Any]) -> Text:
+    status = summary["status"]
+    return Text.assemble(
+        (summary["name"], "bold"),
+        " ",
+        (status, "bold green" if status == COMPLETED else "bold yellow"),
+        f": {summary['samples']:,} samples in {duration(summary['seconds'])}, ",
+        f"{rate(summary['samples_per_s'])} samples/s",
+    )
+
+
+def _quality(summary: dict[str, Any]) -> Table:
+    table = _grid(f"Quality on the {metrics_of(summary)}")
+    for measure in MEASURES:
+        value = summary.get(measure.field)
+        judged = measure.judge(value) if value is not None else "needs samples of both labels"
+        if measure.field == "auc":
+            judged = against_teacher(summary) or judged
+        table.add_row(measure.title, ratio(value), Text(judged, style="dim"))
+    return table
+
+
+def _prediction(summary: dict[str, Any]) -> Table:
+    table = _grid("Predicted and measured", num_figures=2)
+    table.add_row("", Text("predicted", style="dim"), Text("measured", style="dim"), "")
+    for c in compare(summary):
+        predicted = "-" if c.predicted is None else c.show(c.predicted)
+        table.add_row(c.title, predicted, c.show(c.measured), Text(c.verdict, style="dim"))
+    table.add_row("", "", "", Text(usd_per_billion(summary), style="dim"))
+    return table
+
+
+def _tables(summary: dict[str, Any]) -> Table:
+    table = _grid("Embedding tables")
+    rows, num_bytes = summary["rows"], summary["table_bytes"]
+    table.add_row("Rows", f"{rows:,}", Text("ids seen, each with a vector of its own", style="dim"))
+    per_row = f"{num_bytes / rows:,.0f} bytes a row with optimizer state" if rows else ""
+    table.add_row("Memory", size(num_bytes), Text(per_row, style="dim"))
+    return table
+
+
+def _grid(title: str, num_figures: int = 1) -> Table:
+    """Names, right-aligned figures, and words that wrap in the room that is left."""
+    table = Table.grid(padding=(0, 2, 0, 0), expand=False)
+    table.title, table.title_justify, table.title_style = Text(f"\n{title}", style="bold"), "left", "bold"
+    table.add_column(min_width=NAME, no_wrap=True)
+    for _ in range(num_figures):
+        table.add_column(min_width=FIGURE, justify="right", no_wrap=True)
+    table.add_column()
+    return table
+
+
+def _data_notes(summary: dict[str, Any]) -> list[Text]:
+    """Skipped rows are a warning; values filled in as the job says are worth a note."""
+    counts = summary.get("data") or {}
+    notes = []
+    if skipped := counts.get("num_skipped"):
+        text = f"{skipped:,} of {counts['num_rows']:,} rows were skipped, because a value was missing."
+        notes.append(Text.assemble(("\nwarning: ", "bold yellow"), text))
+    if missing := counts.get("missing"):
+        most = sorted(missing.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{name} {number:,}" for name, number in most[:MAX_COLUMNS_NAMED])
+        more = f", {len(most) - MAX_COLUMNS_NAMED} more in the report" if len(most) > MAX_COLUMNS_NAMED else ""
+        text = f"{plural(sum(missing.values()), 'value')} missing in {plural(len(most), 'column')} ({named}{more})"
+        notes.append(
+            Text.assemble(("\nnote: ", "bold"), f"{text}; data.columns of the job say what is done with them.")
+        )
+    return notes
+
+
+def _next_step(folder: Path, summary: dict[str, Any]) -> Text:
+    if not (folder / "checkpoints").is_dir():
+        return Text("It has left no checkpoint so far, so it cannot be resumed.", style="dim")
+    command = shlex.join(["heterps", "train", str(folder / "job.yaml"), "--run", str(folder), "--resume"])
+    condition = " (if it is no longer running)" if summary["status"] == UNFINISHED else ""
+    return Text.assemble(("Resume  ", "bold"), command, (condition, "dim"))

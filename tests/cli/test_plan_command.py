@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heterps.cli import main
+from heterps.planning.plan import load_plan
+
+PROFILE = {
+    "version": 1, "model": "ctr_dnn", "batch_size": 4096,
+    "layers": [
+        {"name": "embedding", "kind": "embedding", "server_s": 0.004,
+         "costs": {"cpu": {"compute_s": 0.012, "sync_s": 0.020, "input_s": 0.003, "alpha": 0.97, "beta": 0.93},
+                   "v100": {"compute_s": 0.010, "sync_s": 0.110, "input_s": 0.004, "alpha": 0.90, "beta": 0.80,
+                            "estimated": True}}},
+        {"name": "fc1", "kind": "linear", "server_s": 0.001,
+         "costs": {"cpu": {"compute_s": 2.0, "sync_s": 0.002, "input_s": 0.003, "alpha": 0.97, "beta": 0.93},
+                   "v100": {"compute_s": 0.010, "sync_s": 0.002, "input_s": 0.004, "alpha": 0.90, "beta": 0.80,
+                            "estimated": True}}},
+    ],
+}  # fmt: skip
+CLUSTER = """
+resources:
+  cpu:  {device: cpu,  usd_per_hour: 0.04, limit: 480}
+  v100: {device: cuda, usd_per_hour: 2.42, limit: 32}
+server_resource: cpu
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    return [str(tmp_path / "profile.json"), str(tmp_path / "cluster.yaml")]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", *words])
+    captured = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, captured.out, captured.err
+
+
+ASKED = ("--throughput", "20000", "--samples", "1000000000")
+
+
+def test_json_is_one_object_of_the_contract(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *files, *ASKED, "--epochs", "1", "--method", "exact", "--seed", "0", "--json")
+    plan = json.loads(out)
+    assert code == 0
+    assert list(plan) == [
+        "method", "stages", "servers", "throughput", "hours", "usd", "bottleneck", "search_s", "evaluations",
+        "optimal_usd", "gap",
+    ]  # fmt: skip
+    assert plan["stages"] == [
+        {"first": 0, "last": 0, "resource": "cpu", "count": plan["stages"][0]["count"]},
+        {"first": 1, "last": 1, "resource": "v100", "count": 1},
+    ]
+    assert plan["servers"]["resource"] == "cpu"
+    assert plan["throughput"] >= 20000
+    assert plan["gap"] == 0.0
+    assert plan["usd"] == plan["optimal_usd"]
+
+
+@pytest.mark.parametrize("method", ["exact", "brute", "greedy", "cpu", "gpu"])
+def test_every_method_plans_and_knows_its_gap(
+    method: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, *files, *ASKED, "--method", method, "--json")
+    plan = json.loads(out)
+    assert code == 0
+    assert plan["method"] == method
+    assert plan["gap"] == pytest.approx(plan["usd"] / plan["optimal_usd"] - 1, abs=1e-9)
+
+
+def test_the_plan_file_holds_the_plan_that_was_printed(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, *files, *ASKED, "--json", "--out", str(tmp_path / "plan.json"))
+    assert load_plan(tmp_path / "plan.json").model_dump(mode="json") == json.loads(out)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_ticks_the_chosen_method_and_fits(
+    columns: int, files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = run(capsys, *files, *ASKED, "--method", "greedy")
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert code == 0
+    assert all(len(line) <= columns for line in lines)
+    rows = {line[1:].split()[0]: line for line in lines[2:] if line[:1] in "✓ " and len(line.split()) > 4}
+    assert rows["greedy"].startswith("✓")
+    assert not rows["exact"].startswith("✓")
+    assert "cpu×" in rows["exact"]
+    assert "[embedding]" in rows["exact"]
+    assert any("→ v100×1 [fc1]" in line for line in lines)
+    assert any(line.startswith("  ") and "Bottleneck:" in line for line in lines)
+
+
+def test_figures_that_rest_on_estimates_are_marked_and_measured_ones_are_not(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, *files, *ASKED)
+    lines = out.splitlines()
+    assert all("~" in line for line in lines if line.startswith(("✓  exact", "   gpu")))
+    assert not any("~" in line for line in lines if line.startswith("   cpu"))
+    assert lines[-1].startswith("~ rests on estimated costs of v100")
+
+
+def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *files, "--throughput", "1e9", "--samples", "1", "--json")
+    assert code == 3
+    assert out == ""
+    assert "embedding on" in err
+    assert "highest throughput within the limits" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--throughput", "0", "--samples", "1"), "throughput must be a number above 0"),
+        ((*ASKED, "--method", "rl"), "Methods: exact, brute, greedy, cpu, gpu"),
+        (("--samples", "1"), "--throughput"),
+    ],
+)
+def test_bad_options_leave_with_2(
+    words: tuple[str, ...], message: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, *files, *words)
+    assert code == 2
+    assert message in " ".join(err.split())
+
+
+def test_a_missing_profile_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "nowhere.json", files[1], *ASKED)
+    assert code == 2
+    assert "nowhere.json: there is no such profile" in err
+
+
+def test_a_plan_file_that_cannot_be_written_leaves_with_7(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, *files, *ASKED, "--json", "--out", str(tmp_path / "missing" / "plan.json"))
+    assert code == 7
+    assert "cannot write the plan" in err

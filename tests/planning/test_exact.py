@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from planning_oracle import cheapest_usd, check_plan, problems
+
+from heterps import planning
+from heterps.config import Cluster
+from heterps.errors import ConfigError, PlanInfeasible
+from heterps.planning import chains
+from heterps.planning.cost import Problem
+from heterps.planning.schedulers.base import Budget, Search, search
+from heterps.planning.schedulers.brute import Brute
+from heterps.planning.schedulers.exact import Exact
+from heterps.profiling.profile import Profile
+
+SAMPLES = 3600.0
+Drawn = tuple[Profile, Cluster, float]
+
+
+def make(drawn: Drawn) -> Problem:
+    try:
+        return Problem(*drawn, samples=SAMPLES)
+    except ConfigError:
+        assume(False)
+        raise
+
+
+def same_cost(problem: Problem) -> None:
+    exact = search(problem, Exact(problem, seed=0), Budget())
+    brute = search(problem, Brute(problem, seed=0), Budget())
+    assert exact.finished
+    assert exact.usd == pytest.approx(brute.usd, rel=1e-9)
+    if brute.schedule is not None:
+        assert exact.bound_usd == pytest.approx(exact.usd, rel=1e-9)
+
+
+@settings(max_examples=800, deadline=None)
+@given(problems(max_layers=6, max_limit=8))
+def test_exact_costs_what_brute_force_costs(drawn: Drawn) -> None:
+    same_cost(make(drawn))
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems(max_layers=6, max_limit=3))
+def test_exact_costs_what_brute_force_costs_where_limits_bind(drawn: Drawn) -> None:
+    same_cost(make(drawn))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(max_layers=5, max_limit=300))
+def test_exact_costs_what_brute_force_costs_with_many_units(drawn: Drawn) -> None:
+    same_cost(make(drawn))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(max_layers=3, max_resources=2, max_limit=4))
+def test_exact_costs_what_the_definition_says(drawn: Drawn) -> None:
+    problem = make(drawn)
+    exact = search(problem, Exact(problem, seed=0), Budget())
+    schedules = itertools.product(problem.resources, repeat=problem.num_layers)
+    assert exact.usd == pytest.approx(min(cheapest_usd(*drawn[:2], s, drawn[2], SAMPLES) for s in schedules), rel=1e-9)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(problems(max_layers=6, max_limit=8))
+def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> None:
+    profile, cluster, floor = drawn
+    try:
+        comparison = planning.compare(profile, cluster, throughput=floor, samples=SAMPLES / 2, epochs=2)
+    except (PlanInfeasible, ConfigError):
+        assume(False)
+        raise
+    for option in comparison.options:
+        if option.plan is not None:
+            check_plan(option.plan, profile, cluster, floor, SAMPLES)
+            assert option.plan.usd >= comparison.chosen.usd * (1 - 1e-9)
+            assert option.plan.gap is not None or comparison.chosen.usd == 0
+
+
+def large_problem(num_layers: int, num_resources: int, limits: tuple[int, int]) -> Problem:
+    from heterps.config import Resource
+    from heterps.profiling.profile import Cost, LayerProfile
+
+    rng = np.random.default_rng(0)
+    layers, resources = [], {}
+    for i in range(num_layers):
+        costs = {}
+        for t in range(num_resources):
+            slow, wide = (0.15, 0.02) if t % 2 == 0 else (0.004, 0.11)
+            compute_s, sync_s, input_s = (slow, 0.002, 0.005) if i % 8 else (0.012, wide, 0.003)
+            jitter, shares = rng.uniform(0.7, 1.4, 3), rng.uniform([0.9, 0.8], [0.99, 0.95])
+            costs[f"r{t}"] = Cost(
+                compute_s=compute_s * jitter[0], sync_s=sync_s * jitter[1], input_s=input_s * jitter[2],
+                alpha=shares[0], beta=shares[1],
+            )  # fmt: skip
+        layers.append(LayerProfile(name=f"layer{i}", server_s=0.0005, costs=costs))
+    for t in range(num_resources):
+        price = (0.04 if t % 2 == 0 else 2.42) * rng.uniform(0.7, 1.4)
+        resources[f"r{t}"] = Resource(usd_per_hour=price, limit=limits[t % 2])
+    profile = Profile(model="large", batch_size=4096, layers=tuple(layers))
+    return Problem(profile, Cluster(resources=resources, server_resource="r0"), 20_000, samples=1e9)
+
+
+def run(problem: Problem, **budget: float) -> Search:
+    return search(problem, Exact(problem, seed=0), Budget(**budget))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limits", [(480, 32), (8, 2), (6, 3)])
+def test_exact_costs_what_brute_force_costs_at_14_layers(limits: tuple[int, int]) -> None:
+    same_cost(large_problem(14, 2, limits))
+
+
+def test_a_hundred_layers_on_eight_resources_are_proven() -> None:
+    found = run(large_problem(100, 8, (480, 32)))
+    assert found.proven
+    assert found.finished
+
+
+def test_a_search_stopped_early_gives_a_plan_and_a_bound_that_holds() -> None:
+    problem = large_problem(40, 4, (480, 32))
+    stopped, optimum = run(problem, evaluations=1), run(problem)
+    assert stopped.schedule is not None
+    assert not stopped.finished
+    assert 0 < stopped.bound_usd <= optimum.usd * (1 + 1e-9) <= stopped.usd * (1 + 2e-9)
+
+
+def test_what_labels_cannot_decide_is_kept_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "MOST_LABELS", 0)
+    problem = large_problem(14, 2, (8, 2))
+    scheduler = Exact(problem, seed=0)
+    scheduler._chains._capacity = 4
+    found = search(problem, scheduler, Budget())
+    brute = search(problem, Brute(problem, seed=0), Budget())
+    assert found.bound_usd <= brute.usd * (1 + 1e-9)
+
+
+def test_brute_refuses_more_schedules_than_it_can_bill() -> None:
+    with pytest.raises(ConfigError, match=r"40 layers, 4 resources.*Use method exact"):
+        Brute(large_problem(40, 4, (9, 9)), seed=0)
+
+
+def test_the_same_search_has_the_same_trace() -> None:
+    first, second = (run(large_problem(16, 2, (48, 4))) for _ in range(2))
+    assert [(p.evaluations, p.usd) for p in first.trace] == [(p.evaluations, p.usd) for p in second.trace]
+    assert [p.usd for p in first.trace] == sorted((p.usd for p in first.trace), reverse=True)

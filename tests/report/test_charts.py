@@ -1,0 +1,103 @@
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterps.report.charts import HEIGHT, MAX_POINTS, WIDTH, Chart, draw
+from heterps.report.figures import ratio, short
+
+SVG = "{http://www.w3.org/2000/svg}"
+numbers = st.floats(-1e12, 1e12, allow_nan=False).map(lambda y: round(y, 6))
+series = st.lists(st.one_of(st.none(), numbers), min_size=1, max_size=300)
+
+
+def show(value):
+    return "undefined" if value is None else f"{value:g}"
+
+
+def svg(chart):
+    figure = ElementTree.fromstring(draw(chart))
+    return figure.find(f"{SVG}svg")
+
+
+def points_of(values):
+    return [(65_536 * i, y) for i, y in enumerate(values, 1)]
+
+
+def texts(root):
+    return [element.text for element in root.iter(f"{SVG}text")]
+
+
+@given(series, st.booleans(), st.one_of(st.none(), numbers))
+def test_any_series_is_well_formed_and_inside_its_frame(values, from_zero, reference):
+    root = svg(Chart("Loss", points_of(values), show, from_zero=from_zero, reference=reference))
+    if all(y is None for y in values):
+        assert root is None
+        return
+    places = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter(f"{SVG}circle")]
+    places += [
+        tuple(map(float, p.split(","))) for line in root.iter(f"{SVG}polyline") for p in line.get("points").split()
+    ]
+    places += [(WIDTH / 2, float(line.get("y1"))) for line in root.iter(f"{SVG}line")]
+    assert all(-0.1 <= x <= WIDTH + 0.1 and -0.1 <= y <= HEIGHT + 0.1 for x, y in places)
+    assert len(texts(root)) < 25
+
+
+def test_axes_carry_round_labels_and_the_unit():
+    root = svg(Chart("AUC", points_of([0.69, 0.72, 0.7697]), ratio))
+    assert {"0.68", "0.70", "0.72", "0.74", "0.76", "0.78", "0", "samples"} <= set(texts(root))
+
+
+def test_a_value_axis_may_have_labels_of_its_own():
+    root = svg(Chart("Memory", points_of([1e6, 4e6]), show, tick=lambda y: f"{y / 1e6:g} MB", from_zero=True))
+    assert {"0 MB", "4 MB"} <= set(texts(root))
+
+
+def test_the_last_value_and_the_reference_can_be_read():
+    drawn = draw(Chart("AUC", points_of([0.69, 0.7697]), ratio, reference=0.8044, reference_name="teacher"))
+    assert "<strong>0.7697</strong>" in drawn
+    assert "teacher 0.8044" in drawn
+    assert 'class="reference"' in drawn
+
+
+def test_a_null_is_a_gap_and_not_a_zero():
+    root = svg(Chart("AUC", points_of([0.7, 0.71, None, 0.73, 0.74]), ratio))
+    lines = [len(line.get("points").split()) for line in root.iter(f"{SVG}polyline")]
+    assert lines == [2, 2]
+
+
+def test_a_last_value_that_is_null_leaves_the_one_before():
+    assert Chart("AUC", points_of([0.7, 0.71, None]), ratio).last == 0.71
+
+
+def test_a_single_point_is_a_dot():
+    root = svg(Chart("AUC", points_of([0.7]), ratio))
+    assert not list(root.iter(f"{SVG}polyline"))
+    assert any("alone" in circle.get("class") for circle in root.iter(f"{SVG}circle"))
+
+
+def test_nothing_recorded_is_said_in_words():
+    assert "No values were recorded" in draw(Chart("AUC", points_of([None, None]), ratio))
+
+
+def test_a_long_run_is_thinned_to_means_but_ends_where_it_ended():
+    values = [0.0, 2.0] * 5_000 + [7.0]
+    root = svg(Chart("Loss", points_of(values), show))
+    titles = [title.text for title in root.iter(f"{SVG}title")]
+    assert len(titles) <= MAX_POINTS + 1
+    assert titles[0].startswith("1 at ")
+    assert titles[-1] == f"7 at {65_536 * len(values):,} samples"
+
+
+def test_names_are_escaped():
+    drawn = draw(Chart("<b>&", points_of([1.0]), lambda _: "<i>", reference=1.0, reference_name='"<u>'))
+    assert not re.search(r"<[biu]>", drawn)
+    ElementTree.fromstring(drawn)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, 5.0, 1e15])
+def test_a_level_series_has_an_axis(value):
+    root = svg(Chart("Rows", points_of([value, value]), short, from_zero=True))
+    assert len(set(texts(root))) >= 4
