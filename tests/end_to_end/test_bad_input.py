@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user gives: an exit code, one paragraph with what, where and what to do, no traceback."""
+"""Whatever is wrong with what a user gives: an exit code, a paragraph with what, where and what to do, no traceback."""
 
 from __future__ import annotations
 
