@@ -79,7 +79,9 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
     model = build_model(job.model, job.data.columns, job.seed)
     with (
         torch.random.fork_rng(devices=[]),
-        Trainer(model, job.optimizers, seed=job.seed, num_shards=job.num_threads) as trainer,
+        Trainer(
+            model, job.optimizers, seed=job.seed, num_shards=job.num_threads, num_threads=job.num_threads
+        ) as trainer,
     ):
         torch.default_generator.manual_seed(job.seed)
         loop = _Loop(job, run, trainer, reader, observer)
