@@ -65,7 +65,7 @@ class Outcome:
     test: Metrics | None
     num_rows: int
     table_bytes: int
-    counts: dict[str, Any]  # what was missing in the training data
+    counts: dict[str, Any]  # what was missing in the training data that this process read
 
 
 def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Callable[[], str | None]) -> Outcome:
