@@ -81,7 +81,8 @@ class RowSum(nn.Module):
 
 
 def train_heterps(folder: Path, batch_size: int, model: nn.Module) -> Result:
-    with Trainer(model, Optimizers(), num_shards=torch.get_num_threads()) as trainer:
+    threads = torch.get_num_threads()
+    with Trainer(model, Optimizers(), num_shards=threads, num_threads=threads) as trainer:
         reader = Reader(str(folder / "train"), SCHEMA, batch_size=batch_size)
         metrics = Metrics()
         clock = Clock()
@@ -92,7 +93,9 @@ def train_heterps(folder: Path, batch_size: int, model: nn.Module) -> Result:
                 metrics.update(logits, batch.label)
         result = clock.result(reader.num_rows)
         test = Reader(str(folder / "test"), SCHEMA, batch_size=1000, shuffle=False)
-        return result._replace(auc=trainer.evaluate(batch for batch, _ in test.read()).auc)
+        auc = trainer.evaluate(batch for batch, _ in test.read()).auc
+    torch.set_num_threads(threads)
+    return result._replace(auc=auc)
 
 
 # --- plain PyTorch ---------------------------------------------------------------------------------------------------

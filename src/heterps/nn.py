@@ -119,6 +119,11 @@ class SparseEmbedding(nn.Module):
         self._client, self._tables, self._uses = client, list(tables), {}
 
     @property
+    def table_names(self) -> tuple[str, ...]:
+        """The tables that the module is bound to."""
+        return tuple(self._tables)
+
+    @property
     def client(self) -> Client:
         """Where the rows are. A module that was bound to nothing makes tables of its own in this process."""
         if self._client is None:
@@ -137,6 +142,11 @@ class SparseEmbedding(nn.Module):
         """Work out ahead of use, in any thread, which rows `forward` will ask for."""
         for group in self._groups:
             self._part(slots, group)
+
+    def lookups(self, slots: Slots) -> list[tuple[str, Lookup]]:
+        """What `forward` will ask for: each table with its lookup."""
+        parts = [self._part(slots, group) for group in self._groups]
+        return [(table, part.lookup) for table, part in zip(self._tables, parts, strict=True)]
 
     def forward(self, slots: Slots | Tensor) -> Tensor:
         """Rows of a batch: of its Slots, or of raw integer ids [batch, len(slots)] ([batch] for a single slot)."""
@@ -205,6 +215,27 @@ class SparseEmbedding(nn.Module):
         if self.pooling == "mean":
             pooled = pooled / lengths.clamp(min=1).unsqueeze(1)
         return pooled.view(-1, num_slots, self.dim)
+
+
+def cut(slots: Slots, first: int, last: int) -> Slots:
+    """Samples first..last-1 of `slots`. What was prepared is cut as well: its unique keys stay those of the whole."""
+    piece = Slots(slots.names, *_cut_bags(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
+    for owner, part in slots.prepared.items():
+        keys, offsets, where = _cut_bags(part.keys, part.offsets, len(owner[0]), first, last)
+        piece.prepared[owner] = _Part(keys, offsets, part.lookup._replace(inverse=part.lookup.inverse[where]))
+    return piece
+
+
+def _cut_bags(
+    keys: KeyArray, offsets: OffsetArray | None, num_slots: int, first: int, last: int
+) -> tuple[KeyArray, OffsetArray | None, slice]:
+    """Keys and offsets of samples first..last-1, and where those keys were."""
+    if offsets is None:
+        where = slice(first * num_slots, last * num_slots)
+        return keys[where], None, where
+    bags = offsets[first * num_slots : last * num_slots + 1]
+    where = slice(int(bags[0]), int(bags[-1]))
+    return keys[where], bags - bags[0], where
 
 
 def _gradient(values: Tensor) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user gives: an exit code, one paragraph with what, where and what to do, no traceback."""
+"""Whatever is wrong with what a user gives: an exit code, a paragraph with what, where and what to do, no traceback."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from command import heterps
 from tiny import write_tiny
 
 from heterps.checkpoint import disk
@@ -273,3 +274,15 @@ def test_a_disk_too_full_for_metrics(refused, monkeypatch):
 def test_a_disk_too_full_for_a_checkpoint(refused, folder, monkeypatch):
     monkeypatch.setattr(disk.os, "write", full)
     refused(TRAIN, 7, "run/checkpoints: cannot save the checkpoint of clock 13", "Free space on that disk")
+
+
+# --- the traceback ---------------------------------------------------------------------------------------------------
+
+
+def test_only_debug_shows_a_traceback(folder):
+    plain = heterps("config", "show", "none.yaml", cwd=folder)
+    debug = heterps("config", "show", "none.yaml", "--debug", cwd=folder)
+    assert plain.returncode == 2
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in debug.stderr
+    assert "none.yaml: there is no such job file" in debug.stderr

@@ -95,7 +95,8 @@ def test_a_model_that_cannot_be_traced_trains_without_a_prediction(job):
     assert run.summary["status"] == "completed"
     assert (run.summary["predicted_throughput"], run.summary["predicted_usd"]) == (None, None)
     assert run.summary["measured_usd"] > 0
-    assert load_plan(run.folder / "plan.json").evaluations == 0
+    assert not load_plan(run.folder / "plan.json").is_predicted
+    assert "nothing is predicted" in (run.folder / "report.html").read_text()
 
 
 def test_a_model_that_can_neither_be_traced_nor_run_is_an_error_of_the_model(job):

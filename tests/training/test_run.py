@@ -108,11 +108,15 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 
+def line(samples):
+    return {"samples": samples, "seconds": 0.5, "auc": None, "rows": 3, "table_bytes": 96}
+
+
 def test_metrics_are_rewound_to_what_was_known(run):
     assert run.metrics() == []
-    lines = [{"samples": samples, "auc": None} for samples in (100, 200, 300)]
-    for line in lines:
-        run.add_metrics(line)
+    lines = [line(samples) for samples in (100, 200, 300)]
+    for one in lines:
+        run.add_metrics(one)
     run.rewind_metrics(200)
     assert run.metrics() == lines[:2]
     run.add_metrics(lines[2])
@@ -120,18 +124,20 @@ def test_metrics_are_rewound_to_what_was_known(run):
 
 
 def test_a_line_that_a_full_disk_cut_short_is_dropped(run):
-    run.add_metrics({"samples": 100})
+    run.add_metrics(line(100))
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"samples": 2')
-    assert run.metrics() == [{"samples": 100}]
+    assert run.metrics() == [line(100)]
     run.rewind_metrics(500)
-    run.add_metrics({"samples": 200})
-    assert run.metrics() == [{"samples": 100}, {"samples": 200}]
+    run.add_metrics(line(200))
+    assert run.metrics() == [line(100), line(200)]
 
 
 def test_damage_inside_the_metrics_is_reported_with_the_file(run):
-    (run.folder / "metrics.jsonl").write_text('{"samples": 1}\n\0\0\0\n{"samples": 3}\n')
-    with pytest.raises(RunError, match=r"metrics\.jsonl is damaged"):
+    run.add_metrics(line(100))
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write("\0\0\0\n")
+    with pytest.raises(RunError, match=r"metrics\.jsonl:2: this line is damaged"):
         run.metrics()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from heterps.config import Cluster
 from heterps.yamlfile import read_model
 
 
@@ -41,6 +42,19 @@ class Plan(Value):
     evaluations: NonNegativeInt = 0
     optimal_usd: NonNegativeFloat | None = Field(None, description="Cost of the exact optimum, where known.")
     gap: NonNegativeFloat | None = Field(None, description="usd / optimal_usd - 1; 0.0 is optimal.")
+
+    @property
+    def is_predicted(self) -> bool:
+        """False where the model could not be profiled: throughput, hours and usd are then 0 and mean nothing."""
+        return self.throughput > 0
+
+    def usd_per_hour(self, cluster: Cluster) -> float:
+        """What all units of the plan, servers included, cost while they are rented."""
+        units = [(stage.resource, stage.count) for stage in self.stages]
+        return sum(
+            count * cluster.resources[name].usd_per_hour
+            for name, count in [*units, (self.servers.resource, self.servers.count)]
+        )
 
     def write(self, path: str | Path) -> None:
         Path(path).write_text(self.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")

@@ -110,8 +110,14 @@ class LocalClient:
         return _done(self._dense[table].values)
 
     def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        self._dense[table].push(grads)
-        return _done(None)
+        dense = self._dense[table]
+        numbers = dense.begin_push(grads)
+        bounds = [dense.size * shard // self._num_shards for shard in range(self._num_shards + 1)]
+
+        def push_range(shard: int) -> None:
+            dense.apply(grads, numbers, bounds[shard], bounds[shard + 1])
+
+        return self._on_every_shard(push_range, None)
 
     def close(self) -> None:
         if self._pool is not None:

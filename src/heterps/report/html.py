@@ -98,7 +98,7 @@ def _prediction(job: Job, plan: Plan, summary: dict[str, Any]) -> str:
         "The error is of the prediction: measured over predicted, less one. Cost is what the plan's units cost while "
         f"they trained, at {', '.join(prices)}."
     )
-    if summary["status"] != COMPLETED:
+    if summary["status"] != COMPLETED and plan.is_predicted:
         note += (
             f" Both columns are for the {summary['samples']:,} samples trained so far; the whole job was predicted to "
             f"take {duration(plan.hours * 3600)} and cost {usd(plan.usd)}."
@@ -127,8 +127,14 @@ def _plan(job: Job, plan: Plan) -> str:
         "Plan",
         f'<div class="bar">{"".join(bar)}</div><ul class="legend">{"".join(legend)}</ul>'
         f'<p class="note">Each cell is a layer, in the order of the model. Made by method <code>{escape(plan.method)}'
-        f"</code>; what limits the throughput is {escape(plan.bottleneck)}.{_optimality(plan)}</p>",
+        f"</code>; {_bottleneck(plan)}.{_optimality(plan)}</p>",
     )
+
+
+def _bottleneck(plan: Plan) -> str:
+    if not plan.is_predicted:
+        return "the model could not be profiled, so it is one layer here and nothing is predicted"
+    return f"what limits the throughput is {escape(plan.bottleneck)}"
 
 
 def _optimality(plan: Plan) -> str:

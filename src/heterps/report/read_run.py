@@ -51,7 +51,6 @@ def read_run(folder: Path) -> RecordedRun:
 def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, Any]:
     """The fields of summary.json for a run that has not written one, from the last line of its metrics."""
     throughput = last["samples"] / last["seconds"] if last["seconds"] else 0.0
-    usd_per_hour = plan.usd / plan.hours if plan.hours else 0.0
     return {
         "name": job.name,
         "status": UNFINISHED,
@@ -60,10 +59,10 @@ def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, A
         "samples_per_s": round(throughput, 1),
         "metrics_of": "interval",
         **{measure.field: last.get(measure.field) for measure in MEASURES},
-        "predicted_throughput": round(plan.throughput, 1),
+        "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
         "measured_throughput": round(throughput, 1),
-        "predicted_usd": plan.usd,
-        "measured_usd": usd_per_hour * last["seconds"] / 3600,
+        "predicted_usd": plan.usd if plan.is_predicted else None,
+        "measured_usd": plan.usd_per_hour(job.cluster) * last["seconds"] / 3600,
         "rows": last["rows"],
         "table_bytes": last["table_bytes"],
     }

@@ -13,9 +13,7 @@ from heterps.training.loop import Outcome, metric_fields
 def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
     """The fields of summary.json. Metrics are of the test set; without one, of the training stream."""
     tested = outcome.test is not None
-    predicted = plan.throughput > 0  # a model that could not be profiled has no prediction
     throughput = outcome.samples / outcome.seconds if outcome.seconds else 0.0
-    usd_per_hour = sum(stage.count * job.cluster.resources[stage.resource].usd_per_hour for stage in plan.stages)
     return {
         "name": job.name,
         "status": f"stopped by {outcome.stopped_by}" if outcome.stopped_by else "completed",
@@ -26,10 +24,10 @@ def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
         **metric_fields(outcome.test or outcome.train),
         "train": metric_fields(outcome.train),
         "teacher_auc": _teacher_auc(job, tested),
-        "predicted_throughput": round(plan.throughput, 1) if predicted else None,
+        "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
         "measured_throughput": round(throughput, 1),
-        "predicted_usd": plan.usd if predicted else None,
-        "measured_usd": usd_per_hour * outcome.seconds / 3600,
+        "predicted_usd": plan.usd if plan.is_predicted else None,
+        "measured_usd": plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
         "staleness": 0,
         "restarts": outcome.restarts,
         "rows": outcome.num_rows,

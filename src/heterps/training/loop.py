@@ -65,7 +65,7 @@ class Outcome:
     test: Metrics | None
     num_rows: int
     table_bytes: int
-    counts: dict[str, Any]  # what was missing in the training data
+    counts: dict[str, Any]  # what was missing in the training data that this process read
 
 
 def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Callable[[], str | None]) -> Outcome:
@@ -79,7 +79,9 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
     model = build_model(job.model, job.data.columns, job.seed)
     with (
         torch.random.fork_rng(devices=[]),
-        Trainer(model, job.optimizers, seed=job.seed, num_shards=job.num_threads) as trainer,
+        Trainer(
+            model, job.optimizers, seed=job.seed, num_shards=job.num_threads, num_threads=job.num_threads
+        ) as trainer,
     ):
         torch.default_generator.manual_seed(job.seed)
         loop = _Loop(job, run, trainer, reader, observer)

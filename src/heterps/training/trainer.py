@@ -31,6 +31,7 @@ from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.table.sparse import Rows
 from heterps.training.metrics import Metrics
+from heterps.training.pieces import Pieces, view_parameters
 
 DENSE = "dense"
 
@@ -41,10 +42,17 @@ class Trainer:
     model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `loss(output, label)`
                 replaces the default, the mean binary cross entropy
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
+    num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
     """
 
     def __init__(
-        self, model: nn.Module, optimizers: Optimizers = Optimizers(), *, seed: int = 0, num_shards: int = 1
+        self,
+        model: nn.Module,
+        optimizers: Optimizers = Optimizers(),
+        *,
+        seed: int = 0,
+        num_shards: int = 1,
+        num_threads: int = 1,
     ) -> None:
         self.model = model.train()
         self.clock = 0
@@ -60,6 +68,7 @@ class Trainer:
         self.client = LocalClient(list(self._specs.values()), {DENSE: self._dense}, num_shards)
         for module, tables in zip(self._embeddings, bound, strict=True):
             module.bind(self.client, tables)
+        self._pieces = Pieces(model, self._dense, self._grads, self.client, num_threads) if num_threads > 1 else None
 
     def prepare(self, batch: Batch) -> Batch:
         """Work out ahead of use what `step` will ask of the tables. Any thread may call it."""
@@ -70,20 +79,18 @@ class Trainer:
 
     def step(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
         """One optimizer step on `batch`; its mean loss and logits, as they were before the step."""
+        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
         with self._own_code(batch):
-            output = self._forward(batch)  # [1]
-            loss = self._loss(output, torch.from_numpy(batch.label))  # [2]
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
-            loss.backward()  # type: ignore[no-untyped-call]
-        pushes = [future for module in self._embeddings for future in module.push()]  # [3]
+            value, logits = pieces.run(batch) if pieces else self._run(batch)  # [1] [2]
+        if not math.isfinite(value):
+            raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
+        pushes = pieces.push() if pieces else [push for module in self._embeddings for push in module.push()]  # [3]
         pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
         for push in pushes:
             push.result()
         self._grads.zero_()
         self.clock += 1
-        return value, _logits(output)
+        return value, logits
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
         """Metrics of the model as it is; creates no rows."""
@@ -142,6 +149,8 @@ class Trainer:
 
     def close(self) -> None:
         self.client.close()
+        if self._pieces is not None:
+            self._pieces.close()
 
     def __enter__(self) -> Self:
         return self
@@ -150,6 +159,13 @@ class Trainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _run(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
+        """Forward and backward on the whole batch; its mean loss and logits."""
+        output = self._forward(batch)
+        loss = self._loss(output, torch.from_numpy(batch.label))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach()), _logits(output)
 
     def _forward(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
@@ -201,14 +217,10 @@ def _flatten(model: nn.Module, optimizers: Optimizers) -> tuple[DenseTable, Tens
                 f"parameter {name} is {parameter.dtype} on {parameter.device}; heterps trains float32 on cpu here."
             )
     table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense)
-    values, grads = torch.from_numpy(table.values), torch.zeros(table.size)
-    at = 0
-    for parameter in parameters.values():
-        view = slice(at, at + parameter.numel())
-        values[view] = parameter.detach().reshape(-1)
-        parameter.data = values[view].view(parameter.shape)
-        parameter.grad = grads[view].view(parameter.shape)
-        at = view.stop
+    grads = torch.zeros(table.size)
+    values = torch.from_numpy(table.values)
+    values[:] = torch.cat([torch.zeros(0), *(parameter.detach().reshape(-1) for parameter in parameters.values())])
+    view_parameters(model, values, grads)
     return table, grads
 
 
