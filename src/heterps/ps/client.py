@@ -25,6 +25,9 @@ from heterps.ps.table.sparse import Rows, SparseTable
 FloatArray = NDArray[np.float32]
 T = TypeVar("T")
 
+FEW_TO_PULL, FEW_TO_PUSH = 16_384, 4_096
+"""A thread takes a fraction of a millisecond to wake; in about that time one alone handles as many unique keys."""
+
 
 @dataclass(frozen=True)
 class TableSpec:
@@ -90,7 +93,7 @@ class LocalClient:
             part = slice(lookup.bounds[shard], lookup.bounds[shard + 1])
             shards[shard].pull(lookup.unique[part], rows[part], create=create)
 
-        return self._on_every_shard(pull_shard, rows)
+        return self._on_every_shard(len(lookup.unique) < FEW_TO_PULL, pull_shard, rows)
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
         shards = self._shards_for(table, lookup)
@@ -104,20 +107,14 @@ class LocalClient:
             sum_rows(grads, lookup.sources, lookup.starts, first, last, summed)
             shards[shard].push_unique(lookup.unique[first:last], summed[first:last])
 
-        return self._on_every_shard(push_shard, None)
+        return self._on_every_shard(len(lookup.unique) < FEW_TO_PUSH, push_shard, None)
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
         return _done(self._dense[table].values)
 
     def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        dense = self._dense[table]
-        numbers = dense.begin_push(grads)
-        bounds = [dense.size * shard // self._num_shards for shard in range(self._num_shards + 1)]
-
-        def push_range(shard: int) -> None:
-            dense.apply(grads, numbers, bounds[shard], bounds[shard + 1])
-
-        return self._on_every_shard(push_range, None)
+        self._dense[table].push(grads)
+        return _done(None)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -142,14 +139,18 @@ class LocalClient:
             mine = np.flatnonzero(homes == number)
             shard.import_rows(Rows(rows.keys[mine], rows.values[mine], rows.state[mine]), num_pushes)
 
-    def _on_every_shard(self, work: Callable[[int], None], result: T) -> Future[T]:
-        others = [self._pool.submit(work, shard) for shard in range(1, self._num_shards)] if self._pool else []
+    def _on_every_shard(self, alone: bool, work: Callable[[int], None], result: T) -> Future[T]:
+        """Do the work of every shard, each on its thread, or all of it here, `alone`."""
+        pool = None if alone else self._pool
+        here = range(1) if pool else range(self._num_shards)
+        others = [pool.submit(work, shard) for shard in range(1, self._num_shards)] if pool else []
         done: Future[T] = Future()
         error: BaseException | None = None
-        try:
-            work(0)
-        except Exception as met:
-            error = met
+        for shard in here:
+            try:
+                work(shard)
+            except Exception as met:
+                error = met
         for other in others:
             error = other.exception() or error
         if error is None:

@@ -126,12 +126,11 @@ def _lookup(keys, num_shards):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def sum_rows(grads: Words, sources: Positions, starts: Positions, first: int, last: int, out: Words) -> None:
     """`out[u]` = sum of the gradients of unique key u, for u in first..last-1."""
-    dim = grads.shape[1]
     for u in range(first, last):
-        source = sources[starts[u]]
-        for j in range(dim):
-            out[u, j] = grads[source, j]
+        target, source = out[u], grads[sources[starts[u]]]
+        for j in range(len(target)):
+            target[j] = source[j]
         for k in range(starts[u] + 1, starts[u + 1]):
-            source = sources[k]
-            for j in range(dim):
-                out[u, j] += grads[source, j]
+            source = grads[sources[k]]
+            for j in range(len(target)):
+                target[j] += source[j]

@@ -30,18 +30,11 @@ class DenseTable:
 
     def push(self, grads: NDArray[np.float32]) -> None:
         """One optimizer step with the gradient of every value."""
-        self.apply(grads, self.begin_push(grads), 0, self.size)
-
-    def begin_push(self, grads: NDArray[np.float32]) -> Words:
-        """Count a push, whose parts `apply` then makes in any order and on any thread; returns what they need."""
         if grads.shape != (self.size,):
             raise ValueError(f"a dense table of {self.size:,} values needs as many gradients, got shape {grads.shape}")
         self.num_pushes += 1
-        return coefficients(self.optimizer, self.num_pushes, sparse=False)
-
-    def apply(self, grads: NDArray[np.float32], numbers: Words, first: int, last: int) -> None:
-        """The part of a push that concerns the values first..last-1."""
-        _step(kind_of(self.optimizer), self._words, self.size, grads, numbers, first, last)
+        numbers = coefficients(self.optimizer, self.num_pushes, sparse=False)
+        _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)
 
     def restore(self, state: NDArray[np.float32], num_pushes: int) -> None:
         """Take over the optimizer state and count of a saved table of the same size and optimizer."""
@@ -51,6 +44,6 @@ class DenseTable:
         self.num_pushes = num_pushes
 
 
-@njit(nogil=True, cache=True)
-def _step(kind: int, words: Words, size: int, grads: Words, numbers: Words, first: int, last: int) -> None:
-    update(kind, words, first, size + first, size, last - first, grads, first, numbers)
+@njit(nogil=True, cache=True, error_model="numpy")  # no check for zero divisors: it would prevent vectorising
+def _step(kind: int, words: Words, size: int, grads: Words, numbers: Words) -> None:
+    update(kind, words[:size], words[size : 2 * size], words[2 * size :], grads, numbers)

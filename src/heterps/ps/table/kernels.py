@@ -34,7 +34,8 @@ KEY_WORDS = 2
 WORDS_PER_LINE = 16  # of a cache line
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW_32 = np.uint64(0xFFFFFFFF)
-_kernel = njit(nogil=True, cache=True)
+# Divisions follow NumPy, without a check for zero: that check would keep the optimizers' loops from being vectorised.
+_kernel = njit(nogil=True, cache=True, error_model="numpy")
 _inline = njit(nogil=True, cache=True, inline="always")
 
 
@@ -143,9 +144,10 @@ def pull(table: Body, limit: int, keys: Keys, start: int, out: Words) -> int:
             return begin
         _resolve(table, shift, block, tags, homes, found)
         for i in range(len(block)):
-            values = found[i] * table.stride + KEY_WORDS
-            for j in range(table.dim):
-                out[begin + i, j] = table.words[values + j]
+            first = found[i] * table.stride + KEY_WORDS
+            values, target = table.words[first : first + table.dim], out[begin + i]
+            for j in range(len(values)):
+                target[j] = values[j]
     return len(keys)
 
 
@@ -169,15 +171,14 @@ def push(table: Body, limit: int, keys: Keys, start: int, grads: Words, kind: in
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     shift = _home_shift(table.entries)
     dim = table.dim
-    flat = grads.reshape(-1)
     for begin in range(start, len(keys), BLOCK):
         block = keys[begin : begin + BLOCK]
         if table.num_rows[0] + len(block) > limit:
             return begin
         _resolve(table, shift, block, tags, homes, found)
         for i in range(len(block)):
-            values = found[i] * table.stride + KEY_WORDS
-            update(kind, table.words, values, values + dim, dim, dim, flat, (begin + i) * dim, coefficients)
+            row = table.words[found[i] * table.stride + KEY_WORDS : (found[i] + 1) * table.stride]
+            update(kind, row[:dim], row[dim : 2 * dim], row[2 * dim : 3 * dim], grads[begin + i], coefficients)
     return len(keys)
 
 

@@ -56,25 +56,29 @@ def coefficients(optimizer: Optimizer, step: int, *, sparse: bool) -> Words:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def update(kind: int, words: Words, at: int, state: int, gap: int, n: int, grads: Words, grad: int, c: Words) -> None:
-    """One step on `words[at:at+n]` with the gradient `grads[grad:grad+n]`.
+def update(kind: int, values: Words, state: Words, state2: Words, grads: Words, c: Words) -> None:
+    """One step on `values` with `grads`; `state` is s or m, `state2` is v, both as long as the values where used.
 
-    The state begins at `words[state]`; where there are two words a value, the second begins `gap` words later.
+    They are slices, and the coefficients are read before the loops, so that the compiler sees loops it can vectorise:
+    no index can be negative, and no store can change a coefficient.
     """
+    a = c[0]
     if kind == _SGD:
-        for j in range(n):
-            words[at + j] -= c[0] * grads[grad + j]
+        for j in range(len(values)):
+            values[j] -= a * grads[j]
     elif kind == _ADAGRAD:
-        for j in range(n):
-            g = grads[grad + j]
-            s = words[state + j] + g * g
-            words[state + j] = s
-            words[at + j] -= c[0] * g / (np.sqrt(s) + c[1])
+        eps = c[1]
+        for j in range(len(values)):
+            g = grads[j]
+            s = state[j] + g * g
+            state[j] = s
+            values[j] -= a * g / (np.sqrt(s) + eps)
     else:
-        for j in range(n):
-            g = grads[grad + j]
-            m = words[state + j] + c[2] * (g - words[state + j])
-            v = words[state + gap + j] + c[3] * (g * g - words[state + gap + j])
-            words[state + j] = m
-            words[state + gap + j] = v
-            words[at + j] -= c[0] * m / (np.sqrt(v) + c[1])
+        eps, part1, part2 = c[1], c[2], c[3]
+        for j in range(len(values)):
+            g = grads[j]
+            m = state[j] + part1 * (g - state[j])
+            v = state2[j] + part2 * (g * g - state2[j])
+            state[j] = m
+            state2[j] = v
+            values[j] -= a * m / (np.sqrt(v) + eps)
