@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check bench docs clean
+.PHONY: setup demo test check docs clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("heterps needs Python 3.11 or newer, %s is %s: make PYTHON=python3.11 setup" % (sys.executable, sys.version.split()[0]) if sys.version_info < (3, 11) else 0)'
+	@echo 'Installing into $(VENV): a few minutes the first time.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)

@@ -189,7 +189,7 @@ def _too_slow(problem: Problem, slowest: Slowest) -> str:
 def _reachable(problem: Problem) -> str:
     fastest, sure = highest_throughput(problem)
     if fastest is None:
-        return " They are too low for any plan, however slow." if sure else ""
+        return " The limits are too low for any plan, however slow." if sure else ""
     reached = f"{'' if sure else 'at least '}{_number(fastest.throughput)} samples/s (bottleneck: {fastest.bottleneck})"
     return f" The highest throughput within the limits is {reached}: ask for that or less."
 
