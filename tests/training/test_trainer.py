@@ -344,7 +344,8 @@ def test_a_snapshot_of_another_model_or_optimizer_is_refused(model, optimizers, 
         trainer.restore(snapshot)
 
 
-def test_closing_leaves_no_threads():
+def test_closing_leaves_no_threads(monkeypatch):
+    monkeypatch.setattr("heterps.ps.client.FEW_TO_PULL", 0)  # however few the keys, wake the shards' threads
     before = set(threading.enumerate())
     with Trainer(make_model(), num_shards=3) as trainer:
         losses(trainer, make_batches(2))
