@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heterps import hashing
 from heterps.ps import SGD, Adagrad, Adam, SparseTable
-from heterps.ps.table import kernels, memory, sparse
+from heterps.ps.table import memory, sparse
 from heterps.ps.table.reference import ReferenceTable, initial_values, mix64
 from heterps.ps.table.sparse import Rows
 
@@ -92,7 +93,7 @@ def test_any_interleaving_equals_the_reference_to_the_bit(optimizer, dim, operat
 @given(st.integers(0, TOP))
 def test_unmix64_inverts_mix64_and_the_kernels_mix_alike(x):
     assert unmix64(mix64(x)) == x
-    assert int(kernels.mix64(np.uint64(x))) == mix64(x)
+    assert int(hashing.mix64(np.uint64(x))) == mix64(x)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from numba import njit, uint64
 from numpy.typing import NDArray
 
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray
-from heterps.data.keys import mix
+from heterps.hashing import mix64
 
 _TILE = 128  # rows transposed at a time: 128 rows of 26 keys are 27 KB and stay in the first-level cache
 
@@ -87,7 +87,7 @@ def permutation(size: int, seed: np.uint64) -> NDArray[np.int64]:
     """The numbers below `size` (< 2**32) in an order that is a pure function of (size, seed), on every machine."""
     order = np.arange(size)
     for i in range(size - 1, 0, -1):
-        high = mix(seed + uint64(i)) >> uint64(32)
+        high = mix64(seed + uint64(i)) >> uint64(32)
         j = np.int64((high * uint64(i + 1)) >> uint64(32))
         order[i], order[j] = order[j], order[i]
     return order

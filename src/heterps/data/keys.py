@@ -1,13 +1,13 @@
 """Ids become 64-bit keys: no vocabulary to declare, and every 64-bit value is a valid id and a valid key.
 
     integer id ----------------------------+
-                                           |--> XOR seed of the slot --> mix --> key
+                                           |--> XOR seed of the slot --> mix64 --> key
     string --> 64-bit hash of its bytes ---+
     null   --> a fixed key of the slot
 
-`mix` is a bijection, so two integer ids of one slot never share a key; the slot's seed, a hash of its name, keeps equal
-ids of different slots apart. Two strings, ids of two slots, or an id and a null share a key with a chance of 2**-64 a
-pair. The keys are stored in checkpoints: these functions must never change.
+`mix64` is a bijection, so two integer ids of one slot never share a key; the slot's seed, a hash of its name, keeps
+equal ids of different slots apart. Two strings, ids of two slots, or an id and a null share a key with a chance of
+2**-64 a pair. The keys are stored in checkpoints: these functions must never change.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from heterps.data.batch import KeyArray, Slots
 from heterps.errors import DataError
+from heterps.hashing import mix64
 
 EVERY_BIT_VALID: NDArray[np.uint8] = np.empty(0, np.uint8)
 """A validity bitmap of no bits: no value is null."""
@@ -90,14 +91,6 @@ def _as_int64(array: NDArray[np.generic], slot_name: str) -> tuple[NDArray[np.in
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
 
-@njit(inline="always")
-def mix(x: np.uint64) -> np.uint64:
-    """The finaliser of splitmix64: a bijection of 64-bit values that changes half of the bits for each bit changed."""
-    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return x ^ (x >> uint64(31))
-
-
 @njit(nogil=True, cache=True)
 def mix_column(
     ids: NDArray[np.int64], bitmap: NDArray[np.uint8], first_bit: int, seed: np.uint64, null: np.uint64, out: KeyArray
@@ -105,12 +98,12 @@ def mix_column(
     """out[i] = key of ids[i], or `null` where Arrow's validity bitmap (from bit `first_bit` on) has no bit."""
     if len(bitmap) == 0:
         for i in range(len(ids)):
-            out[i] = mix(uint64(ids[i]) ^ seed)
+            out[i] = mix64(uint64(ids[i]) ^ seed)
         return
     for i in range(len(ids)):
         bit = first_bit + i
         valid = (bitmap[bit >> 3] >> (bit & 7)) & 1
-        out[i] = mix(uint64(ids[i]) ^ seed) if valid else null
+        out[i] = mix64(uint64(ids[i]) ^ seed) if valid else null
 
 
 @njit(nogil=True, cache=True)
@@ -118,11 +111,11 @@ def hash_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], out: NDArray[np
     """out[i] = hash of data[ends[i] : ends[i + 1]]: length, then 8 bytes at a time, little-endian, mixed in turn."""
     for i in range(len(out)):
         start, end = ends[i], ends[i + 1]
-        state = mix(uint64(end - start) + uint64(0x9E3779B97F4A7C15))
+        state = mix64(uint64(end - start) + uint64(0x9E3779B97F4A7C15))
         while start < end:
             word = uint64(0)
             for byte in range(min(8, end - start)):
                 word |= uint64(data[start + byte]) << uint64(8 * byte)
-            state = mix(state ^ word)
+            state = mix64(state ^ word)
             start += 8
         out[i] = state

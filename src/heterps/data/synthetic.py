@@ -21,7 +21,7 @@ from numba import njit, uint64
 from numpy.typing import NDArray
 
 from heterps.data.batch import FloatArray
-from heterps.data.keys import mix
+from heterps.hashing import mix64
 
 # fmt: off
 CARDINALITIES = np.array([
@@ -134,7 +134,7 @@ def _expected_auc(probability: NDArray[np.float64]) -> float:
 @njit(inline="always")
 def _bits(state: np.uint64, index: int) -> np.uint64:
     """The `index`-th 64 random bits of a state."""
-    return mix(state + uint64(index) * uint64(_GOLDEN))
+    return mix64(state + uint64(index) * uint64(_GOLDEN))
 
 
 @njit(inline="always")
@@ -161,13 +161,13 @@ def _fill(
     draw: NDArray[np.float64],
     seen: NDArray[np.bool_],
 ) -> None:
-    world = mix(seed + uint64(_GOLDEN))
+    world = mix64(seed + uint64(_GOLDEN))
     power = 1.0 - ZIPF_EXPONENT
     reach = (CARDINALITIES + 1.0) ** power - 1.0
     bits = np.empty(NUM_SLOTS, np.uint64)
     x = np.empty(NUM_DENSE, np.float64)
     for i in range(len(score)):
-        row = mix(world ^ mix(first_row + uint64(i)))
+        row = mix64(world ^ mix64(first_row + uint64(i)))
         draw[i] = _uniform(_bits(row, 0))
         total = 0.0
         for d in range(NUM_DENSE):
@@ -188,7 +188,7 @@ def _fill(
                 seen[_FIRST_ID[s] + rank] = True
             ids[s, i] = rank
             ids_valid[s, i] = valid
-            bits[s] = mix(world ^ mix(uint64(rank + 1 if valid else 0) * uint64(64) + uint64(s)))
+            bits[s] = mix64(world ^ mix64(uint64(rank + 1 if valid else 0) * uint64(64) + uint64(s)))
             total += 0.3 * _quarter(bits[s], 0) / np.sqrt(1.0 + rank / 300.0)
         for p in range(len(PAIRS)):
             one, other = bits[PAIRS[p, 0]], bits[PAIRS[p, 1]]

@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from heterps.ps.table.kernels import Keys, Words, mix64
+from heterps.hashing import mix64
+from heterps.ps.table.kernels import Keys, Words
 
 Positions = NDArray[np.int32]
 _LOW_32 = np.uint64(0xFFFFFFFF)

@@ -22,6 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from heterps.hashing import mix64
 from heterps.ps.table.optimizers import update
 from heterps.ps.table.prefetch import prefetch
 
@@ -51,14 +52,6 @@ class Body(NamedTuple):
     seed: np.uint64  # already mixed
     scale: float  # of the initial values
     state: float  # initial optimizer state
-
-
-@_inline
-def mix64(x: np.uint64) -> np.uint64:
-    """A bijection of the 64-bit words that scatters them (the finaliser of splitmix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @_inline

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import Adagrad, Optimizer
+from heterps.hashing import mix64
 from heterps.ps.dedup import as_keys, make_lookup, sum_rows
 from heterps.ps.table import kernels
 from heterps.ps.table.memory import reserve
@@ -153,7 +154,7 @@ class SparseTable:
     def _bind(self) -> None:
         whole = len(self._memory) // (self._stride * 4) * self._stride * 4
         # Mixed, so that tables of different seeds have no rows in common: key ^ seed alone is the key of other rows.
-        seed = np.uint64(kernels.mix64(np.uint64(self.seed) ^ kernels.GOLDEN))
+        seed = np.uint64(mix64(np.uint64(self.seed) ^ kernels.GOLDEN))
         self._body = kernels.Body(
             self._index, self._memory[:whole].view(np.float32), self._memory[:whole].view(np.uint64), self._count,
             self._stride, self.dim, seed, self.init_scale, initial_state(self.optimizer),
