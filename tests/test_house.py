@@ -14,7 +14,7 @@ import typer.main
 
 import heterps
 from heterps import errors
-from heterps.cli import app
+from heterps.cli import app, main
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,3 +66,10 @@ def test_every_module_says_what_it_is() -> None:
     for path in (ROOT / "src").rglob("*.py"):
         text = path.read_text(encoding="utf-8").strip()
         assert not text or text.startswith('"""'), f"{path} has no docstring"
+
+
+def test_version_is_printed_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"heterps {heterps.__version__}\n"

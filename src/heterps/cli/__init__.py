@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from heterps import __version__
 from heterps.cli import config, data, plan, profile, report, train
 from heterps.errors import HeterpsError
 
@@ -25,6 +26,21 @@ app = typer.Typer(
 )
 for command in (data, profile, plan, train, report, config):
     command.register(app)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"heterps {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def heterps(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
