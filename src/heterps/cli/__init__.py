@@ -36,7 +36,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def heterps(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
