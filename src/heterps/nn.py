@@ -25,7 +25,7 @@ from xxhash import xxh3_64_intdigest
 from heterps.config import Adagrad, Optimizer
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
-from heterps.ps.client import Client, LocalClient, TableSpec
+from heterps.ps.client import LocalClient, RowClient, TableSpec
 from heterps.ps.dedup import Lookup, make_lookup
 
 __all__ = ["Slots", "SparseEmbedding", "embeddings", "push_gradients"]
@@ -95,7 +95,7 @@ class SparseEmbedding(nn.Module):
         self.seed = seed
         self._groups = [self.slots] if tables == "one" else [(slot,) for slot in self.slots]
         self._tables: list[str] = []
-        self._client: Client | None = None
+        self._client: RowClient | None = None
         self._uses: dict[int, _Use] = {}  # by id of the values
         self.register_buffer("_like", torch.empty(0), persistent=False)  # follows `module.to(device, dtype)`
 
@@ -114,7 +114,7 @@ class SparseEmbedding(nn.Module):
             for table, table_seed in zip(names, seeds, strict=True)
         ]
 
-    def bind(self, client: Client, tables: Sequence[str]) -> None:
+    def bind(self, client: RowClient, tables: Sequence[str]) -> None:
         """From now on rows come from these `tables` of `client`, a table a group of slots."""
         self._client, self._tables, self._uses = client, list(tables), {}
 
@@ -124,7 +124,7 @@ class SparseEmbedding(nn.Module):
         return tuple(self._tables)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> RowClient:
         """Where the rows are. A module that was bound to nothing makes tables of its own in this process."""
         if self._client is None:
             specs = self.table_specs("embedding", Adagrad(lr=0.05))

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Optimizer
-from heterps.ps.client import TableSpec
+from heterps.ps.client import TableSpec, done
 from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.dense import DenseTable
 from heterps.ps.table.sparse import SparseTable
 
 FloatArray = NDArray[np.float32]
-T = TypeVar("T")
 
 TABLE_ROWS = 1_000_000
 """Rows that measured tables hold besides those of the batch: more than fits the caches, as in training."""
@@ -69,21 +67,12 @@ class ReadyRows:
             rng = np.random.default_rng(spec.seed)
             rows = rng.uniform(-spec.init_scale, spec.init_scale, (needed, spec.dim))
             self._rows[table] = rows.astype(np.float32)
-        return _done(self._rows[table][:needed])
+        return done(self._rows[table][:needed])
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
         summed = np.empty((len(lookup.unique), self._specs[table].dim), np.float32)
         sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
-        return _done(None)
-
-    def pull_dense(self, table: str) -> Future[FloatArray]:
-        raise NotImplementedError(f"dense table {table}: weights are in the sandbox itself")
-
-    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        raise NotImplementedError(f"dense table {table}: weights are in the sandbox itself")
-
-    def close(self) -> None:
-        pass
+        return done(None)
 
 
 def sparse_work(request: Request, table_rows: int = TABLE_ROWS) -> Callable[[], None]:
@@ -114,9 +103,3 @@ def dense_work(num_values: int, optimizer: Optimizer) -> Callable[[], None]:
         table.push(gradients)
 
     return work
-
-
-def _done(result: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(result)
-    return future

@@ -40,8 +40,8 @@ class TableSpec:
     init_scale: float
 
 
-class Client(Protocol):
-    """The one interface between training and parameters.
+class RowClient(Protocol):
+    """What a SparseEmbedding needs: rows of sparse tables.
 
     A future fails with the error that a shard met; arguments that no shard could take are refused at once.
     """
@@ -55,6 +55,10 @@ class Client(Protocol):
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
         """Gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key."""
+
+
+class Client(RowClient, Protocol):
+    """The one interface between training and parameters."""
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
         """The newest values of a dense table. They may be shared with it: treat them as read-only."""
@@ -110,11 +114,11 @@ class LocalClient:
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PUSH, push_shard, None)
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
-        return _done(self._dense[table].values)
+        return done(self._dense[table].values)
 
     def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
         self._dense[table].push(grads)
-        return _done(None)
+        return done(None)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -165,7 +169,8 @@ class LocalClient:
         return self._shards[table]
 
 
-def _done(result: T) -> Future[T]:
+def done(result: T) -> Future[T]:
+    """A future that has its result already."""
     future: Future[T] = Future()
     future.set_result(result)
     return future

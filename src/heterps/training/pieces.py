@@ -21,7 +21,6 @@ import copy
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from torch.nn import functional
 
 from heterps.data.batch import Batch, Slots
 from heterps.nn import cut, embeddings
-from heterps.ps.client import Client
+from heterps.ps.client import Client, done
 from heterps.ps.dedup import Lookup
 from heterps.ps.dense import DenseTable
 
@@ -39,7 +38,6 @@ LEAST_SAMPLES = 64
 """Of a piece. Smaller batches, such as the last of an epoch, are not divided."""
 
 FloatArray = NDArray[np.float32]
-T = TypeVar("T")
 
 
 class Pieces:
@@ -157,22 +155,13 @@ class _PulledRows:
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:  # noqa: ARG002
         self.pulls[table] += 1
-        return _done(self.rows[table])
+        return done(self.rows[table])
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
         self.pushed.add(table)
         start = self.starts[table]
         self.grads[table][start : start + len(lookup.inverse)] = grads
-        return _done(None)
-
-    def pull_dense(self, table: str) -> Future[FloatArray]:
-        raise KeyError(f"a twin has no dense table {table}: it shares the model's parameters")
-
-    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:  # noqa: ARG002
-        raise KeyError(f"a twin has no dense table {table}: it shares the model's parameters")
-
-    def close(self) -> None:
-        pass
+        return done(None)
 
 
 def view_parameters(model: nn.Module, values: Tensor, grads: Tensor) -> None:
@@ -192,9 +181,3 @@ def _twin(model: nn.Module, dense: DenseTable, grads: Tensor, store: _PulledRows
     for (_, module), (_, original) in zip(embeddings(twin), embeddings(model), strict=True):
         module.bind(store, original.table_names)
     return twin
-
-
-def _done(result: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(result)
-    return future
