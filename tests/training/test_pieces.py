@@ -174,3 +174,18 @@ def test_cut_gives_the_samples_that_were_asked_for(ragged):
         assert len(piece) == last - first
         assert torch.equal(module(piece), whole[first:last])
         assert torch.equal(module(Slots(piece.names, piece.keys, piece.offsets)), whole[first:last])
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_divided_training_resumed_equals_training_never_stopped_to_the_bit(stop):
+    batches = list(make_batches(8))
+    whole = train(make("ctr_dnn"), 2, batches, num_shards=2)
+    with Trainer(make("ctr_dnn"), num_shards=2, num_threads=2) as trainer:
+        before = [trainer.step(batch)[0] for batch in batches[:stop]]
+        snapshot = trainer.snapshot(0, {})
+    with Trainer(make("ctr_dnn"), num_shards=1, num_threads=2) as trainer:
+        trainer.restore(snapshot)
+        after = [trainer.step(Batch(b.dense, Slots(b.slots.names, b.slots.keys), b.label))[0] for b in batches[stop:]]
+        assert trainer._pieces is not None
+        assert trainer._pieces._divisible, "the resumed steps must be divided too"
+    assert np.array_equal(whole[0], np.array(before + after))
