@@ -15,7 +15,7 @@ from heterps.profiling.profile import Profile
 
 if TYPE_CHECKING:
     from heterps.planning.cost import Problem
-    from heterps.planning.schedulers.base import Search
+    from heterps.planning.schedulers.base import Budget, Search
 
 QUICK_S = 2.0
 """How long the exact optimum is looked for where another method was asked for, to show the gap."""
@@ -48,20 +48,21 @@ def plan(
     samples: float,
     epochs: float = 1,
     method: str = "exact",
+    provisioner: str = "exact",
     seed: int = 0,
     evaluations: int | None = None,
     seconds: float | None = 60.0,
 ) -> Plan:
     """The cheapest plan that `method` finds for `samples` x `epochs` samples at no less than `throughput` samples/s.
 
-    Stops after `evaluations` bills or `seconds`, unless None, with the best plan so far. `optimal_usd` and `gap` are
-    filled where the optimum could be proven quickly. Raises PlanInfeasible, which says what would relax it, and
-    ConfigError.
+    `provisioner` chooses the counts of each schedule. Stops after `evaluations` bills or `seconds`, unless None, with
+    the best plan so far. `optimal_usd` and `gap` are filled where the optimum could be proven quickly, and otherwise
+    `bound_usd`. Raises PlanInfeasible, which says what would relax it, and ConfigError.
     """
     from heterps.planning.cost import Problem
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
-    return _plan(problem, method, seed, evaluations, seconds)
+    return _plan(problem, method, provisioner, seed, evaluations, seconds)
 
 
 def compare(
@@ -72,63 +73,94 @@ def compare(
     samples: float,
     epochs: float = 1,
     method: str = "exact",
+    provisioner: str = "exact",
     seed: int = 0,
     evaluations: int | None = None,
     seconds: float | None = 60.0,
+    every: bool = False,
 ) -> Comparison:
-    """`plan` by `method`, and an option for every method. One that has no plan says why in its option."""
+    """`plan` by `method`, and an option for every quick method, or for `every` method, each with the same budget.
+
+    A method that has no plan says why in its option.
+    """
     from heterps.planning.cost import Problem
     from heterps.planning.schedulers import METHODS
+    from heterps.planning.schedulers.base import Budget
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
-    chosen = _plan(problem, method, seed, evaluations, seconds)
+    chosen = _plan(problem, method, provisioner, seed, evaluations, seconds)
+    names = [name for name, known in METHODS.items() if every or known.quick or name == method]
+    budget = Budget(evaluations, seconds if every else QUICK_S)
     options = (
-        Option(name, chosen) if name == method else _option(problem, name, seed, chosen.optimal_usd) for name in METHODS
+        Option(name, chosen) if name == method else _option(problem, name, provisioner, seed, budget, chosen)
+        for name in names
     )
     return Comparison(chosen, tuple(options))
 
 
-def _plan(problem: Problem, method: str, seed: int, evaluations: int | None, seconds: float | None) -> Plan:
+def _plan(
+    problem: Problem, method: str, provisioner: str, seed: int, evaluations: int | None, seconds: float | None
+) -> Plan:
     from heterps.planning.explain import explain_infeasible
+    from heterps.planning.provisioners import find_provisioner
     from heterps.planning.schedulers import make_scheduler
     from heterps.planning.schedulers.base import Budget, search
 
-    found = search(problem, make_scheduler(method, problem, seed), Budget(evaluations, seconds))
+    bills_of = find_provisioner(provisioner)
+    found = search(problem, make_scheduler(method, problem, seed), Budget(evaluations, seconds), bills_of)
     if found.schedule is None:
         raise explain_infeasible(problem, method)
-    if found.proven:
-        return _finish(problem, method, found, found.usd)
-    optimum = search(problem, make_scheduler("exact", problem, seed), Budget(seconds=QUICK_S))
-    return _finish(problem, method, found, optimum.usd if optimum.proven else None)
+    optimum = found
+    if not (provisioner == "exact" and found.proven):
+        quick = Budget(seconds=QUICK_S)
+        optimum = (
+            found if method == "exact" == provisioner else search(problem, make_scheduler("exact", problem, 0), quick)
+        )
+    return _finish(problem, method, provisioner, found, optimum.usd if optimum.proven else None, optimum.bound_usd)
 
 
-def _option(problem: Problem, method: str, seed: int, optimal_usd: float | None) -> Option:
+def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: Budget, chosen: Plan) -> Option:
+    from heterps.planning.provisioners import find_provisioner
     from heterps.planning.schedulers import make_scheduler
-    from heterps.planning.schedulers.base import Budget, search
+    from heterps.planning.schedulers.base import search
 
     try:
-        found = search(problem, make_scheduler(method, problem, seed), Budget(seconds=QUICK_S))
+        found = search(problem, make_scheduler(method, problem, seed), budget, find_provisioner(provisioner))
     except HeterpsError as error:
         return Option(method, None, str(error))
-    if not found.finished:
-        return Option(method, None, f"not done within {QUICK_S:g} s; --method {method} gives it more")
     if found.schedule is None:
-        return Option(method, None, "no plan of this method meets the throughput within the limits")
-    return Option(method, _finish(problem, method, found, optimal_usd))
+        reason = "no plan of this method meets the throughput within the limits" if found.finished else "found no plan"
+        return Option(method, None, reason)
+    return Option(method, _finish(problem, method, provisioner, found, chosen.optimal_usd, chosen.bound_usd))
 
 
-def _finish(problem: Problem, method: str, found: Search, optimal_usd: float | None) -> Plan:
-    from heterps.planning.provision import to_plan
+def _finish(
+    problem: Problem,
+    method: str,
+    provisioner: str,
+    found: Search,
+    optimal_usd: float | None,
+    bound_usd: float | None,
+) -> Plan:
+    """The plan, beside the optimum where it is known, and beside a bound on it where not."""
+    from heterps.planning.provisioners.base import to_plan
 
     assert found.schedule is not None
     assert found.counts is not None
-    made = to_plan(problem, found.schedule, found.counts, method)
+    made = to_plan(problem, found.schedule, found.counts, method, provisioner)
     gap = None
     if optimal_usd is not None:
+        bound_usd = None
         if made.usd <= optimal_usd * (1 + PROVEN):
             optimal_usd, gap = made.usd, 0.0
         elif optimal_usd > 0:
             gap = made.usd / optimal_usd - 1
     return made.model_copy(
-        update={"search_s": found.seconds, "evaluations": found.evaluations, "optimal_usd": optimal_usd, "gap": gap}
+        update={
+            "search_s": found.seconds,
+            "evaluations": found.evaluations,
+            "optimal_usd": optimal_usd,
+            "bound_usd": bound_usd,
+            "gap": gap,
+        }
     )

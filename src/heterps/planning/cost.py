@@ -93,7 +93,7 @@ class Problem:
                 raise ConfigError(f"{name} must be a number above 0 (got {value}).")
         usable = tuple(name for name, resource in self.cluster.resources.items() if resource.limit > 0)
         object.__setattr__(self, "resources", usable)
-        _check_fit(self.profile, usable)
+        _check_fit(self.profile, usable, self.cluster.server_resource)
 
     @property
     def num_layers(self) -> int:
@@ -199,8 +199,9 @@ def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:
     return Bill(throughput, hours, hours * rate, bottleneck)
 
 
-def _check_fit(profile: Profile, usable: Sequence[str]) -> None:
-    missing = [name for name in usable if name not in profile.resources]
+def _check_fit(profile: Profile, usable: Sequence[str], server_resource: str) -> None:
+    """Only a resource that no layer can run on may do without costs: that of the servers."""
+    missing = [name for name in usable if name not in (*profile.resources, server_resource)]
     if missing:
         raise ConfigError(
             f"the cluster has resource {', '.join(map(repr, missing))}, but the profile of {profile.model!r} has costs "

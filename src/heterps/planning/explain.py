@@ -18,7 +18,8 @@ from heterps.errors import PlanInfeasible
 from heterps.planning.chains import Chains, Undecided
 from heterps.planning.cost import Problem, Schedules, Terms, stage_terms
 from heterps.planning.plan import Plan
-from heterps.planning.provision import provision, to_plan
+from heterps.planning.provisioners.base import to_plan
+from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers.base import Budget, search
 from heterps.planning.schedulers.exact import Exact
 
@@ -121,7 +122,7 @@ def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
             slow, fastest = middle, schedule
     floor = problem.profile.batch_size / slow
     within = Problem(problem.profile, problem.cluster, floor, problem.samples, problem.epochs)
-    return to_plan(within, fastest, provision(within, fastest[None]).counts[0], "exact"), sure
+    return to_plan(within, fastest, exact(within, fastest[None]).counts[0], "exact"), sure
 
 
 def single_raises(problem: Problem) -> list[tuple[str, int, int]]:

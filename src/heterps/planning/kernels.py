@@ -165,6 +165,29 @@ def cheapest_tau(
 
 
 @compiled
+def violation_of(stations: Floats, resource: Ints, num: int, limits: Ints, tau: float, units: Floats) -> float:
+    """How far a schedule is from done in tau within the limits, above 0: the sum of the logarithms by which stations
+    are too slow with any number of units, and by which the units of a resource exceed its limit. `units` is scratch.
+    """
+    far, least = 10.0, 1e-6
+    violation = least
+    for t in range(limits.shape[0]):
+        units[t] = 0.0
+    for i in range(num):
+        p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
+        t = resource[i]
+        if a >= tau or d >= tau:
+            violation += min(math.log(max(a, d) / tau), far) + least
+            units[t] += 1.0
+        else:
+            units[t] += max(1.0, math.ceil(p / (tau - a)), math.ceil(q / (tau - d)))
+    for t in range(limits.shape[0]):
+        if units[t] > limits[t]:
+            violation += min(math.log(units[t] / limits[t]), far)
+    return violation
+
+
+@compiled
 def provision_all(
     terms: Floats,
     prices: Floats,
@@ -176,21 +199,27 @@ def provision_all(
     cost: Floats,
     slowest_s: Floats,
     counts: Ints,
+    violation: Floats,
 ) -> None:
-    """For every schedule: least tau * rate, its tau, and counts[i] = those of its stations (stages, then servers)."""
+    """For every schedule: least tau * rate, its tau, counts[i] = those of its stations (stages, then servers), and how
+    far it is from feasible.
+    """
     most = schedules.shape[1] + 1
     stations = np.empty((most, 4))
     resource = np.empty(most, np.int64)
-    busy = np.empty(most)
+    busy = np.empty(max(most, prices.shape[0]))
     used = np.empty(prices.shape[0], np.int64)
     for n in range(schedules.shape[0]):
         num = find_stations(terms, server, server_s, schedules[n], stations, resource)
         cost[n], slowest_s[n] = cheapest_tau(stations, resource, num, prices, limits, tau_max, counts[n], used, busy)
+        counts[n] = 0
+        if cost[n] == np.inf:
+            violation[n] = violation_of(stations, resource, num, limits, tau_max, busy)
+            continue
+        violation[n] = 0.0
         for i in range(num):
             p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
-            found = cost[n] < np.inf
-            counts[n, i] = least_count(p, a, q, d, slowest_s[n], limits[resource[i]]) if found else 0
-        counts[n, num:] = 0
+            counts[n, i] = least_count(p, a, q, d, slowest_s[n], limits[resource[i]])
 
 
 # --- exact scheduling ------------------------------------------------------------------------------------------------
@@ -406,7 +435,7 @@ def compile_all() -> None:
     )
     counts, links = np.zeros((1, 2), np.int64), np.zeros((4, 3), np.int64)
     schedules = np.zeros((1, 1), np.int16)
-    provision_all(terms, prices, limits, 0, 1.0, 9.0, schedules, np.empty(1), np.empty(1), counts)
+    provision_all(terms, prices, limits, 0, 1.0, 9.0, schedules, np.empty(1), np.empty(1), counts, np.empty(1))
     lightest_chain(terms, prices, limits, 9.0, 9.0, 99.0, to_go, others, last, follow)
     read_chain(terms, limits, 9.0, to_go, last, follow, schedules[0], counts[0, :1])
     extend_labels(

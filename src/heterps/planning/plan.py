@@ -41,7 +41,10 @@ class Plan(Value):
     search_s: NonNegativeFloat = 0.0
     evaluations: NonNegativeInt = 0
     optimal_usd: NonNegativeFloat | None = Field(None, description="Cost of the exact optimum, where known.")
+    bound_usd: NonNegativeFloat | None = Field(None, description="No plan is cheaper; given where the optimum is not.")
     gap: NonNegativeFloat | None = Field(None, description="usd / optimal_usd - 1; 0.0 is optimal.")
+
+    provisioner: str = "exact"
 
     @property
     def is_predicted(self) -> bool:

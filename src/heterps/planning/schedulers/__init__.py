@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from heterps.errors import ConfigError
@@ -13,12 +14,19 @@ from heterps.planning.schedulers.exact import Exact
 from heterps.planning.schedulers.greedy import Greedy
 from heterps.planning.schedulers.single import Single
 
-METHODS: dict[str, Callable[[Problem, int], Scheduler]] = {
-    "exact": Exact,
-    "brute": Brute,
-    "greedy": Greedy,
-    "cpu": lambda problem, _seed: Single(problem, on_cpu=True),
-    "gpu": lambda problem, _seed: Single(problem, on_cpu=False),
+
+@dataclass(frozen=True)
+class Method:
+    make: Callable[[Problem, int], Scheduler]  # with (problem, seed)
+    quick: bool  # done in moments, so that its plan can stand beside any other without being asked for
+
+
+METHODS: dict[str, Method] = {
+    "exact": Method(Exact, quick=True),
+    "brute": Method(Brute, quick=False),
+    "greedy": Method(Greedy, quick=True),
+    "cpu": Method(lambda problem, _seed: Single(problem, on_cpu=True), quick=True),
+    "gpu": Method(lambda problem, _seed: Single(problem, on_cpu=False), quick=True),
 }
 
 
@@ -27,4 +35,4 @@ def make_scheduler(method: str, problem: Problem, seed: int) -> Scheduler:
         near = get_close_matches(method, METHODS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no method {method!r}.{hint} Methods: {', '.join(METHODS)}.")
-    return METHODS[method](problem, seed)
+    return METHODS[method].make(problem, seed)

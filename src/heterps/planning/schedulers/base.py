@@ -17,7 +17,8 @@ import numpy as np
 
 from heterps.planning import kernels
 from heterps.planning.cost import Ints, Problem, Schedules
-from heterps.planning.provision import Bills, provision
+from heterps.planning.provisioners.base import Bills, Provisioner
+from heterps.planning.provisioners.exact import exact
 
 
 class Scheduler(Protocol):
@@ -82,8 +83,15 @@ class Search:
 
 
 def search(
-    problem: Problem, scheduler: Scheduler, budget: Budget, clock: Callable[[], float] = time.perf_counter
+    problem: Problem,
+    scheduler: Scheduler,
+    budget: Budget,
+    provisioner: Provisioner = exact,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
+    """Runs `scheduler` until it is done or the budget is spent. A scheduler that learns can be searched with again: by
+    the cost model first, then with a `provisioner` that measures trials.
+    """
     kernels.compile_all()
     start = clock()
     best, schedule, counts = np.inf, None, None
@@ -99,7 +107,7 @@ def search(
             continue
         if budget.evaluations is not None:
             schedules = schedules[: budget.evaluations - evaluations]
-        bills = provision(problem, schedules)
+        bills = provisioner(problem, schedules)
         evaluations += len(schedules)
         cheapest = int(np.argmin(bills.usd))
         if bills.usd[cheapest] < best:

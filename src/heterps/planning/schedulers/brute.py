@@ -6,7 +6,7 @@ import numpy as np
 
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, Schedules
-from heterps.planning.provision import Bills
+from heterps.planning.provisioners.base import Bills
 
 MOST_SCHEDULES = 1 << 24
 CHUNK = 1 << 15

@@ -21,7 +21,7 @@ import numpy as np
 
 from heterps.planning.chains import Chains, Undecided
 from heterps.planning.cost import ROUNDING, Problem, Schedules
-from heterps.planning.provision import Bills
+from heterps.planning.provisioners.base import Bills
 
 LOOK_AHEAD, LOOK_AHEAD_RATIO = 24, 0.8
 NARROWEST, UNDECIDED_WIDTH = 1e-3, 1e-2

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from heterps.planning.cost import Problem, Schedules
-from heterps.planning.provision import Bills
+from heterps.planning.provisioners.base import Bills
 from heterps.planning.schedulers.base import Heuristic
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Problem, Schedules
-from heterps.planning.provision import Bills
+from heterps.planning.provisioners.base import Bills
 from heterps.planning.schedulers.base import Heuristic
 
 

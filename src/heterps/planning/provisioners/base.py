@@ -1,0 +1,47 @@
+"""What a provisioner is: a function from schedules to their bills, with the counts that it chose.
+
+A trial on real machines has the same shape: it takes schedules and returns what was measured in place of what the cost
+model says. `schedulers.base.search` takes either, which is how a scheduler goes on learning from measured bills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heterps.planning.cost import Floats, Ints, Problem, Schedules, bill, runs
+from heterps.planning.plan import Plan, Servers, Stage
+
+
+@dataclass(frozen=True)
+class Bills:
+    """The bills of n schedules, each with the counts that the provisioner gave it."""
+
+    usd: Floats  # [n], infinite where no counts within the limits meet the floor
+    throughput: Floats  # [n] samples a second, 0 where infeasible
+    counts: Ints  # [n, N + 1] of the stages in order, then of the servers, then 0
+    violation: Floats  # [n], 0 where feasible; otherwise above 0, and the larger the further from feasible
+
+
+Provisioner = Callable[[Problem, Schedules], Bills]
+"""Schedules are [n, N] indices into problem.resources."""
+
+
+def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, provisioner: str = "exact") -> Plan:
+    """The plan, with its bill, of one schedule [N] and its counts [N + 1]."""
+    stages = tuple(
+        Stage(first=first, last=last, resource=problem.resources[resource], count=int(count))
+        for (first, last, resource), count in zip(runs(schedule.tolist()), counts.tolist(), strict=False)
+    )
+    num_servers = int(counts[len(stages)]) if problem.server_s > 0 else 0
+    predicted = bill(problem, stages, num_servers)
+    return Plan(
+        method=method,
+        provisioner=provisioner,
+        stages=stages,
+        servers=Servers(resource=problem.cluster.server_resource, count=num_servers),
+        throughput=predicted.throughput,
+        hours=predicted.hours,
+        usd=predicted.usd,
+        bottleneck=predicted.bottleneck,
+    )
