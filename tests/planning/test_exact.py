@@ -129,13 +129,22 @@ def test_a_search_stopped_early_gives_a_plan_and_a_bound_that_holds() -> None:
 
 
 def test_what_labels_cannot_decide_is_kept_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "MOST_LABELS", 0)
+    monkeypatch.setattr(chains, "LABELS", (1, 1, 1))
+    monkeypatch.setattr(chains, "MOST_COLUMNS", 1)
     problem = large_problem(14, 2, (8, 2))
-    scheduler = Exact(problem, seed=0)
-    scheduler._chains._capacity = 4
-    found = search(problem, scheduler, Budget())
+    found = search(problem, Exact(problem, seed=0), Budget())
     brute = search(problem, Brute(problem, seed=0), Budget())
-    assert found.bound_usd <= brute.usd * (1 + 1e-9)
+    assert found.finished
+    assert found.bound_usd <= brute.usd * (1 + 1e-9) <= found.usd * (1 + 2e-9)
+
+
+@pytest.mark.parametrize("limits", [(40, 4), (12, 2)])
+def test_a_hundred_layers_on_eight_resources_are_planned_near_the_bound_where_limits_bind(
+    limits: tuple[int, int],
+) -> None:
+    found = run(large_problem(100, 8, limits))
+    assert found.finished
+    assert found.usd <= found.bound_usd * 1.01
 
 
 def test_brute_refuses_more_schedules_than_it_can_bill() -> None:
