@@ -5,19 +5,20 @@
     context, negatives > [1 outputs] u [B, 1 + negatives, dim] > [3 bmm] --> [4 add] --> scores [B, 1 + negatives]
                        > [2 biases]  b [B, 1 + negatives] -------------------^           the context's first: the logit
 
-    score(w, c) = <v_w, u_c> + b_c
-    loss = -log P(label | score of the context)  -  sum over negatives of log(1 - sigmoid(score))
+    score(w, c) = <v_w, u_c> + b_c, which learns how many times likelier c is with w than among the negatives, as a log
+    loss = -log P(label of the context)  -  sum over negatives of log(1 - P(seen))      P(seen) = sigmoid(score - log K)
 
 That is noise-contrastive estimation (Gutmann and Hyvärinen, 2010) for skip-gram: a logistic regression that tells data
-from noise. Its correction by log(number of negatives * noise probability of c) depends on c alone: the bias learns it.
+from K times as much noise.
 
-The label is 1 where the context was seen with the word, 0 where it too was sampled: so a test set can say how well one
-is told from the other. Data of seen pairs only has label 1 throughout. Negatives are columns, drawn when the data is
-written; context and negatives share their rows.
+The label is 1 where the context was seen with the word, 0 where it too was sampled and is one more negative: so a test
+set can say how well one is told from the other. Data of seen pairs only has label 1 throughout. Negatives are columns,
+drawn when the data is written; context and negatives share their rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -57,5 +58,6 @@ class Nce(nn.Module):
 
     def losses(self, output: Tensor, label: Tensor) -> Tensor:
         """The noise-contrastive loss of each sample [B]: of its context and, summed, of its negatives."""
-        context = functional.binary_cross_entropy_with_logits(output[:, 0], label, reduction="none")
-        return context + functional.softplus(output[:, 1:]).sum(1)
+        seen = output - math.log(output.shape[1] - 1)
+        context = functional.binary_cross_entropy_with_logits(seen[:, 0], label, reduction="none")
+        return context + functional.softplus(seen[:, 1:]).sum(1)
