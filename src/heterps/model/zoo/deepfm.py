@@ -1,10 +1,12 @@
 """deepfm (Guo et al., IJCAI 2017): a factorization machine and a tower over the same embedding, added up.
 
-slots --> [0 embedding] --+-- weights -----------------> [2 sum] --+
-                          |                                        v
-dense --> [1 first_order] | ------------------------------------> [3 add] ----> [13 add] --> [14 add] --> logit
-                          +-- vectors --> [4 pairs] ----------------------------^            ^
-                          +-- and dense --> [5 cat] --> [6 deep.linear1] ... [12 deep.logit] +
+    slots --> [0 embedding] --+-- weights -----------------> [2 sum] --+
+                              |                                        v
+    dense --> [1 first_order] | ------------------------------------> [3 add] ----> [13 add] --> [14 add] --> logit
+                              +-- vectors --> [4 pairs] ----------------------------^            ^
+                              +-- and dense --> [5 cat] --> [6 deep.linear1] ... [12 deep.logit] +
+
+Layers at the default three widths of the tower; weights and vectors are the parts of a row.
 """
 
 from __future__ import annotations
