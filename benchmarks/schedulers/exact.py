@@ -1,4 +1,4 @@
-"""How fast the exact scheduler is, and how tight its bound, as limits begin to bind: python benchmarks/schedulers/exact.py"""
+"""How fast the exact scheduler is, and how tight its bound, as limits begin to bind."""
 
 from __future__ import annotations
 
@@ -56,13 +56,12 @@ def main() -> None:
         found = [search(problem, Exact(problem, 0), Budget(seconds=args.seconds)) for _ in range(args.rounds)]
         seconds = statistics.median(f.seconds for f in found)
         last = found[-1]
-        verdict = f"{last.usd / last.bound_usd - 1:.2%}" if last.schedule is not None else "none"
         if last.schedule is None:
             verdict = "proven infeasible" if last.bound_usd == np.inf else "no plan found"
-        print(
-            f"| {num_layers} | {num_resources} | {limits[0]}, {limits[1]} | {last.usd:.2f} | {verdict} | {seconds:.3f} |",
-            flush=True,
-        )
+        else:
+            verdict = f"{last.usd / last.bound_usd - 1:.2%}"
+        cells = [num_layers, num_resources, f"{limits[0]}, {limits[1]}", f"{last.usd:.2f}", verdict, f"{seconds:.3f}"]
+        print("|", " | ".join(map(str, cells)), "|", flush=True)
 
 
 if __name__ == "__main__":
