@@ -76,6 +76,18 @@ def test_every_method_plans_and_knows_its_gap(
     assert plan["gap"] == pytest.approx(plan["usd"] / plan["optimal_usd"] - 1, abs=1e-9)
 
 
+@pytest.mark.parametrize("provisioner", ["exact", "newton", "sta-ratio", "sta-ps-ratio"])
+def test_every_provisioner_plans_and_is_named_in_the_plan(
+    provisioner: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, *files, *ASKED, "--provisioner", provisioner, "--json")
+    plan = json.loads(out)
+    assert code == 0
+    assert plan["provisioner"] == provisioner
+    assert plan["throughput"] >= 20000
+    assert plan["gap"] >= 0.0
+
+
 def test_the_plan_file_holds_the_plan_that_was_printed(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +139,7 @@ def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
     [
         (("--throughput", "0", "--samples", "1"), "throughput must be a number above 0"),
         ((*ASKED, "--method", "rl"), "Methods: exact, brute, greedy, cpu, gpu"),
+        ((*ASKED, "--provisioner", "ratio"), "Provisioners: exact, newton, sta-ratio, sta-ps-ratio"),
         (("--samples", "1"), "--throughput"),
     ],
 )
