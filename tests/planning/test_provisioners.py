@@ -139,6 +139,16 @@ def test_newtons_method_finds_the_least_real_valued_cost(
     assert cost(np.array([found]))[0] <= cost(grid).min() * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("name", ["newton", "sta-ratio", "sta-ps-ratio"])
+def test_exact_scheduling_ends_by_itself_and_bounds_the_optimum_with_every_provisioner(name: str) -> None:
+    problem = ctr_problem(16, (480, 32))
+    found = search(problem, Exact(problem, seed=0), Budget(evaluations=10_000), PROVISIONERS[name])
+    optimum = search(problem, Exact(problem, seed=0), Budget())
+    assert found.finished
+    assert found.bound_usd == pytest.approx(optimum.usd, rel=TOLERANCE)
+    assert found.usd >= optimum.usd * (1 - TOLERANCE)
+
+
 def even_problem(*, cpus: int, gpus: int, floor: float, server_s: float = 0.0) -> Problem:
     """An embedding of 8 s on the cpu and an fc of 3 s on the gpu, for one sample, which more units divide wholly."""
 

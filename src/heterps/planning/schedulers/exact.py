@@ -22,6 +22,7 @@ import numpy as np
 from heterps.planning.chains import Chains, Undecided
 from heterps.planning.cost import ROUNDING, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
+from heterps.planning.provisioners.exact import exact
 
 LOOK_AHEAD, LOOK_AHEAD_RATIO = 24, 0.8
 NARROWEST, UNDECIDED_WIDTH = 1e-3, 1e-2
@@ -33,6 +34,7 @@ class Exact:
         prices = problem.prices if problem.prices.any() else np.ones_like(problem.prices)
         self._chains = Chains(problem, prices)
         self._rarest: Chains | None = Chains(problem, prices=1.0 / problem.limits)
+        self._problem = problem
         self._scale = problem.hours_per_tau
         self._nothing: Schedules = np.empty((0, problem.num_layers), np.int16)
         self._tau = problem.tau_max
@@ -74,8 +76,9 @@ class Exact:
             self._step_below(chain.weight)
         return self._nothing
 
-    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the bills say it all
-        self._best = min(self._best, float(bills.usd.min()) / self._scale)
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - see below
+        # The walk is over exact counts: by the dearer bills of another provisioner it would stand still.
+        self._best = min(self._best, float(exact(self._problem, schedules).usd.min()) / self._scale)
         if self._weight < np.inf:
             self._step_below(self._weight)
             self._weight = np.inf
