@@ -177,10 +177,17 @@ def test_a_static_ratio_is_scaled_by_the_stage_that_needs_the_most_of_its_share(
     assert slow_embedding.counts[0].tolist() == [CPU_UNITS_PER_GPU, 1, 0]
 
 
-def test_a_static_ratio_gives_servers_what_they_need_or_a_share() -> None:
-    problem = even_problem(cpus=99, gpus=9, floor=1.0, server_s=2.0)
+def test_servers_keep_up_with_the_stages_or_get_a_share_of_the_ratio() -> None:
+    problem = even_problem(cpus=99, gpus=9, floor=1.0, server_s=2.0)  # gpus need 1 s with 3 units, so servers 2
     assert sta_ratio(problem, BOTH).counts[0].tolist() == [18, 3, 2]
     assert sta_ps_ratio(problem, BOTH).counts[0].tolist() == [18, 3, math.ceil((18 + 3) / WORKERS_PER_SERVER)]
+
+
+def test_servers_keep_up_with_stages_that_the_ratio_makes_faster_than_the_floor() -> None:
+    """The gpu takes 3 s. One server, in 3.8 s, would do for the floor and hold it up; the limit may leave no second."""
+    roomy, tight = (even_problem(cpus=cpus, gpus=9, floor=0.26, server_s=3.8) for cpus in (99, 7))
+    assert sta_ratio(roomy, BOTH).counts[0].tolist() == [6, 1, 2]
+    assert sta_ratio(tight, BOTH).counts[0].tolist() == [6, 1, 1]
 
 
 def test_too_few_servers_scale_the_stages_where_their_ratio_is_fixed() -> None:

@@ -187,16 +187,28 @@ def newton_all(
 #     least counts at the floor    cpu 5   gpu 2   cpu 1     1. the station that needs the most for its share of the
 #     shares                           6       1       6        ratio sets the scale: gpu, 2 / 1
 #     counts = scale * shares         12       2      12     2. every station gets its share at that scale, rounded up
+#                                                            3. servers without a share: as many as let the stages be
+#                                                               as fast as these counts are, as far as the limit goes
+
+
+@compiled
+def slowest_of(stations: Floats, num: int, counts: Ints) -> float:
+    slowest = 0.0
+    for i in range(num):
+        slowest = max(slowest, busy_s(stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3], counts[i]))
+    return slowest
 
 
 @compiled
 def ratio_counts(
     stations: Floats, resource: Ints, num: int, limits: Ints, shares: Ints, tau_max: float, counts: Ints, used: Ints
 ) -> bool:
-    """Writes the counts in the ratio of the `shares` of the stations, and the units used; a station with share 0 gets
-    what it needs. False, and the counts are not in that ratio, when a station cannot be fast enough within its limit.
+    """Writes the counts in the ratio of the `shares` of the stations, and the units used. Only the last station may
+    have share 0: it is made to keep up. False, with counts that mean nothing, when a station cannot be fast enough
+    within its limit.
     """
     needed, share = 0, 1
+    used[:] = 0
     for i in range(num):
         limit = limits[resource[i]]
         counts[i] = least_count(stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3], tau_max, limit)
@@ -204,11 +216,14 @@ def ratio_counts(
             return False
         if counts[i] * share > needed * shares[i] and shares[i] > 0:  # [1] needed / share, in whole numbers
             needed, share = counts[i], shares[i]
-    used[:] = 0
     for i in range(num):
+        t = resource[i]
         if shares[i] > 0:
             counts[i] = (needed * shares[i] + share - 1) // share  # [2]
-        used[resource[i]] += counts[i]
+        else:
+            left = max(limits[t] - used[t], counts[i])
+            counts[i] = min(least_count(stations[i, 0], 0.0, 0.0, 0.0, slowest_of(stations, i, counts), left), left)
+        used[t] += counts[i]
     return True
 
 
@@ -229,7 +244,7 @@ def ratio_all(
     violation: Floats,
 ) -> None:
     """Fills what kernels.provision_all fills. shares_of: a stage's share by its resource. Servers get a share of one
-    for `workers_per_server` of the stages' together, or with 0 what they need.
+    for `workers_per_server` of the stages' together, or with 0 no share.
     """
     most = schedules.shape[1] + 1
     stations, resource, shares = np.empty((most, 4)), np.empty(most, np.int64), np.empty(most, np.int64)
@@ -251,10 +266,8 @@ def ratio_all(
             violation[n] = over + violation_of(stations, resource, num, limits, tau_max, units)
             counts[n] = 0
             continue
-        slowest = 0.0
-        for i in range(num):
-            slowest = max(slowest, busy_s(stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3], counts[n, i]))
-        cost[n], slowest_s[n], violation[n] = weight_of(prices, used, slowest), slowest, 0.0
+        slowest_s[n] = slowest_of(stations, num, counts[n])
+        cost[n], violation[n] = weight_of(prices, used, slowest_s[n]), 0.0
         counts[n, num:] = 0
 
 

@@ -21,7 +21,7 @@ WORKERS_PER_SERVER = 4
 
 
 def sta_ratio(problem: Problem, schedules: Schedules) -> Bills:
-    """Bills of stages in the fixed ratio, with the servers that the floor needs.
+    """Bills of stages in the fixed ratio, with servers that keep up with them as far as their limit goes.
 
     Keeps the floor and the limits. Infeasible where the ratio, scaled to the floor, exceeds a limit, though other
     counts may fit; `violation` then grows with the excess.
