@@ -65,7 +65,7 @@ def test_json_is_one_object_of_the_contract(files: list[str], capsys: pytest.Cap
     assert plan["usd"] == plan["optimal_usd"]
 
 
-@pytest.mark.parametrize("method", ["exact", "brute", "greedy", "cpu", "gpu"])
+@pytest.mark.parametrize("method", ["exact", "brute", "greedy", "genetic", "bayes", "heuristic", "cpu", "gpu"])
 def test_every_method_plans_and_knows_its_gap(
     method: str, files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +74,18 @@ def test_every_method_plans_and_knows_its_gap(
     assert code == 0
     assert plan["method"] == method
     assert plan["gap"] == pytest.approx(plan["usd"] / plan["optimal_usd"] - 1, abs=1e-9)
+
+
+@pytest.mark.parametrize("provisioner", ["exact", "newton", "sta-ratio", "sta-ps-ratio"])
+def test_every_provisioner_plans_and_is_named_in_the_plan(
+    provisioner: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, *files, *ASKED, "--provisioner", provisioner, "--json")
+    plan = json.loads(out)
+    assert code == 0
+    assert plan["provisioner"] == provisioner
+    assert plan["throughput"] >= 20000
+    assert plan["gap"] >= 0.0
 
 
 def test_the_plan_file_holds_the_plan_that_was_printed(
@@ -126,7 +138,8 @@ def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
     ("words", "message"),
     [
         (("--throughput", "0", "--samples", "1"), "throughput must be a number above 0"),
-        ((*ASKED, "--method", "rl"), "Methods: exact, brute, greedy, cpu, gpu"),
+        ((*ASKED, "--method", "annealing"), "Methods: exact, brute, greedy, genetic, bayes, heuristic, cpu, gpu"),
+        ((*ASKED, "--provisioner", "ratio"), "Provisioners: exact, newton, sta-ratio, sta-ps-ratio"),
         (("--samples", "1"), "--throughput"),
     ],
 )

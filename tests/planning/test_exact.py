@@ -12,6 +12,7 @@ from heterps.config import Cluster
 from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning import chains
 from heterps.planning.cost import Problem
+from heterps.planning.schedulers import METHODS
 from heterps.planning.schedulers.base import Budget, Search, search
 from heterps.planning.schedulers.brute import Brute
 from heterps.planning.schedulers.exact import Exact
@@ -74,9 +75,27 @@ def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> No
     except (PlanInfeasible, ConfigError):
         assume(False)
         raise
+    check_options(comparison, drawn)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(problems(max_layers=5, max_limit=8))
+def test_every_method_that_is_not_quick_keeps_floor_and_limits_and_bills_right_too(drawn: Drawn) -> None:
+    profile, cluster, floor = drawn
+    asked = {"throughput": floor, "samples": SAMPLES / 2, "epochs": 2}
+    try:
+        comparison = planning.compare(profile, cluster, **asked, evaluations=250, every=True)
+    except (PlanInfeasible, ConfigError):
+        assume(False)
+        raise
+    assert [option.method for option in comparison.options] == list(METHODS)
+    check_options(comparison, drawn)
+
+
+def check_options(comparison: planning.Comparison, drawn: Drawn) -> None:
     for option in comparison.options:
         if option.plan is not None:
-            check_plan(option.plan, profile, cluster, floor, SAMPLES)
+            check_plan(option.plan, *drawn, SAMPLES)
             assert option.plan.usd >= comparison.chosen.usd * (1 - 1e-9)
             assert option.plan.gap is not None or comparison.chosen.usd == 0
 

@@ -30,7 +30,8 @@ def plan(
     throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
     samples: Annotated[float, typer.Option(help="Samples of the data, once through.", show_default=False)],
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 1,
-    method: Annotated[str, typer.Option(help="exact, brute, greedy, cpu or gpu.")] = "exact",
+    method: Annotated[str, typer.Option(help="exact, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")] = "exact",
+    provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
     seed: Annotated[int, typer.Option(help="Of methods that draw at random.")] = 0,
     seconds: Annotated[float, typer.Option(help="Longest search.")] = 60.0,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", show_default=False)] = None,
@@ -46,7 +47,8 @@ def plan(
     if json:
         chosen = planning.plan(
             profiled, rented,
-            throughput=throughput, samples=samples, epochs=epochs, method=method, seed=seed, seconds=seconds,
+            throughput=throughput, samples=samples, epochs=epochs, method=method,
+            provisioner=provisioner, seed=seed, seconds=seconds,
         )  # fmt: skip
         typer.echo(chosen.model_dump_json(exclude_none=True))
     else:
@@ -56,7 +58,8 @@ def plan(
 
         comparison = planning.compare(
             profiled, rented,
-            throughput=throughput, samples=samples, epochs=epochs, method=method, seed=seed, seconds=seconds,
+            throughput=throughput, samples=samples, epochs=epochs, method=method,
+            provisioner=provisioner, seed=seed, seconds=seconds,
         )  # fmt: skip
         chosen = comparison.chosen
         show_comparison(Console(highlight=False), comparison, profiled, throughput)

@@ -26,6 +26,7 @@ import numpy as np
 from heterps.planning.chains import EFFORTS, Chains, Undecided
 from heterps.planning.cost import ROUNDING, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
+from heterps.planning.provisioners.exact import exact
 
 LOOK_AHEAD, LOOK_AHEAD_RATIO = 24, 0.8
 SCARCITIES = (0.0, 0.03, 0.3, 3.0)
@@ -46,6 +47,7 @@ class Exact:
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         prices = problem.prices if problem.prices.any() else np.ones_like(problem.prices)
         self._chains = Chains(problem, prices)
+        self._problem = problem
         self._scale = problem.hours_per_tau
         self._nothing: Schedules = np.empty((0, problem.num_layers), np.int16)
         self._best = np.inf
@@ -81,8 +83,9 @@ class Exact:
             self._cut(interval, chain.weight)
         return self._nothing
 
-    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the bills say it all
-        self._best = min(self._best, float(bills.usd.min()) / self._scale)
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - see below
+        # The search is over exact counts: by the dearer bills of another provisioner it would stand still.
+        self._best = min(self._best, float(exact(self._problem, schedules).usd.min()) / self._scale)
         if self._billed is not None:
             self._cut(*self._billed)
             self._billed = None
