@@ -1,7 +1,7 @@
 """Static ratios: the paper's baselines StaRatio and StaPSRatio. Every stage gets its share of units, scaled until the
 floor is met, whatever its layers need; the slowest stage decides the scale, and the others idle.
 
-The paper does not print its ratios. Ours are those of machines as they are rented:
+The ratios of the paper are not known. Ours are below; none suits every schedule, which is what these baselines show.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heterps.planning.provisioners.base import Bills, fill_bills
 CPU_UNITS_PER_GPU = 6
 """A GPU server of the paper's cluster has 48 cores and 8 V100s. Any device that is not a CPU counts as a GPU."""
 WORKERS_PER_SERVER = 4
-"""800 workers and 200 servers is how the parameter server of Li et al. (OSDI 2014) was run on 1,000 machines."""
+"""Our assumption: a server only sums and applies what workers have computed, so it serves several of them."""
 
 
 def sta_ratio(problem: Problem, schedules: Schedules) -> Bills:
