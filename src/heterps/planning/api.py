@@ -101,7 +101,7 @@ def compare(
 def _plan(
     problem: Problem, method: str, provisioner: str, seed: int, evaluations: int | None, seconds: float | None
 ) -> Plan:
-    from heterps.planning.explain import explain_infeasible
+    from heterps.planning.infeasible import explain_infeasible
     from heterps.planning.provisioners import find_provisioner
     from heterps.planning.schedulers import make_scheduler
     from heterps.planning.schedulers.base import Budget, search
