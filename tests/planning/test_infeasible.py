@@ -5,7 +5,7 @@ import re
 
 import pytest
 from hypothesis import assume, given, settings
-from planning_oracle import all_counts, bill, problems, split
+from planning_oracle import Drawn, all_plans, make_problem, problems, split
 
 from heterps import planning
 from heterps.config import Cluster, Resource
@@ -15,8 +15,6 @@ from heterps.planning.infeasible import Raise, highest_throughput, joint_raise, 
 from heterps.planning.optimum import with_limits
 from heterps.planning.schedulers import METHODS
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-
-Drawn = tuple[Profile, Cluster, float]
 
 
 def cost(compute_s: float, alpha: float = 1.0) -> Cost:
@@ -135,32 +133,13 @@ def test_an_unknown_method_is_answered_with_those_there_are() -> None:
         planning.plan(profile(), cluster(10, 10), throughput=1, samples=1, method="exat")
 
 
-def make(drawn: Drawn) -> Problem:
-    try:
-        return Problem(*drawn, samples=1)
-    except ConfigError:
-        assume(False)
-        raise
-
-
-def plans(model: Profile, rented: Cluster) -> list[float]:
-    """The throughput of every plan there is."""
-    reached = []
-    for schedule in itertools.product(rented.resources, repeat=len(model.layers)):
-        if all(name in layer.costs for layer, name in zip(model.layers, schedule, strict=True)):
-            for counts, servers in all_counts(model, rented, schedule):
-                stages = [(*stage, count) for stage, count in zip(split(schedule), counts, strict=True)]
-                reached.append(bill(model, rented, stages, servers, 1)[0])
-    return reached
-
-
 @settings(max_examples=60, deadline=None)
 @given(problems(max_layers=3, max_resources=2, max_limit=3))
 def test_the_highest_throughput_is_that_of_the_fastest_of_all_plans(drawn: Drawn) -> None:
-    problem = make(drawn)
+    problem = make_problem(drawn)
     fastest, sure = highest_throughput(problem)
     assert sure
-    best = max(plans(problem.profile, problem.cluster), default=None)
+    best = max((reached for reached, _ in all_plans(problem.profile, problem.cluster, 1)), default=None)
     assert (fastest is None) == (best is None)
     if fastest is not None:
         assert fastest.throughput == pytest.approx(best, rel=2e-6)
@@ -169,7 +148,7 @@ def test_the_highest_throughput_is_that_of_the_fastest_of_all_plans(drawn: Drawn
 @settings(max_examples=60, deadline=None)
 @given(problems(max_layers=3, max_resources=2, max_limit=2))
 def test_a_limit_raised_as_told_is_enough_and_one_less_is_not(drawn: Drawn) -> None:
-    problem = make(drawn)
+    problem = make_problem(drawn)
     assume(not reaches(problem, problem.cluster))
     for least in single_raises(problem):
         check_least(problem, [least])
@@ -178,7 +157,7 @@ def test_a_limit_raised_as_told_is_enough_and_one_less_is_not(drawn: Drawn) -> N
 @settings(max_examples=60, deadline=None)
 @given(problems(max_layers=3, max_resources=3, max_limit=2))
 def test_limits_raised_together_as_told_are_enough_and_one_less_of_any_is_not(drawn: Drawn) -> None:
-    problem = make(drawn)
+    problem = make_problem(drawn)
     assume(not reaches(problem, problem.cluster))
     check_least(problem, joint_raise(problem))
 
@@ -189,7 +168,7 @@ def test_raises_are_the_least_where_the_servers_have_no_resource_to_rent(drawn: 
     drawn_profile, rented, floor = drawn
     shut = with_limit(rented, rented.server_resource, 0)
     assume(any(resource.limit for resource in shut.resources.values()))
-    problem = make((drawn_profile, shut, floor))
+    problem = make_problem((drawn_profile, shut, floor))
     assume(problem.server_s > 0)
     for least in single_raises(problem):
         check_least(problem, [least])
@@ -212,7 +191,7 @@ def check_least(problem: Problem, raises: list[Raise]) -> None:
 
 
 def reaches(problem: Problem, rented: Cluster) -> bool:
-    return any(reached >= problem.throughput * (1 - 1e-9) for reached in plans(problem.profile, rented))
+    return any(reached >= problem.throughput * (1 - 1e-9) for reached, _ in all_plans(problem.profile, rented, 1))
 
 
 def with_limit(rented: Cluster, name: str, limit: int) -> Cluster:
@@ -223,7 +202,7 @@ def with_limit(rented: Cluster, name: str, limit: int) -> Cluster:
 @settings(max_examples=60, deadline=None)
 @given(problems(max_layers=4, max_resources=3, max_limit=2))
 def test_no_number_of_units_is_faster_than_the_slowest_station(drawn: Drawn) -> None:
-    problem = make(drawn)
+    problem = make_problem(drawn)
     least = min(
         max(
             max(sum(c.compute_s * (1 - c.alpha) for c in costs), fixed + costs[0].input_s * (1 - costs[0].beta))

@@ -1,0 +1,228 @@
+"""Why a plan is as it is, and what would change it: its stations, its neighbours, and what its cost hangs on.
+
+    stations         who is busy how long for a batch; the slowest is the bottleneck
+    neighbours       the plan one step cheaper, for a lower floor, and the one one step faster
+    sensitivities    the cheapest plan again with a price, a limit or the floor a little higher and lower
+
+Every answer is planned anew by the exact scheduler, never interpolated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from heterps.errors import ConfigError
+from heterps.planning.cost import Problem, bill, stage_terms
+from heterps.planning.frontier import NEXT, slowest_floor
+from heterps.planning.optimum import cheapest, units, with_floor, with_limits, with_resources
+from heterps.planning.plan import Plan, Stage
+
+STEP = 0.1
+"""How far prices and the floor are moved, relative."""
+MOST_HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class Station:
+    """A stage or the servers, and how long it is busy with one profiling batch."""
+
+    name: str
+    resource: str
+    count: int
+    compute_s: float
+    comm_s: float
+    busy: float  # share of the time that the slowest station takes; 1 is the bottleneck
+
+    @property
+    def side(self) -> Literal["compute", "communication"]:
+        return "compute" if self.compute_s >= self.comm_s else "communication"
+
+
+@dataclass(frozen=True)
+class Move:
+    """Layers `first` to `last` run on another resource."""
+
+    first: int
+    last: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Another plan, and what it changes."""
+
+    plan: Plan
+    usd: float  # more than the explained plan
+    units: dict[str, int]  # more than the explained plan, stages and servers together; only those that differ
+    moves: tuple[Move, ...]
+    meets_floor: bool
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The cheapest plan when one input is `after` instead of `before`."""
+
+    of: Literal["price", "limit", "floor"]
+    name: str  # of the resource; "" for the floor
+    before: float
+    after: float
+    usd: float | None  # more than the cheapest plan for the inputs as they are; None: there is no plan then
+    plan_changes: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `explain` finds. Sensitivities are those of the cheapest plan, which costs `optimal_usd`."""
+
+    stations: tuple[Station, ...]
+    bottleneck: Station
+    cheaper: Neighbour | None  # None: no plan is cheaper, whatever the floor
+    faster: Neighbour | None  # None: no plan within the limits is faster
+    optimal_usd: float
+    sensitivities: tuple[Sensitivity, ...]
+
+
+def explain(problem: Problem, plan: Plan) -> Explanation:
+    """Explains a plan of this problem, by about four searches a resource and some dozens for the cheaper neighbour."""
+    optimum = cheapest(problem) or plan
+    if plan.usd <= optimum.usd * (1 + NEXT):
+        optimum = plan  # of several plans with the same cost, the one that is explained
+    found = stations(problem, plan)
+    return Explanation(
+        stations=found,
+        bottleneck=max(found, key=lambda station: station.busy),
+        cheaper=_neighbour(problem, plan, optimum if optimum is not plan else next_cheaper(problem, plan)),
+        faster=_neighbour(problem, plan, cheapest(with_floor(problem, plan.throughput * (1 + NEXT)))),
+        optimal_usd=optimum.usd,
+        sensitivities=(*_prices(problem, optimum), *_limits(problem, optimum), *_floors(problem, optimum)),
+    )
+
+
+def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
+    """The stages in order, then the servers if there are any."""
+    rows = []
+    for stage in plan.stages:
+        terms = stage_terms(problem, stage.first, stage.last, problem.resources.index(stage.resource))
+        name = problem.layer_names(stage.first, stage.last)
+        rows.append((name, stage.resource, stage.count, terms.compute_s(stage.count), terms.comm_s(stage.count)))
+    if problem.server_s > 0:
+        rows.append(("servers", plan.servers.resource, plan.servers.count, problem.server_s / plan.servers.count, 0.0))
+    slowest_s = max(max(compute_s, comm_s) for *_, compute_s, comm_s in rows)
+    return tuple(Station(*row, busy=max(row[3:]) / slowest_s) for row in rows)
+
+
+def next_cheaper(problem: Problem, plan: Plan) -> Plan | None:
+    """Of all plans cheaper than `plan`, which is the cheapest for its floor, the fastest: one step down the staircase.
+
+    Halves the floors between one with a cheaper plan and one without, until that plan is the last before the step.
+    """
+    below = cheapest(with_floor(problem, slowest_floor(problem)))
+    if below is None or not _is_cheaper(below, plan):
+        return None
+    high = problem.throughput
+    for _ in range(MOST_HALVINGS):
+        low = below.throughput * (1 + NEXT)
+        if low >= high:
+            break
+        # Right after the best so far first: where steps are wide it is the last one.
+        for floor in (low, math.sqrt(low * high)):
+            candidate = cheapest(with_floor(problem, floor))
+            if candidate is None or not _is_cheaper(candidate, plan):
+                high = floor
+                break
+            below = max(below, candidate, key=lambda found: found.throughput)
+    return below
+
+
+def moves(before: Plan, after: Plan) -> tuple[Move, ...]:
+    """The runs of layers that are on another resource."""
+    found: list[Move] = []
+    for layer, (old, new) in enumerate(zip(_by_layer(before.stages), _by_layer(after.stages), strict=True)):
+        if old == new:
+            continue
+        if found and found[-1].last == layer - 1 and (found[-1].before, found[-1].after) == (old, new):
+            found[-1] = Move(found[-1].first, layer, old, new)
+        else:
+            found.append(Move(layer, layer, old, new))
+    return tuple(found)
+
+
+def _neighbour(problem: Problem, plan: Plan, other: Plan | None) -> Neighbour | None:
+    if other is None:
+        return None
+    old, new = units(plan), units(other)
+    more = {name: new.get(name, 0) - old.get(name, 0) for name in problem.cluster.resources}
+    return Neighbour(
+        plan=other,
+        usd=other.usd - plan.usd,
+        units={name: number for name, number in more.items() if number},
+        moves=moves(plan, other),
+        meets_floor=other.throughput >= problem.throughput,
+    )
+
+
+def _prices(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
+    used = units(optimum)
+    for name in problem.resources:
+        resource = problem.cluster.resources[name]
+        if resource.usd_per_hour == 0:
+            continue
+        for factor in (1 + STEP, 1 - STEP):
+            price = resource.usd_per_hour * factor
+            changed = with_resources(problem, {name: resource.model_copy(update={"usd_per_hour": price})})
+            kept_usd = bill(changed, optimum.stages, optimum.servers.count).usd
+            is_moot = factor > 1 and name not in used  # what is not rented may become dearer
+            again = None if is_moot else cheapest(changed)
+            yield _sensitivity("price", name, resource.usd_per_hour, price, optimum, kept_usd, again)
+
+
+def _limits(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
+    used = units(optimum)
+    for name in problem.resources:
+        limit = problem.cluster.resources[name].limit
+        more = cheapest(with_limits(problem, {name: limit + 1}))
+        yield _sensitivity("limit", name, limit, limit + 1, optimum, optimum.usd, more)
+        if used.get(name, 0) < limit:  # what is left over can be done without
+            yield _sensitivity("limit", name, limit, limit - 1, optimum, optimum.usd, None)
+            continue
+        try:
+            fewer = cheapest(with_limits(problem, {name: limit - 1}))
+        except ConfigError:  # the last unit of what a layer cannot run without
+            fewer = None
+        yield _sensitivity("limit", name, limit, limit - 1, optimum, None, fewer)
+
+
+def _floors(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
+    for factor in (1 + STEP, 1 - STEP):
+        floor = problem.throughput * factor
+        kept_usd = optimum.usd if floor <= optimum.throughput else None
+        again = cheapest(with_floor(problem, floor))
+        yield _sensitivity("floor", "", problem.throughput, floor, optimum, kept_usd, again)
+
+
+def _sensitivity(
+    of: Literal["price", "limit", "floor"],
+    name: str,
+    before: float,
+    after: float,
+    optimum: Plan,
+    kept_usd: float | None,
+    again: Plan | None,
+) -> Sensitivity:
+    """`kept_usd` is what the optimum costs after the change, None if it is no plan any more; `again` the cheapest."""
+    if again is None or (kept_usd is not None and again.usd >= kept_usd * (1 - NEXT)):
+        usd = None if kept_usd is None else kept_usd - optimum.usd
+        return Sensitivity(of, name, before, after, usd, plan_changes=kept_usd is None)
+    return Sensitivity(of, name, before, after, again.usd - optimum.usd, plan_changes=True)
+
+
+def _is_cheaper(one: Plan, other: Plan) -> bool:
+    return one.usd < other.usd * (1 - NEXT)
+
+
+def _by_layer(stages: tuple[Stage, ...]) -> list[str]:
+    return [stage.resource for stage in stages for _ in range(stage.first, stage.last + 1)]
