@@ -7,7 +7,17 @@ from hypothesis import assume, given, settings
 from planning_oracle import Drawn, all_plans, make_problem, problems, small_problem
 
 from heterps.planning.cost import Problem
-from heterps.planning.explain import STEP, Explanation, Move, Sensitivity, explain, moves, next_cheaper, stations
+from heterps.planning.explain import (
+    STEP,
+    Explanation,
+    Move,
+    Sensitivity,
+    bottleneck,
+    explain,
+    moves,
+    next_cheaper,
+    stations,
+)
 from heterps.planning.optimum import cheapest, units, with_floor, with_limits
 from heterps.planning.plan import Plan, Servers, Stage
 
@@ -95,11 +105,11 @@ def test_the_bottleneck_decides_the_throughput_and_nobody_is_busier(drawn: Drawn
     assume(plan is not None)
     assert plan is not None
     rows = stations(problem, plan)
-    slowest = max(rows, key=lambda row: row.busy)
-    assert slowest.busy == 1
+    slowest = bottleneck(rows, plan)
+    assert slowest.busy == 1 == max(row.busy for row in rows)
     busy_s = max(slowest.compute_s, slowest.comm_s)
     assert problem.profile.batch_size / busy_s == pytest.approx(plan.throughput)
-    assert slowest.resource in plan.bottleneck
+    assert f"{slowest.name} on {slowest.resource}" in plan.bottleneck
 
 
 def test_a_limit_with_units_to_spare_costs_nothing_and_one_that_binds_costs_something() -> None:

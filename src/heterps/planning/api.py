@@ -5,6 +5,7 @@ The kernels compile on first use, so they are imported when a plan is made and n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from heterps.profiling.profile import Profile
 
 if TYPE_CHECKING:
     from heterps.planning.cost import Problem
-    from heterps.planning.schedulers.base import Budget, Search
+    from heterps.planning.schedulers.base import Budget, Search, TracePoint
 
 QUICK_S = 2.0
 """How long the exact optimum is looked for where another method was asked for, to show the gap."""
@@ -25,11 +26,12 @@ PROVEN = 1e-9
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table of options: the plan of a method, or why it has none."""
+    """One row of the table of options: the plan of a method, or why it has none, and the course of its search."""
 
     method: str
     plan: Plan | None
     reason: str = ""
+    trace: tuple[TracePoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def plan(
     from heterps.planning.cost import Problem
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
-    return _plan(problem, method, provisioner, seed, evaluations, seconds)
+    return _plan(problem, method, provisioner, seed, evaluations, seconds)[0]
 
 
 def compare(
@@ -78,29 +80,33 @@ def compare(
     evaluations: int | None = None,
     seconds: float | None = 60.0,
     every: bool = False,
+    on_start: Callable[[str], None] = lambda _method: None,
 ) -> Comparison:
     """`plan` by `method`, and an option for every quick method, or for `every` method, each with the same budget.
 
-    A method that has no plan says why in its option.
+    A method that has no plan says why in its option. `on_start` hears of each method before it is searched with.
     """
     from heterps.planning.cost import Problem
     from heterps.planning.schedulers import METHODS
     from heterps.planning.schedulers.base import Budget
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
-    chosen = _plan(problem, method, provisioner, seed, evaluations, seconds)
-    names = [name for name, known in METHODS.items() if every or known.quick or name == method]
+    on_start(method)
+    chosen, trace = _plan(problem, method, provisioner, seed, evaluations, seconds)
     budget = Budget(evaluations, seconds if every else QUICK_S)
-    options = (
-        Option(name, chosen) if name == method else _option(problem, name, provisioner, seed, budget, chosen)
-        for name in names
-    )
+    options = []
+    for name, known in METHODS.items():
+        if name == method:
+            options.append(Option(name, chosen, trace=trace))
+        elif every or known.quick:
+            on_start(name)
+            options.append(_option(problem, name, provisioner, seed, budget, chosen))
     return Comparison(chosen, tuple(options))
 
 
 def _plan(
     problem: Problem, method: str, provisioner: str, seed: int, evaluations: int | None, seconds: float | None
-) -> Plan:
+) -> tuple[Plan, tuple[TracePoint, ...]]:
     from heterps.planning.infeasible import explain_infeasible
     from heterps.planning.provisioners import find_provisioner
     from heterps.planning.schedulers import make_scheduler
@@ -116,7 +122,8 @@ def _plan(
         optimum = (
             found if method == "exact" == provisioner else search(problem, make_scheduler("exact", problem, 0), quick)
         )
-    return _finish(problem, method, provisioner, found, optimum.usd if optimum.proven else None, optimum.bound_usd)
+    optimal_usd = optimum.usd if optimum.proven else None
+    return _finish(problem, method, provisioner, found, optimal_usd, optimum.bound_usd), found.trace
 
 
 def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: Budget, chosen: Plan) -> Option:
@@ -131,7 +138,8 @@ def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: 
     if found.schedule is None:
         reason = "no plan of this method meets the throughput within the limits" if found.finished else "found no plan"
         return Option(method, None, reason)
-    return Option(method, _finish(problem, method, provisioner, found, chosen.optimal_usd, chosen.bound_usd))
+    plan = _finish(problem, method, provisioner, found, chosen.optimal_usd, chosen.bound_usd)
+    return Option(method, plan, trace=found.trace)
 
 
 def _finish(

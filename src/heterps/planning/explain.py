@@ -10,9 +10,9 @@ Every answer is planned anew by the exact scheduler, never interpolated.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, bill, stage_terms
@@ -85,6 +85,14 @@ class Explanation:
     optimal_usd: float
     sensitivities: tuple[Sensitivity, ...]
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, plans as in plan.json."""
+        shown = asdict(self)
+        for name, other in (("cheaper", self.cheaper), ("faster", self.faster)):
+            if other is not None:
+                shown[name]["plan"] = other.plan.model_dump(mode="json", exclude_none=True)
+        return shown
+
 
 def explain(problem: Problem, plan: Plan) -> Explanation:
     """Explains a plan of this problem, by about four searches a resource and some dozens for the cheaper neighbour."""
@@ -94,7 +102,7 @@ def explain(problem: Problem, plan: Plan) -> Explanation:
     found = stations(problem, plan)
     return Explanation(
         stations=found,
-        bottleneck=max(found, key=lambda station: station.busy),
+        bottleneck=bottleneck(found, plan),
         cheaper=_neighbour(problem, plan, optimum if optimum is not plan else next_cheaper(problem, plan)),
         faster=_neighbour(problem, plan, cheapest(with_floor(problem, plan.throughput * (1 + NEXT)))),
         optimal_usd=optimum.usd,
@@ -113,6 +121,12 @@ def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
         rows.append(("servers", plan.servers.resource, plan.servers.count, problem.server_s / plan.servers.count, 0.0))
     slowest_s = max(max(compute_s, comm_s) for *_, compute_s, comm_s in rows)
     return tuple(Station(*row, busy=max(row[3:]) / slowest_s) for row in rows)
+
+
+def bottleneck(found: Sequence[Station], plan: Plan) -> Station:
+    """The busiest station; of several the one that the plan's bill names: the servers, else the first stage."""
+    num_stages = len(plan.stages)
+    return max((*found[num_stages:], *found[:num_stages]), key=lambda station: station.busy)
 
 
 def next_cheaper(problem: Problem, plan: Plan) -> Plan | None:
