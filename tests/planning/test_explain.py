@@ -18,7 +18,7 @@ from heterps.planning.explain import (
     next_cheaper,
     stations,
 )
-from heterps.planning.optimum import cheapest, units, with_floor, with_limits
+from heterps.planning.optimum import cheapest, with_floor, with_limits
 from heterps.planning.plan import Plan, Servers, Stage
 
 SAME = 1e-7
@@ -119,7 +119,7 @@ def test_a_limit_with_units_to_spare_costs_nothing_and_one_that_binds_costs_some
     told = {(s.name, s.after): s for s in explain(problem, plan).sensitivities if s.of == "limit"}
     spare = told["cpu", 399]
     assert (spare.usd, spare.plan_changes) == (0.0, False)
-    tight = with_limits(problem, {"cpu": units(plan)["cpu"] - 1})
+    tight = with_limits(problem, {"cpu": plan.units["cpu"] - 1})
     dearer = cheapest(tight)
     assert dearer is not None
     relaxed = [s for s in explain(tight, dearer).sensitivities if s.of == "limit" and s.after > s.before]

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, bill, stage_terms
 from heterps.planning.frontier import NEXT, slowest_floor
-from heterps.planning.optimum import cheapest, units, with_floor, with_limits, with_resources
+from heterps.planning.optimum import cheapest, with_floor, with_limits, with_resources
 from heterps.planning.plan import Plan, Stage
 
 STEP = 0.1
@@ -168,7 +168,7 @@ def moves(before: Plan, after: Plan) -> tuple[Move, ...]:
 def _neighbour(problem: Problem, plan: Plan, other: Plan | None) -> Neighbour | None:
     if other is None:
         return None
-    old, new = units(plan), units(other)
+    old, new = plan.units, other.units
     more = {name: new.get(name, 0) - old.get(name, 0) for name in problem.cluster.resources}
     return Neighbour(
         plan=other,
@@ -180,7 +180,7 @@ def _neighbour(problem: Problem, plan: Plan, other: Plan | None) -> Neighbour | 
 
 
 def _prices(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
-    used = units(optimum)
+    used = optimum.units
     for name in problem.resources:
         resource = problem.cluster.resources[name]
         if resource.usd_per_hour == 0:
@@ -195,7 +195,7 @@ def _prices(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
 
 
 def _limits(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
-    used = units(optimum)
+    used = optimum.units
     for name in problem.resources:
         limit = problem.cluster.resources[name].limit
         more = cheapest(with_limits(problem, {name: limit + 1}))

@@ -39,11 +39,3 @@ def with_limits(problem: Problem, limits: Mapping[str, int]) -> Problem:
     """As with_resources, for limits alone."""
     known = problem.cluster.resources
     return with_resources(problem, {name: known[name].model_copy(update={"limit": n}) for name, n in limits.items()})
-
-
-def units(plan: Plan) -> dict[str, int]:
-    """How many units of each resource the plan rents, servers included."""
-    used = {plan.servers.resource: plan.servers.count} if plan.servers.count else {}
-    for stage in plan.stages:
-        used[stage.resource] = used.get(stage.resource, 0) + stage.count
-    return used
