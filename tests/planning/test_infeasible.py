@@ -121,6 +121,11 @@ def test_a_method_that_fails_where_another_does_not_points_to_it() -> None:
     assert "method exact plans it for" in text
 
 
+def test_a_method_cut_short_is_told_apart_from_one_that_has_no_plan() -> None:
+    with pytest.raises(PlanInfeasible, match=r"found no plan for 200 samples/s in the seconds.*give it more"):
+        planning.plan(profile(), cluster(10, 10), throughput=200.0, samples=1e9, seconds=0)
+
+
 def test_a_method_whose_kind_of_resource_is_missing_says_so() -> None:
     only_cpu = Profile(model="m", batch_size=1, layers=(LayerProfile(name="fc", costs={"cpu": cost(1.0)}),))
     rented = Cluster(resources={"cpu": Resource(usd_per_hour=1.0, limit=1)}, server_resource="cpu")
@@ -183,6 +188,7 @@ def check_least(problem: Problem, raises: list[Raise]) -> None:
     enough = {r.resource: r.needed for r in raises}
     assert reaches(problem, with_limits(problem, enough).cluster)
     for least in raises:
+        assert least.is_least
         assert least.needed > least.limit == problem.cluster.resources[least.resource].limit
         rented = problem.cluster
         for name, limit in (enough | {least.resource: least.needed - 1}).items():

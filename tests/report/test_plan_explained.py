@@ -44,6 +44,13 @@ def test_missing_neighbours_are_told_as_the_ends_they_are() -> None:
     assert "no plan within the limits is faster" in faster_words(None, PLAN, PROFILE)
 
 
+def test_of_many_moves_the_first_are_told() -> None:
+    moves = tuple(Move(i % 3, i % 3, "v100", "cpu") for i in range(9))
+    words = faster_words(Neighbour(ABOVE.plan, 1.0, {}, moves, True), PLAN, PROFILE)
+    assert words.count("from v100 to cpu") == 6
+    assert "3 more moves of layers" in words
+
+
 def test_a_cheaper_plan_for_the_same_floor_is_told_with_its_method() -> None:
     better = Neighbour(BELOW.plan, -12.3, {"v100": -1}, (), True)
     assert "for the same floor, by method exact" in cheaper_words(better, PLAN, PROFILE)

@@ -35,7 +35,7 @@ def test_a_count_stands_below_the_start_of_its_stage_where_there_is_room() -> No
     assert place_counts([4, 1, 12], [4, 8, 4]) == "4   1       12"
 
 
-@pytest.mark.parametrize("number", [1, 3, 62])
+@pytest.mark.parametrize("number", [1, 3, 70])
 def test_every_resource_has_a_letter_of_its_own(number: int) -> None:
     keys = make_keys([f"gpu{i}" for i in range(number)])
     assert len(set(keys.letters.values())) == number
@@ -43,8 +43,20 @@ def test_every_resource_has_a_letter_of_its_own(number: int) -> None:
 
 def test_letters_are_those_of_the_names_and_the_same_whatever_is_shown() -> None:
     keys = make_keys(["cpu", "v100", "c4"])
-    assert keys.letters == {"cpu": "c", "v100": "v", "c4": "4"}
-    assert keys.legend(["v100", "c4"]).plain.split() == ["v", "v100", "4", "c4"]
+    assert keys.letters == {"cpu": "c", "v100": "v", "c4": "C"}
+    console = recording_console(80)
+    console.print(keys.legend(["v100", "c4"]))
+    assert text_of(console).split() == ["v", "v100", "C", "c4"]
+
+
+def test_a_legend_of_many_keeps_letters_beside_their_names() -> None:
+    names = [f"gpu{i}" for i in range(30)]
+    keys = make_keys(names)
+    console = recording_console(60)
+    console.print(keys.legend(names))
+    words = text_of(console).split()
+    assert sorted(zip(words[1::2], words[::2], strict=True)) == sorted(keys.letters.items())
+    assert all(len(line.split()) % 2 == 0 for line in text_of(console).splitlines())
 
 
 def draw(*, colours: bool) -> str:

@@ -49,10 +49,11 @@ def plan(
     provisioner: Annotated[str, typer.Option(help="How the units of a schedule are counted.")] = "exact",
     seed: Annotated[int, typer.Option(help="Of methods that draw at random.")] = 0,
     seconds: Annotated[
-        float | None, typer.Option(help="Longest search: 60, and 10 a method with --compare.", show_default=False)
+        float | None,
+        typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.", show_default=False),
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option(help="Most schedules that a search bills.", show_default=False)
+        int | None, typer.Option(min=1, help="Most schedules that a search bills.", show_default=False)
     ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Search with every method and compare.")] = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Show the least cost for other throughputs.")] = False,
@@ -112,7 +113,9 @@ def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bo
 def _explain(problem: Problem, plan: Plan) -> Explanation:
     from heterps.planning.explain import explain
 
-    return explain(problem, plan)
+    with _progress("explaining", only_terminal=True) as announce:
+        announce(f"the plan of {plan.method}")
+        return explain(problem, plan)
 
 
 def _frontier(problem: Problem) -> Frontier:

@@ -52,6 +52,7 @@ class Raise:
     limit: int
     needed: int
     usd_per_hour: float
+    is_least: bool = True  # False: enough, but whether less would do was not decided
 
     @property
     def extra_usd_per_hour(self) -> float:
@@ -61,13 +62,17 @@ class Raise:
         return f"{self.resource} from {self.limit} to {self.needed}"
 
 
-def explain_infeasible(problem: Problem, method: str) -> PlanInfeasible:
-    """The error to raise when `method` found no plan."""
+def explain_infeasible(problem: Problem, method: str, *, finished: bool = True) -> PlanInfeasible:
+    """The error to raise when `method` found no plan; it was cut short by its budget unless it `finished`."""
     asked = f"{_number(problem.throughput)} samples/s"
     if (exists := cheapest(problem)) is not None:  # [1]
+        usd = f"{exists.usd:,.2f} USD"
         return PlanInfeasible(
             f"method {method} finds no plan for {asked} within the limits, but there is one: method exact plans it "
-            f"for {exists.usd:,.2f} USD."
+            f"for {usd}."
+            if finished
+            else f"method {method} found no plan for {asked} in the seconds or evaluations that it was given, but "
+            f"there is one, for {usd}: give it more, or use method exact."
         )
     if problem.tau_max < slowest_station(problem).fixed_s:  # [2]
         return PlanInfeasible(f"no plan can reach {asked}: {_too_slow(problem)}{_reachable(problem)}")
@@ -171,7 +176,10 @@ def joint_raise(problem: Problem) -> list[Raise]:
     raised: dict[str, Raise] = {}
     for name in sorted(needed, key=lambda name: -problem.cluster.resources[name].usd_per_hour):
         others = {other: n for other, n in needed.items() if other != name}
-        least = _least_raise(problem, opened, name, others)
+        resource = problem.cluster.resources[name]
+        least: Raise | None = Raise(name, resource.limit, needed[name], resource.usd_per_hour, is_least=False)
+        with suppress(Undecided):
+            least = _least_raise(problem, opened, name, others)
         assert least is not None, "the plan that these limits were read from keeps them"
         needed[name] = least.needed
         if least.needed > least.limit:
@@ -248,7 +256,8 @@ def _remedies(problem: Problem) -> Iterable[str]:
         yield f"raise the limit of {', or of '.join(map(str, single[:MOST_NAMED]))}{more}"
     extra = sum(r.extra_usd_per_hour for r in joint)
     if len(joint) > 1 and (not single or extra < single[0].extra_usd_per_hour):
-        yield f"raise these limits together: {', '.join(map(str, joint))}"
+        doubt = "" if all(r.is_least for r in joint) else " (less may do)"
+        yield f"raise these limits together: {', '.join(map(str, joint))}{doubt}"
 
 
 def _too_slow(problem: Problem) -> str:
@@ -257,8 +266,8 @@ def _too_slow(problem: Problem) -> str:
     return (
         f"{problem.layer_names(slowest.first, slowest.last)} on {problem.resources[slowest.resource]} spends "
         f"{slowest.fixed_s:.3g} s of {side} on a batch of {batch_size:,} that more units do not divide, so with any "
-        f"number of units it stays below {_number(batch_size / slowest.fixed_s)} samples/s. No other resource is "
-        "faster."
+        f"number of units it stays below {_number(batch_size / slowest.fixed_s)} samples/s. No other "
+        "schedule is faster."
     )
 
 

@@ -11,7 +11,9 @@ from heterps.planning.api import PROVEN
 from heterps.planning.explain import Explanation, Neighbour, Sensitivity, Station
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.figures import rate, usd
+from heterps.report.figures import plural, rate, usd
+
+MOST_NAMED = 6
 
 
 def show_explanation(console: Console, told: Explanation, plan: Plan, profile: Profile, floor: float) -> None:
@@ -53,8 +55,10 @@ def _change(other: Neighbour, profile: Profile) -> str:
     units = [f"{abs(n)} {name} {'more' if n > 0 else 'less'}" for name, n in other.units.items()]
     moves = [
         f"{names[m.first]}{f'..{names[m.last]}' if m.last > m.first else ''} from {m.before} to {m.after}"
-        for m in other.moves
+        for m in other.moves[:MOST_NAMED]
     ]
+    if len(other.moves) > MOST_NAMED:
+        moves.append(f"{plural(len(other.moves) - MOST_NAMED, 'more move')} of layers")
     return ", ".join([*units, *moves]) or "the same units, otherwise shared among stages and servers"
 
 
@@ -98,12 +102,17 @@ def _sensitivities(told: Explanation, floor: float) -> Table:
 
 def _of_no_matter(told: Explanation) -> list[str]:
     idle = [higher for higher, lower in _pairs(told) if higher.usd == 0 == lower.usd]
-    limits = ", ".join(f"{s.name} ({s.before:,.0f})" for s in idle if s.of == "limit")
-    prices = ", ".join(s.name for s in idle if s.of == "price")
+    limits = [f"{s.name} ({s.before:,.0f})" for s in idle if s.of == "limit"]
+    prices = [s.name for s in idle if s.of == "price"]
     return [
-        *([f"Limits that do not bind: {limits}."] if limits else []),
-        *([f"Prices that do not matter, 10% higher or lower: {prices}."] if prices else []),
+        *([f"Limits that do not bind: {_named(limits)}."] if limits else []),
+        *([f"Prices that do not matter, 10% higher or lower: {_named(prices)}."] if prices else []),
     ]
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMED])} and {more} more"
 
 
 def _pairs(told: Explanation) -> list[tuple[Sensitivity, Sensitivity]]:

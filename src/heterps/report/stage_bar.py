@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from string import ascii_letters, digits
+from string import ascii_letters
 
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.style import Style
@@ -21,6 +22,7 @@ from rich.text import Text
 from heterps.planning.plan import Plan, Stage
 
 NARROWEST, WIDEST = 12, 40
+GREEK = "αβγδεζηθικλμνξοπρστυφχψω"  # for more than 52 resources; digits would be read as counts
 PALETTE = (  # Okabe and Ito's, which people with any colour vision tell apart, with the ink that is read best on each
     ("#56b4e9", "black"), ("#e69f00", "black"), ("#009e73", "white"), ("#f0e442", "black"),
     ("#0072b2", "white"), ("#d55e00", "white"), ("#cc79a7", "black"), ("#bbbbbb", "black"),
@@ -34,24 +36,25 @@ class Keys:
     letters: dict[str, str]
     styles: dict[str, Style]
 
-    def legend(self, names: Iterable[str]) -> Text:
+    def legend(self, names: Iterable[str]) -> Columns:
         """What the letters mean, for those resources that `names` has."""
         shown = set(names)
-        parts = [
-            part
-            for name, letter in self.letters.items()
-            if name in shown
-            for part in ((f" {letter} ", self.styles[name]), f" {name}   ")
-        ]
-        return Text.assemble(*parts)
+        return Columns(
+            [
+                Text.assemble((f" {letter} ", self.styles[name]), f" {name}")
+                for name, letter in self.letters.items()
+                if name in shown
+            ],
+            padding=(0, 2),
+        )
 
 
 def make_keys(resources: Sequence[str]) -> Keys:
     """A letter of its own name for each resource where one is free, else any; colours repeat where there are many."""
     letters: dict[str, str] = {}
     for name in resources:
-        wanted = [*name.lower(), *name.upper(), *ascii_letters, *digits]
-        free = [letter for letter in wanted if letter.isalnum() and letter not in letters.values()]
+        wanted = [letter for letter in name.lower() + name.upper() if letter in ascii_letters]
+        free = [letter for letter in (*wanted, *ascii_letters, *GREEK) if letter not in letters.values()]
         letters[name] = free[0] if free else "?"
     styles = {
         name: Style(bgcolor=ground, color=ink)
