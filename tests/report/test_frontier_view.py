@@ -20,11 +20,12 @@ PLANS = tuple(
     for n in (1, 2, 4)
 )
 FRONTIER = Frontier(PLANS, complete=True)
+PROFILE = make_profile(4, "cpu", "v100")
 
 
 def show(width: int, frontier: Frontier = FRONTIER) -> list[str]:
     console = recording_console(width)
-    show_frontier(console, frontier, make_profile(4, "cpu", "v100"), 1500.0)
+    show_frontier(console, frontier, PROFILE, 1500.0)
     return [line.rstrip() for line in text_of(console).splitlines()]
 
 
@@ -38,8 +39,8 @@ def test_the_plan_for_the_floor_is_ticked_and_lines_fit(width: int) -> None:
 
 
 def test_whether_there_are_plans_between_is_told() -> None:
-    assert any(line.startswith("Every plan") for line in show(100))
-    assert any(line.startswith("Some of the plans") for line in show(100, Frontier(PLANS, complete=False)))
+    assert "no other is between them" in " ".join(show(100))
+    assert "there are more between them" in " ".join(show(100, Frontier(PLANS, complete=False)))
 
 
 def test_plans_that_are_not_proven_are_told() -> None:
@@ -78,7 +79,7 @@ def test_a_plot_draws_each_plan_right_of_the_cheaper_ones_and_above() -> None:
 
 
 def test_an_svg_is_a_picture_of_its_own_with_a_point_a_plan(tmp_path: Path) -> None:
-    write_plot(tmp_path / "f.svg", FRONTIER, "m", 1500.0)
+    write_plot(tmp_path / "f.svg", FRONTIER, PROFILE, 1500.0)
     root = ET.fromstring((tmp_path / "f.svg").read_text())
     circles = [element for element in root.iter() if element.get("class", "").startswith("point")]
     titles = [circle[0].text for circle in circles]
@@ -89,7 +90,7 @@ def test_an_svg_is_a_picture_of_its_own_with_a_point_a_plan(tmp_path: Path) -> N
 
 
 def test_a_page_has_the_plot_and_a_row_a_plan_and_escapes_names(tmp_path: Path) -> None:
-    write_plot(tmp_path / "f.html", FRONTIER, "<b>", 1500.0)
+    write_plot(tmp_path / "f.html", FRONTIER, PROFILE.model_copy(update={"model": "<b>"}), 1500.0)
     page = (tmp_path / "f.html").read_text()
     assert page.count("<tr>") == 1 + len(PLANS)
     assert "2,000 ✓" in page
@@ -98,8 +99,15 @@ def test_a_page_has_the_plot_and_a_row_a_plan_and_escapes_names(tmp_path: Path) 
     assert "<b>:" not in page
 
 
+def test_a_page_that_rests_on_estimates_says_so(tmp_path: Path) -> None:
+    write_plot(tmp_path / "f.html", FRONTIER, PROFILE, 1500.0)
+    assert "estimated" not in (tmp_path / "f.html").read_text()
+    write_plot(tmp_path / "f.html", FRONTIER, make_profile(4, "cpu", "v100", estimated=("v100",)), 1500.0)
+    assert "Rests on estimated costs of v100, not on measured ones." in (tmp_path / "f.html").read_text()
+
+
 def test_a_plot_of_an_unknown_format_or_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"an \.svg or an \.html file"):
-        write_plot(tmp_path / "f.png", FRONTIER, "m", 1500.0)
+        write_plot(tmp_path / "f.png", FRONTIER, PROFILE, 1500.0)
     with pytest.raises(StorageError, match="cannot write the plot"):
-        write_plot(tmp_path / "none" / "f.svg", FRONTIER, "m", 1500.0)
+        write_plot(tmp_path / "none" / "f.svg", FRONTIER, PROFILE, 1500.0)

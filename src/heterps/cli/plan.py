@@ -88,7 +88,7 @@ def plan(
     else:
         _show(problem, compared, compare, told, found)
     if plot is not None and found is not None:
-        write_plot(plot, found, problem.profile.model, throughput)
+        write_plot(plot, found, problem.profile, throughput)
     if out is not None:
         try:
             compared.chosen.write(out)

@@ -86,7 +86,7 @@ def draw_svg(chart: Chart, style: str = "") -> str:
         *(_position(across(tick), short(tick)) for tick in _ticks(start, end, 4) if start <= tick <= end),
         f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(chart.x_name)}</text>',
         _line("reference", down(chart.reference)) if chart.reference is not None else "",
-        _upright(across(chart.mark)) if chart.mark is not None else "",
+        _upright(across(chart.mark), chart.mark_name) if chart.mark is not None else "",
         *_series(chart, across, down),
         "</svg>",
     ]
@@ -170,8 +170,13 @@ def _line(kind: str, y: float) -> str:
     return f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
-def _upright(x: float) -> str:
-    return f'<line class="reference" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+def _upright(x: float, name: str) -> str:
+    is_left = x < WIDTH / 2
+    return (
+        f'<line class="reference" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        f'<text x="{x + (5 if is_left else -5):.1f}" y="{TOP + 10}" text-anchor="{"start" if is_left else "end"}">'
+        f"{escape(name)}</text>"
+    )
 
 
 def _position(x: float, text: str) -> str:

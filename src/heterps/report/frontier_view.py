@@ -60,15 +60,12 @@ def chosen_for(plans: Sequence[Plan], floor: float) -> Plan | None:
 
 
 def meaning(frontier: Frontier, floor: float) -> str:
-    every = (
-        "Every plan that is the cheapest for some floor"
-        if frontier.complete
-        else "Some of the plans that are the cheapest for some floor"
-    )
+    """What the points are, in words."""
+    between = "no other is" if frontier.complete else "there are more"
     proof = "" if frontier.proven else " Not all of them are proven to be the cheapest: their search was cut short."
     return (
-        f"{every}, from the cheapest of all to the fastest within the limits. ✓ is the one for {floor:,.0f} samples/s."
-        f"{proof}"
+        "Each plan is the cheapest for its throughput, from the cheapest of all to the fastest within the limits; "
+        f"{between} between them. ✓ is the one for {floor:,.0f} samples/s.{proof}"
     )
 
 

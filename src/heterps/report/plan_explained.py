@@ -12,6 +12,7 @@ from heterps.planning.explain import Explanation, Neighbour, Sensitivity, Statio
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.figures import plural, rate, usd
+from heterps.report.plan_table import ESTIMATED, estimated_resources
 
 MOST_NAMED = 6
 
@@ -19,7 +20,7 @@ MOST_NAMED = 6
 def show_explanation(console: Console, told: Explanation, plan: Plan, profile: Profile, floor: float) -> None:
     """Prints it; `floor` is the throughput that was asked for."""
     console.print(Text(f"\nStations, for a batch of {profile.batch_size:,} samples", style="bold"))
-    console.print(_stations(told))
+    console.print(_stations(told, set(estimated_resources(plan, profile))))
     side = f" ({told.bottleneck.side})" if told.bottleneck.comm_s else ""
     console.print(Text(f"Bottleneck: {told.bottleneck.name} on {told.bottleneck.resource}{side}."))
     console.print(Text.assemble(("\nNext cheaper: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
@@ -62,24 +63,25 @@ def _change(other: Neighbour, profile: Profile) -> str:
     return ", ".join([*units, *moves]) or "the same units, otherwise shared among stages and servers"
 
 
-def _stations(told: Explanation) -> Table:
+def _stations(told: Explanation, estimated: set[str]) -> Table:
     table = _table()
     table.add_column("station", overflow="fold")
     table.add_column("units", no_wrap=True)
     for name in ("compute", "communication", "busy"):
         table.add_column(name, justify="right", no_wrap=True)
     for station in told.stations:
-        table.add_row(*_station(station), style="bold" if station is told.bottleneck else "")
+        mark = ESTIMATED if station.resource in estimated else ""
+        table.add_row(*_station(station, mark), style="bold" if station is told.bottleneck else "")
     return table
 
 
-def _station(station: Station) -> tuple[str, ...]:
+def _station(station: Station, mark: str) -> tuple[str, ...]:
     return (
         station.name,
         f"{station.resource}×{station.count}",
-        _milliseconds(station.compute_s),
-        _milliseconds(station.comm_s) if station.comm_s else "-",
-        f"{station.busy:.1%}",
+        f"{mark}{_milliseconds(station.compute_s)}",
+        f"{mark}{_milliseconds(station.comm_s)}" if station.comm_s else "-",
+        f"{mark}{station.busy:.1%}",
     )
 
 
