@@ -81,7 +81,7 @@ def _station(station: Station, mark: str) -> tuple[str, ...]:
         f"{station.resource}×{station.count}",
         f"{mark}{_milliseconds(station.compute_s)}",
         f"{mark}{_milliseconds(station.comm_s)}" if station.comm_s else "-",
-        f"{mark}{station.busy:.1%}",
+        f"{station.busy:.1%}",
     )
 
 
