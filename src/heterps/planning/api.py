@@ -6,7 +6,7 @@ The kernels compile on first use, so they are imported when a plan is made and n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from heterps.config import Cluster
@@ -101,6 +101,10 @@ def compare(
         elif every or known.quick:
             on_start(name)
             options.append(_option(problem, name, provisioner, seed, budget, chosen))
+    proven = [option.plan.optimal_usd for option in options if option.plan and option.plan.optimal_usd is not None]
+    if chosen.optimal_usd is None and proven:  # another method had the time to prove it
+        chosen = _beside(chosen, proven[0], None)
+        options = [replace(o, plan=_beside(o.plan, proven[0], None)) if o.plan else o for o in options]
     return Comparison(chosen, tuple(options))
 
 
@@ -138,7 +142,8 @@ def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: 
     if found.schedule is None:
         reason = "no plan of this method meets the throughput within the limits" if found.finished else "found no plan"
         return Option(method, None, reason)
-    plan = _finish(problem, method, provisioner, found, chosen.optimal_usd, chosen.bound_usd)
+    optimal_usd = found.usd if provisioner == "exact" and found.proven else chosen.optimal_usd
+    plan = _finish(problem, method, provisioner, found, optimal_usd, chosen.bound_usd)
     return Option(method, plan, trace=found.trace)
 
 
@@ -150,25 +155,22 @@ def _finish(
     optimal_usd: float | None,
     bound_usd: float | None,
 ) -> Plan:
-    """The plan, beside the optimum where it is known, and beside a bound on it where not."""
     from heterps.planning.provisioners.base import to_plan
 
     assert found.schedule is not None
     assert found.counts is not None
     made = to_plan(problem, found.schedule, found.counts, method, provisioner)
+    searched = {"search_s": found.seconds, "evaluations": found.evaluations}
+    return _beside(made.model_copy(update=searched), optimal_usd, bound_usd)
+
+
+def _beside(plan: Plan, optimal_usd: float | None, bound_usd: float | None) -> Plan:
+    """The plan beside the optimum where that is known, and beside a bound on it where not."""
     gap = None
     if optimal_usd is not None:
         bound_usd = None
-        if made.usd <= optimal_usd * (1 + PROVEN):
-            optimal_usd, gap = made.usd, 0.0
+        if plan.usd <= optimal_usd * (1 + PROVEN):
+            optimal_usd, gap = plan.usd, 0.0
         elif optimal_usd > 0:
-            gap = made.usd / optimal_usd - 1
-    return made.model_copy(
-        update={
-            "search_s": found.seconds,
-            "evaluations": found.evaluations,
-            "optimal_usd": optimal_usd,
-            "bound_usd": bound_usd,
-            "gap": gap,
-        }
-    )
+            gap = plan.usd / optimal_usd - 1
+    return plan.model_copy(update={"optimal_usd": optimal_usd, "bound_usd": bound_usd, "gap": gap})
