@@ -16,7 +16,7 @@ from plot import Panel, draw
 from heterps.config import Cluster, Resource, load_cluster
 from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Floats, Problem, Schedules
-from heterps.planning.explain import highest_throughput
+from heterps.planning.infeasible import highest_throughput
 from heterps.planning.provisioners import PROVISIONERS, find_provisioner
 from heterps.planning.schedulers.base import Budget, search
 from heterps.planning.schedulers.exact import Exact

@@ -211,6 +211,9 @@ class Job(Frozen):
     profile: Name | None = Field(
         None, description="A profile.json of this model to predict the run from; none: a quick one is made first."
     )
+    plan: Name | None = Field(
+        None, description="A plan.json of `heterps plan` for this model and cluster; none: this machine alone."
+    )
     launcher: Literal["inline"] = Field("inline", description="Where processes run: inline is this process.")
     threads: PositiveInt | None = Field(None, description="Threads of an inline run; none: one for each core.")
     metrics_every_samples: PositiveInt = Field(65_536, description="A line of metrics.jsonl after so many samples.")

@@ -7,6 +7,8 @@ import pytest
 
 from heterps.cli import main
 from heterps.planning.plan import load_plan
+from heterps.planning.provisioners import PROVISIONERS
+from heterps.planning.schedulers import METHODS
 
 PROFILE = {
     "version": 1, "model": "ctr_dnn", "batch_size": 4096,
@@ -65,7 +67,7 @@ def test_json_is_one_object_of_the_contract(files: list[str], capsys: pytest.Cap
     assert plan["usd"] == plan["optimal_usd"]
 
 
-@pytest.mark.parametrize("method", ["exact", "brute", "greedy", "genetic", "bayes", "heuristic", "cpu", "gpu"])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_plans_and_knows_its_gap(
     method: str, files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +78,7 @@ def test_every_method_plans_and_knows_its_gap(
     assert plan["gap"] == pytest.approx(plan["usd"] / plan["optimal_usd"] - 1, abs=1e-9)
 
 
-@pytest.mark.parametrize("provisioner", ["exact", "newton", "sta-ratio", "sta-ps-ratio"])
+@pytest.mark.parametrize("provisioner", PROVISIONERS)
 def test_every_provisioner_plans_and_is_named_in_the_plan(
     provisioner: str, files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +115,57 @@ def test_the_table_ticks_the_chosen_method_and_fits(
     assert any(line.startswith("  ") and "Bottleneck:" in line for line in lines)
 
 
+def test_compare_shows_every_method_and_says_on_stderr_which_is_at_work(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = run(capsys, *files, *ASKED, "--compare", "--seconds", "0.2")
+    assert code == 0
+    assert all(f"searching by {method}\n" in err for method in METHODS)
+    shown = {line[1:].split()[0] for line in out.splitlines() if line[3:4].isalpha()}
+    assert shown >= set(METHODS)
+    assert all(len(line.rstrip()) <= 100 for line in out.splitlines())
+
+
+def test_compare_as_json_has_the_chosen_plan_and_the_search_of_every_method(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, *files, *ASKED, "--compare", "--evaluations", "2000", "--seconds", "1", "--json")
+    shown = json.loads(out)
+    assert list(shown) == ["chosen", "options"]
+    assert [option["method"] for option in shown["options"]] == list(METHODS)
+    exact = next(option for option in shown["options"] if option["method"] == "exact")
+    assert exact["plan"] == shown["chosen"]
+    for option in shown["options"]:
+        assert option["plan"] is None or option["trace"][-1]["usd"] == pytest.approx(option["plan"]["usd"])
+        assert option["plan"] is not None or option["reason"]
+
+
+def test_explain_and_frontier_stand_beside_the_plan_in_json(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "f.svg"
+    code, out, _ = run(capsys, *files, *ASKED, "--explain", "--frontier", "--plot", str(plot), "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert shown["method"] == "exact"
+    assert shown["explain"]["bottleneck"]["busy"] == 1
+    assert {s["of"] for s in shown["explain"]["sensitivities"]} == {"price", "limit", "floor"}
+    assert any(plan["usd"] == pytest.approx(shown["usd"]) for plan in shown["frontier"]["plans"])
+    assert plot.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_explain_and_frontier_fit(
+    columns: int, files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = run(capsys, *files, *ASKED, "--explain", "--frontier")
+    assert code == 0
+    assert all(len(line.rstrip()) <= columns for line in out.splitlines())
+    assert all(word in out for word in ("Next cheaper:", "Next faster:", "hangs on", "▲ 20,000 asked"))
+
+
 def test_figures_that_rest_on_estimates_are_marked_and_measured_ones_are_not(
     files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,8 +191,9 @@ def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
     ("words", "message"),
     [
         (("--throughput", "0", "--samples", "1"), "throughput must be a number above 0"),
-        ((*ASKED, "--method", "annealing"), "Methods: exact, brute, greedy, genetic, bayes, heuristic, cpu, gpu"),
-        ((*ASKED, "--provisioner", "ratio"), "Provisioners: exact, newton, sta-ratio, sta-ps-ratio"),
+        ((*ASKED, "--method", "exat"), f"Did you mean 'exact'? Methods: {', '.join(METHODS)}"),
+        ((*ASKED, "--provisioner", "exat"), "Did you mean 'exact'? Provisioners: exact"),
+        ((*ASKED, "--plot", "f.png"), "an .svg or an .html file"),
         (("--samples", "1"), "--throughput"),
     ],
 )

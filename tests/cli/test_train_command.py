@@ -47,6 +47,19 @@ def test_a_run_goes_on_with_resume(train):
     assert "resumed at 200 of 200 samples" in out
 
 
+def test_a_plan_can_be_given_by_option_and_what_it_promises_is_shown(train, tmp_path):
+    stages = [{"first": 0, "last": 4, "resource": "v100", "count": 3}]
+    plan = {"method": "exact", "stages": stages, "servers": {"resource": "cpu", "count": 1}, "throughput": 1000.0}
+    (tmp_path / "mine.json").write_text(json.dumps(plan | {"hours": 1.0, "usd": 7.3, "bottleneck": "servers on cpu"}))
+    code, out, _ = train("job.yaml", "--plan", "mine.json")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "the inline launcher runs the one stage of the plan in this process; v100×3, cpu×1 are not rented" in text
+    assert "The plan promises 1,000 samples/s and 7.30 USD for 3,600,000 samples on units that were not rented" in text
+    assert json.loads((tmp_path / "runs" / "tiny-1" / "plan.json").read_text())["stages"] == stages
+    assert "plan: mine.json" in (tmp_path / "runs" / "tiny-1" / "job.yaml").read_text()
+
+
 def test_a_run_of_another_job_is_not_gone_on_with(train, tiny_job):
     assert train("job.yaml")[0] == 0
     tiny_job.write_text(tiny_job.read_text() + "seed: 5\n")
@@ -79,6 +92,8 @@ def test_interrupting_twice_is_no_error_of_ours(train, monkeypatch):
     [
         ("none.yaml", 2, "none.yaml: there is no such job file"),
         ("job.yaml --launcher moon", 2, "--launcher: launcher: must be 'inline' (got 'moon')"),
+        ("job.yaml --plan none.json", 2, "none.json: there is no such plan"),
+        ("job.yaml --plan job.yaml", 2, "job.yaml"),
         ("job.yaml --resume", 6, "there is no run of 'tiny' in runs/ to resume"),
         ("job.yaml --run .", 6, "is there already and not empty"),
         ("job.yaml --run train.parquet/run", 7, "train.parquet/run: cannot be written"),

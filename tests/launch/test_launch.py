@@ -12,7 +12,7 @@ from heterps.config import Model, load_job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError, DataError, ModelError, RunError
 from heterps.planning.inline import inline_plan
-from heterps.planning.plan import load_plan
+from heterps.planning.plan import Plan, Servers, Stage, load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.training.loop import Observer
 
@@ -154,6 +154,90 @@ def test_a_cluster_without_a_cpu_cannot_price_an_inline_run(job):
     )
     with pytest.raises(ConfigError, match=r"the cluster has no resource with device: cpu. Add one"):
         heterps.train(job.model_copy(update={"cluster": gpus}))
+
+
+def write_plan(*stages, servers=2):
+    """plan.json of stages (first, last, resource, count), for a million samples at 1,000 samples/s.
+
+    The job's model has five layers: embedding, cat, deep.linear1, deep.relu1, deep.logit.
+    """
+    plan = Plan(
+        method="exact",
+        stages=[Stage(first=a, last=b, resource=name, count=count) for a, b, name, count in stages],
+        servers=Servers(resource="cpu", count=servers),
+        throughput=1000.0,
+        hours=1e6 / 1000 / 3600,
+        usd=12.5,
+        bottleneck="embedding on cpu (compute)",
+    )
+    plan.write("plan.json")
+    return plan
+
+
+def by_plan(job):
+    return job.model_copy(update={"plan": "plan.json"})
+
+
+def test_a_run_by_a_plan_keeps_it_and_its_bill_and_predicts_this_machine(job):
+    plan = write_plan((0, 0, "cpu", 12), (1, 4, "v100", 3))
+    warnings = Warnings()
+    run = heterps.train(by_plan(job), observer=warnings)
+    assert warnings.messages == [
+        "the inline launcher runs all 2 stages of the plan in this process; cpu×14, v100×3 are not rented."
+    ]
+    assert load_plan(run.folder / "plan.json") == plan
+    assert run.summary["plan"] == {"method": "exact", "throughput": 1000.0, "hours": plan.hours, "usd": 12.5}
+    assert run.summary["predicted_throughput"] != 1000.0
+    assert run.summary["predicted_usd"] < 1
+    assert run.summary["measured_usd"] == pytest.approx(run.summary["seconds"] * 0.04 / 3600, abs=0.001 * 0.04 / 3600)
+    page = (run.folder / "report.html").read_text()
+    assert "3 × v100: layers 1 to 4" in page
+    assert "cpu×14, v100×3 are not rented" in page
+    assert "1,000 samples/s and 12.50 USD for 1,000,000 samples on its own units" in page
+    assert "for an hour of one v100" not in page
+
+
+def test_a_run_by_a_plan_trains_as_without_one_and_resumes_with_or_without_it(job):
+    write_plan((0, 4, "v100", 1), servers=0)
+    alone, planned = heterps.train(job), heterps.train(by_plan(job))
+    assert planned.summary["log_loss"] == alone.summary["log_loss"]
+    assert "plan" not in alone.summary
+    assert "plan" not in heterps.train(job, planned.folder, resume=True).summary
+
+
+@pytest.mark.parametrize(
+    ("stages", "servers", "message"),
+    [
+        ([], 0, r"has 0 layers, and the model has 5"),
+        ([(0, 3, "cpu", 1)], 0, r"has 4 layers, and the model has 5.*profile this one and plan again"),
+        ([(0, 5, "cpu", 1)], 0, r"has 6 layers, and the model has 5"),
+        ([(1, 4, "cpu", 1)], 0, r"stage 1 is of layers 1 to 4, but it must start at layer 0"),
+        ([(0, 1, "cpu", 1), (3, 4, "v100", 1)], 0, r"stage 2 is of layers 3 to 4, but it must start at layer 2"),
+        ([(0, 2, "cpu", 1), (2, 4, "v100", 1)], 0, r"stage 2 is of layers 2 to 4, but it must start at layer 3"),
+        ([(0, 4, "cpu", 1), (5, 4, "v100", 1)], 0, r"stage 2 is of layers 5 to 4"),
+        ([(0, 4, "a100", 1)], 0, r"rents 'a100', and the job's cluster has cpu, v100 only"),
+        ([(0, 4, "v100", 33)], 0, r"rents 33 units of 'v100', and the job's cluster has a limit of 32"),
+        ([(0, 4, "cpu", 480)], 1, r"rents 481 units of 'cpu'.*limit of 480"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_job_is_refused_and_leaves_no_folder(job, tmp_path, stages, servers, message):
+    write_plan(*stages, servers=servers)
+    with pytest.raises(ConfigError, match=rf"^plan.json: .*{message}"):
+        heterps.train(by_plan(job))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_for_a_model_without_layers_is_refused(job):
+    write_plan((0, 0, "cpu", 1))
+    with pytest.raises(ConfigError, match=r"plan.json: a plan is of the layers of a model. Train this one without"):
+        heterps.train(by_plan(of_model(job, "Branching")))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"method": "exact"}', '{"stages": 3}'])
+def test_a_file_that_is_no_plan_is_refused(job, tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"plan\.json"):
+        heterps.train(by_plan(job))
 
 
 def test_the_trainer_serves_a_loop_of_ones_own(job):

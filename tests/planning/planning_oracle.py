@@ -6,13 +6,18 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from heterps.config import Cluster, Resource
+from heterps.errors import ConfigError
+from heterps.planning.cost import Problem
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 TOLERANCE = 1e-9
+
+Drawn = tuple[Profile, Cluster, float]
 
 
 def split(schedule: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -61,6 +66,17 @@ def all_counts(profile: Profile, cluster: Cluster, schedule: Sequence[str]) -> I
             used[resource] += count
         if all(used[name] <= limits[name] for name in limits):
             yield counts, servers
+
+
+def all_plans(profile: Profile, cluster: Cluster, num_samples: float) -> list[tuple[float, float]]:
+    """(throughput, usd) of every plan within the limits."""
+    found = []
+    for schedule in itertools.product(cluster.resources, repeat=len(profile.layers)):
+        if all(name in layer.costs for layer, name in zip(profile.layers, schedule, strict=True)):
+            for counts, servers in all_counts(profile, cluster, schedule):
+                stages = [(*stage, count) for stage, count in zip(split(schedule), counts, strict=True)]
+                found.append(bill(profile, cluster, stages, servers, num_samples))
+    return found
 
 
 def cheapest_usd(
@@ -123,3 +139,37 @@ def problems(
     profile = Profile(model="random", batch_size=draw(st.sampled_from([1, 100])), layers=tuple(layers))
     floor = profile.batch_size / draw(st.sampled_from([0.5, 1.0, 4.0, 20.0]) | st.floats(0.05, 50.0))
     return profile, Cluster(resources=resources, server_resource=draw(st.sampled_from(names))), floor
+
+
+def make_problem(drawn: Drawn) -> Problem:
+    """The problem drawn, unless its profile and cluster do not fit each other."""
+    try:
+        return Problem(*drawn, samples=1)
+    except ConfigError:
+        assume(False)
+        raise
+
+
+def small_problem() -> Problem:
+    """An embedding that is best on cpus, and a dense layer that is best on v100s; a billion samples at 20,000/s."""
+    costs = {
+        "embedding": {"cpu": (0.3, 0.2), "v100": (0.2, 1.1)},
+        "fc": {"cpu": (9.0, 0.02), "v100": (0.1, 0.02)},
+    }
+    layers = tuple(
+        LayerProfile(
+            name=name,
+            server_s=0.04,
+            costs={
+                resource: Cost(compute_s=compute_s, sync_s=sync_s, input_s=0.003, alpha=0.97, beta=0.93)
+                for resource, (compute_s, sync_s) in of.items()
+            },
+        )
+        for name, of in costs.items()
+    )
+    resources = {
+        "cpu": Resource(device="cpu", usd_per_hour=0.04, limit=400),
+        "v100": Resource(device="cuda", usd_per_hour=2.42, limit=32),
+    }
+    cluster = Cluster(resources=resources, server_resource="cpu")
+    return Problem(Profile(model="small", batch_size=4096, layers=layers), cluster, 20_000.0, 1e9)

@@ -1,171 +1,164 @@
-from __future__ import annotations
+"""What is said about a plan against every plan there is."""
 
-import itertools
-import re
+from __future__ import annotations
 
 import pytest
 from hypothesis import assume, given, settings
-from planning_oracle import all_counts, bill, problems, split
+from planning_oracle import Drawn, all_plans, make_problem, problems, small_problem
 
-from heterps import planning
-from heterps.config import Cluster, Resource
-from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning.cost import Problem
-from heterps.planning.explain import highest_throughput, single_raises, slowest_station
-from heterps.planning.schedulers import METHODS
-from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.planning.explain import (
+    STEP,
+    Explanation,
+    Move,
+    Sensitivity,
+    bottleneck,
+    explain,
+    moves,
+    next_cheaper,
+    stations,
+)
+from heterps.planning.optimum import cheapest, with_floor, with_limits
+from heterps.planning.plan import Plan, Servers, Stage
 
-Drawn = tuple[Profile, Cluster, float]
-
-
-def cost(compute_s: float, alpha: float = 1.0) -> Cost:
-    return Cost(compute_s=compute_s, sync_s=0.0, input_s=0.0, alpha=alpha, beta=1.0)
-
-
-def profile(server_s: float = 0.0) -> Profile:
-    """Embedding on the cpu only, fc a tenth fixed on the v100 and hopeless on the cpu."""
-    layers = (
-        LayerProfile(name="embedding", server_s=server_s, costs={"cpu": cost(1.0)}),
-        LayerProfile(name="fc", costs={"cpu": cost(100.0, 0.5), "v100": cost(1.0, 0.9)}),
-    )
-    return Profile(model="m", batch_size=100, layers=layers)
+SAME = 1e-7
 
 
-def cluster(cpus: int, v100s: int) -> Cluster:
+def best(problem: Problem, prices: dict[str, float] | None = None, limits: dict[str, int] | None = None) -> float:
+    """The least USD by trying everything; infinite when there is no plan."""
     resources = {
-        "cpu": Resource(device="cpu", usd_per_hour=0.04, limit=cpus),
-        "v100": Resource(device="cuda", usd_per_hour=2.42, limit=v100s),
-    }
-    return Cluster(resources=resources, server_resource="cpu")
-
-
-def reason(cpus: int, v100s: int, throughput: float, method: str = "exact", server_s: float = 0.0) -> str:
-    with pytest.raises(PlanInfeasible) as error:
-        planning.plan(profile(server_s), cluster(cpus, v100s), throughput=throughput, samples=1, method=method)
-    return str(error.value)
-
-
-def test_a_station_too_slow_with_any_number_of_units_is_named_with_its_best() -> None:
-    text = reason(cpus=10, v100s=10, throughput=1001.0)  # fc keeps 0.1 s of 100 samples: below 1,000 samples/s
-    assert "fc on v100 spends 0.1 s of compute on a batch of 100" in text
-    assert "below 1,000 samples/s" in text
-    assert "highest throughput within the limits is 526.3 samples/s (bottleneck: fc on v100 (compute))" in text
-
-
-def test_the_limit_that_binds_is_named_with_what_it_must_rise_to() -> None:
-    text = reason(cpus=10, v100s=2, throughput=500.0)  # fc in 0.2 s: 0.1 + 0.9/9
-    assert "highest throughput within the limits is 181.8 samples/s" in text
-    assert "raise the limit of v100 from 2 to 9." in text
-
-
-def test_limits_that_must_rise_together_are_named_together() -> None:
-    text = reason(cpus=2, v100s=2, throughput=500.0)  # embedding in 0.2 s: 5 cpus
-    assert "raise these limits together: cpu from 2 to 5, v100 from 2 to 9." in text
-
-
-def test_servers_count_against_the_limit_that_must_rise() -> None:
-    assert "raise the limit of cpu from 5 to 10." in reason(cpus=5, v100s=9, throughput=500.0, server_s=1.0)
-
-
-def test_servers_without_a_resource_to_rent_are_explained() -> None:
-    both = {"cpu": cost(1.0), "v100": cost(1.0)}
-    model = Profile(model="m", batch_size=100, layers=(LayerProfile(name="fc", server_s=1.0, costs=both),))
-    with pytest.raises(PlanInfeasible, match=r"'cpu' has limit 0\. For 300 samples/s raise its limit to at least 3"):
-        planning.plan(model, cluster(0, 9), throughput=300, samples=1)
-
-
-def test_limits_too_low_for_any_plan_are_told_apart_from_slow_ones() -> None:
-    assert "too low for any plan, however slow" in reason(cpus=1, v100s=2, throughput=1.0, server_s=1.0)
-
-
-def test_a_method_that_fails_where_another_does_not_points_to_it() -> None:
-    assert "method cpu finds no plan" in (text := reason(cpus=10, v100s=10, throughput=200.0, method="cpu"))
-    assert "method exact plans it for" in text
-
-
-def test_a_method_whose_kind_of_resource_is_missing_says_so() -> None:
-    only_cpu = Profile(model="m", batch_size=1, layers=(LayerProfile(name="fc", costs={"cpu": cost(1.0)}),))
-    rented = Cluster(resources={"cpu": Resource(usd_per_hour=1.0, limit=1)}, server_resource="cpu")
-    with pytest.raises(PlanInfeasible, match=r"method gpu needs a resource whose device is not cpu.*cpu \(cpu\)"):
-        planning.plan(only_cpu, rented, throughput=1, samples=1, method="gpu")
-
-
-@pytest.mark.parametrize("method", ["annealing", "exat"])
-def test_an_unknown_method_is_answered_with_those_there_are(method: str) -> None:
-    with pytest.raises(ConfigError, match=rf"no method '{method}'.*Methods: {', '.join(METHODS)}\."):
-        planning.plan(profile(), cluster(10, 10), throughput=1, samples=1, method=method)
-
-
-def make(drawn: Drawn) -> Problem:
-    try:
-        return Problem(*drawn, samples=1)
-    except ConfigError:
-        assume(False)
-        raise
-
-
-def plans(problem: Problem, rented: Cluster) -> list[float]:
-    """The throughput of every plan there is."""
-    model = problem.profile
-    reached = []
-    for schedule in itertools.product(problem.resources, repeat=problem.num_layers):
-        if all(name in layer.costs for layer, name in zip(model.layers, schedule, strict=True)):
-            for counts, servers in all_counts(model, rented, schedule):
-                stages = [(*stage, count) for stage, count in zip(split(schedule), counts, strict=True)]
-                reached.append(bill(model, rented, stages, servers, 1)[0])
-    return reached
-
-
-@settings(max_examples=60, deadline=None)
-@given(problems(max_layers=3, max_resources=2, max_limit=3))
-def test_the_highest_throughput_is_that_of_the_fastest_of_all_plans(drawn: Drawn) -> None:
-    problem = make(drawn)
-    fastest, sure = highest_throughput(problem)
-    assert sure
-    best = max(plans(problem, problem.cluster), default=None)
-    assert (fastest is None) == (best is None)
-    if fastest is not None:
-        assert fastest.throughput == pytest.approx(best, rel=2e-6)
-
-
-@settings(max_examples=60, deadline=None)
-@given(problems(max_layers=3, max_resources=2, max_limit=2))
-def test_a_limit_raised_as_told_is_enough_and_one_less_is_not(drawn: Drawn) -> None:
-    problem = make(drawn)
-    floor = problem.throughput
-    assume(not any(reached >= floor for reached in plans(problem, problem.cluster)))
-    for name, limit, needed in single_raises(problem):
-        assert needed > limit
-        assume(needed <= 8)
-        for units, enough in ((needed, True), (needed - 1, False)):
-            raised = problem.cluster.resources | {
-                name: problem.cluster.resources[name].model_copy(update={"limit": units})
+        name: resource.model_copy(
+            update={
+                "usd_per_hour": (prices or {}).get(name, resource.usd_per_hour),
+                "limit": (limits or {}).get(name, resource.limit),
             }
-            rented = problem.cluster.model_copy(update={"resources": raised})
-            assert any(reached >= floor * (1 - 1e-9) for reached in plans(problem, rented)) is enough
+        )
+        for name, resource in problem.cluster.resources.items()
+    }
+    rented = problem.cluster.model_copy(update={"resources": resources})
+    plans = all_plans(problem.profile, rented, problem.samples)
+    return min((usd for reached, usd in plans if reached >= problem.throughput * (1 - 1e-9)), default=float("inf"))
+
+
+def explained(drawn: Drawn) -> tuple[Problem, Plan, Explanation]:
+    problem = make_problem(drawn)
+    plan = cheapest(problem)
+    assume(plan is not None and plan.usd > 0)
+    assert plan is not None
+    return problem, plan, explain(problem, plan)
+
+
+def again(problem: Problem, changed: Sensitivity) -> float:
+    if changed.of == "price":
+        return best(problem, prices={changed.name: changed.after})
+    if changed.of == "limit":
+        return best(problem, limits={changed.name: int(changed.after)})
+    return best(with_floor(problem, changed.after))
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(max_layers=3, max_resources=2, max_limit=3))
+def test_every_sensitivity_is_what_planning_again_from_scratch_gives(drawn: Drawn) -> None:
+    problem, plan, told = explained(drawn)
+    assert told.optimal_usd == pytest.approx(plan.usd)
+    for changed in told.sensitivities:
+        usd = again(problem, changed)
+        if changed.usd is None:
+            assert usd == float("inf")
+        else:
+            assert plan.usd + changed.usd == pytest.approx(usd, rel=SAME)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(max_layers=3, max_resources=2, max_limit=3))
+def test_the_next_cheaper_plan_is_the_fastest_of_the_cheaper_ones(drawn: Drawn) -> None:
+    problem, plan, told = explained(drawn)
+    plans = all_plans(problem.profile, problem.cluster, problem.samples)
+    assume(not any(plan.usd * (1 - 1e-6) < usd < plan.usd * (1 - 1e-10) for _, usd in plans))
+    cheaper = [reached for reached, usd in plans if usd < plan.usd * (1 - 1e-8)]
+    assert (told.cheaper is None) == (not cheaper)
+    if told.cheaper is not None:
+        assert told.cheaper.usd < 0
+        assert not told.cheaper.meets_floor
+        assert told.cheaper.plan.throughput == pytest.approx(max(cheaper), rel=SAME)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(max_layers=3, max_resources=2, max_limit=3))
+def test_the_next_faster_plan_is_the_cheapest_of_the_faster_ones(drawn: Drawn) -> None:
+    problem, plan, told = explained(drawn)
+    plans = all_plans(problem.profile, problem.cluster, problem.samples)
+    near = [reached for reached, _ in plans if abs(reached / plan.throughput - 1) < 1e-8]
+    assume(all(abs(reached / plan.throughput - 1) < 1e-11 for reached in near))
+    faster = [usd for reached, usd in plans if reached > plan.throughput * (1 + 1e-10)]
+    assert (told.faster is None) == (not faster)
+    if told.faster is not None:
+        assert told.faster.plan.usd == pytest.approx(min(faster), rel=SAME)
+        assert told.faster.meets_floor
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(max_layers=4, max_resources=3, max_limit=2))
-def test_no_number_of_units_is_faster_than_the_slowest_station(drawn: Drawn) -> None:
-    problem = make(drawn)
-    least = min(
-        max(
-            max(sum(c.compute_s * (1 - c.alpha) for c in costs), fixed + costs[0].input_s * (1 - costs[0].beta))
-            for costs in stages
-            for fixed in [sum(c.sync_s * (1 - c.beta) for c in costs)]
-        )
-        for schedule in itertools.product(problem.resources, repeat=problem.num_layers)
-        if all(name in layer.costs for layer, name in zip(problem.profile.layers, schedule, strict=True))
-        for stages in [
-            [[layer.costs[name] for layer in problem.profile.layers[a : b + 1]] for a, b, name in split(schedule)]
-        ]
-    )
-    assert slowest_station(problem).fixed_s == pytest.approx(least, abs=1e-12)
+@given(problems(max_layers=4, max_resources=3, max_limit=4))
+def test_the_bottleneck_decides_the_throughput_and_nobody_is_busier(drawn: Drawn) -> None:
+    problem = make_problem(drawn)
+    plan = cheapest(problem)
+    assume(plan is not None)
+    assert plan is not None
+    rows = stations(problem, plan)
+    slowest = bottleneck(rows, plan)
+    assert slowest.busy == 1 == max(row.busy for row in rows)
+    busy_s = max(slowest.compute_s, slowest.comm_s)
+    assert problem.profile.batch_size / busy_s == pytest.approx(plan.throughput)
+    assert f"{slowest.name} on {slowest.resource}" in plan.bottleneck
 
 
-def test_numbers_in_messages_are_promises_rounded_down() -> None:
-    text = reason(cpus=10, v100s=2, throughput=500.0)
-    promised = re.search(r"within the limits is ([\d.]+)", text)
-    assert promised
-    planning.plan(profile(), cluster(10, 2), throughput=float(promised[1]), samples=1)
+def test_a_limit_with_units_to_spare_costs_nothing_and_one_that_binds_costs_something() -> None:
+    problem = small_problem()
+    plan = cheapest(problem)
+    assert plan is not None
+    told = {(s.name, s.after): s for s in explain(problem, plan).sensitivities if s.of == "limit"}
+    spare = told["cpu", 399]
+    assert (spare.usd, spare.plan_changes) == (0.0, False)
+    tight = with_limits(problem, {"cpu": plan.units["cpu"] - 1})
+    dearer = cheapest(tight)
+    assert dearer is not None
+    relaxed = [s for s in explain(tight, dearer).sensitivities if s.of == "limit" and s.after > s.before]
+    assert any(s.usd is not None and s.usd < 0 and s.plan_changes for s in relaxed)
+
+
+def test_the_cost_of_a_plan_that_stays_moves_with_the_price_of_what_it_rents() -> None:
+    problem = small_problem()
+    plan = cheapest(problem)
+    assert plan is not None
+    share = plan.hours * sum(stage.count * 2.42 for stage in plan.stages if stage.resource == "v100")
+    up = next(s for s in explain(problem, plan).sensitivities if (s.of, s.name) == ("price", "v100"))
+    assert not up.plan_changes
+    assert up.usd == pytest.approx(STEP * share)
+
+
+def test_a_plan_dearer_than_need_be_is_told_the_cheapest_one_for_its_floor() -> None:
+    problem = small_problem()
+    optimum = cheapest(problem)
+    assert optimum is not None
+    dear = optimum.model_copy(update={"usd": optimum.usd * 2})
+    told = explain(problem, dear)
+    assert told.optimal_usd == optimum.usd
+    assert told.cheaper is not None
+    assert told.cheaper.meets_floor
+    assert told.cheaper.usd == pytest.approx(-optimum.usd)
+
+
+def test_the_cheapest_plan_of_all_has_no_cheaper_one() -> None:
+    problem = with_floor(small_problem(), 1e-3)
+    plan = cheapest(problem)
+    assert plan is not None
+    assert next_cheaper(problem, plan) is None
+
+
+def test_moves_are_runs_of_layers() -> None:
+    def plan(*resources: str) -> Plan:
+        stages = [Stage(first=i, last=i, resource=name, count=1) for i, name in enumerate(resources)]
+        servers = Servers(resource="a", count=0)
+        return Plan(method="m", stages=tuple(stages), servers=servers, throughput=1, hours=1, usd=1, bottleneck="")
+
+    assert moves(plan("a", "a", "b", "a"), plan("b", "b", "c", "a")) == (Move(0, 1, "a", "b"), Move(2, 2, "b", "c"))

@@ -16,7 +16,7 @@ from realistic import ctr_problem
 from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError
 from heterps.planning.cost import Floats, Problem, Schedules
-from heterps.planning.explain import highest_throughput
+from heterps.planning.infeasible import highest_throughput
 from heterps.planning.provisioners import PROVISIONERS, find_provisioner, kernels
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact

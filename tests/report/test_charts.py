@@ -101,3 +101,38 @@ def test_names_are_escaped():
 def test_a_level_series_has_an_axis(value):
     root = svg(Chart("Rows", points_of([value, value]), short, from_zero=True))
     assert len(set(texts(root))) >= 4
+
+
+def frontier_chart(points, mark):
+    return Chart(
+        "Cost", points, show, from_zero=True, x_name="samples/s", x_from=min(mark, points[0][0]), steps=True,
+        mark=mark, mark_name="asked",
+    )  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 1e9), st.floats(0, 1e6)), min_size=1, max_size=24, unique_by=lambda p: p[0]),
+    st.floats(1, 1e9),
+)
+def test_stairs_and_a_mark_stay_inside_the_frame(points, mark):
+    root = svg(frontier_chart(sorted(points), mark))
+    corners = [
+        tuple(map(float, p.split(","))) for line in root.iter(f"{SVG}polyline") for p in line.get("points").split()
+    ]
+    corners += [(float(line.get("x1")), float(line.get("y2"))) for line in root.iter(f"{SVG}line")]
+    assert all(-0.1 <= x <= WIDTH + 0.1 and -0.1 <= y <= HEIGHT + 0.1 for x, y in corners)
+
+
+def test_stairs_rise_before_they_go_on():
+    root = svg(frontier_chart([(1000.0, 1.0), (2000.0, 3.0)], 1500.0))
+    line = next(root.iter(f"{SVG}polyline")).get("points").split()
+    (x0, y0), (x1, y1), (x2, y2) = (tuple(map(float, corner.split(","))) for corner in line)
+    assert x0 == x1 < x2
+    assert y0 > y1 == y2
+
+
+def test_another_axis_has_its_own_name_and_start_and_the_mark_is_told():
+    drawn = draw(frontier_chart([(1000.0, 1.0), (2000.0, 3.0)], 1500.0))
+    assert {"samples/s", "1k", "2k"} <= set(texts(ElementTree.fromstring(drawn)))
+    assert "1,500 samples/s asked" in drawn
+    assert "3 at 2,000 samples/s" in drawn

@@ -90,8 +90,8 @@ def test_every_chart_is_well_formed_svg(job, plan, summary, metrics):
     charts = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.S)]
     names = [chart.get("aria-label").partition(":")[0] for chart in charts]
     assert names == ["Log loss", "AUC", "Normalised entropy", "Calibration", "Samples/s", "Rows", "Table memory"]
-    assert charts[1].get("aria-label") == "AUC: 0.7697 after 500,000 samples"
-    assert charts[6].get("aria-label") == "Table memory: 143 MB after 500,000 samples"
+    assert charts[1].get("aria-label") == "AUC: 0.7697 at 500,000 samples"
+    assert charts[6].get("aria-label") == "Table memory: 143 MB at 500,000 samples"
 
 
 def test_the_page_loads_nothing_and_runs_nothing(job, plan, summary, metrics):

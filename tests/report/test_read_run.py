@@ -40,6 +40,17 @@ def test_a_run_without_a_summary_is_summarised_from_its_metrics(folder):
     assert "AUC of the last interval" in page
 
 
+def test_an_unfinished_run_by_a_plan_is_billed_for_this_machine_and_predicted_nothing(folder):
+    (folder / "summary.json").unlink()
+    add(folder / "job.yaml", "plan: plan.json\nthreads: 3\n")
+    recorded = read_run(folder)
+    summary = recorded.summary
+    assert (summary["predicted_throughput"], summary["predicted_usd"]) == (None, None)
+    assert summary["measured_usd"] == pytest.approx(3 * 0.04 * 14.374 / 3600)
+    assert summary["plan"]["throughput"] == 38122.4
+    assert "are not rented" in render_run(recorded.job, recorded.plan, summary, recorded.metrics)
+
+
 def test_a_summary_older_than_the_metrics_is_not_believed(folder):
     resumed = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1]) | {"samples": 565_536}
     add(folder / "metrics.jsonl", json.dumps(resumed) + "\n")

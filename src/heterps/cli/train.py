@@ -13,6 +13,7 @@ EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples: heterps train examples/ctr.yaml  |  heterps train examples/ctr.yaml --run runs/mine --resume"
+        "  |  heterps train examples/ctr.yaml --plan plan.json"
     )(train)
 
 
@@ -20,6 +21,7 @@ def train(
     job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
     run: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<job name>-<number>.")] = None,
     launcher: Annotated[str | None, typer.Option(help="Where processes run; overrides the job's.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="The plan, made by `heterps plan`; overrides the job's.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> int:
@@ -36,6 +38,8 @@ def train(
     from heterps.yamlfile import validate
 
     loaded = load_job(job)
+    if plan is not None:
+        loaded = validate({**loaded.model_dump(), "plan": str(plan)}, Job, where="--plan")
     if launcher is not None:
         loaded = validate({**loaded.model_dump(), "launcher": launcher}, Job, where="--launcher")
     console = Console(stderr=json, highlight=False)

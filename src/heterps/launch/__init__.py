@@ -8,16 +8,17 @@ from typing import Any
 
 from heterps.config import Job, load_job
 from heterps.data.reader import Reader
-from heterps.errors import ModelError
+from heterps.errors import ConfigError, ModelError
 from heterps.launch.inline import train_inline
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
-from heterps.planning.plan import Plan
+from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.catalogue import LOCAL
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import load_profile
 from heterps.report.html import render_run
+from heterps.report.meaning import not_rented
 from heterps.report.summary import summarise
 from heterps.training.loop import Observer
 from heterps.training.run import Run, choose_folder
@@ -43,18 +44,34 @@ def train(
     if not isinstance(job, Job):
         job = load_job(job)
     observer = observer or Observer()
+    given = _given_plan(job)
     run = Run(Path(folder) if folder is not None else choose_folder(job, resume=resume))
     if resume:
         run.resume(job)
     plan = _plan(job, _num_samples(job), observer)
+    if given is not None:
+        observer.warned(f"{not_rented(given)}.")
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
-    run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
+    run.write("plan.json", (given or plan).model_dump_json(indent=1, exclude_none=True) + "\n")
     outcome = train_inline(job, run, resume=resume, observer=observer)
-    summary = summarise(job, plan, outcome)
+    summary = summarise(job, plan, outcome, given)
     run.write_json("summary.json", summary)
-    run.write("report.html", render_run(job, plan, summary, run.metrics()))
+    run.write("report.html", render_run(job, given or plan, summary, run.metrics()))
     return FinishedRun(run.folder, summary)
+
+
+def _given_plan(job: Job) -> Plan | None:
+    """The plan that the job names, checked against its model and cluster."""
+    if job.plan is None:
+        return None
+    plan = load_plan(job.plan)
+    try:
+        num_layers = len(trace(build_model(job.model, job.data.columns, job.seed)).layers)
+    except ModelError as error:
+        raise ConfigError(f"{job.plan}: a plan is of the layers of a model. Train this one without. {error}") from None
+    check_plan(plan, num_layers, job.cluster, where=job.plan)
+    return plan
 
 
 def _num_samples(job: Job) -> int:

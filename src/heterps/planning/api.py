@@ -5,7 +5,8 @@ The kernels compile on first use, so they are imported when a plan is made and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from heterps.config import Cluster
@@ -15,7 +16,7 @@ from heterps.profiling.profile import Profile
 
 if TYPE_CHECKING:
     from heterps.planning.cost import Problem
-    from heterps.planning.schedulers.base import Budget, Search
+    from heterps.planning.schedulers.base import Budget, Search, TracePoint
 
 QUICK_S = 2.0
 """How long the exact optimum is looked for where another method was asked for, to show the gap."""
@@ -25,11 +26,12 @@ PROVEN = 1e-9
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table of options: the plan of a method, or why it has none."""
+    """One row of the table of options: the plan of a method, or why it has none, and the course of its search."""
 
     method: str
     plan: Plan | None
     reason: str = ""
+    trace: tuple[TracePoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def plan(
     from heterps.planning.cost import Problem
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
-    return _plan(problem, method, provisioner, seed, evaluations, seconds)
+    return _plan(problem, method, provisioner, seed, evaluations, seconds)[0]
 
 
 def compare(
@@ -78,30 +80,38 @@ def compare(
     evaluations: int | None = None,
     seconds: float | None = 60.0,
     every: bool = False,
+    on_start: Callable[[str], None] = lambda _method: None,
 ) -> Comparison:
     """`plan` by `method`, and an option for every quick method, or for `every` method, each with the same budget.
 
-    A method that has no plan says why in its option.
+    A method that has no plan says why in its option. `on_start` hears of each method before it is searched with.
     """
     from heterps.planning.cost import Problem
     from heterps.planning.schedulers import METHODS
     from heterps.planning.schedulers.base import Budget
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
-    chosen = _plan(problem, method, provisioner, seed, evaluations, seconds)
-    names = [name for name, known in METHODS.items() if every or known.quick or name == method]
+    on_start(method)
+    chosen, trace = _plan(problem, method, provisioner, seed, evaluations, seconds)
     budget = Budget(evaluations, seconds if every else QUICK_S)
-    options = (
-        Option(name, chosen) if name == method else _option(problem, name, provisioner, seed, budget, chosen)
-        for name in names
-    )
+    options = []
+    for name, known in METHODS.items():
+        if name == method:
+            options.append(Option(name, chosen, trace=trace))
+        elif every or known.quick:
+            on_start(name)
+            options.append(_option(problem, name, provisioner, seed, budget, chosen))
+    proven = [option.plan.optimal_usd for option in options if option.plan and option.plan.optimal_usd is not None]
+    if chosen.optimal_usd is None and proven:  # another method had the time to prove it
+        chosen = _beside(chosen, proven[0], None)
+        options = [replace(o, plan=_beside(o.plan, proven[0], None)) if o.plan else o for o in options]
     return Comparison(chosen, tuple(options))
 
 
 def _plan(
     problem: Problem, method: str, provisioner: str, seed: int, evaluations: int | None, seconds: float | None
-) -> Plan:
-    from heterps.planning.explain import explain_infeasible
+) -> tuple[Plan, tuple[TracePoint, ...]]:
+    from heterps.planning.infeasible import explain_infeasible
     from heterps.planning.provisioners import find_provisioner
     from heterps.planning.schedulers import make_scheduler
     from heterps.planning.schedulers.base import Budget, search
@@ -109,14 +119,15 @@ def _plan(
     bills_of = find_provisioner(provisioner)
     found = search(problem, make_scheduler(method, problem, seed), Budget(evaluations, seconds), bills_of)
     if found.schedule is None:
-        raise explain_infeasible(problem, method)
+        raise explain_infeasible(problem, method, finished=found.finished)
     optimum = found
     if not (provisioner == "exact" and found.proven):
         quick = Budget(seconds=QUICK_S)
         optimum = (
             found if method == "exact" == provisioner else search(problem, make_scheduler("exact", problem, 0), quick)
         )
-    return _finish(problem, method, provisioner, found, optimum.usd if optimum.proven else None, optimum.bound_usd)
+    optimal_usd = optimum.usd if optimum.proven else None
+    return _finish(problem, method, provisioner, found, optimal_usd, optimum.bound_usd), found.trace
 
 
 def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: Budget, chosen: Plan) -> Option:
@@ -131,7 +142,9 @@ def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: 
     if found.schedule is None:
         reason = "no plan of this method meets the throughput within the limits" if found.finished else "found no plan"
         return Option(method, None, reason)
-    return Option(method, _finish(problem, method, provisioner, found, chosen.optimal_usd, chosen.bound_usd))
+    optimal_usd = found.usd if provisioner == "exact" and found.proven else chosen.optimal_usd
+    plan = _finish(problem, method, provisioner, found, optimal_usd, chosen.bound_usd)
+    return Option(method, plan, trace=found.trace)
 
 
 def _finish(
@@ -142,25 +155,22 @@ def _finish(
     optimal_usd: float | None,
     bound_usd: float | None,
 ) -> Plan:
-    """The plan, beside the optimum where it is known, and beside a bound on it where not."""
     from heterps.planning.provisioners.base import to_plan
 
     assert found.schedule is not None
     assert found.counts is not None
     made = to_plan(problem, found.schedule, found.counts, method, provisioner)
+    searched = {"search_s": found.seconds, "evaluations": found.evaluations}
+    return _beside(made.model_copy(update=searched), optimal_usd, bound_usd)
+
+
+def _beside(plan: Plan, optimal_usd: float | None, bound_usd: float | None) -> Plan:
+    """The plan beside the optimum where that is known, and beside a bound on it where not."""
     gap = None
     if optimal_usd is not None:
         bound_usd = None
-        if made.usd <= optimal_usd * (1 + PROVEN):
-            optimal_usd, gap = made.usd, 0.0
+        if plan.usd <= optimal_usd * (1 + PROVEN):
+            optimal_usd, gap = plan.usd, 0.0
         elif optimal_usd > 0:
-            gap = made.usd / optimal_usd - 1
-    return made.model_copy(
-        update={
-            "search_s": found.seconds,
-            "evaluations": found.evaluations,
-            "optimal_usd": optimal_usd,
-            "bound_usd": bound_usd,
-            "gap": gap,
-        }
-    )
+            gap = plan.usd / optimal_usd - 1
+    return plan.model_copy(update={"optimal_usd": optimal_usd, "bound_usd": bound_usd, "gap": gap})

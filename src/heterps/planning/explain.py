@@ -1,203 +1,242 @@
-"""Why there is no plan, in the user's terms, and the least that must give way.
+"""Why a plan is as it is, and what would change it: its stations, its neighbours, and what its cost hangs on.
 
-1. servers are needed, and none may be rented               -> raise that limit
-2. some station is too slow with any number of units        -> its layers; no limit helps, the floor must come down
-3. the limits                                               -> the highest throughput within them, and each limit
-                                                               that would do if raised alone, or all together
+    stations         who is busy how long for a batch; the slowest is the bottleneck
+    neighbours       the plan one step cheaper, for a lower floor, and the one one step faster
+    sensitivities    the cheapest plan again with a price, a limit or the floor a little higher and lower
+
+Every answer is planned anew by the exact scheduler, never interpolated.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-import numpy as np
+from heterps.errors import ConfigError
+from heterps.planning.cost import Problem, bill, stage_terms
+from heterps.planning.frontier import NEXT, slowest_floor
+from heterps.planning.optimum import cheapest, with_floor, with_limits, with_resources
+from heterps.planning.plan import Plan, Stage
 
-from heterps.config import Cluster
-from heterps.errors import PlanInfeasible
-from heterps.planning.chains import Chains, Undecided
-from heterps.planning.cost import Problem, Schedules, Terms, stage_terms
-from heterps.planning.plan import Plan
-from heterps.planning.provisioners.base import to_plan
-from heterps.planning.provisioners.exact import exact
-from heterps.planning.schedulers.base import Budget, search
-from heterps.planning.schedulers.exact import Exact
-
-UNLIMITED = 10**7
-EXPLAIN_S = 5.0
+STEP = 0.1
+"""How far prices and the floor are moved, relative."""
+MOST_HALVINGS = 40
 
 
 @dataclass(frozen=True)
-class Slowest:
-    """The station that stays the slowest however many units every stage gets."""
+class Station:
+    """A stage or the servers, and how long it is busy with one profiling batch."""
+
+    name: str
+    resource: str
+    count: int
+    compute_s: float
+    comm_s: float
+    busy: float  # share of the time that the slowest station takes; 1 is the bottleneck
+
+    @property
+    def side(self) -> Literal["compute", "communication"]:
+        return "compute" if self.compute_s >= self.comm_s else "communication"
+
+
+@dataclass(frozen=True)
+class Move:
+    """Layers `first` to `last` run on another resource."""
 
     first: int
     last: int
-    resource: int
-    terms: Terms
-
-    @property
-    def fixed_s(self) -> float:
-        return max(self.terms.compute_fixed, self.terms.comm_fixed)
+    before: str
+    after: str
 
 
-def explain_infeasible(problem: Problem, method: str) -> PlanInfeasible:
-    """The error to raise when `method` found no plan."""
-    asked = f"{_number(problem.throughput)} samples/s"
-    if (exists := _cheapest(problem)) is not None:
-        return PlanInfeasible(
-            f"method {method} finds no plan for {asked} within the limits, but there is one: method exact plans it "
-            f"for {exists.usd:,.2f} USD."
-        )
-    if problem.server_s > 0 and problem.server < 0:
-        name = problem.cluster.server_resource
-        needed = math.ceil(problem.server_s / problem.tau_max)
-        return PlanInfeasible(
-            f"the model needs parameter servers, and their resource {name!r} has limit 0. For {asked} raise its limit "
-            f"to at least {needed}, or name another server_resource in the cluster."
-        )
-    slowest = slowest_station(problem)
-    if problem.tau_max < slowest.fixed_s:
-        return PlanInfeasible(f"no plan can reach {asked}: {_too_slow(problem, slowest)}{_reachable(problem)}")
-    raises = [f"{name} from {limit} to {needed}" for name, limit, needed in single_raises(problem)]
-    if raises:
-        remedy = f"raise the limit of {', or of '.join(raises)}"
-    else:
-        unlimited = _cheapest(_with_limits(problem, UNLIMITED))
-        remedy = f"raise these limits together: {_joint_raise(problem, unlimited)}" if unlimited else "raise the limits"
-    return PlanInfeasible(
-        f"no plan within the limits reaches {asked}.{_reachable(problem)} To reach {asked}, {remedy}."
+@dataclass(frozen=True)
+class Neighbour:
+    """Another plan, and what it changes."""
+
+    plan: Plan
+    usd: float  # more than the explained plan
+    units: dict[str, int]  # more than the explained plan, stages and servers together; only those that differ
+    moves: tuple[Move, ...]
+    meets_floor: bool
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The cheapest plan when one input is `after` instead of `before`."""
+
+    of: Literal["price", "limit", "floor"]
+    name: str  # of the resource; "" for the floor
+    before: float
+    after: float
+    usd: float | None  # more than the cheapest plan for the inputs as they are; None: there is no plan then
+    plan_changes: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `explain` finds. Sensitivities are those of the cheapest plan, which costs `optimal_usd`."""
+
+    stations: tuple[Station, ...]
+    bottleneck: Station
+    cheaper: Neighbour | None  # None: no plan is cheaper, whatever the floor
+    faster: Neighbour | None  # None: no plan within the limits is faster
+    optimal_usd: float
+    sensitivities: tuple[Sensitivity, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, plans as in plan.json."""
+        shown = asdict(self)
+        for name, other in (("cheaper", self.cheaper), ("faster", self.faster)):
+            if other is not None:
+                shown[name]["plan"] = other.plan.model_dump(mode="json", exclude_none=True)
+        return shown
+
+
+def explain(problem: Problem, plan: Plan) -> Explanation:
+    """Explains a plan of this problem, by about four searches a resource and some dozens for the cheaper neighbour."""
+    optimum = cheapest(problem) or plan
+    if plan.usd <= optimum.usd * (1 + NEXT):
+        optimum = plan  # of several plans with the same cost, the one that is explained
+    found = stations(problem, plan)
+    return Explanation(
+        stations=found,
+        bottleneck=bottleneck(found, plan),
+        cheaper=_neighbour(problem, plan, optimum if optimum is not plan else next_cheaper(problem, plan)),
+        faster=_neighbour(problem, plan, cheapest(with_floor(problem, plan.throughput * (1 + NEXT)))),
+        optimal_usd=optimum.usd,
+        sensitivities=(*_prices(problem, optimum), *_limits(problem, optimum), *_floors(problem, optimum)),
     )
 
 
-def slowest_station(problem: Problem) -> Slowest:
-    """Over all schedules with units without end, the station that decides the least possible tau.
-
-    reach[j][t] = min over b of max(fixed seconds of stage j..b on t, min over s != t of reach[b+1][s])
-    """
-    num_layers, num_resources = problem.num_layers, len(problem.resources)
-    nothing = Slowest(0, 0, 0, Terms(0.0, 0.0, 0.0, 0.0))
-    reach: list[list[Slowest | None]] = [[None] * num_resources for _ in range(num_layers)]
-    for first in range(num_layers - 1, -1, -1):
-        for t in range(num_resources):
-            best: Slowest | None = None
-            for last in range(first, num_layers):
-                stage = Slowest(first, last, t, stage_terms(problem, first, last, t))
-                if best is not None and stage.fixed_s >= best.fixed_s:
-                    break
-                rest = (
-                    _fastest([r for s, r in enumerate(reach[last + 1]) if s != t]) if last + 1 < num_layers else nothing
-                )
-                if rest is None or math.isinf(stage.fixed_s):
-                    continue
-                worst = max(stage, rest, key=lambda station: station.fixed_s)
-                if best is None or worst.fixed_s < best.fixed_s:
-                    best = worst
-            reach[first][t] = best
-    found = _fastest(reach[0])
-    assert found is not None, "Problem lets no layer pass that cannot run anywhere"
-    return found
-
-
-def _fastest(stations: list[Slowest | None]) -> Slowest | None:
-    return min((s for s in stations if s is not None), key=lambda station: station.fixed_s, default=None)
-
-
-def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
-    """The fastest plan within the limits, to a millionth, or None when they are too low for any plan; and whether that
-    is sure: where it is not, there may be a faster one.
-    """
-    finite = problem.terms[np.isfinite(problem.terms)]
-    slow, fast = float(finite.sum()) + problem.server_s, Chains(problem).fastest_s()
-    fastest, sure = _within_limits(problem, slow)
-    if fastest is None:
-        return None, sure
-    while slow > fast * (1 + 1e-6):
-        middle = math.sqrt(slow * fast)
-        schedule, decided = _within_limits(problem, middle)
-        sure = sure and decided
-        if schedule is None:
-            fast = middle
-        else:
-            slow, fastest = middle, schedule
-    floor = problem.profile.batch_size / slow
-    within = Problem(problem.profile, problem.cluster, floor, problem.samples, problem.epochs)
-    return to_plan(within, fastest, exact(within, fastest[None]).counts[0], "exact"), sure
-
-
-def single_raises(problem: Problem) -> list[tuple[str, int, int]]:
-    """(resource, limit, the least limit that makes a plan possible if no other is touched), least extra USD/h first."""
-    found = []
-    for t, name in enumerate(problem.resources):
-        prices, limits = np.zeros(len(problem.resources)), problem.limits.copy()
-        prices[t], limits[t] = 1.0, UNLIMITED
-        chains = Chains(problem, prices, limits)
-        try:
-            chain = chains.least(problem.tau_max, chains.heaviest(problem.tau_max))
-        except Undecided:
-            continue
-        if chain.schedule is not None:
-            found.append((name, int(problem.limits[t]), round(chain.weight / problem.tau_max)))
-    price = dict(zip(problem.resources, problem.prices.tolist(), strict=True))
-    return sorted(found, key=lambda item: price[item[0]] * (item[2] - item[1]))
-
-
-def _within_limits(problem: Problem, tau: float) -> tuple[Schedules | None, bool]:
-    """A schedule that is done in tau, or None, and whether that is sure. It takes the least share of the limits."""
-    chains = Chains(problem, prices=1.0 / problem.limits)
-    try:
-        return chains.least(tau, chains.heaviest(tau)).schedule, True
-    except Undecided as undecided:
-        return undecided.schedule, undecided.schedule is not None
-
-
-def _cheapest(problem: Problem) -> Plan | None:
-    found = search(problem, Exact(problem, seed=0), Budget(seconds=EXPLAIN_S))
-    if found.schedule is None or found.counts is None:
-        return None
-    return to_plan(problem, found.schedule, found.counts, "exact")
-
-
-def _with_limits(problem: Problem, limit: int) -> Problem:
-    resources = {
-        name: resource.model_copy(update={"limit": limit}) if resource.limit else resource
-        for name, resource in problem.cluster.resources.items()
-    }
-    cluster = Cluster(resources=resources, server_resource=problem.cluster.server_resource)
-    return Problem(problem.profile, cluster, problem.throughput, problem.samples, problem.epochs)
-
-
-def _joint_raise(problem: Problem, plan: Plan) -> str:
-    used = dict.fromkeys(problem.resources, 0)
-    used[plan.servers.resource] = plan.servers.count
+def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
+    """The stages in order, then the servers if there are any."""
+    rows = []
     for stage in plan.stages:
-        used[stage.resource] += stage.count
-    limits = zip(problem.resources, problem.limits.tolist(), strict=True)
-    return ", ".join(f"{name} from {limit} to {used[name]}" for name, limit in limits if used[name] > limit)
+        terms = stage_terms(problem, stage.first, stage.last, problem.resources.index(stage.resource))
+        name = problem.layer_names(stage.first, stage.last)
+        rows.append((name, stage.resource, stage.count, terms.compute_s(stage.count), terms.comm_s(stage.count)))
+    if problem.server_s > 0:
+        rows.append(("servers", plan.servers.resource, plan.servers.count, problem.server_s / plan.servers.count, 0.0))
+    slowest_s = max(max(compute_s, comm_s) for *_, compute_s, comm_s in rows)
+    return tuple(Station(*row, busy=max(row[3:]) / slowest_s) for row in rows)
 
 
-def _too_slow(problem: Problem, slowest: Slowest) -> str:
-    batch_size = problem.profile.batch_size
-    side = "compute" if slowest.terms.compute_fixed >= slowest.terms.comm_fixed else "communication"
-    return (
-        f"{problem.layer_names(slowest.first, slowest.last)} on {problem.resources[slowest.resource]} spends "
-        f"{slowest.fixed_s:.3g} s of {side} on a batch of {batch_size} that more units do not divide, so with any "
-        f"number of units it stays below {_number(batch_size / slowest.fixed_s)} samples/s. No other resource is "
-        "faster."
+def bottleneck(found: Sequence[Station], plan: Plan) -> Station:
+    """The busiest station; of several the one that the plan's bill names: the servers, else the first stage."""
+    num_stages = len(plan.stages)
+    return max((*found[num_stages:], *found[:num_stages]), key=lambda station: station.busy)
+
+
+def next_cheaper(problem: Problem, plan: Plan) -> Plan | None:
+    """Of all plans cheaper than `plan`, which is the cheapest for its floor, the fastest: one step down the staircase.
+
+    Halves the floors between one with a cheaper plan and one without, until that plan is the last before the step.
+    """
+    below = cheapest(with_floor(problem, slowest_floor(problem)))
+    if below is None or not _is_cheaper(below, plan):
+        return None
+    high = problem.throughput
+    for _ in range(MOST_HALVINGS):
+        low = below.throughput * (1 + NEXT)
+        if low >= high:
+            break
+        # Right after the best so far first: where steps are wide it is the last one.
+        for floor in (low, math.sqrt(low * high)):
+            candidate = cheapest(with_floor(problem, floor))
+            if candidate is None or not _is_cheaper(candidate, plan):
+                high = floor
+                break
+            below = max(below, candidate, key=lambda found: found.throughput)
+    return below
+
+
+def moves(before: Plan, after: Plan) -> tuple[Move, ...]:
+    """The runs of layers that are on another resource."""
+    found: list[Move] = []
+    for layer, (old, new) in enumerate(zip(_by_layer(before.stages), _by_layer(after.stages), strict=True)):
+        if old == new:
+            continue
+        if found and found[-1].last == layer - 1 and (found[-1].before, found[-1].after) == (old, new):
+            found[-1] = Move(found[-1].first, layer, old, new)
+        else:
+            found.append(Move(layer, layer, old, new))
+    return tuple(found)
+
+
+def _neighbour(problem: Problem, plan: Plan, other: Plan | None) -> Neighbour | None:
+    if other is None:
+        return None
+    old, new = plan.units, other.units
+    more = {name: new.get(name, 0) - old.get(name, 0) for name in problem.cluster.resources}
+    return Neighbour(
+        plan=other,
+        usd=other.usd - plan.usd,
+        units={name: number for name, number in more.items() if number},
+        moves=moves(plan, other),
+        meets_floor=other.throughput >= problem.throughput,
     )
 
 
-def _reachable(problem: Problem) -> str:
-    fastest, sure = highest_throughput(problem)
-    if fastest is None:
-        return " The limits are too low for any plan, however slow." if sure else ""
-    reached = f"{'' if sure else 'at least '}{_number(fastest.throughput)} samples/s (bottleneck: {fastest.bottleneck})"
-    return f" The highest throughput within the limits is {reached}: ask for that or less."
+def _prices(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
+    used = optimum.units
+    for name in problem.resources:
+        resource = problem.cluster.resources[name]
+        if resource.usd_per_hour == 0:
+            continue
+        for factor in (1 + STEP, 1 - STEP):
+            price = resource.usd_per_hour * factor
+            changed = with_resources(problem, {name: resource.model_copy(update={"usd_per_hour": price})})
+            kept_usd = bill(changed, optimum.stages, optimum.servers.count).usd
+            is_moot = factor > 1 and name not in used  # what is not rented may become dearer
+            again = None if is_moot else cheapest(changed)
+            yield _sensitivity("price", name, resource.usd_per_hour, price, optimum, kept_usd, again)
 
 
-def _number(value: float) -> str:
-    """Rounded down, so that what is promised can be had: four digits below 10,000, whole numbers above."""
-    if value >= 10_000:
-        return f"{math.floor(value):,}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return f"{math.floor(value / unit + 1e-9) * unit:,.4g}"
+def _limits(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
+    used = optimum.units
+    for name in problem.resources:
+        limit = problem.cluster.resources[name].limit
+        more = cheapest(with_limits(problem, {name: limit + 1}))
+        yield _sensitivity("limit", name, limit, limit + 1, optimum, optimum.usd, more)
+        if used.get(name, 0) < limit:  # what is left over can be done without
+            yield _sensitivity("limit", name, limit, limit - 1, optimum, optimum.usd, None)
+            continue
+        try:
+            fewer = cheapest(with_limits(problem, {name: limit - 1}))
+        except ConfigError:  # the last unit of what a layer cannot run without
+            fewer = None
+        yield _sensitivity("limit", name, limit, limit - 1, optimum, None, fewer)
+
+
+def _floors(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
+    for factor in (1 + STEP, 1 - STEP):
+        floor = problem.throughput * factor
+        kept_usd = optimum.usd if floor <= optimum.throughput else None
+        again = cheapest(with_floor(problem, floor))
+        yield _sensitivity("floor", "", problem.throughput, floor, optimum, kept_usd, again)
+
+
+def _sensitivity(
+    of: Literal["price", "limit", "floor"],
+    name: str,
+    before: float,
+    after: float,
+    optimum: Plan,
+    kept_usd: float | None,
+    again: Plan | None,
+) -> Sensitivity:
+    """`kept_usd` is what the optimum costs after the change, None if it is no plan any more; `again` the cheapest."""
+    if again is None or (kept_usd is not None and again.usd >= kept_usd * (1 - NEXT)):
+        usd = None if kept_usd is None else kept_usd - optimum.usd
+        return Sensitivity(of, name, before, after, usd, plan_changes=kept_usd is None)
+    return Sensitivity(of, name, before, after, again.usd - optimum.usd, plan_changes=True)
+
+
+def _is_cheaper(one: Plan, other: Plan) -> bool:
+    return one.usd < other.usd * (1 - NEXT)
+
+
+def _by_layer(stages: tuple[Stage, ...]) -> list[str]:
+    return [stage.resource for stage in stages for _ in range(stage.first, stage.last + 1)]

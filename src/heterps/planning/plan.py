@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from heterps.config import Cluster
+from heterps.errors import ConfigError
 from heterps.yamlfile import read_model
 
 
@@ -51,13 +52,19 @@ class Plan(Value):
         """False where the model could not be profiled: throughput, hours and usd are then 0 and mean nothing."""
         return self.throughput > 0
 
+    @property
+    def units(self) -> dict[str, int]:
+        """How many units of each resource the plan rents, servers included."""
+        used: dict[str, int] = {}
+        for stage in self.stages:
+            used[stage.resource] = used.get(stage.resource, 0) + stage.count
+        if self.servers.count:
+            used[self.servers.resource] = used.get(self.servers.resource, 0) + self.servers.count
+        return used
+
     def usd_per_hour(self, cluster: Cluster) -> float:
         """What all units of the plan, servers included, cost while they are rented."""
-        units = [(stage.resource, stage.count) for stage in self.stages]
-        return sum(
-            count * cluster.resources[name].usd_per_hour
-            for name, count in [*units, (self.servers.resource, self.servers.count)]
-        )
+        return sum(count * cluster.resources[name].usd_per_hour for name, count in self.units.items())
 
     def write(self, path: str | Path) -> None:
         Path(path).write_text(self.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
@@ -65,3 +72,33 @@ class Plan(Value):
 
 def load_plan(path: str | Path) -> Plan:
     return read_model(path, Plan, what="plan")
+
+
+def check_plan(plan: Plan, num_layers: int, cluster: Cluster, where: str) -> None:
+    """Raises ConfigError, which names `where` the plan is from, unless it covers the layers of a model one after the
+    other and the cluster has its units.
+    """
+    covered = 0
+    for number, stage in enumerate(plan.stages, 1):
+        if stage.first != covered or stage.last < stage.first:
+            raise ConfigError(
+                f"{where}: stage {number} is of layers {stage.first} to {stage.last}, but it must start at layer "
+                f"{covered} and not end before that: stages cover the layers in order, each once. Plan again."
+            )
+        covered = stage.last + 1
+    if covered != num_layers:
+        raise ConfigError(
+            f"{where}: the plan has {covered} layers, and the model has {num_layers}. It is of another model, or of "
+            "this one with other arguments: profile this one and plan again."
+        )
+    for name, count in plan.units.items():
+        if name not in cluster.resources:
+            raise ConfigError(
+                f"{where}: the plan rents {name!r}, and the job's cluster has {', '.join(cluster.resources)} only. Give"
+                " the job the cluster that was planned for."
+            )
+        if count > (limit := cluster.resources[name].limit):
+            raise ConfigError(
+                f"{where}: the plan rents {count} units of {name!r}, and the job's cluster has a limit of {limit}. "
+                "Raise the limit, or plan again for this cluster."
+            )

@@ -1,7 +1,7 @@
 """Line charts as inline SVG: no script, colours from the page's style sheet, every point a tooltip.
 
 value
- 0.80 |- - - - - - - - - - reference     x: samples, from 0        y: ticks at 1, 2 or 5 times a power of ten
+ 0.80 |- - - - - - - - - - reference     x: samples, or what x_name says    y: ticks at 1, 2 or 5 times a power of ten
  0.75 |        ____----o                 gaps where a value is null
  0.70 |___/----                          more points than MAX_POINTS are averaged in groups of neighbours
       +------------------ samples
@@ -13,20 +13,25 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from heterps.report.figures import short
 
 WIDTH, HEIGHT = 440, 206
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 38
 MAX_POINTS = 120
+TINY = 1e-300
+"""Differences below this have no tick that a float could hold."""
+LEAST_SPAN = 1e-6
 
 Point = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A series over samples. `show` writes a value with its unit; `reference` is a level to compare it with."""
+    """A series over samples, or over `x_name`. `show` writes a value with its unit; `reference` is a level to compare
+    it with, `mark` a place on the other axis. `steps`: a value holds from the point before up to its own.
+    """
 
     title: str
     points: Sequence[Point]
@@ -35,6 +40,11 @@ class Chart:
     from_zero: bool = False
     reference: float | None = None
     reference_name: str = ""
+    x_name: str = "samples"
+    x_from: float = 0.0
+    steps: bool = False
+    mark: float | None = None
+    mark_name: str = ""
 
     @property
     def known(self) -> list[tuple[float, float]]:
@@ -46,33 +56,39 @@ class Chart:
 
 
 def draw(chart: Chart) -> str:
-    """The chart as a `<figure>`: its name, the reference, the last value, and the SVG."""
+    """The chart as a `<figure>`: its name, the reference or the mark, the last value, and the SVG."""
     reference = f"{chart.reference_name} {chart.show(chart.reference)}" if chart.reference is not None else ""
+    if chart.mark is not None:
+        reference = f"{chart.mark:,.0f} {chart.x_name} {chart.mark_name}"
     return (
         f"<figure><figcaption>{escape(chart.title)}<span>{escape(reference)}</span>"
-        f"<strong>{escape(chart.show(chart.last))}</strong></figcaption>{_svg(chart)}</figure>"
+        f"<strong>{escape(chart.show(chart.last))}</strong></figcaption>{draw_svg(chart)}</figure>"
     )
 
 
-def _svg(chart: Chart) -> str:
+def draw_svg(chart: Chart, style: str = "") -> str:
+    """The SVG alone; `style` is put inside it, for a file of its own."""
     if not chart.known:
         return '<p class="empty">No values were recorded.</p>'
-    end = max(x for x, _ in chart.points) or 1
+    places = [x for x, _ in chart.points] + ([chart.mark] if chart.mark is not None else [])
+    start, end = chart.x_from, max(max(places), chart.x_from * (1 + LEAST_SPAN)) or 1
     low, high, ticks = _value_axis(chart)
 
     def across(x: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * x / end
+        return LEFT + (WIDTH - LEFT - RIGHT) * (x - start) / (end - start)
 
     def down(y: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - low) / (high - low)
 
-    label = escape(f"{chart.title}: {chart.show(chart.last)} after {chart.known[-1][0]:,.0f} samples")
+    label = escape(f"{chart.title}: {chart.show(chart.last)} at {chart.known[-1][0]:,.0f} {chart.x_name}")
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">',
+        style,
         *(_level(down(tick), text) for tick, text in zip(ticks, _labels(chart, ticks), strict=True)),
-        *(_position(across(tick), short(tick)) for tick in _ticks(0, end, 4) if tick <= end),
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">samples</text>',
+        *(_position(across(tick), short(tick)) for tick in _ticks(start, end, 4) if start <= tick <= end),
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(chart.x_name)}</text>',
         _line("reference", down(chart.reference)) if chart.reference is not None else "",
+        _upright(across(chart.mark), chart.mark_name) if chart.mark is not None else "",
         *_series(chart, across, down),
         "</svg>",
     ]
@@ -85,8 +101,8 @@ def _value_axis(chart: Chart) -> tuple[float, float, list[float]]:
     values += [chart.reference] if chart.reference is not None else []
     values += [0.0] if chart.from_zero else []
     low, high = min(values), max(values)
-    if high - low <= 1e-6 * max(abs(low), abs(high)):  # a level line: give it room on both sides
-        room = abs(high) * 0.1 or 1.0
+    if high - low <= max(1e-6 * max(abs(low), abs(high)), TINY):  # a level line: give it room on both sides
+        room = max(abs(high) * 0.1, TINY) if abs(high) > TINY else 1.0
         low, high = (low if chart.from_zero else low - room), high + room
     ticks = _ticks(low, high, 4)
     return ticks[0], ticks[-1], ticks
@@ -120,14 +136,22 @@ def _series(chart: Chart, across: Callable[[float], float], down: Callable[[floa
     for is_known, run in groupby(points, lambda point: point[1] is not None):
         places = [(across(x), down(y), x, y) for x, y in run if y is not None]
         if is_known and len(places) > 1:
-            parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in places)}"/>')
+            corners = [(x, y) for x, y, _, _ in places]
+            corners = _stairs(corners) if chart.steps else corners
+            parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in corners)}"/>')
         for x, y, samples, value in places:
-            title = escape(f"{chart.show(value)} at {samples:,.0f} samples")
-            alone = " alone" if len(places) == 1 else ""
+            title = escape(f"{chart.show(value)} at {samples:,.0f} {chart.x_name}")
+            alone = " alone" if len(places) == 1 or chart.steps else ""
             dots.append(f'<circle class="point{alone}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{title}</title></circle>')
     samples, value = chart.known[-1]
     last = f'<circle class="last" cx="{across(samples):.1f}" cy="{down(value):.1f}" r="4"/>'
     return [*parts, last, *dots]
+
+
+def _stairs(corners: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """With a corner between each two: up first, then along."""
+    between = [(a[0], b[1]) for a, b in pairwise(corners)]
+    return [corners[0], *(corner for pair in zip(between, corners[1:], strict=True) for corner in pair)]
 
 
 def _labels(chart: Chart, ticks: list[float]) -> list[str]:
@@ -146,6 +170,15 @@ def _level(y: float, text: str) -> str:
 
 def _line(kind: str, y: float) -> str:
     return f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def _upright(x: float, name: str) -> str:
+    is_left = x < WIDTH / 2
+    return (
+        f'<line class="reference" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        f'<text x="{x + (5 if is_left else -5):.1f}" y="{TOP + 10}" text-anchor="{"start" if is_left else "end"}">'
+        f"{escape(name)}</text>"
+    )
 
 
 def _position(x: float, text: str) -> str:

@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from heterps.config import Job, Schema
+from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan
 from heterps.report.charts import Chart, draw
 from heterps.report.figures import UNDEFINED, duration, plural, rate, ratio, usd
@@ -26,6 +27,8 @@ from heterps.report.meaning import (
     against_teacher,
     compare,
     metrics_of,
+    not_rented,
+    promised,
     usd_per_billion,
 )
 from heterps.report.profile_table import size
@@ -88,17 +91,20 @@ def _prediction(job: Job, plan: Plan, summary: dict[str, Any]) -> str:
         (c.title, "–" if c.predicted is None else c.show(c.predicted), c.show(c.measured), c.verdict)
         for c in compare(summary)
     ]
-    rented = {stage.resource for stage in plan.stages} | ({plan.servers.resource} if plan.servers.count else set())
+    is_given = job.plan is not None  # for other machines: what ran is this one's cores
+    rented = {cpu_resource(job.cluster)} if is_given else plan.units.keys()
     prices = [
         f"{usd(resource.usd_per_hour)} for an hour of one {name}"
         for name, resource in job.cluster.resources.items()
         if name in rented
     ]
     note = (
-        "The error is of the prediction: measured over predicted, less one. Cost is what the plan's units cost while "
+        "The error is of the prediction: measured over predicted, less one. Cost is what the units that ran cost while "
         f"they trained, at {', '.join(prices)}."
     )
-    if summary["status"] != COMPLETED and plan.is_predicted:
+    if is_given and "plan" in summary:
+        note += f" The plan promises {promised(summary['plan'])} on its own units."
+    elif summary["status"] != COMPLETED and plan.is_predicted:
         note += (
             f" Both columns are for the {summary['samples']:,} samples trained so far; the whole job was predicted to "
             f"take {duration(plan.hours * 3600)} and cost {usd(plan.usd)}."
@@ -127,8 +133,12 @@ def _plan(job: Job, plan: Plan) -> str:
         "Plan",
         f'<div class="bar">{"".join(bar)}</div><ul class="legend">{"".join(legend)}</ul>'
         f'<p class="note">Each cell is a layer, in the order of the model. Made by method <code>{escape(plan.method)}'
-        f"</code>; {_bottleneck(plan)}.{_optimality(plan)}</p>",
+        f"</code>; {_bottleneck(plan)}.{_optimality(plan)}{_launched(job, plan)}</p>",
     )
+
+
+def _launched(job: Job, plan: Plan) -> str:
+    return f" {escape(_sentence(not_rented(plan)))}" if job.plan is not None else ""
 
 
 def _bottleneck(plan: Plan) -> str:

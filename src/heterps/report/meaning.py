@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from heterps.planning.plan import Plan
 from heterps.report.figures import duration, rate, usd
 
 COMPLETED = "completed"
@@ -111,6 +112,24 @@ def compare(summary: dict[str, Any]) -> list[Comparison]:
         Comparison("Time", predicted_s, seconds, duration, "longer", "shorter"),
         Comparison("Cost", predicted_usd, summary["measured_usd"], usd, "dearer", "cheaper"),
     ]
+
+
+def bill_of(plan: Plan) -> dict[str, float | str]:
+    """What a plan that was given to a run promises on the units that it rents: `plan` of summary.json."""
+    return {"method": plan.method, "throughput": plan.throughput, "hours": plan.hours, "usd": plan.usd}
+
+
+def promised(bill: dict[str, Any]) -> str:
+    """The same in words."""
+    samples = bill["throughput"] * bill["hours"] * 3600
+    return f"{rate(bill['throughput'])} samples/s and {usd(bill['usd'])} for {samples:,.0f} samples"
+
+
+def not_rented(plan: Plan) -> str:
+    """What the inline launcher makes of a plan for other machines."""
+    units = ", ".join(f"{name}×{count}" for name, count in plan.units.items())
+    stages = "the one stage" if len(plan.stages) == 1 else f"all {len(plan.stages)} stages"
+    return f"the inline launcher runs {stages} of the plan in this process; {units} are not rented"
 
 
 def metrics_of(summary: dict[str, Any]) -> str:

@@ -21,8 +21,13 @@ ESTIMATED = "~"
 
 def show_comparison(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
     """Prints the options, then what was chosen and why; `throughput` is the floor that was asked for."""
-    chosen = comparison.chosen
     console.print(_table(comparison, profile))
+    show_verdict(console, comparison, profile, throughput)
+
+
+def show_verdict(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
+    """Prints what was chosen, how good that is, and which figures are estimates."""
+    chosen = comparison.chosen
     verdict = Text.assemble(
         ("✓ ", "bold green"),
         (f"{chosen.method}: {usd(chosen.usd)} USD", "bold"),
@@ -67,7 +72,7 @@ def usd(value: float) -> str:
 
 
 def hours(value: float) -> str:
-    return f"{value:,.1f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
+    return f"{value:,.1f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
 def _table(comparison: Comparison, profile: Profile) -> Table:
@@ -104,7 +109,9 @@ def _row(option: Option, profile: Profile, is_chosen: bool) -> tuple[Text | str,
 
 def _standing(plan: Plan) -> str:
     if plan.gap is None:
-        return "The optimum is not known"
+        if not plan.bound_usd:
+            return "The optimum is not known"
+        return f"The optimum is not known, but no plan costs less than {usd(plan.bound_usd)} USD"
     return (
         "Proven optimal" if plan.gap == 0 else f"{plan.gap:.1%} above the optimum of {usd(plan.optimal_usd or 0.0)} USD"
     )

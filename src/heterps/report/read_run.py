@@ -9,8 +9,9 @@ from typing import Any
 
 from heterps.config import Job, load_job
 from heterps.errors import RunError
+from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan, load_plan
-from heterps.report.meaning import MEASURES, UNFINISHED
+from heterps.report.meaning import MEASURES, UNFINISHED, bill_of
 from heterps.training.run import Run
 
 SHOWN_FIELDS = (
@@ -51,6 +52,10 @@ def read_run(folder: Path) -> RecordedRun:
 def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, Any]:
     """The fields of summary.json for a run that has not written one, from the last line of its metrics."""
     throughput = last["samples"] / last["seconds"] if last["seconds"] else 0.0
+    is_given = job.plan is not None  # then its bill is of other machines, and what this one costs is its cores alone
+    is_predicted = plan.is_predicted and not is_given
+    core = job.cluster.resources[cpu_resource(job.cluster)]
+    usd_per_hour = core.usd_per_hour * job.num_threads if is_given else plan.usd_per_hour(job.cluster)
     return {
         "name": job.name,
         "status": UNFINISHED,
@@ -59,10 +64,11 @@ def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, A
         "samples_per_s": round(throughput, 1),
         "metrics_of": "interval",
         **{measure.field: last.get(measure.field) for measure in MEASURES},
-        "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
+        "predicted_throughput": round(plan.throughput, 1) if is_predicted else None,
         "measured_throughput": round(throughput, 1),
-        "predicted_usd": plan.usd if plan.is_predicted else None,
-        "measured_usd": plan.usd_per_hour(job.cluster) * last["seconds"] / 3600,
+        "predicted_usd": plan.usd if is_predicted else None,
+        "measured_usd": usd_per_hour * last["seconds"] / 3600,
+        **({"plan": bill_of(plan)} if is_given else {}),
         "rows": last["rows"],
         "table_bytes": last["table_bytes"],
     }

@@ -18,6 +18,7 @@ from heterps.report.meaning import (
     against_teacher,
     compare,
     metrics_of,
+    promised,
     usd_per_billion,
 )
 from heterps.report.profile_table import size
@@ -32,6 +33,8 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
     console.print(_headline(summary))
     console.print(_quality(summary))
     console.print(_prediction(summary))
+    if "plan" in summary:
+        console.print(_promise(summary))
     console.print(_tables(summary))
     for note in _data_notes(summary):
         console.print(note)
@@ -70,6 +73,10 @@ def _prediction(summary: dict[str, Any]) -> Table:
         table.add_row(c.title, predicted, c.show(c.measured), Text(c.verdict, style="dim"))
     table.add_row("", "", "", Text(usd_per_billion(summary), style="dim"))
     return table
+
+
+def _promise(summary: dict[str, Any]) -> Text:
+    return Text(f"\nThe plan promises {promised(summary['plan'])} on units that were not rented here.")
 
 
 def _tables(summary: dict[str, Any]) -> Table:

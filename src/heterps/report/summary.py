@@ -7,11 +7,15 @@ from typing import Any
 from heterps.config import Job
 from heterps.data.generate import info_beside
 from heterps.planning.plan import Plan
+from heterps.report.meaning import bill_of
 from heterps.training.loop import Outcome, metric_fields
 
 
-def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    """The fields of summary.json. Metrics are of the test set; without one, of the training stream."""
+def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None) -> dict[str, Any]:
+    """The fields of summary.json. Metrics are of the test set; without one, of the training stream.
+
+    `plan` is what this machine was predicted to do; the bill of a `given` plan, for other machines, stands beside it.
+    """
     tested = outcome.test is not None
     throughput = outcome.samples / outcome.seconds if outcome.seconds else 0.0
     return {
@@ -28,6 +32,7 @@ def summarise(job: Job, plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "measured_throughput": round(throughput, 1),
         "predicted_usd": plan.usd if plan.is_predicted else None,
         "measured_usd": plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
+        **({"plan": bill_of(given)} if given is not None else {}),
         "staleness": 0,
         "restarts": outcome.restarts,
         "rows": outcome.num_rows,

@@ -23,6 +23,7 @@ MAY_CHANGE = {
     "name",
     "checkpoint",
     "profile",
+    "plan",
     "cluster",
     "launcher",
     "threads",

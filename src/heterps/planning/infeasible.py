@@ -1,0 +1,287 @@
+"""Why there is no plan, in the user's terms, and the least that must give way.
+
+1. another method has a plan                                -> that method
+2. some station is too slow with any number of units        -> its layers; no limit helps, the floor must come down
+3. the limits                                               -> the highest throughput within them, each limit that
+                                                               would do if raised alone, and limits raised together
+
+A raise is the least: with one unit less of it, and all else as told, there is no plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps.errors import PlanInfeasible
+from heterps.planning.chains import Chains, Undecided
+from heterps.planning.cost import Problem, Schedules, Terms, runs, stage_terms
+from heterps.planning.kernels import least_count
+from heterps.planning.optimum import cheapest, with_floor, with_limits
+from heterps.planning.plan import Plan
+from heterps.planning.provisioners.base import to_plan
+from heterps.planning.provisioners.exact import exact
+
+UNLIMITED = 10**7
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """The station that stays the slowest however many units every stage gets."""
+
+    first: int
+    last: int
+    resource: int
+    terms: Terms
+
+    @property
+    def fixed_s(self) -> float:
+        return max(self.terms.compute_fixed, self.terms.comm_fixed)
+
+
+@dataclass(frozen=True)
+class Raise:
+    """A limit, and what it must be raised to."""
+
+    resource: str
+    limit: int
+    needed: int
+    usd_per_hour: float
+    is_least: bool = True  # False: enough, but whether less would do was not decided
+
+    @property
+    def extra_usd_per_hour(self) -> float:
+        return self.usd_per_hour * (self.needed - self.limit)
+
+    def __str__(self) -> str:
+        return f"{self.resource} from {self.limit} to {self.needed}"
+
+
+def explain_infeasible(problem: Problem, method: str, *, finished: bool = True) -> PlanInfeasible:
+    """The error to raise when `method` found no plan; it was cut short by its budget unless it `finished`."""
+    asked = f"{_number(problem.throughput)} samples/s"
+    if (exists := cheapest(problem)) is not None:  # [1]
+        usd = f"{exists.usd:,.2f} USD"
+        return PlanInfeasible(
+            f"method {method} finds no plan for {asked} within the limits, but there is one: method exact plans it "
+            f"for {usd}."
+            if finished
+            else f"method {method} found no plan for {asked} in the seconds or evaluations that it was given, but "
+            f"there is one, for {usd}: give it more, or use method exact."
+        )
+    if problem.tau_max < slowest_station(problem).fixed_s:  # [2]
+        return PlanInfeasible(f"no plan can reach {asked}: {_too_slow(problem)}{_reachable(problem)}")
+    remedies = [*_remedies(problem)]  # [3]
+    if not remedies:
+        return PlanInfeasible(
+            f"no plan can reach {asked}: it takes more than {UNLIMITED:,} units of a resource.{_reachable(problem)}"
+        )
+    why = f"no plan within the limits reaches {asked}.{_reachable(problem)}"
+    if _servers_shut_out(problem):
+        name = problem.cluster.server_resource
+        why = f"the model needs parameter servers, and their resource {name!r} has limit 0."
+        remedies.append("name another server_resource in the cluster")
+    return PlanInfeasible(f"{why} To reach {asked}, {', or '.join(remedies)}.")
+
+
+def slowest_station(problem: Problem) -> Slowest:
+    """Over all schedules with units without end, the station that decides the least possible tau.
+
+    reach[j][t] = min over b of max(fixed seconds of stage j..b on t, min over s != t of reach[b+1][s])
+    """
+    num_layers, num_resources = problem.num_layers, len(problem.resources)
+    nothing = Slowest(0, 0, 0, Terms(0.0, 0.0, 0.0, 0.0))
+    reach: list[list[Slowest | None]] = [[None] * num_resources for _ in range(num_layers)]
+    for first in range(num_layers - 1, -1, -1):
+        for t in range(num_resources):
+            best: Slowest | None = None
+            for last in range(first, num_layers):
+                stage = Slowest(first, last, t, stage_terms(problem, first, last, t))
+                if best is not None and stage.fixed_s >= best.fixed_s:
+                    break
+                rest = (
+                    _fastest([r for s, r in enumerate(reach[last + 1]) if s != t]) if last + 1 < num_layers else nothing
+                )
+                if rest is None or math.isinf(stage.fixed_s):
+                    continue
+                worst = max(stage, rest, key=lambda station: station.fixed_s)
+                if best is None or worst.fixed_s < best.fixed_s:
+                    best = worst
+            reach[first][t] = best
+    found = _fastest(reach[0])
+    assert found is not None, "Problem lets no layer pass that cannot run anywhere"
+    return found
+
+
+def _fastest(stations: list[Slowest | None]) -> Slowest | None:
+    return min((s for s in stations if s is not None), key=lambda station: station.fixed_s, default=None)
+
+
+def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
+    """The fastest plan within the limits, to a millionth, or None when they are too low for any plan; and whether that
+    is sure: where it is not, there may be a faster one.
+    """
+    slow, fast = slowest_s(problem), Chains(problem).fastest_s()
+    fastest, sure = _within_limits(problem, slow)
+    if fastest is None:
+        return None, sure
+    while slow > fast * (1 + 1e-6):
+        middle = math.sqrt(slow * fast)
+        schedule, decided = _within_limits(problem, middle)
+        sure = sure and decided
+        if schedule is None:
+            fast = middle
+        else:
+            slow, fastest = middle, schedule
+    within = with_floor(problem, problem.profile.batch_size / slow)
+    return to_plan(within, fastest, exact(within, fastest[None]).counts[0], "exact"), sure
+
+
+def slowest_s(problem: Problem) -> float:
+    """No plan takes longer for a batch."""
+    return float(problem.terms[np.isfinite(problem.terms)].sum()) + problem.server_s
+
+
+def single_raises(problem: Problem) -> list[Raise]:
+    """The least raise of each limit that makes a plan possible if no other is touched, least extra USD an hour first.
+
+    Where the servers' resource has limit 0, no other raise can do.
+    """
+    opened = _opened(problem)
+    able = [problem.cluster.server_resource] if _servers_shut_out(problem) else opened.resources
+    raises = []
+    for name in able:
+        with suppress(Undecided):
+            raises.append(_least_raise(problem, opened, name, {}))
+    return sorted((r for r in raises if r is not None), key=lambda r: r.extra_usd_per_hour)
+
+
+def joint_raise(problem: Problem) -> list[Raise]:
+    """Limits that make a plan possible if raised together: from those of the plan with the least USD an hour if there
+    were none, each brought down, one after the other, to the least that the others allow. Empty: no limit helps.
+    Raises Undecided.
+    """
+    opened = _opened(problem)
+    prices = opened.prices if opened.prices.any() else np.ones_like(opened.prices)
+    chains = Chains(opened, prices, np.full(len(opened.resources), UNLIMITED))
+    schedule = chains.least(problem.tau_max, chains.heaviest(problem.tau_max)).schedule
+    if schedule is None:
+        return []
+    needed = {name: n for name, n in _least_units(opened, schedule).items() if n > _limit(problem, name)}
+    raised: dict[str, Raise] = {}
+    for name in sorted(needed, key=lambda name: -problem.cluster.resources[name].usd_per_hour):
+        others = {other: n for other, n in needed.items() if other != name}
+        resource = problem.cluster.resources[name]
+        least: Raise | None = Raise(name, resource.limit, needed[name], resource.usd_per_hour, is_least=False)
+        with suppress(Undecided):
+            least = _least_raise(problem, opened, name, others)
+        assert least is not None, "the plan that these limits were read from keeps them"
+        needed[name] = least.needed
+        if least.needed > least.limit:
+            raised[name] = least
+    return [raised[name] for name in opened.resources if name in raised]
+
+
+def _least_raise(problem: Problem, opened: Problem, name: str, others: dict[str, int]) -> Raise | None:
+    """The least limit of a resource, not below its own, with which there is a plan when some `others` are raised.
+
+    Raises Undecided.
+    """
+    t = opened.resources.index(name)
+    limits = np.array([others.get(r, _limit(problem, r)) for r in opened.resources], dtype=np.int64)
+    prices = np.zeros(len(limits))
+    prices[t], limits[t] = 1.0, UNLIMITED
+    chains = Chains(opened, prices, limits)
+    chain = chains.least(problem.tau_max, chains.heaviest(problem.tau_max))
+    if chain.schedule is None:
+        return None
+    resource = problem.cluster.resources[name]
+    return Raise(
+        name, resource.limit, max(round(chain.weight / problem.tau_max), resource.limit), resource.usd_per_hour
+    )
+
+
+def _least_units(problem: Problem, schedule: Schedules) -> dict[str, int]:
+    """The units of each resource with which a schedule just meets the floor."""
+    used = dict.fromkeys(problem.resources, 0)
+    if problem.server_s > 0:
+        used[problem.cluster.server_resource] = least_count(problem.server_s, 0.0, 0.0, 0.0, problem.tau_max, UNLIMITED)
+    for first, last, t in runs(schedule.tolist()):
+        p, a, q, d = stage_terms(problem, first, last, t)
+        used[problem.resources[t]] += least_count(p, a, q, d, problem.tau_max, UNLIMITED)
+    return used
+
+
+def _servers_shut_out(problem: Problem) -> bool:
+    return problem.server_s > 0 and problem.server < 0
+
+
+def _opened(problem: Problem) -> Problem:
+    """The problem with the servers' resource among those that can be rented, if servers are needed."""
+    return with_limits(problem, {problem.cluster.server_resource: 1}) if _servers_shut_out(problem) else problem
+
+
+def _limit(problem: Problem, name: str) -> int:
+    return problem.cluster.resources[name].limit
+
+
+def _within_limits(problem: Problem, tau: float) -> tuple[Schedules | None, bool]:
+    """A schedule that is done in tau, or None, and whether that is sure. It takes the least share of the limits."""
+    chains = Chains(problem, prices=1.0 / problem.limits)
+    try:
+        return chains.least(tau, chains.heaviest(tau)).schedule, True
+    except Undecided as undecided:
+        return undecided.schedule, undecided.schedule is not None
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _remedies(problem: Problem) -> Iterable[str]:
+    """What to raise: the cheapest single raises, and a joint one where it is all there is or rents for less."""
+    single = single_raises(problem)
+    try:
+        joint = joint_raise(problem)
+    except Undecided:
+        if not single:
+            yield "raise the limits"
+        joint = []
+    if single:
+        more = f", or of {len(single) - MOST_NAMED} others" if len(single) > MOST_NAMED else ""
+        yield f"raise the limit of {', or of '.join(map(str, single[:MOST_NAMED]))}{more}"
+    extra = sum(r.extra_usd_per_hour for r in joint)
+    if len(joint) > 1 and (not single or extra < single[0].extra_usd_per_hour):
+        doubt = "" if all(r.is_least for r in joint) else " (less may do)"
+        yield f"raise these limits together: {', '.join(map(str, joint))}{doubt}"
+
+
+def _too_slow(problem: Problem) -> str:
+    batch_size, slowest = problem.profile.batch_size, slowest_station(problem)
+    side = "compute" if slowest.terms.compute_fixed >= slowest.terms.comm_fixed else "communication"
+    return (
+        f"{problem.layer_names(slowest.first, slowest.last)} on {problem.resources[slowest.resource]} spends "
+        f"{slowest.fixed_s:.3g} s of {side} on a batch of {batch_size:,} that more units do not divide, so with any "
+        f"number of units it stays below {_number(batch_size / slowest.fixed_s)} samples/s. No other "
+        "schedule is faster."
+    )
+
+
+def _reachable(problem: Problem) -> str:
+    fastest, sure = highest_throughput(problem)
+    if fastest is None:
+        return " The limits are too low for any plan, however slow." if sure else ""
+    reached = f"{'' if sure else 'at least '}{_number(fastest.throughput)} samples/s (bottleneck: {fastest.bottleneck})"
+    return f" The highest throughput within the limits is {reached}: ask for that or less."
+
+
+def _number(value: float) -> str:
+    """Rounded down, so that what is promised can be had: four digits below 10,000, whole numbers above."""
+    if value >= 10_000:
+        return f"{math.floor(value):,}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.floor(value / unit + 1e-9) * unit:,.4g}"

@@ -1,0 +1,41 @@
+"""The cheapest plan of a problem, and of the problems beside it: other floors, prices and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from heterps.config import Resource
+from heterps.planning.cost import Problem
+from heterps.planning.plan import Plan
+from heterps.planning.provisioners.base import to_plan
+from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.exact import Exact
+
+LONGEST_S = 5.0
+"""Of one search. Most take milliseconds; one that takes longer returns the best plan so far."""
+
+
+def cheapest(problem: Problem, seconds: float = LONGEST_S) -> Plan | None:
+    """The cheapest plan, or None when none was found. `gap` is 0.0 where proven, else there is a `bound_usd`."""
+    found = search(problem, Exact(problem, seed=0), Budget(seconds=seconds))
+    if found.schedule is None or found.counts is None:
+        return None
+    plan = to_plan(problem, found.schedule, found.counts, "exact")
+    proof = {"optimal_usd": plan.usd, "gap": 0.0} if found.proven else {"bound_usd": found.bound_usd}
+    return plan.model_copy(update={"search_s": found.seconds, "evaluations": found.evaluations, **proof})
+
+
+def with_floor(problem: Problem, throughput: float) -> Problem:
+    return Problem(problem.profile, problem.cluster, throughput, problem.samples, problem.epochs)
+
+
+def with_resources(problem: Problem, changed: Mapping[str, Resource]) -> Problem:
+    """The problem with some resources of its cluster replaced. Raises ConfigError when a layer can then run nowhere."""
+    cluster = problem.cluster.model_copy(update={"resources": {**problem.cluster.resources, **changed}})
+    return Problem(problem.profile, cluster, problem.throughput, problem.samples, problem.epochs)
+
+
+def with_limits(problem: Problem, limits: Mapping[str, int]) -> Problem:
+    """As with_resources, for limits alone."""
+    known = problem.cluster.resources
+    return with_resources(problem, {name: known[name].model_copy(update={"limit": n}) for name, n in limits.items()})
