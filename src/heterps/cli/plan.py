@@ -42,7 +42,8 @@ def plan(
     from heterps.errors import StorageError
     from heterps.profiling.profile import load_profile
 
-    profiled, rented = load_profile(profile), load_cluster(cluster)
+    rented = load_cluster(cluster)
+    profiled = load_profile(profile).on(rented)
     if json:
         chosen = planning.plan(
             profiled, rented,

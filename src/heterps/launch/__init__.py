@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.reader import Reader
 from heterps.errors import ModelError
@@ -14,7 +15,6 @@ from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
 from heterps.planning.plan import Plan
-from heterps.profiling.catalogue import LOCAL
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import load_profile
 from heterps.report.html import render_run

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from heterps.catalogue import LOCAL
 from heterps.config import Job
 from heterps.data.batch import Batch
 from heterps.data.reader import Reader
 from heterps.model.build import build_model
 from heterps.model.trace import Layer
 from heterps.profiling.batches import random_batch
-from heterps.profiling.catalogue import CATALOGUE, LOCAL
 from heterps.profiling.profile import Profile
 from heterps.profiling.profiler import profile
 
@@ -46,11 +46,13 @@ def profile_job(
 
 
 def cluster_resources(job: Job) -> list[str]:
-    """The job's resources as the profiler takes them; a CPU of any name is a core of this machine."""
-    return [
-        f"{name}={LOCAL}" if resource.device == "cpu" and name not in (LOCAL, *CATALOGUE) else name
-        for name, resource in job.cluster.resources.items()
-    ]
+    """The job's resources as the profiler takes them: offers by their device, each once; other CPUs as cores of this
+    machine."""
+    words = []
+    for name, resource in job.cluster.resources.items():
+        offer = job.cluster.offer(name)
+        words.append(offer.device if offer else f"{name}={LOCAL}" if resource.device == "cpu" else name)
+    return list(dict.fromkeys(words))
 
 
 def _random(job: Job) -> tuple[Batch, None]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from heterps.catalogue import Link
 from heterps.model.stages import Values
-from heterps.profiling.catalogue import Link
 from heterps.profiling.fit import fit_line
 from heterps.profiling.sandbox import Sandbox
 from heterps.profiling.timing import Timing, time_together

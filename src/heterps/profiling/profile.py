@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from heterps.config import Cluster
 from heterps.yamlfile import read_model
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -69,6 +70,27 @@ class Profile(Value):
     def resources(self) -> tuple[str, ...]:
         """Every resource that some layer has a cost on, in order of first sight."""
         return tuple(dict.fromkeys(name for layer in self.layers for name in layer.costs))
+
+    def on(self, cluster: Cluster) -> Profile:
+        """This profile with costs for the cluster's resources too, wherever what they are was profiled.
+
+        A resource that has no costs under its own name takes those of its kind: `v100-spot` those of `v100`.
+        """
+        taken = {name: source for name in cluster.resources if (source := self._source(cluster, name))}
+        if not taken:
+            return self
+        layers = []
+        for layer in self.layers:
+            costs = {name: layer.costs[source] for name, source in taken.items() if source in layer.costs}
+            layers.append(layer.model_copy(update={"costs": layer.costs | costs}))
+        return self.model_copy(update={"layers": tuple(layers)})
+
+    def _source(self, cluster: Cluster, name: str) -> str | None:
+        """Whose costs a resource of the cluster takes; None where it has its own, or nothing is known of it."""
+        offer, profiled = cluster.offer(name), self.resources
+        if name in profiled or offer is None:
+            return None
+        return next((source for source in (offer.name, offer.device) if source in profiled), None)
 
     def estimated(self, resource: str) -> bool:
         return any(layer.costs[resource].estimated for layer in self.layers if resource in layer.costs)

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heterps.catalogue import LOCAL, Device, Link, find_device
 from heterps.config import Optimizers
 from heterps.data.batch import Batch
 from heterps.errors import ConfigError, HeterpsError, ModelError
 from heterps.model.stages import StageModule, Values, split
 from heterps.model.trace import Layer, Trace, trace
 from heterps.profiling.batches import batch_size_of, head, model_inputs
-from heterps.profiling.catalogue import LOCAL, Device, Link, find_device
 from heterps.profiling.estimate import estimate_compute, estimate_embedding
 from heterps.profiling.fit import fit_share
 from heterps.profiling.measure import CPU, Parts, measure_compute, measure_link, measure_server
