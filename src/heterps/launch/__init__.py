@@ -75,5 +75,6 @@ def _plan(job: Job, num_samples: int, observer: Observer) -> Plan:
         except ModelError as error:
             observer.warned(f"there is no prediction for this run, because its model cannot be profiled. {error}")
             return unpredicted_plan(job.cluster, num_cores=job.num_threads)
-        profile = profile_job(job, [f"{cpu_resource(job.cluster)}={LOCAL}"], budget_s=QUICK_PROFILE_S)
+        cpu = f"{cpu_resource(job.cluster)}={LOCAL}"
+        profile = profile_job(job, [cpu], budget_s=QUICK_PROFILE_S, units="parts")  # processes take long to start
     return inline_plan(profile, job.cluster, num_cores=job.num_threads, samples=num_samples)
