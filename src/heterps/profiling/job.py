@@ -43,21 +43,20 @@ def profile_job(
     source = Source(job, synthetic, inputs)
     model, values = source.build()
     words = list(resources) if resources else cluster_resources(job)
-    with _units(source, words, units, warn) as processes:
-        return profile(
-            model,
-            values,
-            words,
-            name=job.model.factory,
-            optimizers=job.optimizers,
-            budget_s=budget_s,
-            read_s=_reading_s(job) if source.reads_data else None,
-            units=processes,
-            progress=progress,
-        )
+    return profile(
+        model,
+        values,
+        words,
+        name=job.model.factory,
+        optimizers=job.optimizers,
+        budget_s=budget_s,
+        read_s=_reading_s(job) if source.reads_data else None,
+        units=lambda: _start(source, words, units, warn),
+        progress=progress,
+    )
 
 
-def _units(
+def _start(
     source: Source, words: Sequence[str], units: UnitsFrom, warn: Callable[[str], None] | None
 ) -> Units | nullcontext[None]:
     """Processes, where they are asked for, there are cores for them and a core of this machine is profiled."""

@@ -21,6 +21,7 @@ no promise that a plan cannot keep; borders fit at the layers without parameters
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,17 +68,17 @@ def profile(
     optimizers: Optimizers = Optimizers(),
     budget_s: float = 10.0,
     read_s: float | None = None,
-    units: Units | None = None,
+    units: Callable[[], AbstractContextManager[Units | None]] = nullcontext,
     progress: Callable[[Layer, int], None] | None = None,
 ) -> Profile:
     """How long each layer of `model` takes for `batch` on one unit of each resource.
 
     `batch` is a Batch, or the inputs of `forward`. A resource is "cpu" (a core of this machine), a device of the
     catalogue, or `name=device`. `optimizers` run on the servers. `budget_s` is spent on measuring. `read_s` is what
-    reading such a batch takes, where it is known. `units` are processes that have made the same model and batch, for
-    alpha and beta of this machine's cores; without them both are fitted from parts of the batch. `progress` hears of
-    each layer, and how many there are, before it is measured. The model, its tables, its gradients and the random
-    state are left as they were.
+    reading such a batch takes, where it is known. `units` starts processes that make the same model and batch, for
+    alpha and beta of this machine's cores, once the model is known to be traced and to fit the batch; without them
+    both are fitted from parts of the batch. `progress` hears of each layer, and how many there are, before it is
+    measured. The model, its tables, its gradients and the random state are left as they were.
     """
     targets = find_targets(resources)
     traced = trace(model)
@@ -86,12 +87,12 @@ def profile(
     parts = divide(traced, inputs, batch_size, UNITS)
     stages = split(traced, range(1, len(traced.layers)))
     profiles = []
-    with one_thread(), torch.random.fork_rng(), torch.enable_grad():
+    with units() as processes, one_thread(), torch.random.fork_rng(), torch.enable_grad():
         for layer, stage in zip(traced.layers, stages, strict=True):
             if progress:
                 progress(layer, len(traced.layers))
             try:
-                visit = _Visit(stage, parts, optimizers, budget_s / len(stages), units)
+                visit = _Visit(stage, parts, optimizers, budget_s / len(stages), processes)
                 profiles.append(visit.profile(layer, targets, read_s if layer.index == 0 else None))
                 parts = visit.outputs()
             except HeterpsError:
