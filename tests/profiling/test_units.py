@@ -16,7 +16,7 @@ from heterps.profiling import job as profile_of_job
 from heterps.profiling import units as units_module
 from heterps.profiling.job import profile_job
 from heterps.profiling.source import Source
-from heterps.profiling.unit import BLOCK_BYTES, Unit, _blocks, _median_s
+from heterps.profiling.unit import BLOCK_BYTES, Unit, _blocks, _run_s
 from heterps.profiling.units import NUM_UNITS, Units, num_cores
 
 JOB = Job(
@@ -114,7 +114,7 @@ def test_a_unit_goes_through_the_layers_of_the_model_in_order(shared: str) -> No
     for name in LAYERS:
         assert unit.do({"do": "next"}) == {"layer": name}
         for part in (0, 1):
-            assert unit.do({"do": "compute", "part": part, "at": 0.0, "seconds": 0.0})["median_s"] > 0
+            assert unit.do({"do": "compute", "part": part, "at": 0.0, "seconds": 0.0})["run_s"] > 0
 
 
 def test_what_a_unit_moves_lands_in_its_own_block(shared: str) -> None:
@@ -137,5 +137,5 @@ def test_blocks_add_up_and_fit(num_bytes: int) -> None:
 
 def test_work_runs_three_times_at_least() -> None:
     calls: list[int] = []
-    _median_s(lambda: calls.append(1), 0.0, 0.0)
+    _run_s(lambda: calls.append(1), 0.0, 0.0)
     assert len(calls) == 3

@@ -5,8 +5,8 @@ part of each on command. A line of JSON in is a command, a line of JSON out its 
 
     {"source": ..., "shared": path, "index": 0}            --> {}                     model and batch are ready
     {"do": "next"}                                         --> {"layer": "fc1"}       the next layer is ready
-    {"do": "compute", "part": 1, "at": 12.5, "seconds": 1} --> {"median_s": 0.004}    steps from 12.5 on the clock that
-    {"do": "move", "num_bytes": 4096, "at": ...}           --> {"median_s": 0.001}    all processes of a machine share
+    {"do": "compute", "part": 1, "at": 12.5, "seconds": 1} --> {"run_s": 0.004}       steps from 12.5 on the clock that
+    {"do": "move", "num_bytes": 4096, "at": ...}           --> {"run_s": 0.001}       all processes of a machine share
     anything that fails                                    --> {"error": "..."}
 """
 
@@ -70,7 +70,7 @@ class Unit:
             work = self._steps[command["part"]]
         else:
             work = self._transport.work(command["num_bytes"])
-        return {"median_s": _median_s(work, command["at"], command["seconds"])}
+        return {"run_s": _run_s(work, command["at"], command["seconds"])}
 
     def _enter(self, stage: StageModule, optimizers: Optimizers) -> None:
         sandbox = Sandbox(stage, torch.device("cpu"), optimizers)
@@ -109,11 +109,13 @@ def _blocks(num_bytes: int) -> Iterator[int]:
         yield rest
 
 
-def _median_s(work: Callable[[], object], at: float, seconds: float) -> float:
-    """The median of back-to-back runs from `at` until `seconds` later; at least three, whatever that takes.
+def _run_s(work: Callable[[], object], at: float, seconds: float) -> float:
+    """Seconds of one of the back-to-back runs from `at` until `seconds` later; at least three, whatever that takes.
 
     All units begin at one moment and keep going, so that each run of one falls on runs of the others. The seconds are
     those of the processor: waiting for memory or a shared cache counts, being put aside for another program does not.
+    That program leaves cold caches behind, which some runs pay for: so the lower quartile. What the units take from
+    each other they take in every run.
     """
     while time.monotonic() < at:
         pass  # a sleep would wake too late
@@ -122,7 +124,7 @@ def _median_s(work: Callable[[], object], at: float, seconds: float) -> float:
         start = time.process_time()
         work()
         times.append(time.process_time() - start)
-    return statistics.median(times)
+    return statistics.quantiles(times, n=4, method="inclusive")[0]
 
 
 def _own_stdout() -> TextIO:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,7 @@ START_S = 180.0
 ANSWER_S = 120.0
 """For an answer, beyond the seconds that a measurement was given."""
 STOP_S = 5.0
+"""For a process that was ended to be gone."""
 ROUNDS = 3
 HEAD_START_S = 0.01
 """Between a command and its common start: enough to reach both processes."""
@@ -96,19 +96,19 @@ class Units:
     def _alone_and_together(
         self, whole: Mapping[str, Any], half: Mapping[str, Any], seconds: float
     ) -> tuple[float, float]:
-        """Medians over rounds that take turns, so that a slow moment of the machine falls on both alike."""
+        """The best of rounds that take turns, so that a slow moment of the machine falls on both alike."""
         each_s = seconds / ROUNDS / 2
         rounds = [
             (self._time(self._processes[:1], whole, each_s), self._time(self._processes, half, each_s))
             for _ in range(ROUNDS)
         ]
         alone, together = zip(*rounds, strict=True)
-        return statistics.median(alone), statistics.median(together)
+        return min(alone), min(together)
 
     def _time(self, processes: Sequence[_Process], command: Mapping[str, Any], seconds: float) -> float:
         timed = {**command, "at": time.monotonic() + HEAD_START_S, "seconds": seconds}
         answers = self._ask(processes, timed, seconds + ANSWER_S)
-        return max(float(answer["median_s"]) for answer in answers)
+        return max(float(answer["run_s"]) for answer in answers)
 
     def _ask(
         self, processes: Sequence[_Process], command: Mapping[str, Any], deadline_s: float
@@ -170,15 +170,11 @@ class _Process:
         )
 
     def close(self) -> None:
-        """End of input ends it; what does not end in time is killed."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
+        """Ends it at once: it holds nothing that anybody needs."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.kill()
         with suppress(BrokenPipeError):
-            process.stdin.close()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(STOP_S)
