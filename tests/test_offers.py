@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps.catalogue import CATALOGUE, LOCAL, V100, find_device
-from heterps.config import PAPER_CLUSTER, Cluster, Resource
+from heterps.config import PAPER_CLUSTER, Cluster, Job, Resource, load_job
 from heterps.errors import ConfigError
 from heterps.offers import OFFERS, PRICES, device_of, find_offer
 from heterps.yamlfile import dump_yaml, parse, validate
@@ -101,3 +103,11 @@ def test_a_filled_cluster_is_written_whole_and_reads_back_equal(limits: dict[str
     data, lines = parse(dump_yaml(made), where="c.yaml", what="cluster file")
     assert validate(data, Cluster, where="c.yaml", lines=lines) == made
     assert all(resource["usd_per_hour"] is not None for resource in data["resources"].values())
+
+
+def test_a_job_with_offers_is_written_whole_and_loads_again(tmp_path: Path) -> None:
+    resources = {"cpu": {"limit": 8}, "v100-spot": {"limit": 2}, "night": {"kind": "t4-spot", "limit": 3}}
+    job = Job.model_validate({"data": {"train": "x"}, "cluster": {"resources": resources, "server_resource": "cpu"}})
+    path = tmp_path / "job.yaml"
+    path.write_text(dump_yaml(job))
+    assert load_job(path) == job

@@ -173,6 +173,10 @@ class Profile(Value):
         Path(path).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
+SAME = ("name", "kind", "input_bytes", "weight_bytes", "output_bytes")
+"""What makes two layers the same layer."""
+
+
 def _check_same(one: Profile, other: Profile) -> None:
     if one.batch_size != other.batch_size:
         raise ConfigError(
@@ -193,10 +197,6 @@ def _check_same(one: Profile, other: Profile) -> None:
                     f"in one and {theirs} in the other. Profile the same model on the same batch: the same data, or "
                     "--synthetic in both."
                 )
-
-
-SAME = ("name", "kind", "input_bytes", "weight_bytes", "output_bytes")
-"""What makes two layers the same layer."""
 
 
 def _merged(one: LayerProfile, other: LayerProfile) -> dict[str, Cost]:
