@@ -152,7 +152,7 @@ Put `--debug` anywhere in a command to see the traceback of an error. Paths are 
 | code | meaning |
 |---|---|
 """
-VALUES = {str: "text", int: "whole number", float: "number", bool: "", Path: "path"}
+VALUES = {str: "text", int: "whole number", float: "number", bool: "", Path: "path", list[Path]: "path, repeatable"}
 
 
 def render_commands() -> str:

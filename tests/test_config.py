@@ -109,7 +109,7 @@ def test_a_broken_rule_names_line_field_value_and_what_is_allowed(text: str, exp
         ),
         (
             DATA + "cluster:\n  resources:\n    cpu: {price: 1, usd_per_hour: 1, limit: 1}\n  server_resource: cpu",
-            "job.yaml:4: cluster.resources.cpu.price is not a field. Allowed here: device, limit, usd_per_hour.",
+            "job.yaml:4: cluster.resources.cpu.price is not a field. Allowed here: device, kind, limit, usd_per_hour.",
         ),
     ],
 )

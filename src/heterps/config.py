@@ -22,10 +22,12 @@ from pydantic import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    field_validator,
     model_validator,
 )
 
 from heterps.errors import ConfigError
+from heterps.offers import OFFERS, Offer, find_offer
 from heterps.yamlfile import parse, read_model, read_text, validate
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -43,9 +45,34 @@ class Frozen(BaseModel):
 class Resource(Frozen):
     """A kind of compute unit that can be rented."""
 
-    device: Name = Field("cpu", description="Torch device of one unit: cpu, cuda, xpu, mps.")
-    usd_per_hour: NonNegativeFloat = Field(description="Price of one unit for an hour.")
+    kind: Name | None = Field(
+        None,
+        description="Which offer of `heterps prices` this is: it gives what is left out of device and price, and the "
+        "device whose costs in a profile apply. None: the offer with the resource's name, if there is one.",
+    )
+    device: Name = Field(
+        "cpu", description="Torch device of one unit: cpu, cuda, xpu, mps. Left out: the offer's, or cpu without one."
+    )
+    usd_per_hour: NonNegativeFloat = Field(
+        description="Price of one unit for an hour. May be left out where the resource is an offer: its list price."
+    )
     limit: Annotated[int, Field(ge=0)] = Field(description="How many units may be rented; 0 takes the resource out.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        """What is left out comes from the offer; a field that is none is left to pydantic, which names the nearest."""
+        if not isinstance(data, dict) or not set(data) <= set(cls.model_fields):
+            return data
+        kind = data.get("kind")
+        if isinstance(kind, str):
+            return _offered(kind) | data
+        if kind is None and "usd_per_hour" not in data:
+            raise ValueError(
+                "usd_per_hour is missing, and there is no offer to take it from: write it, or say with `kind` which "
+                "offer this is; `heterps prices` lists them"
+            )
+        return data
 
 
 class Cluster(Frozen):
@@ -53,6 +80,23 @@ class Cluster(Frozen):
 
     resources: dict[Name, Resource] = Field(description="Resource name to its device, price and limit.")
     server_resource: Name = Field(description="The resource that parameter servers run on.")
+
+    @field_validator("resources", mode="before")
+    @classmethod
+    def _fill(cls, resources: Any) -> Any:
+        """A resource with the name of an offer, and no kind of its own, is that offer."""
+        if not isinstance(resources, dict):
+            return resources
+        return {
+            name: _offered(name) | resource
+            if isinstance(resource, dict) and name in OFFERS and resource.get("kind") is None
+            else resource
+            for name, resource in resources.items()
+        }
+
+    def offer(self, name: str) -> Offer | None:
+        """The offer that the resource of this name is, by its kind or by its name."""
+        return OFFERS.get(self.resources[name].kind or name)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -67,6 +111,15 @@ class Cluster(Frozen):
                 f"server_resource {self.server_resource!r} is not one of the resources: {', '.join(self.resources)}"
             )
         return self
+
+
+def _offered(kind: str) -> dict[str, Any]:
+    """The fields that an offer fills in."""
+    try:
+        offer = find_offer(kind)
+    except ConfigError as error:
+        raise ValueError(f"kind {error}") from None
+    return {"device": offer.torch_device, "usd_per_hour": offer.usd_per_hour}
 
 
 PAPER_CLUSTER = Cluster(

@@ -51,6 +51,12 @@ class CorruptCheckpoint(RunError):
     """A checkpoint's files do not match its manifest."""
 
 
+class PeerLost(HeterpsError):
+    """Another process that was waited for died, failed or did not answer in time; the text names it."""
+
+    exit_code = 8
+
+
 class StorageError(HeterpsError):
     """The file system refused a write: full disk, no permission, read-only."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -26,18 +27,40 @@ cluster:
 """
 
 
+PLAIN = """
+import torch
+from torch import nn
+
+def plain():
+    return nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 1))
+
+class Own(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(16, 1))
+    def example_inputs(self, batch_size):
+        return (torch.randn(batch_size, 16),)
+"""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("heterps.profiling.sandbox.TABLE_ROWS", 1000)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "plain_models.py").write_text(PLAIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "plain_models", raising=False)
     return tmp_path
 
 
-def run(*words: str) -> int:
+def run(*words: str, units: str = "parts") -> int:
     with pytest.raises(SystemExit) as end:
-        main(["profile", *words])
+        main(["profile", *words, "--units", units])
     return int(end.value.code or 0)
+
+
+def run_line(line: str) -> int:
+    return run(*line.split())
 
 
 def test_a_job_is_profiled_for_its_cluster_and_written_by_the_contract(folder: Path) -> None:
@@ -100,6 +123,10 @@ def test_the_table_marks_estimates_and_names_the_next_command(capsys: pytest.Cap
         ("", 2, "name a job file or --model"),
         ("missing.yaml", 2, "there is no such job file"),
         ("--model ctr_dn", 5, "did you mean 'ctr_dnn'"),
+        ("--merge job.yaml --merge job.yaml", 2, "layers is missing"),
+        ("--model ctr_dnn --inputs 16x", 2, "'16x' is not a shape"),
+        ("--model plain_models:plain --budget 0", 5, "the batch has 2 inputs, but the model takes 1"),
+        ("--model plain_models:plain --budget 0", 5, "--inputs, or with a method example_inputs(batch_size)"),
         ("job.yaml --synthetic --resources cpu,h1000", 2, "resource 'h1000' is neither here"),
         ("job.yaml --synthetic --budget 0 --out no/such/folder.json", 7, "cannot write the profile"),
     ],
@@ -109,6 +136,43 @@ def test_errors_have_a_code_and_say_what_to_do(
 ) -> None:
     assert run(*words.split()) == code
     assert message in capsys.readouterr().err
+
+
+def test_alpha_and_beta_come_from_two_processes_unless_told_otherwise(folder: Path) -> None:
+    assert run("job.yaml", "--synthetic", "--budget", "0", "--resources", "cpu", units="processes") == 0
+    assert set(load_profile(folder / "profile.json").resources) == {"cpu"}
+
+
+def test_units_of_another_word_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("job.yaml", "--synthetic", units="threads") == 2
+    assert "--units must be one of: processes, parts (got 'threads')" in capsys.readouterr().err
+
+
+def test_a_plain_module_is_profiled_by_import_path_and_shapes(folder: Path) -> None:
+    assert run_line("--model plain_models:plain --inputs 16 --batch-size 8 --budget 0 --resources cpu,t4") == 0
+    found = load_profile(folder / "profile.json")
+    assert (found.model, found.batch_size) == ("plain_models:plain", 8)
+    assert [layer.kind for layer in found.layers] == ["linear", "activation", "linear"]
+    assert found.layers[0].input_bytes == 8 * 16 * 4
+
+
+def test_a_module_with_inputs_of_its_own_is_profiled_as_it_says(folder: Path) -> None:
+    assert run_line("--model plain_models:Own --batch-size 8 --budget 0 --resources cpu") == 0
+    assert load_profile(folder / "profile.json").layers[0].input_bytes == 8 * 16 * 4
+
+
+def test_profiles_of_two_machines_merge(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = "job.yaml --synthetic --budget 0 --resources cpu --out here.json"
+    there = "job.yaml --synthetic --budget 0 --resources there=cpu --out there.json"
+    assert run_line(here) == run_line(there) == 0
+    assert run_line("--merge here.json --merge there.json --out both.json") == 0
+    assert load_profile(folder / "both.json").resources == ("cpu", "there")
+    assert run_line("job.yaml --synthetic --budget 0 --resources v100 --merge both.json --out all.json") == 0
+    assert set(load_profile(folder / "all.json").resources) == {"v100", "cpu", "there"}
+    assert run_line("--merge here.json --merge both.json") == 2
+    assert "'cpu' is measured in both profiles" in capsys.readouterr().err
+    assert run("--merge", "here.json") == 2
+    assert "two profiles or more" in " ".join(capsys.readouterr().err.split())
 
 
 def wide(num_resources: int) -> Profile:

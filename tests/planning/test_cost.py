@@ -116,3 +116,14 @@ def test_a_layer_that_no_rented_resource_can_run_is_named() -> None:
 def test_a_profile_in_which_nothing_takes_time_is_refused() -> None:
     with pytest.raises(ConfigError, match="no layer takes any time"):
         Problem(profile({"cpu": cost(0.0)}), cluster(cpu=CPU), 1, 1)
+
+
+def test_spot_takes_the_costs_of_its_device_at_a_price_and_limit_of_its_own() -> None:
+    rented = Cluster.model_validate(
+        {"resources": {"cpu": {"limit": 4}, "v100": {"limit": 1}, "v100-spot": {"limit": 3}}, "server_resource": "cpu"}
+    )
+    problem = Problem(profile({"cpu": cost(9.0), "v100": cost(2.0)}), rented, 1, 1)
+    assert problem.resources == ("cpu", "v100", "v100-spot")
+    assert np.array_equal(problem.terms[2], problem.terms[1])
+    assert problem.prices[2] < problem.prices[1]
+    assert problem.limits.tolist() == [4, 1, 3]

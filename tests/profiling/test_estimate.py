@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from heterps.errors import ConfigError
-from heterps.profiling.catalogue import CATALOGUE, V100, Device, Link, find_device
+from heterps.catalogue import Device, Link
 from heterps.profiling.estimate import roofline_s
 from heterps.profiling.workload import Kernel, count
 
@@ -46,17 +45,3 @@ def test_a_kernel_takes_the_longest_of_compute_memory_and_launch() -> None:
 def test_a_link_pays_its_latency_a_message_and_nothing_for_nothing() -> None:
     assert TOY.link.seconds(20, num_messages=2) == pytest.approx(3.0)
     assert TOY.link.seconds(0, num_messages=2) == 0.0
-
-
-def test_every_catalogue_entry_is_possible() -> None:
-    for name, device in CATALOGUE.items():
-        assert device.name == name
-        assert device.peak_flops > device.memory_bytes_per_s > 0, "a device computes faster than it reads"
-        assert 0 < device.compute_efficiency <= 1
-        assert 0 < device.memory_efficiency <= 1
-
-
-def test_an_unknown_device_lists_the_catalogue() -> None:
-    assert find_device("v100") is V100
-    with pytest.raises(ConfigError, match=r"Did you mean 'v100'\? There are: cpu, v100"):
-        find_device("v10")

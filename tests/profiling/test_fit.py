@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.profiling.fit import fit_line, fit_share
+from heterps.profiling.fit import fit_fixed, fit_line, fit_share
 
 shares = st.floats(0, 1)
 seconds = st.floats(1e-6, 1e3)
@@ -48,3 +48,13 @@ def test_a_line_has_no_negative_terms() -> None:
 def test_a_line_needs_two_amounts() -> None:
     with pytest.raises(ValueError, match="two different amounts"):
         fit_line([(3, 1.0), (3, 2.0)])
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.sampled_from([2.0, 5 / 3]))
+def test_a_planted_fixed_part_is_recovered_from_two_batch_sizes(fixed: float, grows: float, k: float) -> None:
+    assert fit_fixed({1.0: fixed + grows, k: fixed + grows / k, 4.0: 99.0}) == pytest.approx(fixed, abs=1e-9)
+
+
+def test_a_fixed_part_is_never_more_than_the_whole_and_one_size_tells_nothing() -> None:
+    assert fit_fixed({1.0: 1.0, 2.0: 3.0}) == 1.0
+    assert fit_fixed({1.0: 1.0}) == 0.0

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from heterps import __version__
-from heterps.cli import config, data, plan, profile, report, train
+from heterps.cli import config, data, plan, prices, profile, report, train
 from heterps.errors import HeterpsError
 
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer typers
@@ -19,12 +19,13 @@ app = typer.Typer(
     name="heterps",
     help="Train large sparse models on the cheapest mix of machines that is fast enough.",
     epilog="Put --debug anywhere to see the traceback of an error. Exit codes: 0 done, 2 bad input, "
-    "3 no feasible plan, 4 bad data, 5 bad model, 6 bad run or checkpoint, 7 storage, 130 interrupted.",
+    "3 no feasible plan, 4 bad data, 5 bad model, 6 bad run or checkpoint, 7 storage, "
+    "8 a process failed, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (data, profile, plan, train, report, config):
+for command in (data, profile, prices, plan, train, report, config):
     command.register(app)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -11,14 +11,26 @@ from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
+    from heterps.profiling.job import UnitsFrom
     from heterps.profiling.profile import Profile
+
+EXAMPLES = """
+Examples:
+
+  heterps profile examples/ctr.yaml --out profile.json
+
+  heterps profile --model deepfm --batch-size 4096
+
+  heterps profile --model my_package.my_module:make_model --inputs 16,3x32x32
+
+  heterps profile --merge cpu.json --merge v100.json --out profile.json
+
+Next: heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9
+"""
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        name="profile",
-        epilog="Example: heterps profile examples/ctr.yaml --out profile.json; then: heterps plan profile.json ...",
-    )(profile)
+    app.command(name="profile", epilog=EXAMPLES)(profile)
 
 
 def profile(
@@ -35,7 +47,7 @@ def profile(
     resources: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: cpu (this machine), a catalogue device, or name=device. "
+            help="Comma-separated: cpu (this machine), a device of `heterps prices`, or name=device. "
             "[default: the job's cluster, or cpu,v100]",
             show_default=False,
         ),
@@ -44,17 +56,46 @@ def profile(
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Take a random batch, whatever data there is.")
     ] = False,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            help="Shapes of one sample of each input, for a model that does not take (dense, slots): 16,3x32x32.",
+            show_default=False,
+        ),
+    ] = None,
+    units: Annotated[
+        str,
+        typer.Option(
+            help="What alpha and beta of this machine's cores are fitted from: two processes at once, or parts of the "
+            "batch in one (quicker to start, blind to what units take from each other)."
+        ),
+    ] = "processes",
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A profile of the same layers on other resources, to merge into the result; may be given more than "
+            "once. Without a job and a model: merge these alone.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("profile.json"),
     json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON instead of a table.")] = False,
 ) -> None:
     """Trace a model into layers and measure each; devices that are not here are estimated, and marked so."""
-    if job is None and model is None:
+    from heterps.profiling.profile import load_profile
+
+    others = [load_profile(path) for path in merge or ()]
+    if job is not None or model is not None:
+        chosen = _choose(load_job(job) if job else None, model, batch_size)
+        words = [word.strip() for word in resources.split(",")] if resources else None
+        without_data = synthetic or job is None or inputs is not None or not _has_data(chosen)
+        others.insert(0, _measure(chosen, words, budget, without_data, inputs, _units_from(units)))
+    elif len(others) < 2:
         raise ConfigError(
-            "name a job file or --model: heterps profile examples/ctr.yaml, heterps profile --model ctr_dnn."
+            "name a job file or --model: heterps profile examples/ctr.yaml, heterps profile --model ctr_dnn; or two "
+            "profiles or more to merge: heterps profile --merge cpu.json --merge v100.json."
         )
-    chosen = _choose(load_job(job) if job else None, model, batch_size)
-    words = [word.strip() for word in resources.split(",")] if resources else None
-    result = _measure(chosen, words, budget, synthetic or job is None or not _has_data(chosen))
+    result = others[0].merge(*others[1:])
     try:
         result.write(out)
     except OSError as error:
@@ -95,7 +136,19 @@ def _has_data(job: Job) -> bool:
     return True
 
 
-def _measure(job: Job, resources: list[str] | None, budget_s: float, synthetic: bool) -> Profile:
+def _units_from(word: str) -> UnitsFrom:
+    from heterps.profiling.job import UnitsFrom
+
+    for known in get_args(UnitsFrom):
+        if word == known:
+            chosen: UnitsFrom = known
+            return chosen
+    raise ConfigError(f"--units must be one of: {', '.join(get_args(UnitsFrom))} (got {word!r}).")
+
+
+def _measure(
+    job: Job, resources: list[str] | None, budget_s: float, synthetic: bool, inputs: str | None, units: UnitsFrom
+) -> Profile:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -104,12 +157,21 @@ def _measure(job: Job, resources: list[str] | None, budget_s: float, synthetic: 
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("(starting)", total=None)
 
         def progress(layer: Layer, num_layers: int) -> None:
             bar.update(task, description=layer.name, completed=layer.index, total=num_layers)
 
-        return profile_job(job, resources, synthetic=synthetic, budget_s=budget_s, progress=progress)
+        return profile_job(
+            job,
+            resources,
+            synthetic=synthetic,
+            inputs=inputs,
+            budget_s=budget_s,
+            units=units,
+            progress=progress,
+            warn=lambda text: typer.echo(text, err=True),
+        )
 
 
 def _show(profile: Profile, out: Path) -> None:

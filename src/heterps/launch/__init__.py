@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError, ModelError
@@ -14,7 +15,6 @@ from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
 from heterps.planning.plan import Plan, check_plan, load_plan
-from heterps.profiling.catalogue import LOCAL
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import load_profile
 from heterps.report.html import render_run
@@ -92,5 +92,6 @@ def _plan(job: Job, num_samples: int, observer: Observer) -> Plan:
         except ModelError as error:
             observer.warned(f"there is no prediction for this run, because its model cannot be profiled. {error}")
             return unpredicted_plan(job.cluster, num_cores=job.num_threads)
-        profile = profile_job(job, [f"{cpu_resource(job.cluster)}={LOCAL}"], budget_s=QUICK_PROFILE_S)
+        cpu = f"{cpu_resource(job.cluster)}={LOCAL}"
+        profile = profile_job(job, [cpu], budget_s=QUICK_PROFILE_S, units="parts")  # processes take long to start
     return inline_plan(profile, job.cluster, num_cores=job.num_threads, samples=num_samples)

@@ -76,6 +76,7 @@ class Problem:
     """What is to be planned: checked inputs, and the arrays that the kernels read.
 
     `resources` are those of the cluster with a limit above 0, in the cluster's order; schedules hold indices into it.
+    `profile` has costs by their names, taken from their kinds where it had none (`Profile.on`).
     Raises ConfigError when the profile and the cluster do not fit each other.
     """
 
@@ -93,6 +94,7 @@ class Problem:
                 raise ConfigError(f"{name} must be a number above 0 (got {value}).")
         usable = tuple(name for name, resource in self.cluster.resources.items() if resource.limit > 0)
         object.__setattr__(self, "resources", usable)
+        object.__setattr__(self, "profile", self.profile.on(self.cluster))
         _check_fit(self.profile, usable, self.cluster.server_resource)
 
     @property
@@ -205,8 +207,8 @@ def _check_fit(profile: Profile, usable: Sequence[str], server_resource: str) ->
     if missing:
         raise ConfigError(
             f"the cluster has resource {', '.join(map(repr, missing))}, but the profile of {profile.model!r} has costs "
-            f"for {', '.join(map(repr, profile.resources))} only. Profile the model for it, or set its limit to 0 "
-            "in the cluster."
+            f"for {', '.join(map(repr, profile.resources))} only. Profile the model for it, say with `kind` in the "
+            "cluster which of these it is, or set its limit to 0."
         )
     for layer in profile.layers:
         if not any(name in layer.costs for name in usable):

@@ -30,7 +30,7 @@ def cpu_resource(cluster: Cluster) -> str:
 def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: float) -> Plan:
     """The plan of an inline run over `samples` samples in all, with its bill."""
     resource = cpu_resource(cluster)
-    costs = [layer.costs[resource] for layer in profile.layers if resource in layer.costs]
+    costs = [layer.costs[resource] for layer in profile.on(cluster).layers if resource in layer.costs]
     if len(costs) < len(profile.layers):
         raise ConfigError(f"the profile has no cost for every layer on {resource!r}; profile that resource first.")
     compute_s = sum(cost.compute_s * (1 - cost.alpha + cost.alpha / num_cores) for cost in costs)

@@ -12,6 +12,8 @@ from torch import Tensor
 from heterps.config import Schema
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError
+from heterps.model.stages import Values
+from heterps.model.trace import Trace
 
 RANDOM_KEYS_PER_SLOT = 200_000
 ZIPF_EXPONENT = 1.1  # popularity of ids: the r-th most frequent comes about r**-1.1 as often as the first
@@ -46,6 +48,21 @@ def batch_size_of(inputs: Sequence[Any]) -> int:
             f"these inputs have {' and '.join(map(str, sorted(sizes))) or 'no'} samples."
         )
     return sizes.pop()
+
+
+def divide(traced: Trace, inputs: Sequence[Any], batch_size: int, units: Sequence[int]) -> dict[float, Values]:
+    """The inputs of one of k units, by k: first the whole batch, then parts for as many units as it has samples for."""
+    if len(inputs) != len(traced.inputs):
+        raise ModelError(
+            f"the batch has {len(inputs)} inputs, but the model takes {len(traced.inputs)}: "
+            f"{', '.join(traced.inputs)}. Give one for each required argument of its forward, in order; on the command "
+            "line with --inputs, or with a method example_inputs(batch_size) of the module."
+        )
+    sizes = dict.fromkeys(-(-batch_size // number) for number in units)
+    return {
+        batch_size / size: dict(zip(traced.inputs, [head(value, size) for value in inputs], strict=True))
+        for size in sizes
+    }
 
 
 def head(value: Any, num_samples: int) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from heterps.profiling.catalogue import Device
+from heterps.catalogue import Device
 from heterps.profiling.measure import Parts
 from heterps.profiling.sandbox import Sandbox, Traffic
 from heterps.profiling.timing import Timing

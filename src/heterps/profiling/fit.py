@@ -32,6 +32,17 @@ def fit_share(times_s: Mapping[float, float]) -> float:
     return min(max(share, 0.0), 1.0)
 
 
+def fit_fixed(times_s: Mapping[float, float]) -> float:
+    """The part of T(1) that does not grow with the batch, from the whole batch and the next largest part of it:
+
+    T = fixed + per_sample * samples      the line through two batch sizes; from one alone, nothing is known fixed
+    """
+    two = sorted(times_s)[:2]
+    if len(two) < 2:
+        return 0.0
+    return min(fit_line([(1 / k, times_s[k]) for k in two]).fixed_s, times_s[1.0])
+
+
 @dataclass(frozen=True)
 class Line:
     """seconds = fixed_s + per_unit_s * amount"""

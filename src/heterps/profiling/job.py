@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Literal
 
+from heterps.catalogue import LOCAL
 from heterps.config import Job
-from heterps.data.batch import Batch
 from heterps.data.reader import Reader
-from heterps.model.build import build_model
 from heterps.model.trace import Layer
-from heterps.profiling.batches import random_batch
-from heterps.profiling.catalogue import CATALOGUE, LOCAL
 from heterps.profiling.profile import Profile
 from heterps.profiling.profiler import profile
+from heterps.profiling.source import Source
+from heterps.profiling.units import NUM_UNITS, Units, num_cores
 
 READING_S = 0.5
 """What is spent on reading to know what reading costs."""
+
+UnitsFrom = Literal["processes", "parts"]
 
 
 def profile_job(
@@ -24,41 +27,63 @@ def profile_job(
     resources: Sequence[str] | None = None,
     *,
     synthetic: bool = False,
+    inputs: str | None = None,
     budget_s: float = 10.0,
+    units: UnitsFrom = "processes",
     progress: Callable[[Layer, int], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Profile:
     """Profile the job's model on `resources`, by default those of its cluster, with a batch of its training data.
 
-    A `synthetic` batch needs no data; what reading costs is then estimated from its bytes.
+    A `synthetic` batch needs no data, nor do `inputs` of given shapes ("16,3x32x32"); what reading costs is then
+    estimated from their bytes. `units` says what alpha and beta of this machine's cores are fitted from: real runs in
+    two `processes` at once, or `parts` of the batch in this one. A machine of one core cannot run two at once: `warn`
+    hears that parts are taken instead.
     """
-    model = build_model(job.model, job.data.columns, job.seed)
-    batch, read_s = _random(job) if synthetic else _first_batch(job)
+    source = Source(job, synthetic, inputs)
+    model, values = source.build()
+    words = list(resources) if resources else cluster_resources(job)
     return profile(
         model,
-        batch,
-        resources or cluster_resources(job),
+        values,
+        words,
         name=job.model.factory,
         optimizers=job.optimizers,
         budget_s=budget_s,
-        read_s=read_s,
+        read_s=_reading_s(job) if source.reads_data else None,
+        units=lambda: _start(source, words, units, warn),
         progress=progress,
     )
 
 
+def _start(
+    source: Source, words: Sequence[str], units: UnitsFrom, warn: Callable[[str], None] | None
+) -> Units | nullcontext[None]:
+    """Processes, where they are asked for, there are cores for them and a core of this machine is profiled."""
+    if units == "parts" or not any(word.rpartition("=")[2] == LOCAL for word in words):
+        return nullcontext()
+    if num_cores() < NUM_UNITS:
+        if warn:
+            warn(
+                f"This machine has one core, and {NUM_UNITS} units at once need one each: alpha and beta are fitted "
+                "from parts of the batch, and do not show what units take from each other."
+            )
+        return nullcontext()
+    return Units(source)
+
+
 def cluster_resources(job: Job) -> list[str]:
-    """The job's resources as the profiler takes them; a CPU of any name is a core of this machine."""
-    return [
-        f"{name}={LOCAL}" if resource.device == "cpu" and name not in (LOCAL, *CATALOGUE) else name
-        for name, resource in job.cluster.resources.items()
-    ]
+    """The job's resources as the profiler takes them: offers by their device, each once; other CPUs as cores of this
+    machine."""
+    words = []
+    for name, resource in job.cluster.resources.items():
+        offer = job.cluster.offer(name)
+        words.append(offer.device if offer else f"{name}={LOCAL}" if resource.device == "cpu" else name)
+    return list(dict.fromkeys(words))
 
 
-def _random(job: Job) -> tuple[Batch, None]:
-    return random_batch(job.data.columns, job.data.batch_size, job.seed), None
-
-
-def _first_batch(job: Job) -> tuple[Batch, float]:
-    """The first batch of training, and the seconds that one core takes to read such a batch."""
+def _reading_s(job: Job) -> float:
+    """Seconds that one core takes to read one batch of training."""
     reader = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size, seed=job.seed)
     first, _ = next(reader.read())  # opens files and compiles kernels: not timed
     samples, began = 0, time.process_time()
@@ -66,4 +91,4 @@ def _first_batch(job: Job) -> tuple[Batch, float]:
         samples += len(batch)
         if time.process_time() - began > READING_S:
             break
-    return first, (time.process_time() - began) * len(first) / samples
+    return (time.process_time() - began) * len(first) / samples

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from heterps.catalogue import Link
 from heterps.model.stages import Values
-from heterps.profiling.catalogue import Link
 from heterps.profiling.fit import fit_line
 from heterps.profiling.sandbox import Sandbox
 from heterps.profiling.timing import Timing, time_together
@@ -25,10 +25,14 @@ def measure_compute(sandbox: Sandbox, parts: Parts, budget_s: float) -> dict[flo
     return dict(zip(parts, time_together(steps, budget_s, sandbox.device), strict=True))
 
 
-def measure_server(sandbox: Sandbox, values: Values, budget_s: float) -> float:
-    """Seconds that one server spends on the layer's rows and weights for one batch."""
-    works = sandbox.server_work(values)
-    return sum(timing.median_s for timing in time_together(works, budget_s, CPU))
+def measure_server(sandbox: Sandbox, values: Values, budget_s: float) -> tuple[float, float]:
+    """Seconds that one server spends on the layer's rows and weights for one batch, and those on weights alone.
+
+    A step on all weights takes the same however small the batch.
+    """
+    rows, weights = sandbox.server_work(values)
+    timings = [timing.median_s for timing in time_together([*rows, *weights], budget_s, CPU)]
+    return sum(timings), sum(timings[len(rows) :])
 
 
 LINK_BYTES = (64 * 1024, 1024 * 1024, 8 * 1024 * 1024)

@@ -1,6 +1,12 @@
 """The profile: how long each layer takes on each resource, and the file that holds it (`profile.json`).
 
-All seconds are for one profiling batch of `batch_size` samples, forward and backward, on one unit.
+All seconds are for one profiling batch of `batch_size` samples, forward and backward, on one unit. Of communication and
+of the servers' work a part may not grow with the batch (the latency of messages, weights that travel whole whatever the
+batch); where that part is known the profile can be taken to another batch size:
+
+    sync_s(b) = sync_fixed_s + (sync_s - sync_fixed_s) * b / batch_size        input_s and server_s likewise
+
+so that small batches are bound by communication and large ones by compute.
 """
 
 from __future__ import annotations
@@ -18,6 +24,8 @@ from pydantic import (
     model_validator,
 )
 
+from heterps.config import Cluster
+from heterps.errors import ConfigError
 from heterps.yamlfile import read_model
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -37,8 +45,32 @@ class Cost(Value):
     input_s: NonNegativeFloat = Field(description="Moving the input across a stage border; layer 0: reading the data.")
     alpha: Share = Field(description="Share of compute that more units divide.")
     beta: Share = Field(description="Share of communication that more units divide.")
+    sync_fixed_s: NonNegativeFloat = Field(0.0, description="The part of sync_s that does not grow with the batch.")
+    input_fixed_s: NonNegativeFloat = Field(0.0, description="The part of input_s that does not grow with the batch.")
     spread: NonNegativeFloat = Field(0.0, description="Half the interquartile range of compute_s, over its median.")
     estimated: bool = Field(False, description="From the roofline of a catalogue device, not measured.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for part, whole in (("sync_fixed_s", "sync_s"), ("input_fixed_s", "input_s")):
+            if getattr(self, part) > getattr(self, whole):
+                raise ValueError(f"{part} is a part of {whole}, so it cannot be larger")
+        return self
+
+    @property
+    def latency_s(self) -> float:
+        """What communication takes however small the batch."""
+        return self.sync_fixed_s + self.input_fixed_s
+
+    def scaled(self, ratio: float) -> Cost:
+        """The cost of a batch `ratio` times as large. More units divide the same seconds a sample as before, so beta
+        falls where the fixed part gains weight."""
+        sync_s = _scaled(self.sync_s, self.sync_fixed_s, ratio)
+        input_s = _scaled(self.input_s, self.input_fixed_s, ratio)
+        divided_s = self.beta * (self.sync_s + self.input_s) * ratio
+        beta = min(divided_s / (sync_s + input_s), 1.0) if sync_s + input_s > 0 else self.beta
+        update = {"compute_s": self.compute_s * ratio, "sync_s": sync_s, "input_s": input_s, "beta": beta}
+        return self.model_copy(update=update)
 
 
 class LayerProfile(Value):
@@ -48,7 +80,27 @@ class LayerProfile(Value):
     weight_bytes: NonNegativeInt = 0
     output_bytes: NonNegativeInt = 0
     server_s: NonNegativeFloat = Field(0.0, description="What one server unit spends on the layer's parameters.")
+    server_fixed_s: NonNegativeFloat = Field(0.0, description="The part of server_s that does not grow with the batch.")
     costs: dict[str, Cost] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.server_fixed_s > self.server_s:
+            raise ValueError("server_fixed_s is a part of server_s, so it cannot be larger")
+        return self
+
+    def scaled(self, ratio: float) -> LayerProfile:
+        update = {
+            "input_bytes": round(self.input_bytes * ratio),
+            "output_bytes": round(self.output_bytes * ratio),
+            "server_s": _scaled(self.server_s, self.server_fixed_s, ratio),
+            "costs": {name: cost.scaled(ratio) for name, cost in self.costs.items()},
+        }
+        return self.model_copy(update=update)
+
+
+def _scaled(seconds: float, fixed_s: float, ratio: float) -> float:
+    return fixed_s + (seconds - fixed_s) * ratio
 
 
 class Profile(Value):
@@ -70,11 +122,95 @@ class Profile(Value):
         """Every resource that some layer has a cost on, in order of first sight."""
         return tuple(dict.fromkeys(name for layer in self.layers for name in layer.costs))
 
+    def on(self, cluster: Cluster) -> Profile:
+        """This profile with costs for the cluster's resources too, wherever what they are was profiled.
+
+        A resource that has no costs under its own name takes those of its kind: `v100-spot` those of `v100`.
+        """
+        taken = {name: source for name in cluster.resources if (source := self._source(cluster, name))}
+        if not taken:
+            return self
+        layers = []
+        for layer in self.layers:
+            costs = {name: layer.costs[source] for name, source in taken.items() if source in layer.costs}
+            layers.append(layer.model_copy(update={"costs": layer.costs | costs}))
+        return self.model_copy(update={"layers": tuple(layers)})
+
+    def _source(self, cluster: Cluster, name: str) -> str | None:
+        """Whose costs a resource of the cluster takes; None where it has its own, or nothing is known of it."""
+        offer, profiled = cluster.offer(name), self.resources
+        if name in profiled or offer is None:
+            return None
+        return next((source for source in (offer.name, offer.device) if source in profiled), None)
+
+    def at_batch_size(self, batch_size: int) -> Profile:
+        """What this profile says of another batch size. Compute grows in proportion, and so does all of communication
+        and of the servers' work that is not known to be fixed."""
+        if batch_size < 1:
+            raise ConfigError(f"a batch has at least one sample (got a batch size of {batch_size}).")
+        layers = tuple(layer.scaled(batch_size / self.batch_size) for layer in self.layers)
+        return self.model_copy(update={"batch_size": batch_size, "layers": layers})
+
+    def merge(self, *others: Profile) -> Profile:
+        """This profile with the others' resources: the same layers and batch, profiled on other machines.
+
+        A measured cost comes before an estimated one, and among estimates the first is kept. Sizes, names and the
+        servers' seconds are this profile's. Raises ConfigError, naming the first difference, where layers or batch
+        sizes differ, and where two profiles have both measured a resource.
+        """
+        merged = self
+        for other in others:
+            _check_same(merged, other)
+            layers = zip(merged.layers, other.layers, strict=True)
+            both = tuple(one.model_copy(update={"costs": _merged(one, two)}) for one, two in layers)
+            merged = merged.model_copy(update={"layers": both})
+        return merged
+
     def estimated(self, resource: str) -> bool:
         return any(layer.costs[resource].estimated for layer in self.layers if resource in layer.costs)
 
     def write(self, path: str | Path) -> None:
         Path(path).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+SAME = ("name", "kind", "input_bytes", "weight_bytes", "output_bytes")
+"""What makes two layers the same layer."""
+
+
+def _check_same(one: Profile, other: Profile) -> None:
+    if one.batch_size != other.batch_size:
+        raise ConfigError(
+            f"profiles of different batch sizes cannot be merged: {one.batch_size} and {other.batch_size}. "
+            "Profile both with the same --batch-size."
+        )
+    if len(one.layers) != len(other.layers):
+        raise ConfigError(
+            f"profiles of different models cannot be merged: {one.model} has {len(one.layers)} layers, and "
+            f"{other.model} has {len(other.layers)}."
+        )
+    for index, (first, second) in enumerate(zip(one.layers, other.layers, strict=True)):
+        for field in SAME:
+            ours, theirs = getattr(first, field), getattr(second, field)
+            if ours != theirs:
+                raise ConfigError(
+                    f"profiles of different layers cannot be merged: {field} of layer {index} ({first.name}) is {ours} "
+                    f"in one and {theirs} in the other. Profile the same model on the same batch: the same data, or "
+                    "--synthetic in both."
+                )
+
+
+def _merged(one: LayerProfile, other: LayerProfile) -> dict[str, Cost]:
+    costs = dict(one.costs)
+    for resource, cost in other.costs.items():
+        ours = costs.setdefault(resource, cost)
+        if not ours.estimated and not cost.estimated and ours is not cost:
+            raise ConfigError(
+                f"resource {resource!r} is measured in both profiles, and one cannot stand for the other. Leave it out "
+                f"of one with --resources, or give it a name of its own there: --resources other={resource}."
+            )
+        if ours.estimated and not cost.estimated:
+            costs[resource] = cost
+    return costs
 
 
 def load_profile(path: str | Path) -> Profile:

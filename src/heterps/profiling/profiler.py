@@ -9,6 +9,10 @@
     input_s             bytes across the layer's border, over the link; layer 0: reading the data
     server_s            pulls, pushes and optimizer steps, timed here
 
+alpha and beta of a core of this machine come from real runs of two units where there are processes for them (see
+`heterps.profiling.units`), and from parts of the batch on one unit otherwise. What of sync_s and input_s does not grow
+with the batch follows from the whole batch and half of it.
+
 beta is fitted on sync_s where the layer has parameters: half of a batch has more than half of its distinct rows, and
 every unit needs all weights. The input would divide better, but there is one beta for both, and a beta too small makes
 no promise that a plan cannot keep; borders fit at the layers without parameters, whose beta is that of their input.
@@ -17,25 +21,27 @@ no promise that a plan cannot keep; borders fit at the layers without parameters
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from heterps.catalogue import LOCAL, Device, Link, find_device
 from heterps.config import Optimizers
 from heterps.data.batch import Batch
 from heterps.errors import ConfigError, HeterpsError, ModelError
 from heterps.model.stages import StageModule, Values, split
-from heterps.model.trace import Layer, Trace, trace
-from heterps.profiling.batches import batch_size_of, head, model_inputs
-from heterps.profiling.catalogue import LOCAL, Device, Link, find_device
+from heterps.model.trace import Layer, trace
+from heterps.profiling.batches import batch_size_of, divide, model_inputs
 from heterps.profiling.estimate import estimate_compute, estimate_embedding
-from heterps.profiling.fit import fit_share
+from heterps.profiling.fit import fit_fixed, fit_share
 from heterps.profiling.measure import CPU, Parts, measure_compute, measure_link, measure_server
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.profiling.sandbox import Sandbox, Traffic
 from heterps.profiling.timing import Timing, one_thread
+from heterps.profiling.units import Units
 
 UNITS = (1, 2, 4)
 """Among how many units the batch is divided to fit alpha and beta."""
@@ -62,28 +68,31 @@ def profile(
     optimizers: Optimizers = Optimizers(),
     budget_s: float = 10.0,
     read_s: float | None = None,
+    units: Callable[[], AbstractContextManager[Units | None]] = nullcontext,
     progress: Callable[[Layer, int], None] | None = None,
 ) -> Profile:
     """How long each layer of `model` takes for `batch` on one unit of each resource.
 
     `batch` is a Batch, or the inputs of `forward`. A resource is "cpu" (a core of this machine), a device of the
     catalogue, or `name=device`. `optimizers` run on the servers. `budget_s` is spent on measuring. `read_s` is what
-    reading such a batch takes, where it is known. `progress` hears of each layer, and how many there are, before it is
+    reading such a batch takes, where it is known. `units` starts processes that make the same model and batch, for
+    alpha and beta of this machine's cores, once the model is known to be traced and to fit the batch; without them
+    both are fitted from parts of the batch. `progress` hears of each layer, and how many there are, before it is
     measured. The model, its tables, its gradients and the random state are left as they were.
     """
     targets = find_targets(resources)
     traced = trace(model)
     inputs = model_inputs(batch)
     batch_size = batch_size_of(inputs)
-    parts = _divide(traced, inputs, batch_size)
+    parts = divide(traced, inputs, batch_size, UNITS)
     stages = split(traced, range(1, len(traced.layers)))
     profiles = []
-    with one_thread(), torch.random.fork_rng(), torch.enable_grad():
+    with units() as processes, one_thread(), torch.random.fork_rng(), torch.enable_grad():
         for layer, stage in zip(traced.layers, stages, strict=True):
             if progress:
                 progress(layer, len(traced.layers))
             try:
-                visit = _Visit(stage, parts, optimizers, budget_s / len(stages))
+                visit = _Visit(stage, parts, optimizers, budget_s / len(stages), processes)
                 profiles.append(visit.profile(layer, targets, read_s if layer.index == 0 else None))
                 parts = visit.outputs()
             except HeterpsError:
@@ -100,9 +109,10 @@ def find_targets(resources: Sequence[str]) -> list[Target]:
     if not names or len(set(names)) < len(names) or not all(names):
         raise ConfigError(f"a profile needs resources with different names; got: {', '.join(resources) or 'none'}.")
     targets = []
+    local = measure_link() if any(device_name == LOCAL for _, device_name in named) else None
     for name, device_name in named:
-        if device_name == LOCAL:
-            targets.append(Target(name, None, CPU, measure_link()))
+        if device_name == LOCAL and local is not None:
+            targets.append(Target(name, None, CPU, local))
         else:
             device = find_device(device_name)
             targets.append(Target(name, device, _here(device), device.link))
@@ -112,7 +122,10 @@ def find_targets(resources: Sequence[str]) -> list[Target]:
 class _Visit:
     """One layer, with its inputs for the whole batch and for parts of it."""
 
-    def __init__(self, stage: StageModule, parts: Parts, optimizers: Optimizers, budget_s: float) -> None:
+    def __init__(
+        self, stage: StageModule, parts: Parts, optimizers: Optimizers, budget_s: float, units: Units | None
+    ) -> None:
+        self._units = units if len(parts) > 1 else None  # one sample cannot be divided
         self._stage = stage
         self._parts = parts
         self._optimizers = optimizers
@@ -120,16 +133,23 @@ class _Visit:
         self._host = Sandbox(stage, CPU, optimizers)
         self._traffic = {k: self._host.traffic(values) for k, values in parts.items()}
         self._timings: dict[torch.device, dict[float, Timing]] = {}
+        self._shares: tuple[float, float] | None = None
 
     def profile(self, layer: Layer, targets: Sequence[Target], read_s: float | None) -> LayerProfile:
         whole = self._traffic[1.0]
+        server_s = server_fixed_s = 0.0
+        if whole.sync:
+            server_s, server_fixed_s = measure_server(self._host, self._parts[1.0], self._budget_s / 4)
+        if self._units:
+            self._units.enter(layer.name)
         return LayerProfile(
             name=layer.name,
             kind=layer.kind,
             input_bytes=whole.input,
             weight_bytes=whole.weights,
             output_bytes=whole.output,
-            server_s=measure_server(self._host, self._parts[1.0], self._budget_s / 4) if whole.sync else 0.0,
+            server_s=server_s,
+            server_fixed_s=server_fixed_s,
             costs={target.name: self._cost(layer, target, read_s) for target in targets},
         )
 
@@ -151,12 +171,17 @@ class _Visit:
             border: Seconds = {k: read_s / k for k in self._traffic}
         else:
             border = {k: _border_s(target.link, t) for k, t in self._traffic.items()}
+        alpha, beta = fit_share(compute), fit_share(sync if self._traffic[1.0].sync else border)
+        if target.device is None and self._units:
+            alpha, beta = self._measured_shares(self._units, beta if read_s is not None else None)
         return Cost(
             compute_s=compute[1.0],
             sync_s=sync[1.0],
             input_s=border[1.0],
-            alpha=fit_share(compute),
-            beta=fit_share(sync if self._traffic[1.0].sync else border),
+            alpha=alpha,
+            beta=beta,
+            sync_fixed_s=fit_fixed(sync),
+            input_fixed_s=fit_fixed(border),
             spread=spread,
             estimated=target.here is None,
         )
@@ -164,8 +189,27 @@ class _Visit:
     def _measured(self, device: torch.device) -> dict[float, Timing]:
         if device not in self._timings:
             sandbox = self._host if device == CPU else Sandbox(self._stage, device, self._optimizers)
-            self._timings[device] = measure_compute(sandbox, self._parts, self._budget_s * 3 / 4)
+            share = 3 / 8 if self._units else 3 / 4
+            self._timings[device] = measure_compute(sandbox, self._parts, self._budget_s * share)
         return self._timings[device]
+
+    def _measured_shares(self, units: Units, reading_beta: float | None) -> tuple[float, float]:
+        """alpha and beta from two units at once. A layer that moves no parameters has the beta of its input; where that
+        is the reading of data, `reading_beta`.
+        """
+        if self._shares is None:
+            k = list(self._traffic)[1]
+            alone_s, together_s = units.compute(self._budget_s * 2 / 8)
+            alpha = fit_share({1.0: alone_s, k: together_s})
+            whole, half = self._traffic[1.0], self._traffic[k]
+            moved = [t.sync if whole.sync else t.border + t.border_back for t in (whole, half)]
+            if not whole.sync and reading_beta is not None:
+                beta = reading_beta
+            else:
+                alone_s, together_s = units.move(moved, self._budget_s / 8)
+                beta = fit_share({1.0: alone_s, k: together_s})
+            self._shares = alpha, beta
+        return self._shares
 
     def _estimated(self, layer: Layer, device: Device) -> Seconds:
         if layer.kind == "embedding" and self._host.has_tables:
@@ -176,20 +220,6 @@ class _Visit:
 def _border_s(link: Link, traffic: Traffic) -> float:
     """Activations go on, and gradients come back for those that take one."""
     return link.seconds(traffic.border) + link.seconds(traffic.border_back)
-
-
-def _divide(traced: Trace, inputs: Sequence[Any], batch_size: int) -> dict[float, Values]:
-    """The inputs of one of k units, by k: the whole batch first, then as many halves as it has samples for."""
-    if len(inputs) != len(traced.inputs):
-        raise ModelError(
-            f"the batch has {len(inputs)} inputs, but the model takes {len(traced.inputs)}: "
-            f"{', '.join(traced.inputs)}. Give one for each required argument of its forward, in order."
-        )
-    sizes = dict.fromkeys(-(-batch_size // units) for units in UNITS)
-    return {
-        batch_size / size: dict(zip(traced.inputs, [head(value, size) for value in inputs], strict=True))
-        for size in sizes
-    }
 
 
 def _here(device: Device) -> torch.device | None:

@@ -91,15 +91,15 @@ class Sandbox:
             weights=sum(request.row_bytes for request in requests) + num_bytes(list(self._stage.module.parameters())),
         )
 
-    def server_work(self, values: Values) -> list[Callable[[], None]]:
-        """What one server does for a step on `values`: hand out rows and weights, and apply their gradients."""
+    def server_work(self, values: Values) -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
+        """What one server does for a step on `values`, with rows and with weights: hand them out, and apply their
+        gradients."""
         self._client.requests.clear()
         self.forward(values)
         requests = list(self._client.requests)
-        works = [sparse_work(request, TABLE_ROWS // len(requests)) for request in requests]
-        if self._trained:
-            works.append(dense_work(sum(p.numel() for p in self._trained), self._optimizers.dense))
-        return works
+        rows = [sparse_work(request, TABLE_ROWS // len(requests)) for request in requests]
+        num_values = sum(p.numel() for p in self._trained)
+        return rows, [dense_work(num_values, self._optimizers.dense)] if num_values else []
 
     def _inputs(self, values: Values) -> dict[str, Any]:
         def place(value: Any) -> Any:

@@ -1,0 +1,48 @@
+"""`heterps prices`: what can be rented, and for how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """
+Examples:
+
+  heterps prices
+
+  heterps prices --cluster cluster.yaml
+
+  heterps prices --json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=EXAMPLES)(prices)
+
+
+def prices(
+    cluster: Annotated[
+        Path | None,
+        typer.Option(help="A cluster file: show its prices and limits beside list prices.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the list as JSON instead of a table.")] = False,
+) -> None:
+    """List the resources of the catalogue with their list prices, on demand and spot, and what they can do.
+
+    A cluster file may name them (`v100-spot: {limit: 8}`, or `kind: v100-spot`) and leave device and price out.
+    """
+    from heterps.config import load_cluster
+    from heterps.report.price_table import cluster_table, price_list, price_table, rented_list
+
+    rented = load_cluster(cluster) if cluster is not None else None
+    if json:
+        import json as text
+
+        typer.echo(text.dumps(price_list() if rented is None else rented_list(rented), indent=1))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(price_table(console.width) if rented is None else cluster_table(rented))

@@ -1,0 +1,143 @@
+"""One unit as a process of its own: `python -m heterps.profiling.unit`, started by `heterps.profiling.units`.
+
+It makes the model and the batch anew from their source, goes through the layers in step with the others, and times its
+part of each on command. A line of JSON in is a command, a line of JSON out its answer; the end of input is the end.
+
+    {"source": ..., "shared": path, "index": 0}            --> {}                     model and batch are ready
+    {"do": "next"}                                         --> {"layer": "fc1"}       the next layer is ready
+    {"do": "compute", "part": 1, "at": 12.5, "seconds": 1} --> {"run_s": 0.004}       steps from 12.5 on the clock that
+    {"do": "move", "num_bytes": 4096, "at": ...}           --> {"run_s": 0.001}       all processes of a machine share
+    anything that fails                                    --> {"error": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+import torch
+
+from heterps.config import Optimizers
+from heterps.model.stages import StageModule, Values, split
+from heterps.model.trace import trace
+from heterps.profiling.batches import batch_size_of, divide
+from heterps.profiling.sandbox import Sandbox
+from heterps.profiling.source import Source
+from heterps.profiling.timing import LEAST_RUNS
+
+BLOCK_BYTES = 8 * 2**20
+"""Of the memory that units share: what they read, and a block for each to write."""
+
+
+def main() -> None:
+    commands, answers = sys.stdin, _own_stdout()
+    torch.set_num_threads(1)
+    try:
+        start = json.loads(commands.readline())
+        unit = Unit(Source.from_json(start["source"]), start["shared"], start["index"])
+        _answer(answers, {})
+        for line in commands:
+            _answer(answers, unit.do(json.loads(line)))
+    except Exception as error:  # the model's own code, memory that is not there: told to whoever waits
+        _answer(answers, {"error": f"{type(error).__name__}: {error}"})
+
+
+class Unit:
+    """A unit's share of every layer: the whole batch (part 0) for when it is alone, its half (part 1) for when not."""
+
+    def __init__(self, source: Source, shared: str, index: int) -> None:
+        model, inputs = source.build()
+        traced = trace(model)
+        self._parts: list[Values] = list(divide(traced, inputs, batch_size_of(inputs), (1, 2)).values())
+        self._layers = iter(zip(traced.layers, split(traced, range(1, len(traced.layers))), strict=True))
+        self._optimizers = source.job.optimizers
+        self._steps: list[Callable[[], object]] = []
+        self._transport = _Transport(shared, index)
+
+    def do(self, command: dict[str, Any]) -> dict[str, Any]:
+        if command["do"] == "next":
+            layer, stage = next(self._layers)
+            self._enter(stage, self._optimizers)
+            return {"layer": layer.name}
+        work: Callable[[], object]
+        if command["do"] == "compute":
+            work = self._steps[command["part"]]
+        else:
+            work = self._transport.work(command["num_bytes"])
+        return {"run_s": _run_s(work, command["at"], command["seconds"])}
+
+    def _enter(self, stage: StageModule, optimizers: Optimizers) -> None:
+        sandbox = Sandbox(stage, torch.device("cpu"), optimizers)
+        self._steps = [sandbox.step(values) for values in self._parts]
+        for step in self._steps:
+            step()  # compilation, caches: not timed
+        self._parts = [sandbox.forward(values) for values in self._parts]
+
+
+class _Transport:
+    """Memory that all units map: how parameters travel between workers and servers on one machine."""
+
+    def __init__(self, path: str, index: int) -> None:
+        with open(path, "r+b") as file:
+            self._shared = memoryview(mmap.mmap(file.fileno(), 0))
+        self._write_at = (1 + index) * BLOCK_BYTES
+        self._own = memoryview(bytearray(BLOCK_BYTES))
+
+    def work(self, num_bytes: int) -> Callable[[], None]:
+        """Move so many bytes: half of them in, from where all read, and half out, to a place of its own."""
+        half = max(num_bytes // 2, 1)
+
+        def move() -> None:
+            for size in _blocks(half):
+                self._own[:size] = self._shared[:size]
+            for size in _blocks(half):
+                self._shared[self._write_at : self._write_at + size] = self._own[:size]
+
+        return move
+
+
+def _blocks(num_bytes: int) -> Iterator[int]:
+    whole, rest = divmod(num_bytes, BLOCK_BYTES)
+    yield from [BLOCK_BYTES] * whole
+    if rest:
+        yield rest
+
+
+def _run_s(work: Callable[[], object], at: float, seconds: float) -> float:
+    """Seconds of one of the back-to-back runs from `at` until `seconds` later; at least three, whatever that takes.
+
+    All units begin at one moment and keep going, so that each run of one falls on runs of the others. The seconds are
+    those of the processor: waiting for memory or a shared cache counts, being put aside for another program does not.
+    That program leaves cold caches behind, which some runs pay for: so the lower quartile. What the units take from
+    each other they take in every run.
+    """
+    while time.monotonic() < at:
+        pass  # a sleep would wake too late
+    times: list[float] = []
+    while len(times) < LEAST_RUNS or time.monotonic() < at + seconds:
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return statistics.quantiles(times, n=4, method="inclusive")[0]
+
+
+def _own_stdout() -> TextIO:
+    """Standard output for answers alone: what the model's own code prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _answer(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
