@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from heterps.config import PAPER_CLUSTER, SGD, Adagrad, Adam, Data, Job, Model, Optimizers, load_cluster, load_job
+from heterps.config import (
+    PAPER_CLUSTER,
+    SGD,
+    Adagrad,
+    Adam,
+    Data,
+    Job,
+    Model,
+    Optimizers,
+    Schema,
+    load_cluster,
+    load_job,
+)
 from heterps.errors import ConfigError
 from heterps.yamlfile import dump_yaml
 
@@ -211,3 +223,17 @@ def test_a_job_written_out_loads_as_the_same_job(any_job: Job) -> None:
     for text in (dump_yaml(any_job), any_job.model_dump_json()):
         Path("written.yaml").write_text(text, encoding="utf-8", newline="")
         assert load_job("written.yaml") == any_job
+
+
+@pytest.mark.parametrize(
+    ("same_ids", "problem"),
+    [
+        ({"a": "x"}, "a: x must be two of the slots: a, b, c"),
+        ({"x": "a"}, "x: a must be two of the slots: a, b, c"),
+        ({"a": "a"}, "a: a must lead to a slot with ids of its own"),
+        ({"a": "b", "b": "c"}, "a: b must lead to a slot with ids of its own"),
+    ],
+)
+def test_same_ids_lead_from_a_slot_to_one_with_ids_of_its_own(same_ids: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Schema(slots=("a", "b", "c"), same_ids=same_ids)

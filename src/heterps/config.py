@@ -126,7 +126,8 @@ class Optimizers(Frozen):
 
 class Model(Frozen):
     factory: Name = Field(
-        "ctr_dnn", description="A zoo name (ctr_dnn, deepfm) or an import path `package.module:factory`."
+        "ctr_dnn",
+        description="A zoo name (ctr_dnn, deepfm, match_net, two_emb, nce) or an import path `package.module:factory`.",
     )
     args: dict[str, Any] = Field({}, description="Keyword arguments of the factory.")
 
@@ -149,6 +150,15 @@ class Schema(Frozen):
         "key",
         description="A null in a slot: give it a key of its own, stop with an error, or skip the row and count it.",
     )
+    same_ids: dict[Name, Name] = Field(
+        {},
+        description="Slots that hold ids of another slot, as in {negative_item: item}: an id then has the same key, "
+        "and in an embedding of both slots the same row, in either.",
+    )
+
+    def ids_of(self, slot: str) -> str:
+        """The slot whose ids `slot` holds: mostly its own."""
+        return self.same_ids.get(slot, slot)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -158,6 +168,11 @@ class Schema(Frozen):
             raise ValueError(f"a column has one role only; named twice: {', '.join(doubled)}")
         if not self.dense and not self.slots:
             raise ValueError("a schema needs at least one dense column or one slot")
+        for slot, other in self.same_ids.items():
+            if slot not in self.slots or other not in self.slots:
+                raise ValueError(f"same_ids: {slot}: {other} must be two of the slots: {', '.join(self.slots)}")
+            if slot == other or other in self.same_ids:
+                raise ValueError(f"same_ids: {slot}: {other} must lead to a slot with ids of its own")
         return self
 
 

@@ -35,6 +35,14 @@ def test_synth_shows_the_teacher(tmp_path, capsys):
     assert "300 rows in" in out
 
 
+@pytest.mark.parametrize("task", ["match", "words"])
+def test_synth_writes_other_tasks(tmp_path, capsys, task):
+    code, out, _ = run(capsys, "data", "synth", tmp_path / "data", "--task", task, "--rows", 300, "--test-rows", 0)
+    assert code == 0
+    assert task in out
+    assert json.loads((tmp_path / "data/dataset.json").read_text())["task"] == task
+
+
 def test_synth_refuses_a_folder_in_use_without_force(folder, capsys):
     code, _, err = run(capsys, "data", "synth", folder, "--rows", 50)
     assert code == 2

@@ -172,3 +172,16 @@ def test_lists_of_strings_and_of_fixed_size_are_bags(tmp_path):
 def test_a_null_inside_a_list_is_located(tmp_path):
     with pytest.raises(DataError, match=r"row 1 .*column c: the id is null"):
         decode(tmp_path, {"c": [[1], [2, None], [3]]}, slot_missing="error")
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_slots_with_the_same_ids_have_the_same_keys_nulls_included(tmp_path, lists):
+    items, others = [3, None, 5], [5, 3, None]
+    if lists:
+        items, others = [[3], None, [5]], [[5], [3], None]
+    pq.write_table(pa.table({"label": [0, 1, 0], "item": items, "other": others}), tmp_path / "data.parquet")
+    schema = Schema(dense=(), slots=("item", "other"), same_ids={"other": "item"})
+    dataset = open_dataset(str(tmp_path / "data.parquet"))
+    block = Decoder(schema, check_columns(dataset, schema)).decode(dataset.row_groups[0])
+    three, five, null = *make_keys([3, 5], "item"), null_key("item")
+    assert block.keys.tolist() == [three, five, null, three, five, null]

@@ -60,19 +60,27 @@ def test_the_reader_gives_back_the_rows(tmp_path):
     assert len(np.unique(batch.slots.keys.reshape(1200, 26)[:, 8])) == 3  # C9 has three ids and no null
 
 
-def test_bytes_depend_on_the_seed_and_not_on_threads(tmp_path):
+@pytest.mark.parametrize("task", module.TASKS)
+def test_bytes_depend_on_the_seed_and_not_on_threads(tmp_path, task):
     for name, seed, num_threads in (("a", 0, 1), ("b", 0, 3), ("c", 1, 1)):
-        generate(tmp_path / name, 2300, 700, seed, num_threads=num_threads)
+        generate(tmp_path / name, 2300, 700, seed, task=task, num_threads=num_threads)
     a, b, c = (files(tmp_path / name) for name in "abc")
     assert a == b
     assert all(a[name] != c[name] for name in a)
 
 
-def test_a_longer_data_set_starts_with_the_shorter_one(tmp_path):
-    generate(tmp_path / "short", 1000, 500)
-    generate(tmp_path / "long", 2000, 500)
+@pytest.mark.parametrize("task", module.TASKS)
+def test_a_longer_data_set_starts_with_the_shorter_one(tmp_path, task):
+    generate(tmp_path / "short", 1000, 500, task=task)
+    generate(tmp_path / "long", 2000, 500, task=task)
     short, long = files(tmp_path / "short"), files(tmp_path / "long")
     assert all(short[name] == long[name] for name in short if name != "dataset.json")
+
+
+def test_an_unknown_task_is_refused_with_the_list_of_tasks(tmp_path):
+    with pytest.raises(ConfigError, match="no task 'clicks'; choose one of: click, match, words"):
+        generate(tmp_path / "data", 10, 0, task="clicks")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path):

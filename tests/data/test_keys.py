@@ -89,3 +89,10 @@ def test_ids_that_are_not_64_bit_integers_or_strings_are_refused(ids):
 def test_ids_of_the_wrong_shape_are_refused():
     with pytest.raises(DataError, match=r"\[n, 3\].*\[2, 2\]"):
         slots_from_ids(np.zeros((2, 2), int), ["a", "b", "c"])
+
+
+def test_slots_with_the_same_ids_share_keys_and_others_do_not():
+    ids = np.array([[1, 2, 2], [2, 1, 1]])
+    keys = slots_from_ids(ids, ("user", "item", "negative"), {"negative": "item"}).keys.reshape(2, 3)
+    assert (keys[:, 1] == keys[:, 2]).all()
+    assert not set(keys[:, 0]) & set(keys[:, 1])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from zoo_cases import small_inputs, small_model
 
 from heterps.config import Schema
-from heterps.data.batch import Slots
 from heterps.model.stages import StageModule, StageRun, split
 from heterps.model.trace import Trace, trace
-from heterps.model.zoo import ctr_dnn, deepfm
+from heterps.model.zoo import ZOO, ctr_dnn
 from heterps.nn import embeddings
 
 
@@ -107,18 +106,20 @@ def test_any_boundaries_equal_the_model_whatever_crosses_them(data: st.DataObjec
     assert_same(model, (torch.randn(5, 8), torch.randn(5)), boundaries, rtol=1e-5)
 
 
-@pytest.mark.parametrize("factory", [ctr_dnn, deepfm])
+@pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("ragged", [False, True])
-def test_zoo_models_split_at_every_layer_equal_the_model(factory: object, ragged: bool) -> None:
+def test_zoo_models_split_at_every_layer_equal_the_model(name: str, ragged: bool) -> None:
     torch.manual_seed(2)
-    schema = Schema(dense=("a", "b"), slots=("s", "t", "u"))
-    model = factory(schema, embedding_dim=4, hidden=(8, 8))  # type: ignore[operator]
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 4, 21) if ragged else np.ones(21, np.int64)
-    keys = rng.integers(0, 9, lengths.sum()).astype(np.uint64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]) if ragged else None
-    inputs = (torch.randn(7, 2), Slots(schema.slots, keys, offsets))
+    model = small_model(name)
+    inputs = small_inputs(name, 7, ragged=ragged)
     assert_same(model, inputs, list(range(1, len(trace(model).layers))))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_zoo_models_cut_in_two_at_any_layer_equal_the_model(name: str) -> None:
+    torch.manual_seed(3)
+    for boundary in range(1, len(trace(small_model(name)).layers)):
+        assert_same(small_model(name), small_inputs(name, 5), [boundary])
 
 
 def test_what_skips_a_stage_travels_through_it() -> None:

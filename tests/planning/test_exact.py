@@ -12,6 +12,7 @@ from heterps.config import Cluster
 from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning import chains
 from heterps.planning.cost import Problem
+from heterps.planning.schedulers import METHODS
 from heterps.planning.schedulers.base import Budget, Search, search
 from heterps.planning.schedulers.brute import Brute
 from heterps.planning.schedulers.exact import Exact
@@ -74,9 +75,27 @@ def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> No
     except (PlanInfeasible, ConfigError):
         assume(False)
         raise
+    check_options(comparison, drawn)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(problems(max_layers=5, max_limit=8))
+def test_every_method_that_is_not_quick_keeps_floor_and_limits_and_bills_right_too(drawn: Drawn) -> None:
+    profile, cluster, floor = drawn
+    asked = {"throughput": floor, "samples": SAMPLES / 2, "epochs": 2}
+    try:
+        comparison = planning.compare(profile, cluster, **asked, evaluations=250, every=True)
+    except (PlanInfeasible, ConfigError):
+        assume(False)
+        raise
+    assert [option.method for option in comparison.options] == list(METHODS)
+    check_options(comparison, drawn)
+
+
+def check_options(comparison: planning.Comparison, drawn: Drawn) -> None:
     for option in comparison.options:
         if option.plan is not None:
-            check_plan(option.plan, profile, cluster, floor, SAMPLES)
+            check_plan(option.plan, *drawn, SAMPLES)
             assert option.plan.usd >= comparison.chosen.usd * (1 - 1e-9)
             assert option.plan.gap is not None or comparison.chosen.usd == 0
 
@@ -129,13 +148,22 @@ def test_a_search_stopped_early_gives_a_plan_and_a_bound_that_holds() -> None:
 
 
 def test_what_labels_cannot_decide_is_kept_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "MOST_LABELS", 0)
+    monkeypatch.setattr(chains, "LABELS", (1, 1, 1))
+    monkeypatch.setattr(chains, "MOST_COLUMNS", 1)
     problem = large_problem(14, 2, (8, 2))
-    scheduler = Exact(problem, seed=0)
-    scheduler._chains._capacity = 4
-    found = search(problem, scheduler, Budget())
+    found = search(problem, Exact(problem, seed=0), Budget())
     brute = search(problem, Brute(problem, seed=0), Budget())
-    assert found.bound_usd <= brute.usd * (1 + 1e-9)
+    assert found.finished
+    assert found.bound_usd <= brute.usd * (1 + 1e-9) <= found.usd * (1 + 2e-9)
+
+
+@pytest.mark.parametrize("limits", [(40, 4), (12, 2)])
+def test_a_hundred_layers_on_eight_resources_are_planned_near_the_bound_where_limits_bind(
+    limits: tuple[int, int],
+) -> None:
+    found = run(large_problem(100, 8, limits))
+    assert found.finished
+    assert found.usd <= found.bound_usd * 1.01
 
 
 def test_brute_refuses_more_schedules_than_it_can_bill() -> None:

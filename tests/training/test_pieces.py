@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from zoo_cases import small_batch, small_model
 
 from heterps.config import SGD, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
@@ -78,6 +79,19 @@ def make(name):
     if name in ZOO:
         return ZOO[name](SCHEMA, embedding_dim=4, hidden=(16, 8))
     return Net(tables=name)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_model_of_the_zoo_learns_and_equals_itself_when_divided(name):
+    def run(num_threads):
+        torch.manual_seed(3)
+        return train(small_model(name), num_threads, [small_batch(name, SIZE, seed) for seed in range(40)])
+
+    whole, pieces = run(1), run(2)
+    assert pieces[3], "its samples can be divided"
+    np.testing.assert_allclose(pieces[0], whole[0], rtol=1e-4)
+    np.testing.assert_allclose(pieces[1], whole[1], rtol=1e-2, atol=1e-3)
+    assert whole[0][-5:].mean() < 0.9 * whole[0][0], "the loss falls"
 
 
 @pytest.mark.parametrize("ragged", [False, True])

@@ -22,16 +22,23 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="data")
 
 
-@group.command(epilog="Example: heterps data synth data --rows 500000 --test-rows 50000 --seed 0")
+@group.command(
+    epilog="Examples: heterps data synth data --rows 500000 --test-rows 50000 --seed 0    "
+    "heterps data synth data/match --task match"
+)
 def synth(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.", show_default=False)],
+    task: Annotated[str, typer.Option(help="What the rows are about: click, match or words.")] = "click",
     rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
     test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Another seed, another data set.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace a synthetic data set that is in DIR.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print dataset.json instead of a summary.")] = False,
 ) -> None:
-    """Write Criteo-like Parquet data: 13 dense columns, 26 slots with millions of ids, labels of a planted teacher.
+    """Write Parquet data with labels of a planted teacher, by default Criteo-like.
+
+    click: 13 dense columns and 26 slots with millions of ids, for ctr_dnn, deepfm and two_emb. match: a user, an item
+    and a negative item, for match_net. words: a word, a context and five negatives, for nce.
 
     The teacher's own AUC, the best that any model can reach, is printed and kept in DIR/dataset.json.
     """
@@ -40,8 +47,10 @@ def synth(
     start = time.perf_counter()
     columns = (TextColumn("writing rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=json) as bar:
-        task = bar.add_task("rows", total=rows + test_rows)
-        info = generate(folder, rows, test_rows, seed, force=force, progress=lambda done: bar.advance(task, done))
+        bar_task = bar.add_task("rows", total=rows + test_rows)
+        info = generate(
+            folder, rows, test_rows, seed, task=task, force=force, progress=lambda done: bar.advance(bar_task, done)
+        )
     if json:
         typer.echo(info.model_dump_json(indent=2))
     else:
@@ -67,7 +76,7 @@ def describe(
 
 
 def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
-    table = Table(title=f"{folder}: synthetic data of seed {info.seed}", title_justify="left")
+    table = Table(title=f"{folder}: synthetic data ({info.task}) of seed {info.seed}", title_justify="left")
     for heading in ("split", "rows", "files", "base rate", "teacher AUC", "teacher log loss", "distinct ids"):
         table.add_column(heading, justify="left" if heading == "split" else "right")
     for name, split in (("train", info.train), ("test", info.test)):

@@ -45,8 +45,8 @@ def plan(
     throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
     samples: Annotated[float, typer.Option(help="Samples of the data, once through.", show_default=False)],
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 1,
-    method: Annotated[str, typer.Option(help="How schedules are searched; --compare shows all methods.")] = "exact",
-    provisioner: Annotated[str, typer.Option(help="How the units of a schedule are counted.")] = "exact",
+    method: Annotated[str, typer.Option(help="exact, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")] = "exact",
+    provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
     seed: Annotated[int, typer.Option(help="Of methods that draw at random.")] = 0,
     seconds: Annotated[
         float | None,

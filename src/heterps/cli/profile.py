@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heterps.config import Data, Job, Model, load_job
+from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def profile(
     job: Annotated[
-        Path | None, typer.Argument(help="The job file; without one, --model and the default columns.")
+        Path | None, typer.Argument(help="The job file; without one, --model and the columns that it is made for.")
     ] = None,
     model: Annotated[
         str | None,
@@ -69,12 +69,19 @@ def profile(
 
 def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job:
     """The job to profile. Another factory on the command line starts with its own default arguments."""
-    chosen = job or Job(data=Data(train="no data"))
+    chosen = job or Job(data=Data(train="no data", columns=_columns(factory)))
     if factory is not None and factory != chosen.model.factory:
         chosen = chosen.model_copy(update={"model": Model(factory=factory)})
     if batch_size is not None:
         chosen = chosen.model_copy(update={"data": chosen.data.model_copy(update={"batch_size": batch_size})})
     return chosen
+
+
+def _columns(factory: str | None) -> Schema:
+    """What a model is profiled with where no job says which columns there are."""
+    from heterps.model.zoo import COLUMNS
+
+    return COLUMNS.get(factory or "", Schema())
 
 
 def _has_data(job: Job) -> bool:

@@ -55,7 +55,8 @@ class Decoder:
         self._schema = schema
         self._ragged = ragged
         self._columns = (schema.label, *schema.dense, *schema.slots)
-        self._slots = [(name, slot_seed(name), null_key(name)) for name in schema.slots]
+        owners = [(name, schema.ids_of(name)) for name in schema.slots]
+        self._slots = [(name, slot_seed(owner), null_key(owner)) for name, owner in owners]
 
     def decode(self, group: RowGroup) -> Block:
         table = group.file.read(group.index, self._columns)

@@ -5,7 +5,7 @@
         test/part-00000.parquet ...
 
 Files are made side by side by threads in a hidden folder beside DIR, which is renamed to DIR when all is written.
-The bytes depend on the seed and the numbers of rows alone.
+The bytes depend on the task, the seed and the numbers of rows alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from heterps.data.synthetic import CARDINALITIES, DENSE, LABEL, SLOTS, TEST_FIRST_ROW, Rows, Teacher, make_rows
+from heterps.data.clicks import Clicks
+from heterps.data.matches import Matches
+from heterps.data.synthetic import TEST_FIRST_ROW
+from heterps.data.task import Task
+from heterps.data.words import Words
 from heterps.errors import ConfigError, StorageError
 from heterps.yamlfile import read_model
 
@@ -34,14 +38,10 @@ INFO_NAME = "dataset.json"
 _BINS = 1 << 16
 
 # Cheapest to read of what was measured (uncompressed, lz4, snappy; plain, dictionary, delta), and the smallest.
-_WRITER_OPTIONS = {
-    "compression": "none",
-    "use_dictionary": False,
-    "column_encoding": dict.fromkeys(SLOTS, "DELTA_BINARY_PACKED"),
-}
-_SCHEMA = pa.schema(
-    [(LABEL, pa.int8()), *((name, pa.float32()) for name in DENSE), *((name, pa.int64()) for name in SLOTS)]
-)
+_WRITER_OPTIONS = {"compression": "none", "use_dictionary": False}
+_ID_ENCODING = "DELTA_BINARY_PACKED"
+
+TASKS: dict[str, Callable[[int], Task]] = {"click": Clicks, "match": Matches, "words": Words}
 
 
 class Value(BaseModel):
@@ -63,6 +63,7 @@ class DatasetInfo(Value):
     """The file `dataset.json` beside the data."""
 
     version: int = 1
+    task: str = "click"
     seed: int
     possible_ids: int
     train: SplitInfo
@@ -85,25 +86,30 @@ def generate(
     test_rows: int,
     seed: int = 0,
     *,
+    task: str = "click",
     force: bool = False,
     num_threads: int | None = None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> DatasetInfo:
-    """Write a synthetic data set to `folder`; `progress` is called, from any thread, with the rows just written.
+    """Write a synthetic data set of one of TASKS to `folder`.
 
-    Raises a ConfigError where `folder` holds anything, unless `force` and it is a data set made here, which is then
-    replaced. After an error or an interrupt nothing is left, and what was in `folder` is as it was.
+    `progress` is called, from any thread, with the rows just written. Raises a ConfigError where `folder` holds
+    anything, unless `force` and it is a data set made here, which is then replaced. After an error or an interrupt
+    nothing is left, and what was in `folder` is as it was.
     """
+    if task not in TASKS:
+        raise ConfigError(f"there is no task {task!r}; choose one of: {', '.join(TASKS)}.")
     target = Path(folder)
     _check_target(target, force)
     partial_folder = target.with_name(f".{target.absolute().name}.partial-{os.getpid()}")
     try:
         partial_folder.mkdir(parents=True)
-        teacher = Teacher.of(seed)
-        write = partial(_write_split, partial_folder, teacher, seed, num_threads or os.cpu_count() or 1, progress)
+        drawing = TASKS[task](seed)
+        write = partial(_write_split, partial_folder, drawing, num_threads or os.cpu_count() or 1, progress)
         info = DatasetInfo(
+            task=task,
             seed=seed,
-            possible_ids=int(CARDINALITIES.sum()),
+            possible_ids=drawing.possible_ids,
             train=write("train", 0, rows),
             test=write("test", TEST_FIRST_ROW, test_rows) if test_rows else None,
         )
@@ -181,8 +187,7 @@ class _Tally:
 
 def _write_split(
     folder: Path,
-    teacher: Teacher,
-    seed: int,
+    task: Task,
     num_threads: int,
     progress: Callable[[int], object],
     name: str,
@@ -190,20 +195,19 @@ def _write_split(
     num_rows: int,
 ) -> SplitInfo:
     (folder / name).mkdir()
-    seen = np.zeros(int(CARDINALITIES.sum()), np.bool_)
+    seen = np.zeros(task.possible_ids, np.bool_)
+    encoding = {column.name: _ID_ENCODING for column in task.schema if column.type == pa.int64()}
 
     def write_file(start: int) -> _Tally:
         path = folder / name / f"part-{start // ROWS_PER_FILE:05d}.parquet"
         tally = _Tally()
         stop = min(start + ROWS_PER_FILE, num_rows)
-        with pq.ParquetWriter(path, _SCHEMA, **_WRITER_OPTIONS) as writer:
+        with pq.ParquetWriter(path, task.schema, column_encoding=encoding, **_WRITER_OPTIONS) as writer:
             for begin in range(start, stop, ROWS_PER_GROUP):
                 size = min(ROWS_PER_GROUP, stop - begin)
-                rows = make_rows(seed, first_row + begin, size, seen)
-                probability = teacher.probability(rows.score)
-                label = rows.draw < probability
-                tally.add(probability, label)
-                writer.write_table(_as_table(rows, label), row_group_size=ROWS_PER_GROUP)
+                drawn = task.draw(first_row + begin, size, seen)
+                tally.add(drawn.probability, drawn.label)
+                writer.write_table(drawn.table, row_group_size=ROWS_PER_GROUP)
                 progress(size)
         return tally
 
@@ -223,15 +227,3 @@ def _write_split(
         teacher_log_loss=total.loss / total.rows,
         distinct_ids=int(seen.sum()),
     )
-
-
-def _as_table(rows: Rows, label: NDArray[np.bool_]) -> pa.Table:
-    columns = [pa.array(label.view(np.int8))]
-    columns += [_column(pa.float32(), *pair) for pair in zip(rows.dense, rows.dense_valid, strict=True)]
-    columns += [_column(pa.int64(), *pair) for pair in zip(rows.ids, rows.ids_valid, strict=True)]
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
-
-
-def _column(kind: pa.DataType, values: NDArray[np.generic], valid: NDArray[np.bool_]) -> pa.Array:
-    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(values)])

@@ -12,7 +12,7 @@ equal ids of different slots apart. Two strings, ids of two slots, or an id and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xxhash
@@ -47,12 +47,16 @@ def make_keys(ids: ArrayLike, slot_name: str) -> KeyArray:
     return keys.reshape(array.shape)
 
 
-def slots_from_ids(ids: ArrayLike, names: Sequence[str]) -> Slots:
-    """Slots of n samples from their raw ids [n, S], one column a slot: for batches made by hand, as in serving."""
+def slots_from_ids(ids: ArrayLike, names: Sequence[str], same_ids: Mapping[str, str] | None = None) -> Slots:
+    """Slots of n samples from their raw ids [n, S], one column a slot: for batches made by hand, as in serving.
+
+    `same_ids` is that of the schema: slots that hold the ids of another.
+    """
     array = np.asarray(ids)
     if array.ndim != 2 or array.shape[1] != len(names):
         raise DataError(f"ids must have the shape [n, {len(names)}], a column a slot, but have {list(array.shape)}.")
-    columns = [make_keys(array[:, s], name) for s, name in enumerate(names)]
+    owners = same_ids or {}
+    columns = [make_keys(array[:, s], owners.get(name, name)) for s, name in enumerate(names)]
     keys = np.stack(columns, axis=1) if columns else np.empty((len(array), 0), np.uint64)
     return Slots(tuple(names), keys.reshape(-1))
 

@@ -21,6 +21,7 @@ from numba import njit, uint64
 from numpy.typing import NDArray
 
 from heterps.data.batch import FloatArray
+from heterps.data.draws import GOLDEN, SQRT3, bits_of, quarter, to_uniform
 from heterps.hashing import mix64
 
 # fmt: off
@@ -49,13 +50,11 @@ CALIBRATION_FIRST_ROW = 1 << 41
 CALIBRATION_ROWS = 1 << 16
 
 _FIRST_ID = np.cumsum(CARDINALITIES) - CARDINALITIES
-_SQRT3 = 3.0**0.5
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: steps by it spread evenly over 64 bits
 
 
 def _moment(t: float) -> float:
     """Mean of exp(t * z) for z the sum of four uniform values of variance 1/4: nearly normal, from 64 bits at once."""
-    return float((np.sinh(t * _SQRT3 / 2) / (t * _SQRT3 / 2)) ** 4)
+    return float((np.sinh(t * SQRT3 / 2) / (t * SQRT3 / 2)) ** 4)
 
 
 _SIGMA = 0.6  # dense values are exp(_SIGMA * z), standardised: a long right tail, up to 15 deviations
@@ -128,25 +127,7 @@ def _expected_auc(probability: NDArray[np.float64]) -> float:
     return float((probability * negatives_below).sum() / (probability.sum() * (1.0 - probability).sum()))
 
 
-# --- kernels ---------------------------------------------------------------------------------------------------------
-
-
-@njit(inline="always")
-def _bits(state: np.uint64, index: int) -> np.uint64:
-    """The `index`-th 64 random bits of a state."""
-    return mix64(state + uint64(index) * uint64(_GOLDEN))
-
-
-@njit(inline="always")
-def _uniform(bits: np.uint64) -> float:
-    """In (0, 1), both ends out."""
-    return (float(bits >> uint64(11)) + 0.5) * 2.0**-53
-
-
-@njit(inline="always")
-def _quarter(bits: np.uint64, quarter: int) -> float:
-    """16 of the 64 bits as a uniform value of mean 0 and variance 1."""
-    return (float((bits >> uint64(16 * quarter)) & uint64(0xFFFF)) / 32768.0 - 1.0) * _SQRT3
+# --- kernel ----------------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -161,25 +142,25 @@ def _fill(
     draw: NDArray[np.float64],
     seen: NDArray[np.bool_],
 ) -> None:
-    world = mix64(seed + uint64(_GOLDEN))
+    world = mix64(seed + uint64(GOLDEN))
     power = 1.0 - ZIPF_EXPONENT
     reach = (CARDINALITIES + 1.0) ** power - 1.0
     bits = np.empty(NUM_SLOTS, np.uint64)
     x = np.empty(NUM_DENSE, np.float64)
     for i in range(len(score)):
         row = mix64(world ^ mix64(first_row + uint64(i)))
-        draw[i] = _uniform(_bits(row, 0))
+        draw[i] = to_uniform(bits_of(row, 0))
         total = 0.0
         for d in range(NUM_DENSE):
-            b = _bits(row, 100 + d)
-            z = 0.5 * (_quarter(b, 0) + _quarter(b, 1) + _quarter(b, 2) + _quarter(b, 3))
-            valid = _uniform(_bits(row, 200 + d)) >= DENSE_NULL_RATE
+            b = bits_of(row, 100 + d)
+            z = 0.5 * (quarter(b, 0) + quarter(b, 1) + quarter(b, 2) + quarter(b, 3))
+            valid = to_uniform(bits_of(row, 200 + d)) >= DENSE_NULL_RATE
             x[d] = (np.exp(_SIGMA * z) - _MEAN) / _DEVIATION if valid else 0.0
             dense[d, i] = x[d]
             dense_valid[d, i] = valid
-            total += 0.2 * x[d] * _quarter(_bits(world, d), 0)
+            total += 0.2 * x[d] * quarter(bits_of(world, d), 0)
         for s in range(NUM_SLOTS):
-            u = _uniform(_bits(row, 300 + s))
+            u = to_uniform(bits_of(row, 300 + s))
             valid = u >= SLOT_NULL_RATES[s]
             rank = 0
             if valid:
@@ -189,10 +170,10 @@ def _fill(
             ids[s, i] = rank
             ids_valid[s, i] = valid
             bits[s] = mix64(world ^ mix64(uint64(rank + 1 if valid else 0) * uint64(64) + uint64(s)))
-            total += 0.3 * _quarter(bits[s], 0) / np.sqrt(1.0 + rank / 300.0)
+            total += 0.3 * quarter(bits[s], 0) / np.sqrt(1.0 + rank / 300.0)
         for p in range(len(PAIRS)):
             one, other = bits[PAIRS[p, 0]], bits[PAIRS[p, 1]]
-            total += 0.12 * (_quarter(one, 1) * _quarter(other, 1) + _quarter(one, 2) * _quarter(other, 2))
+            total += 0.12 * (quarter(one, 1) * quarter(other, 1) + quarter(one, 2) * quarter(other, 2))
         for c in range(len(CROSSES)):
-            total += 0.12 * x[CROSSES[c, 0]] * _quarter(bits[CROSSES[c, 1]], 3)
+            total += 0.12 * x[CROSSES[c, 0]] * quarter(bits[CROSSES[c, 1]], 3)
         score[i] = total

@@ -3,8 +3,8 @@
     least(tau)  1. the servers take their least count from the limit of their resource
                 2. lightest chain of stages at prices + multipliers: a lower bound whatever the multipliers (Lagrange)
                 3. heavier than the cutoff: done. Within the limits and nothing paid to multipliers: it is the cheapest
-                4. otherwise raise the multipliers where units exceed a limit, lower them where units are left; again
-                5. still a gap: labels, which carry the units used, cut off by the bound of the best multipliers
+                4. otherwise labels, which carry the units used; few suffice for most problems
+                5. still undecided: the multipliers with the highest bound, then more labels, which that bound cuts off
 
 `weight` is tau * rate throughout: a bill in USD but for the constant Problem.hours_per_tau.
 """
@@ -15,20 +15,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps.planning import kernels
+from heterps.planning import chain_kernels as kernels
 from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
+from heterps.planning.kernels import least_count
 
-MOST_LABELS = 1 << 16
-PATIENCE, LEAST_STEP = 4, 0.05
-SLACK, FAR = 1.01, 1.25
-"""How far above the cutoff a chain must weigh to be given up (each bound then earns a step in tau), and is sought."""
+LABELS = (12, 48, 192)
+"""For each state, by effort."""
+SMALL = 200
+"""Up to so many states, labels are quicker than multipliers."""
+EFFORTS = len(LABELS)
+MOST_COLUMNS, NEAR = 60, 1e-4
+"""Chains made to find the multipliers, and how near their bound must come to the best that there is."""
+SLACK = 1.01
+"""How far above the cutoff a chain must weigh to be given up: each bound then earns a step in tau."""
 
 
 class Undecided(Exception):
-    """The search needs more labels than it may make. `schedule` keeps the limits, if one that does was seen."""
+    """The cheapest is not known for sure. `schedule` is the best that keeps the limits, if any was seen; none weighs
+    less than `bound`.
+    """
 
-    def __init__(self, schedule: Schedules | None) -> None:
+    def __init__(self, schedule: Schedules | None, bound: float) -> None:
         self.schedule = schedule
+        self.bound = bound
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class Chains:
         self._to_go, self._others = np.empty(table), np.empty(table)
         self._last, self._follow = np.zeros(table, np.int64), np.zeros(table, np.int64)
         self._tracked = np.zeros(num_resources, np.bool_)  # the limits that have ever been exceeded
-        self._capacity = 1 << 12
+        self._columns: list[Schedules] = []  # those that decided the multipliers last
 
     def fastest_s(self) -> float:
         """Above 0, and no schedule has a smaller tau; infinite when servers are needed and cannot be rented."""
@@ -83,42 +92,47 @@ class Chains:
         """
         free, _ = self._servers(tau, tau)
         dear = scarcity * float(self.prices @ self.limits) / self.limits / len(self.limits)
-        if free is None or self._lightest(tau, tau, free, dear, np.inf) == np.inf:
+        if free is None:
             return None
-        return self._read(tau, free)[0]
+        self._lightest(tau, tau, free, dear, np.inf)
+        return self._read()
 
-    def least(self, tau: float, cutoff: float) -> Chain:
-        """The cheapest schedule that is done in tau, unless clearly heavier than the cutoff. Raises Undecided."""
+    def least(self, tau: float, cutoff: float, effort: int = EFFORTS - 1) -> Chain:
+        """The cheapest schedule that is done in tau, unless clearly heavier than the cutoff. Raises Undecided, the more
+        seldom the more effort it may take.
+        """
         free, servers = self._servers(tau, tau)  # [1]
         if free is None:
             return Chain(np.inf)
-        goal = cutoff * SLACK
-        ascent = Ascent(self.multipliers)
-        feasible = Chain(goal)
-        while ascent.step > LEAST_STEP:
-            self.multipliers = ascent.at
-            weight = self._lightest(tau, tau, free, ascent.at, cutoff * FAR - servers) + servers  # [2]
-            if weight >= feasible.weight * (1 - ROUNDING):  # [3]
-                return feasible if feasible.schedule is not None else Chain(weight)
-            schedule, units = self._read(tau, free)
-            over = units - free
-            self._tracked |= over > 0
-            if (over <= 0).all():
-                paid = tau * float(self.prices @ units) + servers
-                if paid < feasible.weight:
-                    feasible = Chain(paid, schedule)
-                if not (ascent.at * over).any():
-                    return feasible
-            ascent.move(weight / tau, over, feasible.weight / tau)  # [4]
-        self.multipliers = ascent.best_at
-        return self._by_labels(tau, feasible, free, servers)  # [5]
+        best = Chain(cutoff * SLACK)
+        bound = self._lightest(tau, tau, free, self.multipliers, best.weight - servers) + servers  # [2]
+        schedule = self._read()
+        if schedule is None or bound >= best.weight:  # [3]
+            return best
+        units = self._units(schedule, tau)
+        self._tracked |= units > free
+        if not (self.multipliers * (units - free)).any() and (units <= free).all():
+            return Chain(bound, schedule)
+        if self._others.size <= SMALL:  # [4]
+            best, missed = self._by_labels(tau, best, free, servers, LABELS[0])
+            bound = max(bound, min(missed, best.weight))
+        if bound < best.weight * (1 - ROUNDING):  # [5]
+            bound = max(bound, self._raise_bound(tau, best.weight, free, servers))
+        for width in LABELS[: effort + 1]:
+            if bound >= best.weight * (1 - ROUNDING):
+                return best
+            best, missed = self._by_labels(tau, best, free, servers, width)
+            bound = max(bound, min(missed, best.weight))
+        if bound >= best.weight * (1 - ROUNDING):
+            return best
+        raise Undecided(best.schedule, bound)
 
     def _servers(self, lo: float, hi: float) -> tuple[Ints | None, float]:
         """The units left of each resource, or None when the servers need too many, and the weight of the servers."""
         if self.server_s == 0:
             return self.limits, 0.0
         limit = int(self.limits[self.server]) if self.server >= 0 else 0
-        count = kernels.least_count(self.server_s, 0.0, 0.0, 0.0, hi, limit)
+        count = least_count(self.server_s, 0.0, 0.0, 0.0, hi, limit)
         if count > limit:
             return None, np.inf
         free = self.limits.copy()
@@ -133,94 +147,94 @@ class Chains:
         )  # fmt: skip
         return float(weight) - refund
 
-    def _read(self, tau: float, free: Ints) -> tuple[Schedules, Ints]:
+    def _read(self) -> Schedules | None:
+        """The lightest chain, if there is one below the cutoff."""
+        if self._to_go[0].min() == np.inf:
+            return None
         schedule = np.empty(self.terms.shape[1], np.int16)
-        units = np.empty(len(free), np.int64)
-        kernels.read_chain(self.terms, free, tau, self._to_go, self._last, self._follow, schedule, units)
-        return schedule, units
+        kernels.read_chain(self._to_go, self._last, self._follow, schedule)
+        return schedule
 
-    def _by_labels(self, tau: float, known: Chain, free: Ints, servers: float) -> Chain:
-        """The cheapest chain if it is lighter than the known one, else that."""
+    def _units(self, schedule: Schedules, tau: float) -> Ints:
+        units = np.empty(len(self.limits), np.int64)
+        kernels.count_units(self.terms, tau, schedule, units)
+        return units
+
+    def _raise_bound(self, tau: float, ceiling: float, free: Ints, servers: float) -> float:
+        """Sets the multipliers to those with the highest bound, or one at the ceiling, and returns it.
+
+        Kelley's cutting planes: each chain bounds the bound, linearly in the multipliers; the lightest chain at the
+        multipliers where all bounds together are highest is the next. (Columns of the same linear program, dual.)
+        """
+        from scipy.optimize import linprog
+
+        columns = [(schedule, self._units(schedule, tau)) for schedule in self._columns]
+        highest, best = -np.inf, self.multipliers
+        for _ in range(MOST_COLUMNS):
+            units = np.array([free, *(used for _, used in columns)])
+            rates = np.array([(ceiling - servers) / tau, *(float(self.prices @ used) for _, used in columns)])
+            mixed = linprog(rates, units.T, free, np.ones((1, len(rates))), [1.0], method="highs-ds")
+            multipliers = np.maximum(-mixed.ineqlin.marginals, 0.0)
+            bound = self._lightest(tau, tau, free, multipliers, np.inf) + servers
+            if bound > highest:
+                highest, best = bound, multipliers
+            if highest >= (mixed.fun * tau + servers) * (1 - NEAR):
+                break
+            schedule = self._read()
+            assert schedule is not None, "without a cutoff there is a chain: one was found before"
+            columns.append((schedule, self._units(schedule, tau)))
+        self.multipliers = best
+        self._columns = [schedule for (schedule, _), share in zip(columns, mixed.x[1:], strict=False) if share > 0]
+        return min(highest, ceiling)
+
+    def _by_labels(self, tau: float, known: Chain, free: Ints, servers: float, width: int) -> tuple[Chain, float]:
+        """The cheapest chain that labels find if it is lighter than the known one, else that; and a bound on the weight
+        of any that they missed.
+        """
         self._lightest(tau, tau, free, self.multipliers, np.inf)
-        room = known.weight - servers + tau * float(self.multipliers @ free)
+        refund = tau * float(self.multipliers @ free)
         while True:
             tracked = np.flatnonzero(self._tracked | (self.multipliers > 0))
-            labels = self._make_labels(tau, room, free, tracked)
-            if labels is None:
-                raise Undecided(known.schedule)
+            labels = Labels(width, *self._others.shape)
+            missed = servers - refund + kernels.extend_labels(
+                self.terms, self.prices, self.multipliers, free, tracked, tau, known.weight - servers + refund,
+                self._others, labels.weight, labels.bound, labels.units, labels.before, labels.num,
+            )  # fmt: skip
             label = labels.lightest()
             if label < 0 or labels.weight[label] + servers >= known.weight:
-                return known
+                return known, missed
             over = labels.units[label] > free
             if not over.any():
-                return Chain(float(labels.weight[label]) + servers, labels.schedule(label))
+                return Chain(float(labels.weight[label]) + servers, labels.schedule(label)), missed
             self._tracked |= over
-
-    def _make_labels(self, tau: float, cutoff: float, free: Ints, tracked: Ints) -> Labels | None:
-        num_resources, num_layers = self.terms.shape[:2]
-        while True:
-            labels = Labels(self._capacity, num_layers, num_resources)
-            if kernels.extend_labels(
-                self.terms, self.prices, self.multipliers, free, tracked, tau, cutoff, self._others,
-                labels.units, labels.weight, labels.chain, labels.after, labels.heads,
-            ):  # fmt: skip
-                return labels
-            if self._capacity >= MOST_LABELS:
-                return None
-            self._capacity *= 4
-
-
-class Ascent:
-    """Climbs to the multipliers with the highest bound, by Polyak's steps along the units over and under the limits.
-
-    The step is halved, back at the best, when several moves in a row do not close a hundredth of the gap to a ceiling.
-    """
-
-    def __init__(self, start: Floats) -> None:
-        self.at = self.best_at = start
-        self.best = -np.inf
-        self.step = 1.0
-        self._best_over = np.zeros(0, np.int64)
-        self._patience = PATIENCE
-
-    def move(self, bound: float, over: Ints, ceiling: float) -> None:
-        """Goes on from `at`, which gave this bound; the best bound is below the ceiling."""
-        self._patience = PATIENCE if bound - self.best > 0.01 * (ceiling - bound) else self._patience - 1
-        if bound > self.best:
-            self.best, self.best_at, self._best_over = bound, self.at, over
-        if self._patience == 0:
-            self.step /= 2
-            self._patience = PATIENCE
-            self.at, bound, over = self.best_at, self.best, self._best_over
-        target = min(ceiling, self.best * 1.05) if self.best > 0 else ceiling
-        self.at = np.maximum(self.at + self.step * (target - bound) / float(over @ over) * over, 0.0)
 
 
 class Labels:
-    """The arrays of kernels.extend_labels."""
+    """The arrays of chain_kernels.extend_labels."""
 
-    def __init__(self, capacity: int, num_layers: int, num_resources: int) -> None:
-        self.units = np.empty((capacity, num_resources), np.int64)
-        self.weight = np.empty(capacity)
-        self.chain = np.empty((capacity, 3), np.int64)
-        self.after = np.empty(capacity, np.int64)
-        self.heads = np.empty((num_layers + 1, num_resources + 1), np.int64)
+    def __init__(self, width: int, num_borders: int, num_resources: int) -> None:
+        self._slots = width + 1
+        total = num_borders * num_resources * self._slots
+        self.weight, self.bound = np.empty(total), np.empty(total)
+        self.units = np.empty((total, num_resources), np.int64)
+        self.before = np.empty(total, np.int64)
+        self.num = np.empty((num_borders, num_resources), np.int64)
 
     def lightest(self) -> int:
         """The lightest label over all layers, -1 when there is none."""
-        best = -1
-        for label in self.heads[-1].tolist():
-            while label >= 0:
-                if best < 0 or self.weight[label] < self.weight[best]:
-                    best = label
-                label = int(self.after[label])
-        return best
+        end = (len(self.num) - 1) * self.num.shape[1]
+        labels = [
+            label
+            for t, num in enumerate(self.num[-1].tolist())
+            for label in range((end + t) * self._slots, (end + t) * self._slots + num)
+        ]
+        return min(labels, key=lambda label: float(self.weight[label]), default=-1)
 
     def schedule(self, label: int) -> Schedules:
-        end = len(self.heads) - 1
-        schedule = np.empty(end, np.int16)
-        while label > 0:
-            label, first, resource = self.chain[label].tolist()
-            schedule[first:end] = resource
-            end = first
+        num_resources = self.num.shape[1]
+        schedule = np.empty(len(self.num) - 1, np.int16)
+        while (before := int(self.before[label])) >= 0:
+            end, resource = divmod(label // self._slots, num_resources)
+            schedule[before // self._slots // num_resources : end] = resource
+            label = before
         return schedule

@@ -10,7 +10,7 @@ The twins share the memory of the parameters and have gradients of their own. Th
 process: the step is that of the whole batch up to the rounding of float32, and no thread waits for another inside a
 layer, as threads that share one multiplication do; with tables and reader on the same few cores that matters.
 
-It needs samples that do not influence one another: the default loss, which is a mean over samples, no buffers
+It needs samples that do not influence one another: a loss that is a mean over samples (see losses.py), no buffers
 (BatchNorm keeps statistics of the batch in them), no random numbers (threads would draw them in any order), each table
 used once. Whether a model is like that is tried out on its first batch; one that is not trains on the whole batch.
 """
@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from heterps.data.batch import Batch, Slots
 from heterps.nn import cut, embeddings
 from heterps.ps.client import Client, done
 from heterps.ps.dedup import Lookup
 from heterps.ps.dense import DenseTable
+from heterps.training.losses import checked_output, is_mean_over_samples, logits_of, piece_loss
 
 LEAST_SAMPLES = 64
 """Of a piece. Smaller batches, such as the last of an epoch, are not divided."""
@@ -114,17 +114,16 @@ class Pieces:
 
     def _run_piece(self, i: int, batch: Batch, bounds: Sequence[int], slots: Slots) -> tuple[float, FloatArray]:
         where = slice(bounds[i], bounds[i + 1])
-        logits = self._twins[i](torch.from_numpy(batch.dense[where]), slots).reshape(-1)
-        label = torch.from_numpy(batch.label[where])
-        loss = functional.binary_cross_entropy_with_logits(logits, label, reduction="sum") / len(batch)
+        output = self._twins[i](torch.from_numpy(batch.dense[where]), slots)
+        loss = piece_loss(self._model, output, torch.from_numpy(batch.label[where]), len(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         for _, module in embeddings(self._twins[i]):
             module.push()
-        return float(loss.detach()), logits.detach().numpy()
+        return float(loss.detach()), logits_of(output)
 
     def _try_out(self, batch: Batch) -> bool:
         """Whether the model gives the pieces of a batch what it gives the whole, and draws no random numbers."""
-        if callable(getattr(self._model, "loss", None)) or any(buffer.numel() for buffer in self._model.buffers()):
+        if not is_mean_over_samples(self._model) or any(buffer.numel() for buffer in self._model.buffers()):
             return False
         bounds, pieces = self._cut(batch)
         random = torch.get_rng_state()
@@ -137,7 +136,8 @@ class Pieces:
         drew = not torch.equal(random, torch.get_rng_state())
         torch.set_rng_state(random)
         used_once = all(set(store.pulls.values()) <= {1} for store in self._stores)
-        same = whole.shape[:1] == (len(batch),) and torch.allclose(torch.cat(parts), whole, rtol=1e-3, atol=1e-4)
+        checked_output(self._model, whole, len(batch))
+        same = torch.allclose(torch.cat(parts), whole, rtol=1e-3, atol=1e-4)
         return bool(same and used_once and not drew)
 
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from heterps.checkpoint import Snapshot, TableRows
 from heterps.config import Optimizers
@@ -30,6 +29,7 @@ from heterps.nn import SparseEmbedding, embeddings
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.table.sparse import Rows
+from heterps.training.losses import batch_loss, checked_output, logits_of
 from heterps.training.metrics import Metrics
 from heterps.training.pieces import Pieces, view_parameters
 
@@ -39,8 +39,8 @@ DENSE = "dense"
 class Trainer:
     """Trains `model` in this process. The model's parameters move into a dense table, its embeddings onto sparse ones.
 
-    model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `loss(output, label)`
-                replaces the default, the mean binary cross entropy
+    model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `losses(output, label)`
+                or `loss(output, label)` replaces the default, the mean binary cross entropy (see losses.py)
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
     """
@@ -101,7 +101,7 @@ class Trainer:
                 for batch in batches:
                     with self._own_code(batch):
                         output = self._forward(batch)
-                    metrics.update(_logits(output), batch.label)
+                    metrics.update(logits_of(output), batch.label)
         finally:
             self.model.train()
         return metrics
@@ -163,29 +163,13 @@ class Trainer:
     def _run(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
         """Forward and backward on the whole batch; its mean loss and logits."""
         output = self._forward(batch)
-        loss = self._loss(output, torch.from_numpy(batch.label))
+        loss = batch_loss(self.model, output, torch.from_numpy(batch.label))
         loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach()), _logits(output)
+        return float(loss.detach()), logits_of(output)
 
     def _forward(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
-        if not isinstance(output, Tensor) or tuple(output.shape) not in ((len(batch),), (len(batch), 1)):
-            found = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-            raise ModelError(
-                f"the model must return one logit for each of the {len(batch)} samples; it returned {found}. "
-                f"Let its forward return shape [{len(batch)}] or [{len(batch)}, 1]."
-            )
-        return output
-
-    def _loss(self, output: Tensor, label: Tensor) -> Tensor:
-        own = getattr(self.model, "loss", None)
-        if callable(own):
-            loss = own(output, label)
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-                raise ModelError(f"the model's method `loss` must return one number as a tensor; it returned {found}.")
-            return loss
-        return functional.binary_cross_entropy_with_logits(output.reshape(label.shape).float(), label)
+        return checked_output(self.model, output, len(batch))
 
     @contextmanager
     def _own_code(self, batch: Batch) -> Iterator[None]:
@@ -229,10 +213,6 @@ def _another_model(why: str) -> ModelError:
         f"the checkpoint is of another model or optimizer: {why}. "
         "Train with the model that made it, or start a new run."
     )
-
-
-def _logits(output: Tensor) -> NDArray[np.float32]:
-    return output.detach().reshape(-1).float().numpy()
 
 
 def _to_numpy(tensor: Tensor) -> NDArray[Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from heterps.planning.cost import Floats, Ints, Problem, Schedules, bill, runs
 from heterps.planning.plan import Plan, Servers, Stage
 
@@ -25,6 +27,29 @@ class Bills:
 
 Provisioner = Callable[[Problem, Schedules], Bills]
 """Schedules are [n, N] indices into problem.resources."""
+
+
+def fill_bills(kernel: Callable[..., None], problem: Problem, schedules: Schedules) -> Bills:
+    """The bills that a compiled kernel with the arguments of planning/kernels.py's provision_all fills."""
+    num = len(schedules)
+    cost, slowest_s, violation = np.empty(num), np.empty(num), np.empty(num)
+    counts = np.zeros((num, problem.num_layers + 1), dtype=np.int64)
+    if problem.server_s > 0 and problem.server < 0:  # servers are needed, and their resource has limit 0
+        return Bills(np.full(num, np.inf), np.zeros(num), counts, np.ones(num))
+    kernel(
+        problem.terms,
+        problem.prices,
+        problem.limits,
+        problem.server,
+        problem.server_s,
+        problem.tau_max,
+        np.ascontiguousarray(schedules, dtype=np.int16),
+        cost,
+        slowest_s,
+        counts,
+        violation,
+    )
+    return Bills(cost * problem.hours_per_tau, problem.profile.batch_size / slowest_s, counts, violation)
 
 
 def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, provisioner: str = "exact") -> Plan:

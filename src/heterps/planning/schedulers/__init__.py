@@ -9,9 +9,12 @@ from difflib import get_close_matches
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem
 from heterps.planning.schedulers.base import Scheduler
+from heterps.planning.schedulers.bayes import Bayes
 from heterps.planning.schedulers.brute import Brute
 from heterps.planning.schedulers.exact import Exact
+from heterps.planning.schedulers.genetic import Genetic
 from heterps.planning.schedulers.greedy import Greedy
+from heterps.planning.schedulers.heuristic import AIBox
 from heterps.planning.schedulers.single import Single
 
 
@@ -25,6 +28,9 @@ METHODS: dict[str, Method] = {
     "exact": Method(Exact, quick=True),
     "brute": Method(Brute, quick=False),
     "greedy": Method(Greedy, quick=True),
+    "genetic": Method(Genetic, quick=False),
+    "bayes": Method(Bayes, quick=False),
+    "heuristic": Method(AIBox, quick=True),
     "cpu": Method(lambda problem, _seed: Single(problem, on_cpu=True), quick=True),
     "gpu": Method(lambda problem, _seed: Single(problem, on_cpu=False), quick=True),
 }

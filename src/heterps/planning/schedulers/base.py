@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from heterps.planning import kernels
+from heterps.planning import chain_kernels, kernels
 from heterps.planning.cost import Ints, Problem, Schedules
 from heterps.planning.provisioners.base import Bills, Provisioner
 from heterps.planning.provisioners.exact import exact
@@ -93,6 +93,7 @@ def search(
     the cost model first, then with a `provisioner` that measures trials.
     """
     kernels.compile_all()
+    chain_kernels.compile_all()
     start = clock()
     best, schedule, counts = np.inf, None, None
     evaluations = 0

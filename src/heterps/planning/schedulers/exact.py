@@ -1,96 +1,103 @@
-"""The exact scheduler: the cheapest plan, with proof.
+"""The exact scheduler: the cheapest plan, with proof, or with a bound on what is left when it is stopped.
 
 The least rate R(tau) of any plan that needs at most tau seconds a batch is a falling staircase, and the optimum is the
-least tau * R(tau) below tau_max. Walk tau downwards; `best` is the weight of the cheapest plan billed so far:
+least tau * R(tau) below tau_max. Best-first branch and bound over intervals of tau; `best` is the cheapest bill so far:
 
-    rate
-     |    ____                       1. look ahead at a few tau, for a good best from the start
-     |    .   |______                2. a bound on the whole of [lo, tau] reaches the best: skip it
-     |    .          |__________     3. otherwise R(tau): the cheapest schedule there, billed at its own best counts
-     |    .          .          |    4. a faster plan pays at least R(tau), so it is cheaper only below best / R(tau)
-     +----+----------+----------+->  5. below the fastest tau there is nothing: what was found is the optimum
-       fastest <---  tau    tau_max
+    rate                                1. look ahead at a few tau, for a good best from the start
+     |   ____                           2. take the interval [lo, hi] with the lowest bound; at best: proven
+     |   .   |______                    3. R(hi): the cheapest schedule there, billed at its own best counts
+     |   .          |__________         4. a faster plan pays at least R(hi), so it is cheaper than best only below
+     |   .          .          |           tau * best / (hi * R(hi)): what is above is done
+     +---+----------+----------+-> tau  5. what is left is halved, each half with a bound of its own
+        lo    cut   .   done   hi
 
-Where limits bind so hard that R(tau) cannot be decided, the interval is passed with the bound of step 2 kept: the plan
-is then proven up to that bound.
+Where limits bind so hard that R(hi) is not found at once, the interval gives up a thin slice at hi, which waits for
+more effort with the bound that is known. A slice that no effort decides is set aside: its bound stays in the proof.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
+from typing import NamedTuple
+
 import numpy as np
 
-from heterps.planning.chains import Chains, Undecided
+from heterps.planning.chains import EFFORTS, Chains, Undecided
 from heterps.planning.cost import ROUNDING, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
+from heterps.planning.provisioners.exact import exact
 
 LOOK_AHEAD, LOOK_AHEAD_RATIO = 24, 0.8
-NARROWEST, UNDECIDED_WIDTH = 1e-3, 1e-2
 SCARCITIES = (0.0, 0.03, 0.3, 3.0)
+SLICE, THIN = 0.01, 0.001
+NARROW = 1.05
+
+
+class Interval(NamedTuple):
+    """Plans with a tau in [lo, hi]: none weighs less than `bound`."""
+
+    bound: float
+    hi: float
+    lo: float
+    effort: int = 0  # of finding R(hi)
 
 
 class Exact:
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         prices = problem.prices if problem.prices.any() else np.ones_like(problem.prices)
         self._chains = Chains(problem, prices)
-        self._rarest: Chains | None = Chains(problem, prices=1.0 / problem.limits)
+        self._problem = problem
         self._scale = problem.hours_per_tau
         self._nothing: Schedules = np.empty((0, problem.num_layers), np.int16)
-        self._tau = problem.tau_max
-        self._fastest = self._chains.fastest_s()
         self._best = np.inf
-        self._weight = np.inf  # tau * R(tau) of the schedule that waits for its bill
-        self._undecided = np.inf
-        self._width = 0.1
+        self._aside = np.inf
+        self._fastest = self._chains.fastest_s()  # grows as intervals turn out to be too fast for the limits
+        self._waiting: list[Interval] = []
+        self._billed: tuple[Interval, float] | None = None  # the interval whose R(hi) is being billed, and its weight
+        if self._fastest <= problem.tau_max:
+            self._wait(self._fastest, problem.tau_max, 0.0)
         self._started = False
 
     def propose(self) -> Schedules | None:
-        if self._tau < self._fastest or self._best == 0:  # [5]
+        if not self._waiting or self.bound_usd() >= self._best * self._scale * (1 - ROUNDING):  # [2]
             return None
         if not self._started:
             self._started = True
             return self._look_ahead()
-        if self._best == np.inf and self._rarest is not None:
-            return self._keep_limits(self._rarest)
-        lo = max(self._tau * (1 - self._width), self._fastest)
-        heaviest = self._chains.heaviest(self._tau)
-        cutoff = min(self._best, heaviest)
-        bound = self._chains.bound(lo, self._tau, cutoff)
-        if bound >= cutoff * (1 - ROUNDING):  # [2]
-            return self._pass(lo)
-        self._width = max(self._width / 2, NARROWEST)
+        interval = heapq.heappop(self._waiting)
+        if interval.hi <= self._fastest:
+            return self._nothing
+        heaviest = self._chains.heaviest(interval.hi)
         try:
-            chain = self._chains.least(self._tau, cutoff)  # [3]
+            chain = self._chains.least(interval.hi, min(self._best, heaviest), interval.effort)  # [3]
         except Undecided as undecided:
-            lo = max(self._tau * (1 - UNDECIDED_WIDTH), self._fastest)
-            self._undecided = min(self._undecided, self._chains.bound(lo, self._tau, cutoff))
-            nothing = self._pass(lo)
-            return nothing if undecided.schedule is None else undecided.schedule[None]
+            self._slice(interval, undecided.bound)
+            return self._nothing if undecided.schedule is None else undecided.schedule[None]
         if chain.schedule is not None:
-            self._weight = chain.weight
+            self._billed = interval, chain.weight
             return chain.schedule[None]
         if chain.weight >= heaviest:
-            self._tau = 0.0  # nothing within the limits is this fast, so nothing is faster
+            self._fastest = interval.hi  # nothing within the limits is this fast, so nothing is faster
         else:
-            self._step_below(chain.weight)
+            self._cut(interval, chain.weight)
         return self._nothing
 
-    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the bills say it all
-        self._best = min(self._best, float(bills.usd.min()) / self._scale)
-        if self._weight < np.inf:
-            self._step_below(self._weight)
-            self._weight = np.inf
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - see below
+        # The search is over exact counts: by the dearer bills of another provisioner it would stand still.
+        self._best = min(self._best, float(exact(self._problem, schedules).usd.min()) / self._scale)
+        if self._billed is not None:
+            self._cut(*self._billed)
+            self._billed = None
 
     def bound_usd(self) -> float:
-        bound = min(self._best, self._undecided)
-        hi = self._tau
-        while hi >= self._fastest and self._best < np.inf:
-            lo = max(hi * 0.99, self._fastest)
-            bound = min(bound, self._chains.bound(lo, hi, self._best))
-            hi = lo * (1 - ROUNDING)
-        return bound * self._scale
+        known = self._waiting[0].bound if self._waiting else np.inf
+        known = known if self._billed is None else min(known, self._billed[0].bound)
+        return min(self._best, self._aside, known) * self._scale
 
     def _look_ahead(self) -> Schedules:  # [1]
-        taus = self._tau * LOOK_AHEAD_RATIO ** np.arange(LOOK_AHEAD)
+        tau_max = self._waiting[0].hi
+        taus = tau_max * LOOK_AHEAD_RATIO ** np.arange(LOOK_AHEAD)
         schedules = [
             self._chains.unlimited(float(tau), scarcity)
             for tau in taus
@@ -100,22 +107,30 @@ class Exact:
         found = [schedule for schedule in schedules if schedule is not None]
         return np.unique(found, axis=0) if found else self._nothing
 
-    def _keep_limits(self, rarest: Chains) -> Schedules:
-        """Where none of those keeps the limits: the schedule with the least share of them, whatever it costs."""
-        self._rarest = None
-        try:
-            schedule = rarest.least(self._tau, rarest.heaviest(self._tau)).schedule
-        except Undecided as undecided:
-            return self._nothing if undecided.schedule is None else undecided.schedule[None]
-        if schedule is None:
-            self._tau = 0.0
-            return self._nothing
-        return schedule[None]
+    def _cut(self, interval: Interval, weight: float) -> None:  # [4]
+        """No plan with a tau up to interval.hi has less than the rate weight / interval.hi."""
+        rate = weight / interval.hi
+        hi = min(interval.hi, self._best / rate if rate > 0 else interval.hi) * (1 - ROUNDING)
+        lo = max(interval.lo, self._fastest)
+        if hi < lo:
+            return
+        middle = math.sqrt(lo * hi) if hi > lo * NARROW else lo
+        for low, high in ((lo, middle), (middle, hi)) if middle > lo else ((lo, hi),):  # [5]
+            self._wait(low, high, max(interval.bound, low * rate))
 
-    def _pass(self, lo: float) -> Schedules:
-        self._tau = lo * (1 - ROUNDING)
-        self._width = min(self._width * 3, 0.5)
-        return self._nothing
+    def _slice(self, interval: Interval, bound: float) -> None:
+        """R(hi) is not known, only that no plan up to hi has less than the rate bound / hi."""
+        last = interval.effort + 1 == EFFORTS
+        lo = max(interval.hi * (1 - (THIN if last else SLICE)), interval.lo)
+        sure = max(interval.bound, bound * lo / interval.hi)
+        if last:
+            self._aside = min(self._aside, max(sure, self._chains.bound(lo, interval.hi, self._best)))
+        else:
+            self._wait(lo, interval.hi, sure, interval.effort + 1)
+        if lo > interval.lo:
+            self._cut(interval._replace(hi=lo), bound * lo / interval.hi)
 
-    def _step_below(self, weight: float) -> None:  # [4]
-        self._tau *= (self._best / weight if weight > self._best else 1.0) * (1 - ROUNDING)
+    def _wait(self, lo: float, hi: float, bound: float, effort: int = 0) -> None:
+        bound = max(bound, self._chains.bound(lo, hi, self._best))
+        if bound < self._best * (1 - ROUNDING):
+            heapq.heappush(self._waiting, Interval(bound, hi, lo, effort))

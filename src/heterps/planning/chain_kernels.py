@@ -1,0 +1,270 @@
+"""Compiled kernels of the exact scheduler: chains of stages over all layers. chains.py has the objects around them."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from heterps.planning.cost import Floats, Ints, Schedules
+from heterps.planning.kernels import busy_s, compiled, compiled_inline, least_count
+
+UNLIMITED = 1 << 40
+
+# --- chains ----------------------------------------------------------------------------------------------------------
+#
+# Over an interval [lo, hi] of tau a stage costs at least
+#
+#     weight = price * max( lo * k(hi),  min over tau in [lo, hi] of max(tau, P + P*A/(tau-A), Q + Q*D/(tau-D)) )
+#
+# by whole counts on the left (k only grows towards lo) and real ones on the right (convex, least at ET(1)). With
+# lo == hi == tau it is exactly price * k * tau. The lightest chain of stages, neighbours on different resources,
+#
+#     layer     0    1    2    3    4    5
+#     cpu      [======stage=====]                   to_go[j, t]: least weight of layers j.. if a stage on t starts at j
+#     v100                      [====stage=====]    others[j, t]: least to_go[j, s] of s != t: may follow a stage on t
+#
+# then bounds the cost of every schedule on the interval from below, and with lo == hi gives the best one if no limit on
+# the sum of units binds.
+
+
+@compiled_inline
+def real_units_s(p: float, a: float, tau: float) -> float:
+    """tau * k for the real k >= 1 with which A + P/k <= tau."""
+    return p + p * a / (tau - a) if p + a > tau else tau
+
+
+@compiled
+def lightest_chain(
+    terms: Floats,
+    prices: Floats,
+    limits: Ints,
+    lo: float,
+    hi: float,
+    cutoff: float,
+    to_go: Floats,
+    others: Floats,
+    last: Ints,
+    follow: Ints,
+) -> float:
+    """The weight of the lightest chain, or the cutoff if that is less: chains heavier than it may be left out.
+
+    Fills to_go and others [N+1, T]; for each (j, t) the last layer of the stage, and in `follow` whose to_go others is.
+    """
+    num_resources, num_layers = terms.shape[0], terms.shape[1]
+    to_go[num_layers] = 0.0
+    others[num_layers] = 0.0
+    for first in range(num_layers - 1, -1, -1):
+        for t in range(num_resources):
+            p, a = 0.0, 0.0
+            q, d = terms[t, first, 4], terms[t, first, 5]
+            best = np.inf
+            count = 1
+            for b in range(first, num_layers if limits[t] > 0 else first):
+                p += terms[t, b, 0]
+                a += terms[t, b, 1]
+                q += terms[t, b, 2]
+                d += terms[t, b, 3]
+                if busy_s(p, a, q, d, count) > hi:
+                    count = least_count(p, a, q, d, hi, limits[t])
+                    if count > limits[t]:
+                        break
+                units_s = lo * count
+                if lo < hi:
+                    at = min(max(p + a, q + d, lo), hi)
+                    units_s = max(units_s, real_units_s(p, a, at), real_units_s(q, d, at))
+                if prices[t] * units_s > cutoff:
+                    break
+                weight = prices[t] * units_s + others[b + 1, t]
+                if weight < best:
+                    best = weight
+                    last[first, t] = b
+            to_go[first, t] = best
+        for t in range(num_resources):
+            others[first, t] = np.inf
+            for s in range(num_resources):
+                if s != t and to_go[first, s] < others[first, t]:
+                    others[first, t] = to_go[first, s]
+                    follow[first, t] = s
+    return float(min(to_go[0].min(), cutoff))
+
+
+@compiled
+def read_chain(to_go: Floats, last: Ints, follow: Ints, schedule: Schedules) -> None:
+    """Writes the resource of every layer [N] of the lightest chain."""
+    t = np.argmin(to_go[0])
+    first = 0
+    while first < schedule.shape[0]:
+        after = last[first, t] + 1
+        schedule[first:after] = t
+        t = follow[after, t]
+        first = after
+
+
+@compiled
+def count_units(terms: Floats, tau: float, schedule: Schedules, units: Ints) -> None:
+    """Writes the units of every resource [T] with which the schedule is done in tau, whatever the limits."""
+    units[:] = 0
+    first = 0
+    while first < schedule.shape[0]:
+        t = schedule[first]
+        p, a = 0.0, 0.0
+        q, d = terms[t, first, 4], terms[t, first, 5]
+        layer = first
+        while layer < schedule.shape[0] and schedule[layer] == t:
+            p += terms[t, layer, 0]
+            a += terms[t, layer, 1]
+            q += terms[t, layer, 2]
+            d += terms[t, layer, 3]
+            layer += 1
+        units[t] += least_count(p, a, q, d, tau, UNLIMITED)
+        first = layer
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+#
+# Where limits bind, the units used so far decide what may follow. A label is a chain of stages over layers 0..j-1 with
+# its units of each resource, kept in a slot of its state (j, resource of its last stage):
+#
+#     (0, -) --stage--> (j, t) --stage--> (j', t') ... (N, t)
+#                        |
+#                        +-- slots: [units, weight, bound] [units, weight, bound] ...
+#
+# 1. Extend every label by every stage that may follow. 2. Drop what exceeds a limit, 3. what cannot end below the
+# cutoff even by the lightest rest (`others` of lightest_chain, at prices + multipliers), 4. what another label of the
+# state dominates: no more weight, no more units of anything. 5. Where a state has no slot left, the label with the
+# highest bound goes: the lowest bound of all that went this way is a bound on what the others may have missed.
+
+
+@compiled_inline
+def dominates(weight: Floats, units: Ints, one: int, other: int, tracked: Ints) -> bool:
+    if weight[one] > weight[other]:
+        return False
+    for t in tracked:  # noqa: SIM110 - numba compiles no generator
+        if units[one, t] > units[other, t]:
+            return False
+    return True
+
+
+@compiled
+def admit(
+    weight: Floats, bound: Floats, units: Ints, before: Ints, start: int, num: int, width: int, tracked: Ints
+) -> tuple[int, float]:
+    """Settles the label that waits in slot start + num, of a state whose labels lie in slots start .. start + num - 1.
+
+    Returns how many the state has now, and the bound of a label that was dropped for want of a slot, or infinity.
+    """
+    new = start + num
+    slot = start
+    while slot < start + num:
+        if dominates(weight, units, slot, new, tracked):
+            return num, np.inf
+        if dominates(weight, units, new, slot, tracked):
+            last = start + num - 1
+            move(weight, bound, units, before, last, slot)
+            num -= 1
+        else:
+            slot += 1
+    if num < width:
+        move(weight, bound, units, before, new, start + num)
+        return num + 1, np.inf
+    worst = start + np.argmax(bound[start : start + num])
+    if bound[new] >= bound[worst]:
+        return num, bound[new]
+    dropped = bound[worst]
+    move(weight, bound, units, before, new, worst)
+    return num, dropped
+
+
+@compiled_inline
+def move(weight: Floats, bound: Floats, units: Ints, before: Ints, source: int, target: int) -> None:
+    weight[target] = weight[source]
+    bound[target] = bound[source]
+    units[target] = units[source]
+    before[target] = before[source]
+
+
+@compiled
+def extend_labels(
+    terms: Floats,
+    prices: Floats,
+    multipliers: Floats,
+    limits: Ints,
+    tracked: Ints,
+    tau: float,
+    cutoff: float,
+    others: Floats,
+    weight: Floats,
+    bound: Floats,
+    units: Ints,
+    before: Ints,
+    num: Ints,
+) -> float:
+    """Fills the states; returns the lowest bound of a label that went for want of a slot, or infinity.
+
+    `others` is of the lightest chains at prices + multipliers, and so are bounds and the cutoff; weights are at prices.
+    State (j, t) has its labels in slots (j * T + t) * (width + 1) onwards, num[j, t] of them; the one beyond is for a
+    newcomer. Label 0, in (0, 0), is the empty chain. before[i] is the label that i extends. Only limits of `tracked`
+    resources are kept: the fewer there are, the more labels dominate.
+    """
+    num_resources, num_layers = terms.shape[0], terms.shape[1]
+    slots = weight.shape[0] // ((num_layers + 1) * num_resources)
+    lowest_dropped = np.inf
+    num[:] = 0
+    num[0, 0] = 1
+    weight[0], bound[0], before[0] = 0.0, 0.0, -1
+    units[0] = 0
+    is_tracked = np.zeros(num_resources, np.bool_)
+    is_tracked[tracked] = True
+    for first in range(num_layers):
+        for t in range(num_resources):
+            p, a = 0.0, 0.0
+            q, d = terms[t, first, 4], terms[t, first, 5]
+            for b in range(first, num_layers):
+                p += terms[t, b, 0]
+                a += terms[t, b, 1]
+                q += terms[t, b, 2]
+                d += terms[t, b, 3]
+                count = least_count(p, a, q, d, tau, limits[t])
+                if count > limits[t]:
+                    break
+                start = ((b + 1) * num_resources + t) * slots
+                rest = others[b + 1, t] + (prices[t] + multipliers[t]) * count * tau
+                for s in range(num_resources):
+                    if s == t and first > 0:
+                        continue
+                    source = (first * num_resources + s) * slots
+                    for label in range(source, source + num[first, s]):  # [1]
+                        if is_tracked[t] and units[label, t] + count > limits[t]:  # [2]
+                            continue
+                        paid = weight[label] + rest
+                        for r in tracked:
+                            paid += multipliers[r] * units[label, r] * tau
+                        if paid > cutoff:  # [3]
+                            continue
+                        new = start + num[b + 1, t]
+                        weight[new] = weight[label] + prices[t] * count * tau
+                        bound[new] = paid
+                        units[new] = units[label]
+                        units[new, t] += count
+                        before[new] = label
+                        num[b + 1, t], dropped = admit(
+                            weight, bound, units, before, start, num[b + 1, t], slots - 1, tracked
+                        )  # [4]
+                        lowest_dropped = min(lowest_dropped, dropped)  # [5]
+    return lowest_dropped
+
+
+@functools.cache
+def compile_all() -> None:
+    """Compiles every kernel, or loads it from numba's cache, so that no search is charged for it."""
+    terms, prices, limits, tracked = np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), np.zeros(1, np.int64)
+    to_go, others = np.zeros((2, 1)), np.zeros((2, 1))
+    last, follow, num = np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64)
+    lightest_chain(terms, prices, limits, 9.0, 9.0, 99.0, to_go, others, last, follow)
+    read_chain(to_go, last, follow, np.zeros(1, np.int16))
+    count_units(terms, 9.0, np.zeros(1, np.int16), num[0])
+    extend_labels(
+        terms, prices, np.zeros(1), limits, tracked, 9.0, 99.0, others,
+        np.zeros(4), np.zeros(4), np.zeros((4, 1), np.int64), np.zeros(4, np.int64), num,
+    )  # fmt: skip

@@ -1,0 +1,280 @@
+"""Compiled kernels of the provisioners that are not exact. They build on those of the planner (planning/kernels.py) and
+share its arguments: stations [num, 4] of P, A, Q, D with the resource of each, prices and limits of the resources.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numba
+import numpy as np
+
+from heterps.planning.cost import Floats, Ints, Schedules
+from heterps.planning.kernels import busy_s, find_stations, least_count, violation_of
+
+compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+
+@compiled
+def set_counts(
+    stations: Floats, resource: Ints, num: int, limits: Ints, tau: float, counts: Ints, used: Ints
+) -> tuple[bool, float]:
+    """Writes the least counts that are done in tau and the units `used` of each resource; (whether they keep the
+    limits, the seconds of the slowest station). The rest is not written where they do not.
+    """
+    used[:] = 0
+    slowest = 0.0
+    for i in range(num):
+        t = resource[i]
+        p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
+        counts[i] = least_count(p, a, q, d, tau, limits[t])
+        used[t] += counts[i]
+        if used[t] > limits[t]:
+            return False, np.inf
+        slowest = max(slowest, busy_s(p, a, q, d, counts[i]))
+    return True, slowest
+
+
+@compiled
+def weight_of(prices: Floats, used: Ints, slowest: float) -> float:
+    """tau * rate: the bill in USD but for a constant."""
+    rate = 0.0
+    for t in range(prices.shape[0]):
+        rate += prices[t] * used[t]
+    return slowest * rate
+
+
+# --- newton ----------------------------------------------------------------------------------------------------------
+#
+#     real-valued cost F(tau), convex       1. nothing fits at tau_max: infeasible, for smaller tau need more
+#      |  \                        /        2. Newton's method on the slope g = F' finds the tau of the least F, between
+#      |   \                   __/             the seconds that no units divide and tau_max
+#      |     \__          __--              3. whole counts at that tau exceed a limit: up to the least tau that fits
+#      |         --o--o--'   |              4. round: each station in turn decides tau, with a whole count next to its
+#      +-----------+--+------+--> tau          real one; the others get what that tau needs; no faster than what fits;
+#        fastest     real  tau_max             the cheapest is taken
+#                                           5. again from there, until nothing near is cheaper
+
+
+@compiled
+def slope(stations: Floats, resource: Ints, num: int, prices: Floats, tau: float) -> tuple[float, float]:
+    """(g, g') of the real-valued cost at tau, which is above every A and D: a station at one unit costs price * tau,
+    any other price * (P + P*A/(tau-A)) or the same of Q and D, whichever is more.
+    """
+    first, second = 0.0, 0.0
+    for i in range(num):
+        p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
+        price = prices[resource[i]]
+        compute, comm = p / (tau - a), q / (tau - d)
+        if compute <= 1.0 and comm <= 1.0:
+            first += price
+        elif compute >= comm:
+            first -= price * p * a / (tau - a) ** 2
+            second += 2.0 * price * p * a / (tau - a) ** 3
+        else:
+            first -= price * q * d / (tau - d) ** 2
+            second += 2.0 * price * q * d / (tau - d) ** 3
+    return first, second
+
+
+@compiled
+def real_minimum(stations: Floats, resource: Ints, num: int, prices: Floats, tau_max: float) -> float:
+    """The tau of the least real-valued cost, to a millionth or so. All stations are done in tau_max with some count."""
+    lo, hi = 0.0, tau_max
+    for i in range(num):
+        lo = max(lo, stations[i, 1], stations[i, 3])
+    if lo >= hi:  # a station without a divided part is exactly as slow as may be
+        return hi
+    tau = hi
+    for _ in range(100):
+        g, rise = slope(stations, resource, num, prices, tau)
+        if g > 0.0:
+            hi = tau
+        elif tau == tau_max:
+            break
+        else:
+            lo = tau
+        step = tau - g / rise if rise > 0.0 else lo
+        if not lo < step < hi:  # g jumps where a station comes down to one unit, and the step leaves the bracket
+            step = (lo + hi) / 2.0
+        if abs(step - tau) <= 1e-7 * tau:
+            break
+        tau = step
+    return tau
+
+
+@compiled
+def least_fitting(
+    stations: Floats, resource: Ints, num: int, limits: Ints, tau: float, tau_max: float, counts: Ints, used: Ints
+) -> float:
+    """The least tau upwards of the given one whose counts keep the limits, to a thousandth; those of tau_max do."""
+    if set_counts(stations, resource, num, limits, tau, counts, used)[0]:
+        return tau
+    lo, hi = tau, tau_max
+    while hi - lo > 1e-3 * hi:
+        middle = (lo + hi) / 2.0
+        if set_counts(stations, resource, num, limits, middle, counts, used)[0]:
+            hi = middle
+        else:
+            lo = middle
+    return hi
+
+
+@compiled
+def newton_tau(
+    stations: Floats, resource: Ints, num: int, prices: Floats, limits: Ints, tau_max: float, counts: Ints, used: Ints
+) -> tuple[float, float]:
+    """(tau * rate, tau) of the counts rounded from the real-valued optimum, infinite where nothing fits."""
+    fits, best_tau = set_counts(stations, resource, num, limits, tau_max, counts, used)
+    if not fits:  # [1]
+        return np.inf, np.inf
+    best = weight_of(prices, used, best_tau)
+    near = real_minimum(stations, resource, num, prices, tau_max)  # [2]
+    near = least_fitting(stations, resource, num, limits, near, tau_max, counts, used)  # [3]
+    too_fast = 0.0
+    while True:
+        before = best
+        for i in range(num):  # [4]
+            p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
+            needed = least_count(p, a, q, d, near, limits[resource[i]])
+            for count in range(max(needed - 2, 1), needed + 2):
+                tau = busy_s(p, a, q, d, count)
+                if tau <= too_fast or tau > tau_max:
+                    continue
+                fits, slowest = set_counts(stations, resource, num, limits, tau, counts, used)
+                if not fits:
+                    too_fast = least_fitting(stations, resource, num, limits, tau, tau_max, counts, used)
+                    _, slowest = set_counts(stations, resource, num, limits, too_fast, counts, used)
+                if weight_of(prices, used, slowest) < best:
+                    best, best_tau = weight_of(prices, used, slowest), slowest
+        if best == before:  # [5]
+            return best, best_tau
+        near = best_tau
+
+
+@compiled
+def newton_all(
+    terms: Floats,
+    prices: Floats,
+    limits: Ints,
+    server: int,
+    server_s: float,
+    tau_max: float,
+    schedules: Schedules,
+    cost: Floats,
+    slowest_s: Floats,
+    counts: Ints,
+    violation: Floats,
+) -> None:
+    """Fills what kernels.provision_all fills, by newton_tau."""
+    most = schedules.shape[1] + 1
+    stations, resource = np.empty((most, 4)), np.empty(most, np.int64)
+    used, units = np.empty(prices.shape[0], np.int64), np.empty(prices.shape[0])
+    for n in range(schedules.shape[0]):
+        num = find_stations(terms, server, server_s, schedules[n], stations, resource)
+        cost[n], slowest_s[n] = newton_tau(stations, resource, num, prices, limits, tau_max, counts[n], used)
+        counts[n] = 0
+        if cost[n] == np.inf:
+            violation[n] = violation_of(stations, resource, num, limits, tau_max, units)
+        else:
+            violation[n] = 0.0
+            set_counts(stations, resource, num, limits, slowest_s[n], counts[n], used)
+
+
+# --- static ratios ---------------------------------------------------------------------------------------------------
+#
+#     least counts at the floor    cpu 5   gpu 2   cpu 1     1. the station that needs the most for its share of the
+#     shares                           6       1       6        ratio sets the scale: gpu, 2 / 1
+#     counts = scale * shares         12       2      12     2. every station gets its share at that scale, rounded up
+#                                                            3. servers without a share: as many as let the stages be
+#                                                               as fast as these counts are, as far as the limit goes
+
+
+@compiled
+def slowest_of(stations: Floats, num: int, counts: Ints) -> float:
+    slowest = 0.0
+    for i in range(num):
+        slowest = max(slowest, busy_s(stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3], counts[i]))
+    return slowest
+
+
+@compiled
+def ratio_counts(
+    stations: Floats, resource: Ints, num: int, limits: Ints, shares: Ints, tau_max: float, counts: Ints, used: Ints
+) -> bool:
+    """Writes the counts in the ratio of the `shares` of the stations, and the units used. Only the last station may
+    have share 0: it is made to keep up. False, with counts that mean nothing, when a station cannot be fast enough
+    within its limit.
+    """
+    needed, share = 0, 1
+    used[:] = 0
+    for i in range(num):
+        limit = limits[resource[i]]
+        counts[i] = least_count(stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3], tau_max, limit)
+        if counts[i] > limit:
+            return False
+        if counts[i] * share > needed * shares[i] and shares[i] > 0:  # [1] needed / share, in whole numbers
+            needed, share = counts[i], shares[i]
+    for i in range(num):
+        t = resource[i]
+        if shares[i] > 0:
+            counts[i] = (needed * shares[i] + share - 1) // share  # [2]
+        else:
+            left = max(limits[t] - used[t], counts[i])
+            counts[i] = min(least_count(stations[i, 0], 0.0, 0.0, 0.0, slowest_of(stations, i, counts), left), left)
+        used[t] += counts[i]
+    return True
+
+
+@compiled
+def ratio_all(
+    shares_of: Ints,
+    workers_per_server: int,
+    terms: Floats,
+    prices: Floats,
+    limits: Ints,
+    server: int,
+    server_s: float,
+    tau_max: float,
+    schedules: Schedules,
+    cost: Floats,
+    slowest_s: Floats,
+    counts: Ints,
+    violation: Floats,
+) -> None:
+    """Fills what kernels.provision_all fills. shares_of: a stage's share by its resource. Servers get a share of one
+    for `workers_per_server` of the stages' together, or with 0 no share.
+    """
+    most = schedules.shape[1] + 1
+    stations, resource, shares = np.empty((most, 4)), np.empty(most, np.int64), np.empty(most, np.int64)
+    used, units = np.empty(prices.shape[0], np.int64), np.empty(prices.shape[0])
+    for n in range(schedules.shape[0]):
+        num = find_stations(terms, server, server_s, schedules[n], stations, resource)
+        num_stages = num - 1 if server_s > 0.0 else num
+        shares[num_stages] = 0
+        for i in range(num_stages):
+            shares[i] = shares_of[resource[i]] * max(workers_per_server, 1)
+            shares[num_stages] += shares_of[resource[i]] if workers_per_server > 0 else 0
+        fast = ratio_counts(stations, resource, num, limits, shares, tau_max, counts[n], used)
+        over = 0.0
+        for t in range(limits.shape[0]):
+            if fast and used[t] > limits[t]:
+                over += math.log(used[t] / limits[t])
+        if over > 0.0 or not fast:
+            cost[n], slowest_s[n] = np.inf, np.inf
+            violation[n] = over + violation_of(stations, resource, num, limits, tau_max, units)
+            counts[n] = 0
+            continue
+        slowest_s[n] = slowest_of(stations, num, counts[n])
+        cost[n], violation[n] = weight_of(prices, used, slowest_s[n]), 0.0
+        counts[n, num:] = 0
+
+
+@functools.cache
+def compile_all() -> None:
+    """Compiles every kernel, or loads it from numba's cache, so that no search is charged for it."""
+    outputs = (np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1))
+    given = (np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0, np.zeros((1, 1), np.int16))
+    newton_all(*given, *outputs)
+    ratio_all(np.ones(1, np.int64), 1, *given, *outputs)

@@ -1,0 +1,86 @@
+"""Which loss is minimised, and what a model may return."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heterps.errors import ModelError
+from heterps.training.losses import batch_loss, checked_output, is_mean_over_samples, logits_of, piece_loss
+
+OUTPUT, LABEL = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0]), torch.tensor([1.0, 0, 0, 1, 1])
+
+
+class Plain(nn.Module):
+    pass
+
+
+class Squares(nn.Module):
+    def losses(self, output: Tensor, label: Tensor) -> Tensor:
+        return (output.reshape(len(label), -1)[:, 0] - label) ** 2
+
+
+class Total(nn.Module):
+    def loss(self, output: Tensor, label: Tensor) -> Tensor:
+        return ((output - label) ** 2).sum()
+
+
+def test_the_default_is_the_mean_binary_cross_entropy() -> None:
+    p = torch.sigmoid(OUTPUT)
+    expected = -(LABEL * p.log() + (1 - LABEL) * (1 - p).log()).mean()
+    torch.testing.assert_close(batch_loss(Plain(), OUTPUT, LABEL), expected)
+    torch.testing.assert_close(batch_loss(Plain(), OUTPUT.unsqueeze(1), LABEL), expected)
+
+
+def test_a_models_own_losses_are_averaged_and_its_own_loss_is_taken_as_it_is() -> None:
+    squares = (OUTPUT - LABEL) ** 2
+    torch.testing.assert_close(batch_loss(Squares(), OUTPUT, LABEL), squares.mean())
+    torch.testing.assert_close(batch_loss(Total(), OUTPUT, LABEL), squares.sum())
+
+
+@pytest.mark.parametrize("model", [Plain(), Squares()])
+@pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5)])
+def test_pieces_add_up_to_the_loss_of_the_batch(model: nn.Module, bounds: tuple[int, ...]) -> None:
+    assert is_mean_over_samples(model)
+    parts = [piece_loss(model, OUTPUT[a:b], LABEL[a:b], 5) for a, b in pairwise(bounds)]
+    torch.testing.assert_close(sum(parts), batch_loss(model, OUTPUT, LABEL))
+
+
+def test_a_loss_of_a_whole_batch_promises_nothing_about_its_samples() -> None:
+    assert not is_mean_over_samples(Total())
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+def test_one_logit_a_sample_is_what_any_model_may_return(shape: tuple[int, ...]) -> None:
+    output = OUTPUT.reshape(shape)
+    assert checked_output(Plain(), output, 5) is output
+    assert np.array_equal(logits_of(output), OUTPUT.numpy())
+
+
+def test_with_its_own_loss_a_model_may_return_more_scores_the_logit_first() -> None:
+    output = torch.stack([OUTPUT, -OUTPUT], dim=1)
+    assert checked_output(Squares(), output, 5) is output
+    assert np.array_equal(logits_of(output), OUTPUT.numpy())
+    with pytest.raises(ModelError, match=r"returned shape \[5, 2\].*`losses\(output, label\)`"):
+        checked_output(Plain(), output, 5)
+
+
+@pytest.mark.parametrize(
+    "output", [None, OUTPUT[:4], OUTPUT.sum(), torch.zeros(5, 0), torch.zeros(5, 1, 1)], ids=lambda o: str(type(o))
+)
+def test_anything_else_is_refused(output: object) -> None:
+    with pytest.raises(ModelError, match="one logit for each of the 5 samples"):
+        checked_output(Squares(), output, 5)
+
+
+def test_losses_that_are_not_one_a_sample_are_refused() -> None:
+    class Reduced(nn.Module):
+        def losses(self, output: Tensor, label: Tensor) -> Tensor:
+            return (output - label).abs().mean()
+
+    with pytest.raises(ModelError, match=r"5 samples; it returned shape \[\]. Do not reduce"):
+        batch_loss(Reduced(), OUTPUT, LABEL)
