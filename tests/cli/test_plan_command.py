@@ -9,6 +9,7 @@ from heterps.cli import main
 from heterps.planning.plan import load_plan
 from heterps.planning.provisioners import PROVISIONERS
 from heterps.planning.schedulers import METHODS
+from heterps.profiling.profile import load_profile
 
 PROFILE = {
     "version": 1, "model": "ctr_dnn", "batch_size": 4096,
@@ -88,6 +89,35 @@ def test_every_provisioner_plans_and_is_named_in_the_plan(
     assert plan["provisioner"] == provisioner
     assert plan["throughput"] >= 20000
     assert plan["gap"] >= 0.0
+
+
+def test_a_small_batch_costs_more_where_communication_has_a_fixed_part(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = load_profile(files[0])
+    fixed = [
+        layer.model_copy(
+            update={
+                "costs": {
+                    name: cost.model_copy(update={"sync_fixed_s": cost.sync_s}) for name, cost in layer.costs.items()
+                }
+            }
+        )
+        for layer in profile.layers
+    ]
+    profile.model_copy(update={"layers": tuple(fixed)}).write(files[0])
+    asked = ("--throughput", "2000", "--samples", "1e9", "--json")
+    usd = [
+        json.loads(run(capsys, *files, *asked, "--batch-size", str(size))[1])["usd"]
+        for size in (profile.batch_size, profile.batch_size // 8)
+    ]
+    assert usd[0] < usd[1]
+
+
+def test_a_batch_of_no_samples_is_refused(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *files, *ASKED, "--batch-size", "0")
+    assert code == 2
+    assert "at least one sample" in err
 
 
 def test_the_plan_file_holds_the_plan_that_was_printed(

@@ -45,6 +45,10 @@ def plan(
     throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
     samples: Annotated[float, typer.Option(help="Samples of the data, once through.", show_default=False)],
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 1,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Plan for batches of this size instead of the profiled one.", show_default=False),
+    ] = None,
     method: Annotated[
         str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
     ] = "exact",
@@ -77,7 +81,10 @@ def plan(
 
     if plot is not None:
         check_plot(plot)
-    problem = Problem(load_profile(profile), load_cluster(cluster), throughput, samples, epochs)
+    profiled = load_profile(profile)
+    if batch_size is not None:
+        profiled = profiled.at_batch_size(batch_size)
+    problem = Problem(profiled, load_cluster(cluster), throughput, samples, epochs)
     options: dict[str, Any] = {
         "method": method, "provisioner": provisioner, "seed": seed, "evaluations": evaluations,
         "seconds": seconds if seconds is not None else COMPARE_S if compare else PLAN_S,
