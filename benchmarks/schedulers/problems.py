@@ -181,9 +181,9 @@ def _cost(shape: Shape, moved: int, unit: Unit) -> Cost:
 def with_resources(profile: Profile, cluster: Cluster, num: int, seed: int = 0) -> tuple[Profile, Cluster]:
     """`num` resources: the cluster's own, then relatives of each in turn, named cpu-2, v100-2, cpu-3 ...
 
-    A relative is faster or slower by a factor of up to 4, in compute and in its link apart, and has a price that follows
-    its speed but not exactly: some are bargains. Its limit is a share of the original's. With fewer than the cluster
-    has, the first ones are kept.
+    A relative is faster or slower by a factor of up to 4, in compute and in its link apart, and its price follows its
+    speed but not exactly: some are bargains. Its limit is a share of the original's. With fewer than the cluster has,
+    the first ones are kept.
     """
     rng = np.random.default_rng(seed)
     own = list(cluster.resources)

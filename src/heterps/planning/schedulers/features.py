@@ -3,23 +3,28 @@ each resource.
 
     layers  [N, .]     index and kind (one-hot), input and weight bytes, communication and server seconds
     pairs   [N, T, .]  what layer l would take and cost on resource t, beside what it would on the other resources
-    cheap   [N, T]     minus the logarithm of the USD of layer l on t over its USD where it is cheapest: 0 is best
+    usd     [N, T]     about what layer l would cost on t, over what all layers would where each is cheapest
+    cheap   [N, T]     how likely t is to be right for layer l by that alone: 0 is best
 
 Everything that spans orders of magnitude enters as a logarithm.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from heterps.planning.cost import Floats, Problem
 
+Mask = npt.NDArray[np.bool_]
+
 LEAST = 1e-12
 FARTHEST = 12.0
 """Logarithms of ratios are cut here: worse than this makes no difference."""
+MATTERS = 0.03
+"""Share of the whole bill below which a difference in cost says little."""
 SCARCITY = 2.0
 """By what power a layer is dearer on a resource of which it alone needs more units than may be rented."""
 
@@ -28,8 +33,14 @@ SCARCITY = 2.0
 class Features:
     layers: Floats  # [N, .]
     pairs: Floats  # [N, T, .], 0 where the layer cannot run
+    usd: Floats  # [N, T]
     cheap: Floats  # [N, T], at most 0
-    runs: npt.NDArray[np.bool_]  # [N, T] whether the layer has a cost there
+    runs: Mask  # [N, T] whether the layer may run there
+
+    def without(self, resources: Mask) -> Features:
+        """The same with these [T] taken out, but for layers that could then run nowhere."""
+        left = self.runs & ~resources
+        return replace(self, runs=np.where(left.any(axis=1, keepdims=True), left, self.runs))
 
 
 def features_of(problem: Problem) -> Features:
@@ -48,10 +59,22 @@ def features_of(problem: Problem) -> Features:
     pairs = np.stack(
         [*seconds, *costs, *shares, _over_least(usd, runs), _log(units / limits), _log(prices), _log(limits)], axis=-1
     )
-    return Features(_layers(problem, comm_s, runs), _standard(pairs, runs), -_over_least(usd, runs), runs)
+    usd = usd / max(float(np.where(runs, usd, np.inf).min(axis=1).sum()), LEAST)
+    cheap = likeliness(np.where(runs, usd, np.inf))
+    return Features(_layers(problem, comm_s, runs), _standard(pairs, runs), usd, cheap, runs)
 
 
-def _layers(problem: Problem, comm_s: Floats, runs: npt.NDArray[np.bool_]) -> Floats:
+def likeliness(usd: Floats) -> Floats:
+    """[n, T], at most 0: logits by which a resource is the likelier the less its `usd` [n, T] are above the least.
+
+    By their share of the whole bill, since it hardly matters where a layer runs that costs next to nothing anywhere.
+    """
+    regret = usd - usd.min(axis=1, keepdims=True)
+    likely: Floats = -np.minimum(np.log1p(regret / MATTERS), FARTHEST)
+    return likely
+
+
+def _layers(problem: Problem, comm_s: Floats, runs: Mask) -> Floats:
     layers = problem.profile.layers
     kinds = sorted({layer.kind for layer in layers})
     known = np.array([[layer.kind == kind for kind in kinds] for layer in layers], dtype=float)
@@ -70,7 +93,7 @@ def _log(x: Floats) -> Floats:
     return np.log(np.maximum(x, LEAST))
 
 
-def _over_least(x: Floats, runs: npt.NDArray[np.bool_]) -> Floats:
+def _over_least(x: Floats, runs: Mask) -> Floats:
     """log(x / its least over the resources), cut to [0, FARTHEST]."""
     x = np.maximum(x, LEAST)
     least = np.where(runs, x, np.inf).min(axis=1, keepdims=True)
@@ -78,7 +101,7 @@ def _over_least(x: Floats, runs: npt.NDArray[np.bool_]) -> Floats:
     return over
 
 
-def _standard(x: Floats, where: npt.NDArray[np.bool_]) -> Floats:
+def _standard(x: Floats, where: Mask) -> Floats:
     """Mean 0 and variance 1 over the places `where`, 0 elsewhere."""
     known = x[where]
     scaled = (x - known.mean(axis=0)) / (known.std(axis=0) + 1e-6)

@@ -32,7 +32,7 @@ class Settings:
     stay: float = 1.0
     lr: float = 1e-2
     gamma: float = 0.2  # of the baseline
-    steps: int = 4  # gradient steps a batch
+    steps: int = 3  # gradient steps a batch
     clip: float = 0.2  # how far a batch may move the odds of its schedules
     entropy: float = 0.01
     window: int = 256
@@ -44,16 +44,11 @@ class Settings:
 
 
 class Learner:
-    def __init__(self, features: Features, cell: Cell, settings: Settings, seed: int, doubt: float) -> None:
-        """With `doubt` above 0 it begins with likes and dislikes of its own: a normal deviate of that width for
-        every resource, added to the logits.
-        """
+    def __init__(self, features: Features, cell: Cell, settings: Settings, seed: int) -> None:
         self._settings = s = settings
         with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._policy = Policy(features, cell, s.hidden, s.width, s.trust, s.stay)
-            with torch.no_grad():
-                self._policy.favour.normal_().mul_(doubt)
             self._adam = torch.optim.Adam(self._policy.parameters(), lr=s.lr)
         self._generator = torch.Generator().manual_seed(seed)
         self._rng = np.random.default_rng(seed)
@@ -62,6 +57,10 @@ class Learner:
         num_layers = features.runs.shape[0]
         self.elites: Schedules = np.empty((0, num_layers), np.int16)
         self.scores: Floats = np.empty(0)  # of the elites, the best first
+
+    @property
+    def best(self) -> float:
+        return float(self.scores[0]) if len(self.scores) else -np.inf
 
     def most_likely(self) -> Schedules:
         """[1, N]"""
@@ -77,6 +76,13 @@ class Learner:
             kept[partial] = self._parts(int(partial.sum()))
             warmths[partial] *= self._settings.warmth
         return self._sample(kept, warmths)
+
+    def some_elites(self, num: int) -> Schedules:
+        """[num, N], better ones more often; none while there are none."""
+        if not len(self.elites):
+            return self.elites
+        chances = self._settings.fade ** np.arange(len(self.elites))
+        return self.elites[self._rng.choice(len(self.elites), size=num, p=chances / chances.sum())]
 
     def remember(self, schedules: Schedules, scores: Floats) -> None:
         """Keeps the best of these and its elites as its elites."""
@@ -121,10 +127,9 @@ class Learner:
             self._adam.step()
 
     def _parts(self, num: int) -> Ints:
-        """Elites [num, N], better ones more often, with -1 in a run of layers that is to be drawn anew."""
+        """Some elites [num, N] with -1 in a run of layers that is to be drawn anew."""
         num_layers = self.elites.shape[1]
-        chances = self._settings.fade ** np.arange(len(self.elites))
-        kept = self.elites[self._rng.choice(len(self.elites), size=num, p=chances / chances.sum())].astype(np.int64)
+        kept = self.some_elites(num).astype(np.int64)
         ends = np.sort(self._rng.integers(num_layers, size=(num, 2)), axis=1)
         layers = np.arange(num_layers)
         kept[(layers >= ends[:, :1]) & (layers <= ends[:, 1:])] = -1
