@@ -2,12 +2,12 @@
 
     pre-training, by the cost model                                      on-line, by measured trials
     life 1 ------> life 2 --------> ... ----------> last life ---------> start_trials ------>
-    random plans   a new policy,    until a few in  has all resources,   the same policy goes on,
-    and draws      some resources   a row find      and begins with the  a few schedules at a time
-                   taken out        nothing better  elites of all lives
+    random plans   a new policy,    until none of   has all resources,   the same policy goes on,
+    and draws      a resource is    them finds      and begins with the  a few schedules at a time
+                   withheld         anything better elites of all lives
 
 A life ends when its best has not improved for a while. A policy settles in the first good valley, so each further life
-must do without one of the resources that the best schedule uses. No schedule is billed twice.
+must do without one of the resources that the best schedule uses, in turn. No schedule is billed twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from heterps.planning.cost import Floats, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.schedulers.base import Heuristic
-from heterps.planning.schedulers.features import Features, Mask, features_of
+from heterps.planning.schedulers.features import Features, features_of
 from heterps.planning.schedulers.learner import Learner, Settings
 from heterps.planning.schedulers.policy import Cell
 from heterps.planning.schedulers.random_plans import RandomPlans
@@ -26,8 +26,7 @@ BATCH = 32
 RANDOM = 16  # plans of a life's first batch that are drawn at random
 CHANGED = 0.33  # of later draws: elites changed at random
 PATIENCE = 8  # batches without a better schedule that end a life
-LIVES = 3  # in a row without a better schedule, after which the last begins
-WITHHELD = 0.2  # chance of a resource to be taken out for a life
+LIVES = 4  # at most in a row without a better schedule, before the last one begins
 SPARE, ROUNDS, WARMER = (
     3,
     3,
@@ -47,9 +46,11 @@ class Reinforce(Heuristic):
         self._seen: set[bytes] = set()
         self._past: list[Learner] = []
         self._best = -np.inf
-        self._failures = 0
+        self._to_withhold: list[int] = []
         self._last = False
         self._done = False
+        self._stale = 0
+        self._queue: Schedules = np.empty((0, problem.num_layers), np.int16)
         self._begin_life(self._features)
 
     def propose(self) -> Schedules | None:
@@ -106,28 +107,30 @@ class Reinforce(Heuristic):
         if self._last:
             self._done = True
             return final
-        self._failures = 0 if self._life.best > self._best else self._failures + 1
-        self._best = max(self._best, self._life.best)
         self._past.append(self._life)
-        self._last = self._failures >= LIVES
-        self._begin_life(self._features if self._last else self._features.without(self._withheld()))
-        if self._last:
-            for life in self._past:
-                self._life.remember(life.elites, life.scores)
+        if self._life.best > self._best:
+            self._best = self._life.best
+            self._to_withhold = _most_used(self._life.elites[0])[:LIVES]
+        self._last = not self._to_withhold
+        if not self._last:
+            self._begin_life(self._features.without(self._to_withhold.pop(0)))
+            return final
+        self._begin_life(self._features)
+        for life in self._past:
+            self._life.remember(life.elites, life.scores)
         return final
-
-    def _withheld(self) -> Mask:
-        """[T]: a resource that the best schedule uses, so that something else must be found, and some others."""
-        best = max(self._past, key=lambda life: life.best)
-        withheld: Mask = self._rng.random(self._features.runs.shape[1:]) < WITHHELD
-        withheld[self._rng.choice(np.unique(best.elites[0]))] = True
-        return withheld if withheld.sum() < len(withheld) - 1 else np.zeros_like(withheld)
 
     def _new(self, schedules: Schedules) -> Schedules:
         """Those not billed yet, each once, in order."""
         new = {row.tobytes(): row for row in schedules}
         rows = [row for key, row in new.items() if key not in self._seen]
         return np.array(rows, np.int16).reshape(-1, schedules.shape[1])
+
+
+def _most_used(schedule: Schedules) -> list[int]:
+    """The resources of a schedule [N], those of most layers first."""
+    used, layers = np.unique(schedule, return_counts=True)
+    return [int(t) for t in used[np.argsort(-layers, kind="stable")]]
 
 
 def _scores(bills: Bills) -> Floats:
