@@ -37,10 +37,10 @@ class Features:
     cheap: Floats  # [N, T], at most 0
     runs: Mask  # [N, T] whether the layer may run there
 
-    def without(self, resource: int) -> Features:
-        """The same with a resource taken out, but for layers that could then run nowhere."""
+    def without(self, resources: list[int]) -> Features:
+        """The same with these taken out, but for layers that could then run nowhere."""
         left = self.runs.copy()
-        left[:, resource] = False
+        left[:, resources] = False
         return replace(self, runs=np.where(left.any(axis=1, keepdims=True), left, self.runs))
 
 

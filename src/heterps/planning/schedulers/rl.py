@@ -3,11 +3,12 @@
     pre-training, by the cost model                                      on-line, by measured trials
     life 1 ------> life 2 --------> ... ----------> last life ---------> start_trials ------>
     random plans   a new policy,    until none of   has all resources,   the same policy goes on,
-    and draws      a resource is    them finds      and begins with the  a few schedules at a time
+    and draws      some resources   them finds      and begins with the  a few schedules at a time
                    withheld         anything better elites of all lives
 
 A life ends when its best has not improved for a while. A policy settles in the first good valley, so each further life
-must do without one of the resources that the best schedule uses, in turn. No schedule is billed twice.
+must do without something that the best schedule relies on, in turn: all GPUs, all CPUs, one of its resources. No
+schedule is billed twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BATCH = 32
 RANDOM = 16  # plans of a life's first batch that are drawn at random
 CHANGED = 0.33  # of later draws: elites changed at random
 PATIENCE = 8  # batches without a better schedule that end a life
-LIVES = 4  # at most in a row without a better schedule, before the last one begins
+LIVES = 5  # at most in a row without a better schedule, before the last one begins
 SPARE, ROUNDS, WARMER = (
     3,
     3,
@@ -42,11 +43,12 @@ class Reinforce(Heuristic):
         self._cell: Cell = cell
         self._features = features_of(problem)
         self._rng = np.random.default_rng(seed)
+        self._devices = [problem.cluster.resources[name].device for name in problem.resources]
         self._batch = BATCH
         self._seen: set[bytes] = set()
         self._past: list[Learner] = []
         self._best = -np.inf
-        self._to_withhold: list[int] = []
+        self._to_withhold: list[list[int]] = []
         self._last = False
         self._done = False
         self._stale = 0
@@ -110,7 +112,7 @@ class Reinforce(Heuristic):
         self._past.append(self._life)
         if self._life.best > self._best:
             self._best = self._life.best
-            self._to_withhold = _most_used(self._life.elites[0])[:LIVES]
+            self._to_withhold = self._relied_on(self._life.elites[0])[:LIVES]
         self._last = not self._to_withhold
         if not self._last:
             self._begin_life(self._features.without(self._to_withhold.pop(0)))
@@ -120,17 +122,21 @@ class Reinforce(Heuristic):
             self._life.remember(life.elites, life.scores)
         return final
 
+    def _relied_on(self, schedule: Schedules) -> list[list[int]]:
+        """What a schedule [N] uses and others may do without: its devices, each with all resources of that device, then
+        its resources; those of most layers first.
+        """
+        used, layers = np.unique(schedule, return_counts=True)
+        singles = [int(t) for t in used[np.argsort(-layers, kind="stable")]]
+        devices = dict.fromkeys(self._devices[t] for t in singles)
+        alike = [[t for t, device in enumerate(self._devices) if device == name] for name in devices]
+        return [*alike, *([t] for t in singles if [t] not in alike)]
+
     def _new(self, schedules: Schedules) -> Schedules:
         """Those not billed yet, each once, in order."""
         new = {row.tobytes(): row for row in schedules}
         rows = [row for key, row in new.items() if key not in self._seen]
         return np.array(rows, np.int16).reshape(-1, schedules.shape[1])
-
-
-def _most_used(schedule: Schedules) -> list[int]:
-    """The resources of a schedule [N], those of most layers first."""
-    used, layers = np.unique(schedule, return_counts=True)
-    return [int(t) for t in used[np.argsort(-layers, kind="stable")]]
 
 
 def _scores(bills: Bills) -> Floats:
