@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers.base import Budget, search
 from heterps.planning.schedulers.exact import Exact
+from heterps.planning.schedulers.features import features_of
 from heterps.planning.schedulers.policy import Cell
+from heterps.planning.schedulers.random_plans import RandomPlans
 from heterps.planning.schedulers.rl import Reinforce
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
@@ -179,6 +182,57 @@ def test_on_line_the_best_plans_of_the_model_are_tried_first() -> None:
     assert first is not None
     assert by_model.schedule is not None
     assert first[0].tolist() == by_model.schedule.tolist()
+
+
+def test_trials_after_a_search_cut_short_have_all_resources_and_know_the_best() -> None:
+    problem = mixed_problem(num_layers=10)
+    for evaluations in (40, 400, 600):
+        scheduler = Reinforce(problem, seed=0)
+        by_model = search(problem, scheduler, Budget(evaluations=evaluations))
+        scheduler.start_trials(batch=2)
+        first = scheduler.propose()
+        assert first is not None
+        assert by_model.schedule is not None
+        assert first[0].tolist() == by_model.schedule.tolist()
+        used = [first]
+        for _ in range(10):
+            scheduler.feedback(used[-1], exact(problem, used[-1]))
+            more = scheduler.propose()
+            if more is None or len(more) == 0:
+                break
+            used.append(more)
+        assert set(np.unique(np.concatenate(used)).tolist()) == {0, 1}
+
+
+def test_random_plans_run_where_they_can_and_change_one_run_of_layers() -> None:
+    problem = mixed_problem(num_layers=10)
+    features = features_of(problem)
+    only_cpu = features.runs.copy()
+    only_cpu[3, 1] = False
+    plans = RandomPlans(replace(features, runs=only_cpu), np.random.default_rng(0))
+    whole = plans.whole(200)
+    assert (whole[:, 3] == 0).all()
+    assert set(np.unique(whole).tolist()) == {0, 1}
+    assert (np.diff(whole, axis=1) != 0).any()
+    changed = plans.changed(np.zeros((200, 10), np.int16))
+    borders = (np.diff(np.delete(changed, 3, axis=1), axis=1) != 0).sum(axis=1)
+    assert borders.max() <= 2
+
+
+def test_random_plans_do_without_what_is_taken_out() -> None:
+    features = features_of(mixed_problem(num_layers=10))
+    for resource in (0, 1):
+        plans = RandomPlans(features.without([resource]), np.random.default_rng(0))
+        assert (plans.whole(100) != resource).all()
+
+
+def test_a_resource_taken_out_stays_where_a_layer_has_no_other() -> None:
+    features = features_of(mixed_problem())
+    runs = features.runs.copy()
+    runs[2, 0] = False
+    left = replace(features, runs=runs).without([1]).runs
+    assert left[2].tolist() == [False, True]
+    assert not left[[0, 1, 3, 4, 5], 1].any()
 
 
 def test_other_methods_do_not_load_torch() -> None:

@@ -19,9 +19,12 @@ class RandomPlans:
     def __init__(self, features: Features, rng: np.random.Generator) -> None:
         self._rng = rng
         self._runs = features.runs
-        # Where a layer cannot run, a run is very dear, not infinite: the layer is put elsewhere if nothing else helps.
-        usd = np.where(features.runs, features.usd, 1e6)
-        self._before = np.vstack([np.zeros(usd.shape[1]), usd.cumsum(axis=0)])  # [N + 1, T], of all layers before
+        # A layer that cannot run there is put elsewhere, so it does not speak against a resource for the others.
+        least = np.where(features.runs, features.usd, np.inf).min(axis=1, keepdims=True)
+        usd = np.where(features.runs, features.usd, least)
+        nothing = np.zeros(usd.shape[1])
+        self._usd = np.vstack([nothing, usd.cumsum(axis=0)])  # [N + 1, T], of all layers before
+        self._able = np.vstack([nothing, features.runs.cumsum(axis=0)])  # how many of them can run there
 
     def whole(self, num: int) -> Schedules:
         """[num, N]"""
@@ -41,7 +44,8 @@ class RandomPlans:
 
     def _put(self, schedules: Schedules, first: Ints, last: Ints) -> Schedules:
         num, num_layers = schedules.shape
-        likely = likeliness(self._before[last + 1] - self._before[first])
+        likely = likeliness(self._usd[last + 1] - self._usd[first])
+        likely[self._able[last + 1] == self._able[first]] = -np.inf
         resource = (likely + self._rng.gumbel(size=likely.shape)).argmax(axis=1)
         layers = np.arange(num_layers)
         inside = (layers >= first[:, None]) & (layers <= last[:, None])

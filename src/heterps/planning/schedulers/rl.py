@@ -28,16 +28,16 @@ RANDOM = 16  # plans of a life's first batch that are drawn at random
 CHANGED = 0.33  # of later draws: elites changed at random
 PATIENCE = 8  # batches without a better schedule that end a life
 LIVES = 5  # at most in a row without a better schedule, before the last one begins
-SPARE, ROUNDS, WARMER = (
-    3,
-    3,
-    2.0,
-)  # draws for each schedule wanted; further rounds when too few are new; warmer each time
+SPARE = 3  # draws for each schedule wanted, since some were billed before
+ROUNDS, WARMER = 3, 2.0  # of draws, each warmer than the last, until enough are new
 INFEASIBLE = -1e3
 """Score of an infeasible schedule with no violation: below that of any cost, which is a logarithm."""
 
 
 class Reinforce(Heuristic):
+    _life: Learner
+    _plans: RandomPlans
+
     def __init__(self, problem: Problem, seed: int, cell: Cell = "lstm", settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
         self._cell: Cell = cell
@@ -85,6 +85,9 @@ class Reinforce(Heuristic):
 
         Call it between two searches. Bills seen so far are forgotten; the best schedules by them are proposed first.
         """
+        if not self._last and self._past:  # a search that was cut short, maybe in a life with resources withheld
+            self._inherit(self._past[0], [*self._past[1:], self._life])
+            self._life, self._plans = self._past[0], RandomPlans(self._features, self._rng)
         self._batch = batch
         self._seen.clear()
         self._stale, self._last, self._done = 0, True, False
@@ -118,9 +121,13 @@ class Reinforce(Heuristic):
             self._begin_life(self._features.without(self._to_withhold.pop(0)))
             return final
         self._begin_life(self._features)
-        for life in self._past:
-            self._life.remember(life.elites, life.scores)
+        self._inherit(self._life, self._past)
         return final
+
+    @staticmethod
+    def _inherit(heir: Learner, lives: list[Learner]) -> None:
+        for life in lives:
+            heir.remember(life.elites, life.scores)
 
     def _relied_on(self, schedule: Schedules) -> list[list[int]]:
         """What a schedule [N] uses and others may do without: its devices, each with all resources of that device, then
