@@ -45,6 +45,7 @@ class RandomPlans:
     def _put(self, schedules: Schedules, first: Ints, last: Ints) -> Schedules:
         num, num_layers = schedules.shape
         likely = likeliness(self._usd[last + 1] - self._usd[first])
+        likely *= self._rng.random((num, 1))  # some by cost, others hardly: the costs of a run alone can mislead
         likely[self._able[last + 1] == self._able[first]] = -np.inf
         resource = (likely + self._rng.gumbel(size=likely.shape)).argmax(axis=1)
         layers = np.arange(num_layers)
