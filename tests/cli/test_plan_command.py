@@ -126,7 +126,7 @@ def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
     ("words", "message"),
     [
         (("--throughput", "0", "--samples", "1"), "throughput must be a number above 0"),
-        ((*ASKED, "--method", "rl"), "Methods: exact, brute, greedy, cpu, gpu"),
+        ((*ASKED, "--method", "magic"), "Methods: exact, brute, greedy, cpu, gpu"),
         (("--samples", "1"), "--throughput"),
     ],
 )

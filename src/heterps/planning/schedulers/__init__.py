@@ -32,13 +32,13 @@ def _learned(cell: Literal["lstm", "elman"]) -> Callable[[Problem, int], Schedul
 
 
 METHODS: dict[str, Method] = {
-    "rl": Method(_learned("lstm"), quick=False),
-    "rl-rnn": Method(_learned("elman"), quick=False),
     "exact": Method(Exact, quick=True),
     "brute": Method(Brute, quick=False),
     "greedy": Method(Greedy, quick=True),
     "cpu": Method(lambda problem, _seed: Single(problem, on_cpu=True), quick=True),
     "gpu": Method(lambda problem, _seed: Single(problem, on_cpu=False), quick=True),
+    "rl": Method(_learned("lstm"), quick=False),
+    "rl-rnn": Method(_learned("elman"), quick=False),
 }
 
 
