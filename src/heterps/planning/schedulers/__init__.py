@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem
@@ -24,8 +25,19 @@ class Method:
     quick: bool  # done in moments, so that its plan can stand beside any other without being asked for
 
 
+def _learned(cell: Literal["lstm", "elman"]) -> Callable[[Problem, int], Scheduler]:
+    def make(problem: Problem, seed: int) -> Scheduler:
+        from heterps.planning.schedulers.rl import Reinforce  # here, because torch takes a second to load
+
+        return Reinforce(problem, seed, cell)
+
+    return make
+
+
 METHODS: dict[str, Method] = {
     "exact": Method(Exact, quick=True),
+    "rl": Method(_learned("lstm"), quick=False),
+    "rl-rnn": Method(_learned("elman"), quick=False),
     "brute": Method(Brute, quick=False),
     "greedy": Method(Greedy, quick=True),
     "genetic": Method(Genetic, quick=False),

@@ -1,0 +1,109 @@
+"""What the learned scheduler sees of a problem: numbers of about the size of 1, for each layer and for each layer on
+each resource.
+
+    layers  [N, .]     index and kind (one-hot), input and weight bytes, communication and server seconds
+    pairs   [N, T, .]  what layer l would take and cost on resource t, beside what it would on the other resources
+    usd     [N, T]     about what layer l would cost on t, over what all layers would where each is cheapest
+    cheap   [N, T]     how likely t is to be right for layer l by that alone: 0 is best
+
+Everything that spans orders of magnitude enters as a logarithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from heterps.planning.cost import Floats, Problem
+
+Mask = npt.NDArray[np.bool_]
+
+LEAST = 1e-12
+FARTHEST = 12.0
+"""Logarithms of ratios are cut here: worse than this makes no difference."""
+MATTERS = 0.03
+"""Share of the whole bill below which a difference in cost says little."""
+SCARCITY = 2.0
+"""By what power a layer is dearer on a resource of which it alone needs more units than may be rented."""
+
+
+@dataclass(frozen=True)
+class Features:
+    layers: Floats  # [N, .]
+    pairs: Floats  # [N, T, .], 0 where the layer cannot run
+    usd: Floats  # [N, T]
+    cheap: Floats  # [N, T], at most 0
+    runs: Mask  # [N, T] whether the layer may run there
+
+    def without(self, resources: list[int]) -> Features:
+        """The same with these taken out, but for layers that could then run nowhere."""
+        left = self.runs.copy()
+        left[:, resources] = False
+        return replace(self, runs=np.where(left.any(axis=1, keepdims=True), left, self.runs))
+
+
+def features_of(problem: Problem) -> Features:
+    p, a, q, d, input_q, input_d = np.moveaxis(problem.terms, (0, 1), (1, 0)).transpose(2, 0, 1)  # each [N, T]
+    runs = np.isfinite(a)
+    a = np.where(runs, a, 0.0)
+    tau = problem.tau_max
+    compute_s, comm_s, input_s = p + a, q + d, input_q + input_d
+    prices = np.broadcast_to(np.maximum(problem.prices, LEAST), p.shape)
+    limits = np.broadcast_to(problem.limits.astype(float), p.shape)
+    units = np.maximum(_units(p, a, tau), _units(q, d, tau))
+    usd = prices * units * np.maximum(units / limits, 1.0) ** SCARCITY
+    seconds = [_log(x / tau) for x in (compute_s, comm_s, input_s)]
+    costs = [_over_least(prices * x, runs) for x in (compute_s, comm_s, input_s)]
+    shares = [np.minimum(x / tau, 2.0) for x in (a, d, input_d)]
+    pairs = np.stack(
+        [*seconds, *costs, *shares, _over_least(usd, runs), _log(units / limits), _log(prices), _log(limits)], axis=-1
+    )
+    usd = usd / max(float(np.where(runs, usd, np.inf).min(axis=1).sum()), LEAST)
+    cheap = likeliness(np.where(runs, usd, np.inf))
+    return Features(_layers(problem, comm_s, runs), _standard(pairs, runs), usd, cheap, runs)
+
+
+def likeliness(usd: Floats) -> Floats:
+    """[n, T], at most 0: logits by which a resource is the likelier the less its `usd` [n, T] are above the least.
+
+    By their share of the whole bill, since it hardly matters where a layer runs that costs next to nothing anywhere.
+    """
+    regret = usd - usd.min(axis=1, keepdims=True)
+    likely: Floats = -np.minimum(np.log1p(regret / MATTERS), FARTHEST)
+    return likely
+
+
+def _layers(problem: Problem, comm_s: Floats, runs: Mask) -> Floats:
+    layers = problem.profile.layers
+    kinds = sorted({layer.kind for layer in layers})
+    known = np.array([[layer.kind == kind for kind in kinds] for layer in layers], dtype=float)
+    mean_comm_s = np.where(runs, comm_s, 0.0).sum(axis=1) / runs.sum(axis=1)
+    sizes = np.array([[layer.input_bytes, layer.weight_bytes, layer.server_s] for layer in layers])
+    numbers = np.log1p(np.column_stack([sizes[:, :2], sizes[:, 2:] / problem.tau_max, mean_comm_s / problem.tau_max]))
+    return np.hstack([np.eye(len(layers)), known, _standard(numbers, np.ones(len(layers), dtype=bool))])
+
+
+def _units(divided: Floats, fixed: Floats, tau: float) -> Floats:
+    """Units, not whole ones, with which a layer alone takes tau; very many where none are enough."""
+    return divided / np.maximum(tau - fixed, tau * 1e-3)
+
+
+def _log(x: Floats) -> Floats:
+    return np.log(np.maximum(x, LEAST))
+
+
+def _over_least(x: Floats, runs: Mask) -> Floats:
+    """log(x / its least over the resources), cut to [0, FARTHEST]."""
+    x = np.maximum(x, LEAST)
+    least = np.where(runs, x, np.inf).min(axis=1, keepdims=True)
+    over: Floats = np.minimum(np.log(x / least), FARTHEST)
+    return over
+
+
+def _standard(x: Floats, where: Mask) -> Floats:
+    """Mean 0 and variance 1 over the places `where`, 0 elsewhere."""
+    known = x[where]
+    scaled = (x - known.mean(axis=0)) / (known.std(axis=0) + 1e-6)
+    return np.where(where[..., None], scaled, 0.0)

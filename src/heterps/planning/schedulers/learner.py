@@ -1,0 +1,162 @@
+"""One life of a policy: from what the profile suggests to convergence, by REINFORCE.
+
+    theta += eta * mean_n sum_l grad log P(a_l | a_<l) * (R_n - b)          b <- (1 - gamma) b + gamma * mean R
+
+R is where a schedule's score stands among the last WINDOW scores, from -1 (worst) to 1 (best): costs span orders of
+magnitude and end within a percent of each other, and a rank tells both apart equally well. Three things make each bill
+count for more: several clipped steps a batch (as in PPO), imitation of the best schedules seen, and draws that keep a
+part of one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from heterps.planning.cost import Floats, Ints, Schedules
+from heterps.planning.schedulers.features import Features
+from heterps.planning.schedulers.policy import Cell, Policy
+from heterps.planning.schedulers.random_plans import pick_runs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Chosen by experiment: docs/decisions/0013-learned-scheduler.md."""
+
+    hidden: int = 32
+    width: int = 16
+    trust: float = 1.0
+    stay: float = 1.0
+    lr: float = 1e-2
+    gamma: float = 0.2  # of the baseline
+    steps: int = 3  # gradient steps a batch
+    clip: float = 0.2  # how far a batch may move the odds of its schedules
+    entropy: float = 0.01
+    window: int = 256
+    elites: int = 12
+    imitate: float = 2.0
+    fade: float = 0.8  # an elite counts this much of the next better one
+    partial: float = 0.5  # share of draws that keep a part of an elite
+    warmth: float = 2.0  # of partial draws
+
+
+class Learner:
+    def __init__(self, features: Features, cell: Cell, settings: Settings, seed: int) -> None:
+        self._settings = s = settings
+        with one_thread(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._policy = Policy(features, cell, s.hidden, s.width, s.trust, s.stay)
+            self._adam = torch.optim.Adam(self._policy.parameters(), lr=s.lr)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rng = np.random.default_rng(seed)
+        self._baseline = 0.0
+        self._recent = np.empty(0)
+        num_layers = features.runs.shape[0]
+        self.elites: Schedules = np.empty((0, num_layers), np.int16)
+        self.scores: Floats = np.empty(0)  # of the elites, the best first
+
+    @property
+    def best(self) -> float:
+        return float(self.scores[0]) if len(self.scores) else -np.inf
+
+    def most_likely(self) -> Schedules:
+        """[1, N]"""
+        return self._sample(np.full((1, self.elites.shape[1]), -1), np.zeros(1))
+
+    def draw(self, num: int, warmth: float) -> Schedules:
+        """Schedules [num, N] from the policy: its most likely, some whole, the others a part of an elite drawn anew."""
+        num_layers = self.elites.shape[1]
+        kept = np.full((num, num_layers), -1)
+        warmths = np.full(num, warmth)
+        if len(self.elites):
+            partial = self._rng.random(num) < self._settings.partial
+            kept[partial] = self._parts(int(partial.sum()))
+            warmths[partial] *= self._settings.warmth
+            kept[0], warmths[0] = -1, 0.0
+        return self._sample(kept, warmths)
+
+    def some_elites(self, num: int) -> Schedules:
+        """[num, N], better ones more often; none while there are none."""
+        if not len(self.elites):
+            return self.elites
+        chances = self._settings.fade ** np.arange(len(self.elites))
+        return self.elites[self._rng.choice(len(self.elites), size=num, p=chances / chances.sum())]
+
+    def remember(self, schedules: Schedules, scores: Floats) -> None:
+        """Keeps the best of these and its elites as its elites."""
+        both = np.concatenate([self.scores, scores])
+        best = np.argsort(-both, kind="stable")[: self._settings.elites]
+        self.elites = np.concatenate([self.elites, schedules])[best]
+        self.scores = both[best]
+
+    def forget(self) -> None:
+        """Keeps the policy, and neither elites nor standings."""
+        self.elites, self.scores, self._recent = self.elites[:0], self.scores[:0], self._recent[:0]
+        self._baseline = 0.0
+
+    def learn(self, schedules: Schedules, scores: Floats) -> None:
+        s = self._settings
+        self._recent = np.concatenate([self._recent, scores])[-s.window :]
+        rewards = _standing(scores, self._recent)
+        advantages = torch.as_tensor(rewards - self._baseline, dtype=torch.float32)
+        self._baseline = (1 - s.gamma) * self._baseline + s.gamma * float(rewards.mean())
+        weights = torch.as_tensor(s.fade ** np.arange(len(self.elites)), dtype=torch.float32)
+        with one_thread():
+            self._climb(schedules, advantages, s.imitate * weights / weights.sum())
+
+    def _climb(self, schedules: Schedules, advantages: torch.Tensor, weights: torch.Tensor) -> None:
+        s = self._settings
+        num, num_layers = schedules.shape
+        both = torch.as_tensor(np.concatenate([schedules, self.elites]), dtype=torch.long)
+        before: torch.Tensor | None = None
+        for _ in range(s.steps):
+            log_p = self._policy(both)
+            taken = log_p.gather(2, both[..., None])[..., 0].sum(dim=1)
+            if before is None:
+                before = taken[:num].detach()
+            ratio = (taken[:num] - before).clamp(max=5.0).exp()
+            clipped = ratio.clamp(1 - s.clip, 1 + s.clip)
+            gain = torch.minimum(ratio * advantages, clipped * advantages).mean()
+            likeness = (weights * taken[num:]).sum() / num_layers
+            entropy = -(log_p.exp() * log_p).sum(dim=2).mean()
+            self._adam.zero_grad()
+            (-gain - likeness - s.entropy * entropy).backward()
+            torch.nn.utils.clip_grad_norm_(self._policy.parameters(), 1.0)
+            self._adam.step()
+
+    def _parts(self, num: int) -> Ints:
+        """Some elites [num, N] with -1 in a run of layers that is to be drawn anew."""
+        elites = self.some_elites(num)
+        first, last = pick_runs(elites, self._rng)
+        layers = np.arange(elites.shape[1])
+        return np.where((layers >= first[:, None]) & (layers <= last[:, None]), -1, elites.astype(np.int64))
+
+    def _sample(self, kept: Ints, warmths: Floats) -> Schedules:
+        with one_thread():
+            drawn = self._policy.sample(
+                torch.as_tensor(kept), torch.as_tensor(warmths, dtype=torch.float32), self._generator
+            )
+        return drawn.numpy().astype(np.int16)
+
+
+def _standing(scores: Floats, among: Floats) -> Floats:
+    """From -1, below all, to 1, above all; equal ones share the middle of their places."""
+    ordered = np.sort(among)
+    places = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
+    standing: Floats = places / len(ordered) - 1.0
+    return standing
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Tensors this small are slower on more threads. The caller's number comes back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

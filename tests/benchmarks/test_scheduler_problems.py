@@ -1,0 +1,53 @@
+"""The problems that schedulers are compared on can be made anywhere, always the same, and have a plan."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from heterps.config import PAPER_CLUSTER
+from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.exact import Exact
+
+PROBLEMS = Path(__file__).parents[2] / "benchmarks" / "schedulers" / "problems.py"
+
+
+@pytest.fixture(scope="module")
+def problems() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("scheduler_problems", PROBLEMS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_models_have_as_many_layers_as_in_the_paper(problems: ModuleType) -> None:
+    layers = {model: len(problems.base_profile(model).layers) for model in problems.MODELS}
+    assert layers == {"match_net": 16, "ctr_dnn": 16, "two_emb": 10, "nce": 5}
+
+
+def test_every_case_has_a_proven_optimum(problems: ModuleType) -> None:
+    for case in problems.CASES:
+        problem = case.problem()
+        assert len(problem.resources) == case.num_resources
+        assert search(problem, Exact(problem, seed=0), Budget(seconds=10)).proven, case.name
+
+
+def test_more_resources_never_cost_more(problems: ModuleType) -> None:
+    usd = [
+        search(p, Exact(p, seed=0), Budget()).usd for p in (problems.Case("ctr_dnn", n).problem() for n in (2, 8, 32))
+    ]
+    assert usd == sorted(usd, reverse=True)
+
+
+def test_derived_resources_depend_on_the_seed_alone(problems: ModuleType) -> None:
+    base = problems.base_profile("nce"), PAPER_CLUSTER
+    assert problems.with_resources(*base, 8, seed=1) == problems.with_resources(*base, 8, seed=1)
+    assert problems.with_resources(*base, 8, seed=1) != problems.with_resources(*base, 8, seed=2)
+    assert problems.with_resources(*base, 2) == base

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from planning_oracle import problems
+
+from heterps.config import PAPER_CLUSTER, Cluster, Resource
+from heterps.errors import ConfigError
+from heterps.planning.cost import Problem, Schedules
+from heterps.planning.provisioners.base import Bills
+from heterps.planning.provisioners.exact import exact
+from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.exact import Exact
+from heterps.planning.schedulers.features import features_of
+from heterps.planning.schedulers.policy import Cell
+from heterps.planning.schedulers.random_plans import RandomPlans
+from heterps.planning.schedulers.rl import Reinforce
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+
+CELLS: tuple[Cell, ...] = ("lstm", "elman")
+
+
+def mixed_problem(num_layers: int = 6, throughput: float = 100_000.0) -> Problem:
+    """Every third layer moves much and computes little, so that it belongs on CPUs; the others belong on GPUs."""
+
+    def layer(i: int) -> LayerProfile:
+        sparse = i % 3 == 0
+        return LayerProfile(
+            name=f"layer{i}",
+            kind="embedding" if sparse else "linear",
+            input_bytes=1_000_000,
+            weight_bytes=4_000_000 * (1 + i),
+            server_s=0.001,
+            costs={
+                "cpu": Cost(compute_s=0.01 if sparse else 0.8, sync_s=0.2, input_s=0.02, alpha=0.99, beta=0.98),
+                "v100": Cost(compute_s=0.002, sync_s=0.15 if sparse else 0.01, input_s=0.01, alpha=0.95, beta=0.9),
+            },
+        )
+
+    return Problem(
+        Profile(model="mixed", batch_size=4096, layers=tuple(map(layer, range(num_layers)))),
+        PAPER_CLUSTER,
+        throughput,
+        samples=1e9,
+    )
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_it_finds_the_optimum_of_two_resources_and_ends_by_itself(cell: Cell) -> None:
+    problem = mixed_problem(num_layers=8)
+    optimum = search(problem, Exact(problem, seed=0), Budget())
+    for seed in range(2):
+        found = search(problem, Reinforce(problem, seed, cell), Budget(evaluations=5000))
+        assert found.finished
+        assert found.usd == pytest.approx(optimum.usd, rel=1e-9)
+
+
+def test_the_same_seed_proposes_the_same_and_another_seed_does_not() -> None:
+    problem = mixed_problem(num_layers=10)
+
+    def proposals(seed: int) -> list[list[int]]:
+        scheduler = Reinforce(problem, seed)
+        rows: list[list[int]] = []
+        for _ in range(3):
+            schedules = scheduler.propose()
+            assert schedules is not None
+            scheduler.feedback(schedules, exact(problem, schedules))
+            rows += schedules.tolist()
+        return rows
+
+    assert proposals(1) == proposals(1)
+    assert proposals(1) != proposals(2)
+
+
+def test_the_random_state_and_the_threads_of_torch_are_left_alone() -> None:
+    problem = mixed_problem()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    threads = torch.get_num_threads()
+    search(problem, Reinforce(problem, seed=0), Budget(evaluations=100))
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_no_schedule_is_billed_twice() -> None:
+    problem = mixed_problem(num_layers=4)
+    billed: list[bytes] = []
+
+    def note(problem: Problem, schedules: Schedules) -> Bills:
+        billed.extend(row.tobytes() for row in schedules)
+        return exact(problem, schedules)
+
+    found = search(problem, Reinforce(problem, seed=0), Budget(evaluations=5000), provisioner=note)
+    assert found.finished
+    assert len(billed) == len(set(billed)) == found.evaluations <= 2**4
+
+
+def test_a_layer_is_never_proposed_where_it_has_no_cost() -> None:
+    problem = mixed_problem()
+    layers = list(problem.profile.layers)
+    layers[2] = layers[2].model_copy(update={"costs": {"cpu": layers[2].costs["cpu"]}})
+    layers[4] = layers[4].model_copy(update={"costs": {"v100": layers[4].costs["v100"]}})
+    profile = problem.profile.model_copy(update={"layers": tuple(layers)})
+    problem = Problem(profile, PAPER_CLUSTER, problem.throughput, samples=1e9)
+
+    def check(problem: Problem, schedules: Schedules) -> Bills:
+        assert (schedules[:, 2] == problem.resources.index("cpu")).all()
+        assert (schedules[:, 4] == problem.resources.index("v100")).all()
+        return exact(problem, schedules)
+
+    assert search(problem, Reinforce(problem, seed=0), Budget(evaluations=300), provisioner=check).schedule is not None
+
+
+def test_an_infeasible_problem_ends_without_a_plan() -> None:
+    problem = mixed_problem(num_layers=3, throughput=1e12)
+    found = search(problem, Reinforce(problem, seed=0), Budget(evaluations=5000))
+    assert found.finished
+    assert found.schedule is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(max_layers=4, max_limit=8), st.sampled_from(CELLS))
+def test_any_problem_can_be_searched(drawn: tuple[Profile, Cluster, float], cell: Cell) -> None:
+    try:
+        problem = Problem(*drawn, samples=3600.0)
+    except ConfigError:
+        assume(False)
+    optimum = search(problem, Exact(problem, seed=0), Budget())
+    found = search(problem, Reinforce(problem, 0, cell), Budget(evaluations=200))
+    assert found.usd >= optimum.usd * (1 - 1e-9)
+
+
+def test_free_resources_do_not_break_the_logarithms() -> None:
+    problem = mixed_problem()
+    free = {
+        name: Resource(device=r.device, usd_per_hour=0.0, limit=r.limit) for name, r in PAPER_CLUSTER.resources.items()
+    }
+    problem = Problem(problem.profile, Cluster(resources=free, server_resource="cpu"), 1000.0, samples=1e9)
+    assert search(problem, Reinforce(problem, seed=0), Budget(evaluations=100)).usd == 0.0
+
+
+def test_on_line_it_moves_to_what_the_trials_prefer_within_few_trials() -> None:
+    problem = mixed_problem()
+    scheduler = Reinforce(problem, seed=0)
+    by_model = search(problem, scheduler, Budget(evaluations=2000))
+    assert by_model.schedule is not None
+    model_best = by_model.schedule.copy()
+    sizes: list[int] = []
+
+    def trials(problem: Problem, schedules: Schedules) -> Bills:
+        """The last stage of the model's plan turns out to be ten times as dear where the model wanted it."""
+        sizes.append(len(schedules))
+        bills = exact(problem, schedules)
+        dear = (schedules[:, -1] == model_best[-1]) * 9.0 + 1.0
+        return Bills(bills.usd * dear, bills.throughput, bills.counts, bills.violation)
+
+    everything = np.array([[i >> j & 1 for j in range(6)] for i in range(2**6)], np.int16)
+    cheapest = trials(problem, everything).usd.min()
+    sizes.clear()
+    scheduler.start_trials(batch=4)
+    measured = search(problem, scheduler, Budget(evaluations=40), provisioner=trials)
+    assert max(sizes) == 4
+    assert measured.usd == pytest.approx(cheapest, rel=0.02)
+    assert measured.schedule is not None
+    assert measured.schedule[-1] != model_best[-1]
+
+
+def test_on_line_the_best_plans_of_the_model_are_tried_first() -> None:
+    problem = mixed_problem()
+    scheduler = Reinforce(problem, seed=0)
+    by_model = search(problem, scheduler, Budget(evaluations=2000))
+    scheduler.start_trials(batch=3)
+    first = scheduler.propose()
+    assert first is not None
+    assert by_model.schedule is not None
+    assert first[0].tolist() == by_model.schedule.tolist()
+
+
+def test_trials_after_a_search_cut_short_have_all_resources_and_know_the_best() -> None:
+    problem = mixed_problem(num_layers=10)
+    for evaluations in (40, 400, 600):
+        scheduler = Reinforce(problem, seed=0)
+        by_model = search(problem, scheduler, Budget(evaluations=evaluations))
+        scheduler.start_trials(batch=2)
+        first = scheduler.propose()
+        assert first is not None
+        assert by_model.schedule is not None
+        assert first[0].tolist() == by_model.schedule.tolist()
+        used = [first]
+        for _ in range(10):
+            scheduler.feedback(used[-1], exact(problem, used[-1]))
+            more = scheduler.propose()
+            if more is None or len(more) == 0:
+                break
+            used.append(more)
+        assert set(np.unique(np.concatenate(used)).tolist()) == {0, 1}
+
+
+def test_random_plans_run_where_they_can_and_change_one_run_of_layers() -> None:
+    problem = mixed_problem(num_layers=10)
+    features = features_of(problem)
+    only_cpu = features.runs.copy()
+    only_cpu[3, 1] = False
+    plans = RandomPlans(replace(features, runs=only_cpu), np.random.default_rng(0))
+    whole = plans.whole(200)
+    assert (whole[:, 3] == 0).all()
+    assert set(np.unique(whole).tolist()) == {0, 1}
+    assert (np.diff(whole, axis=1) != 0).any()
+    changed = plans.changed(np.zeros((200, 10), np.int16))
+    borders = (np.diff(np.delete(changed, 3, axis=1), axis=1) != 0).sum(axis=1)
+    assert borders.max() <= 2
+
+
+def test_random_plans_do_without_what_is_taken_out() -> None:
+    features = features_of(mixed_problem(num_layers=10))
+    for resource in (0, 1):
+        plans = RandomPlans(features.without([resource]), np.random.default_rng(0))
+        assert (plans.whole(100) != resource).all()
+
+
+def test_a_resource_taken_out_stays_where_a_layer_has_no_other() -> None:
+    features = features_of(mixed_problem())
+    runs = features.runs.copy()
+    runs[2, 0] = False
+    left = replace(features, runs=runs).without([1]).runs
+    assert left[2].tolist() == [False, True]
+    assert not left[[0, 1, 3, 4, 5], 1].any()
+
+
+def test_other_methods_do_not_load_torch() -> None:
+    code = (
+        "import sys; from heterps.planning.schedulers import METHODS, make_scheduler; "
+        "print('rl' in METHODS, 'rl-rnn' in METHODS, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "False"]
