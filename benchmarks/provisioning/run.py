@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from plot import Panel, draw
 
-from heterps.config import Cluster, Resource, load_cluster
+from heterps.config import PAPER_CLUSTER, Cluster, load_cluster
 from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Floats, Problem, Schedules
 from heterps.planning.infeasible import highest_throughput
@@ -21,47 +21,17 @@ from heterps.planning.provisioners import PROVISIONERS, find_provisioner
 from heterps.planning.schedulers.base import Budget, search
 from heterps.planning.schedulers.exact import Exact
 from heterps.planning.schedulers.heuristic import AIBox
-from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
+from heterps.profiling.profile import Profile, load_profile
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from panels import Panel, draw
 
 SHARES = (0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Floors, as shares of the highest throughput within the limits."""
-SAMPLES = 1e9
+SAMPLES, FLOOR = 1e9, 100_000
 NUM_RANDOM, MOST_STAGES = 500, 6
-PAPER_CLUSTER = Cluster(
-    resources={
-        "cpu": Resource(device="cpu", usd_per_hour=0.04, limit=480),
-        "v100": Resource(device="cuda", usd_per_hour=2.42, limit=32),
-    },
-    server_resource="cpu",
-)
-
-
-def stand_in(name: str, layers: str, seed: int) -> Profile:
-    """A made-up profile: e is an embedding (little compute, much to move), d a dense layer (the reverse)."""
-    rng = np.random.default_rng(seed)
-
-    def cost(compute_s: float, sync_s: float, input_s: float) -> Cost:
-        near = rng.uniform(0.5, 1.5, 3)
-        return Cost(
-            compute_s=compute_s * near[0],
-            sync_s=sync_s * near[1],
-            input_s=input_s * near[2],
-            alpha=rng.uniform(0.9, 0.99),
-            beta=rng.uniform(0.8, 0.95),
-        )
-
-    made = []
-    for i, kind in enumerate(layers):
-        if kind == "e":
-            costs = {"cpu": cost(0.012, 0.020, 0.003), "v100": cost(0.010, 0.110, 0.004)}
-            made.append(LayerProfile(name=f"embedding{i}", kind="embedding", server_s=0.004, costs=costs))
-        else:
-            costs = {"cpu": cost(0.150, 0.002, 0.005), "v100": cost(0.004, 0.002, 0.005)}
-            made.append(LayerProfile(name=f"fc{i}", kind="linear", server_s=0.0005, costs=costs))
-    return Profile(model=name, batch_size=4096, layers=tuple(made))
-
-
-STAND_INS = (stand_in("stand-in, 16 layers", "e" + 15 * "d", seed=0), stand_in("stand-in, 10 layers", "eddddedddd", 1))
+PROFILES = Path(__file__).parents[1] / "profiles"
+MODELS = ("ctr_dnn", "match_net", "two_emb", "nce")
 
 
 @dataclass
@@ -114,7 +84,7 @@ def compare(profile: Profile, cluster: Cluster, shares: tuple[float, ...]) -> tu
 
 def schedules_per_s(name: str, schedules: Schedules, rounds: int) -> float:
     """Provisioned and billed in a second of one core (of the thread's own time), median over the rounds."""
-    problem = Problem(STAND_INS[0], PAPER_CLUSTER, 20_000, SAMPLES)
+    problem = Problem(load_profile(PROFILES / "ctr_dnn.json"), PAPER_CLUSTER, FLOOR, SAMPLES)
     provisioner = find_provisioner(name)
     provisioner(problem, schedules[:1])
     seconds = []
@@ -143,7 +113,7 @@ def report_cost(profile: Profile, figures: dict[str, Figures]) -> None:
 
 def report_speed(num_schedules: int, rounds: int) -> None:
     rng = np.random.default_rng(0)
-    problem = Problem(STAND_INS[0], PAPER_CLUSTER, 20_000, SAMPLES)
+    problem = Problem(load_profile(PROFILES / "ctr_dnn.json"), PAPER_CLUSTER, FLOOR, SAMPLES)
     anything = rng.integers(0, 2, (num_schedules, problem.num_layers)).astype(np.int16)
     few_stages = np.resize(fixed_schedules(problem, rng), anything.shape)
     print("\n16 layers, 2 resources, one core: schedules/s\n")
@@ -155,12 +125,14 @@ def report_speed(num_schedules: int, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("profiles", nargs="*", type=Path, help="profile files; without any, two stand-ins")
+    parser.add_argument(
+        "profiles", nargs="*", type=Path, help="profile files; without any, those of the paper's four networks"
+    )
     parser.add_argument("--cluster", type=Path, help="cluster file; without it, the paper's")
     parser.add_argument("--svg", type=Path, default=Path(__file__).parent / "cost.svg", help="where the plot goes")
     parser.add_argument("--quick", action="store_true", help="few floors and schedules, to see that it runs")
     arguments = parser.parse_args()
-    profiles = [load_profile(path) for path in arguments.profiles] or STAND_INS
+    profiles = [load_profile(path) for path in arguments.profiles or [PROFILES / f"{model}.json" for model in MODELS]]
     cluster = load_cluster(arguments.cluster) if arguments.cluster else PAPER_CLUSTER
     shares = SHARES[::8] if arguments.quick else SHARES
     print(f"Load of the machine before: {os.getloadavg()[0]:.2f}. {len(shares)} floors, {shares[0]} to {shares[-1]}")
@@ -170,7 +142,8 @@ def main() -> None:
         figures, highest = compare(profile, cluster, shares)
         report_cost(profile, figures)
         lines = {name: kept.over_optimum for name, kept in figures.items() if name != "exact"}
-        panels.append(Panel(f"{profile.model}: {highest:,.0f} samples/s at most", list(shares), lines))
+        title = f"{profile.model}: {highest:,.0f} samples/s at most"
+        panels.append(Panel(title, shares, "floor / highest throughput", (0.01, 0.1, 1.0), lines))
     report_speed(1_000 if arguments.quick else 20_000, rounds=1 if arguments.quick else 7)
     arguments.svg.write_text(draw(panels), encoding="utf-8")
 

@@ -1,6 +1,6 @@
 """The problems that schedulers are compared on: four models, 2 to 64 resources, with and without limits that bind.
 
-The profiles in profiles/ were made by `heterps profile --model NAME --resources cpu,v100` (see the README);
+The profiles in benchmarks/profiles were made by `heterps profile --model NAME --resources cpu,v100`;
 `with_resources` derives further resources from them. The same arguments give the same problem everywhere.
 """
 
@@ -28,7 +28,7 @@ SOLD_OUT = 0.05
 
 def base_profile(model: str) -> Profile:
     """What the layers take on the paper's two resources: a CPU core, measured, and a V100, estimated."""
-    return load_profile(Path(__file__).parent / "profiles" / f"{model}.json")
+    return load_profile(Path(__file__).parents[1] / "profiles" / f"{model}.json")
 
 
 # --- more resources --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Cost over the optimum against the floor, a panel a profile, as plain SVG."""
+"""Cost over the optimum against something else, a panel a question, as plain SVG. Both axes are logarithmic."""
 
 from __future__ import annotations
 
@@ -9,41 +9,45 @@ from html import escape
 
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 44
-COLOURS = ("#0072b2", "#d55e00", "#009e73")  # told apart by colour-blind readers too
-DASHES = ("none", "6 3", "2 3")
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+DASHES = ("none", "6 3", "2 3", "8 3 2 3")
 LEVELS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 """Ticks of the cost over the optimum. The lowest stands for everything below the next."""
-FLOORS = (0.01, 0.1, 1.0)
 
 
 @dataclass(frozen=True)
 class Panel:
     title: str
-    shares: Sequence[float]  # floors, as shares of the highest throughput
-    lines: dict[str, list[float]]  # by provisioner: cost over the optimum at each floor, infinite where it has none
+    x: Sequence[float]
+    x_name: str
+    x_ticks: Sequence[float]
+    lines: dict[str, list[float]]  # by name: cost over the optimum at each x, infinite where there is no plan
 
 
 def draw(panels: Sequence[Panel]) -> str:
     width = WIDTH * len(panels)
+    legend = min(130, (width - LEFT) // max(len(panels[0].lines), 1))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT + 24}" role="img" '
-        'aria-label="Cost over exact against the floor" font-family="sans-serif" font-size="11">',
+        f'aria-label="Cost over the optimum against {escape(panels[0].x_name)}" '
+        'font-family="sans-serif" font-size="11">',
         f'<rect width="{width}" height="{HEIGHT + 24}" fill="white"/>',
     ]
     for i, panel in enumerate(panels):
         parts.append(f'<g transform="translate({WIDTH * i} 0)">{"".join(_panel(panel))}</g>')
     for i, name in enumerate(panels[0].lines):
-        x = LEFT + 130 * i
+        x = LEFT + legend * i
         parts.append(f'<path d="M{x} {HEIGHT + 8}h26" {_stroke(i)}/>')
         parts.append(f'<text x="{x + 32}" y="{HEIGHT + 12}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _panel(panel: Panel) -> list[str]:
-    lowest = math.log10(min(panel.shares))
+    low, high = math.log10(min(*panel.x, *panel.x_ticks[:1])), math.log10(max(*panel.x, *panel.x_ticks[-1:]))
 
-    def across(share: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (math.log10(share) - lowest) / -lowest
+    def across(x: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (math.log10(x) - low) / (high - low)
 
     def down(over: float) -> float:
         bottom, top = math.log10(LEVELS[1]) - 1, math.log10(LEVELS[-1])
@@ -55,14 +59,14 @@ def _panel(panel: Panel) -> list[str]:
         y = down(level)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">+{level * 100:g} %</text>')
-    for share in FLOORS:
-        parts.append(f'<text x="{across(share):.1f}" y="{HEIGHT - 28}" text-anchor="middle">{share:g}</text>')
-    parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 12}" text-anchor="end">floor / highest throughput</text>')
+    for tick in panel.x_ticks:
+        parts.append(f'<text x="{across(tick):.1f}" y="{HEIGHT - 28}" text-anchor="middle">{tick:g}</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 12}" text-anchor="end">{escape(panel.x_name)}</text>')
     for i, (name, overs) in enumerate(panel.lines.items()):
-        places = [(across(share), down(over), over) for share, over in zip(panel.shares, overs, strict=True)]
+        places = [(across(x), down(over), over) for x, over in zip(panel.x, overs, strict=True)]
         parts.append(f'<path d="{_path(places)}" fill="none" {_stroke(i)}/>')
         parts += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[i]}">'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[i % len(COLOURS)]}">'
             f"<title>{escape(name)}: +{over * 100:.2f} %</title></circle>"
             for x, y, over in places
             if math.isfinite(over)
@@ -71,7 +75,7 @@ def _panel(panel: Panel) -> list[str]:
 
 
 def _path(places: Sequence[tuple[float, float, float]]) -> str:
-    """Broken where a provisioner has no plan."""
+    """Broken where there is no plan."""
     path, pen_down = "", False
     for x, y, over in places:
         if math.isfinite(over):
@@ -81,4 +85,4 @@ def _path(places: Sequence[tuple[float, float, float]]) -> str:
 
 
 def _stroke(i: int) -> str:
-    return f'stroke="{COLOURS[i]}" stroke-width="2" stroke-dasharray="{DASHES[i]}"'
+    return f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="2" stroke-dasharray="{DASHES[i % len(DASHES)]}"'
