@@ -31,4 +31,5 @@ docs: setup
 	$(BIN)/python docs/build_reference.py
 
 clean:
+	find src -name '*.nb[ci]' -delete
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

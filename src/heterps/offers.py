@@ -1,8 +1,8 @@
 """Offers: what a unit of each device is rented for. List prices, to start from: a cluster file says what you pay.
 
 On demand an offer has the name of its device; spot capacity, which the lender may take back, is `<device>-spot`.
-Prices of GPUs are those of an instance divided by its GPUs, host included; prices of cores those of an instance divided
-by its physical cores (on AWS c5, c6i, c7i and c6a two vCPUs are one core, on c7a and c7g one is).
+Prices of GPUs are those of an instance divided by its GPUs, host included (but for v100-spot); prices of cores those of
+an instance divided by its physical cores (on AWS c5, c6i, c7i and c6a two vCPUs are one core, on c7a and c7g one is).
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from difflib import get_close_matches
 from heterps.catalogue import CATALOGUE, LOCAL, Device
 from heterps.errors import ConfigError
 
-SOURCE = "AWS us-east-1 and Google Cloud us-central1, Linux, August 2026; cpu and v100 as in the HeterPS paper"
+SOURCE = (
+    "AWS us-east-1 and Google Cloud us-central1, Linux, August 2026; cpu and v100 as in the HeterPS paper; v100-spot "
+    "without its host"
+)
 
 
 @dataclass(frozen=True)

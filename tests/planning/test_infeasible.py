@@ -118,7 +118,26 @@ def test_limits_too_low_for_any_plan_are_told_apart_from_slow_ones() -> None:
 
 def test_a_method_that_fails_where_another_does_not_points_to_it() -> None:
     assert "method cpu finds no plan" in (text := reason(cpus=10, v100s=10, throughput=200.0, method="cpu"))
-    assert "method exact plans it for" in text
+    assert "method exact with provisioner exact, the defaults, plan it for" in text
+
+
+def test_a_provisioner_that_fails_where_the_exact_one_does_not_is_named() -> None:
+    with pytest.raises(PlanInfeasible, match=r"method exact with provisioner sta-ratio finds no plan.*there is one"):
+        planning.plan(profile(), cluster(3, 3), throughput=220, samples=1e9, provisioner="sta-ratio")
+
+
+def test_a_resource_with_limit_0_may_be_what_must_rise() -> None:
+    both = {"cpu": cost(1.0, 0.5), "v100": cost(0.1)}
+    model = Profile(model="m", batch_size=100, layers=(LayerProfile(name="fc", costs=both),))
+    with pytest.raises(PlanInfeasible, match=r"To reach 1,000 samples/s, raise the limit of v100 from 0 to 1"):
+        planning.plan(model, cluster(9, 0), throughput=1000, samples=1)
+
+
+def test_what_was_asked_is_told_as_it_was_asked() -> None:
+    assert "reaches 526.4 samples/s" in reason(cpus=10, v100s=10, throughput=526.4)
+    assert "reaches 208,936.97 samples/s" in reason(cpus=10**6, v100s=10, throughput=208_936.97).replace(
+        "can reach", "reaches"
+    )
 
 
 def test_a_method_cut_short_is_told_apart_from_one_that_has_no_plan() -> None:

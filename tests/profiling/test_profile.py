@@ -99,7 +99,9 @@ def test_the_first_difference_of_profiles_that_do_not_fit_is_named(other: Profil
 
 # --- at another batch size -------------------------------------------------------------------------------------------
 
-LATENT = cost(0.1, sync_s=0.3, sync_fixed_s=0.2, input_s=0.2, input_fixed_s=0.1, beta=0.4)
+LATENT = cost(
+    0.1, compute_fixed_s=0.04, alpha=0.5, sync_s=0.3, sync_fixed_s=0.2, input_s=0.2, input_fixed_s=0.1, beta=0.4
+)
 
 
 def test_fixed_seconds_stay_and_the_rest_grows_with_the_batch() -> None:
@@ -107,10 +109,10 @@ def test_fixed_seconds_stay_and_the_rest_grows_with_the_batch() -> None:
     found = start.at_batch_size(200)
     (doubled,) = found.layers
     assert found.batch_size == 200
-    assert doubled.costs["cpu"].compute_s == pytest.approx(0.2)
+    assert doubled.costs["cpu"].compute_s == pytest.approx(0.16)
+    assert doubled.costs["cpu"].alpha == pytest.approx(0.1 / 0.16), "units divide twice the 0.05 s of before"
     assert doubled.costs["cpu"].sync_s == pytest.approx(0.4)
     assert doubled.costs["cpu"].input_s == pytest.approx(0.3)
-    assert doubled.costs["cpu"].latency_s == pytest.approx(0.3)
     assert doubled.server_s == pytest.approx(0.7)
     assert (doubled.input_bytes, doubled.weight_bytes) == (20, 7)
 

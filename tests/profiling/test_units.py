@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given
@@ -32,10 +33,10 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> str:
-    path = tmp_path / "shared"
-    path.write_bytes(bytes((1 + NUM_UNITS) * BLOCK_BYTES))
-    return str(path)
+def shared() -> Iterator[BinaryIO]:
+    with tempfile.TemporaryFile() as file:
+        file.truncate((1 + NUM_UNITS) * BLOCK_BYTES)
+        yield file
 
 
 @pytest.fixture
@@ -109,21 +110,22 @@ def test_cores_are_those_this_process_may_use() -> None:
 # --- one unit, in this process ---------------------------------------------------------------------------------------
 
 
-def test_a_unit_goes_through_the_layers_of_the_model_in_order(shared: str) -> None:
-    unit = Unit(Source(JOB, synthetic=True), shared, 0)
+def test_a_unit_goes_through_the_layers_of_the_model_in_order(shared: BinaryIO) -> None:
+    unit = Unit(Source(JOB, synthetic=True), shared.fileno(), 0)
     for name in LAYERS:
         assert unit.do({"do": "next"}) == {"layer": name}
         for part in (0, 1):
             assert unit.do({"do": "compute", "part": part, "at": 0.0, "seconds": 0.0})["run_s"] > 0
 
 
-def test_what_a_unit_moves_lands_in_its_own_block(shared: str) -> None:
+def test_what_a_unit_moves_lands_in_its_own_block(shared: BinaryIO) -> None:
     data = bytes(range(256)) * 8
-    with open(shared, "r+b") as file:
-        file.write(data)
-    unit = Unit(Source(JOB, synthetic=True), shared, 1)
+    shared.write(data)
+    shared.flush()
+    unit = Unit(Source(JOB, synthetic=True), shared.fileno(), 1)
     unit.do({"do": "move", "num_bytes": 2 * len(data), "at": 0.0, "seconds": 0.0})
-    content = Path(shared).read_bytes()
+    shared.seek(0)
+    content = shared.read()
     assert content[2 * BLOCK_BYTES : 2 * BLOCK_BYTES + len(data)] == data
     assert not any(content[BLOCK_BYTES : 2 * BLOCK_BYTES]), "the other unit's block is left alone"
 

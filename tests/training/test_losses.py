@@ -24,6 +24,16 @@ class Squares(nn.Module):
         return (output.reshape(len(label), -1)[:, 0] - label) ** 2
 
 
+class KeepsALoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = nn.MSELoss()
+
+
+def test_a_loss_that_a_model_keeps_as_an_attribute_is_not_its_method() -> None:
+    torch.testing.assert_close(batch_loss(KeepsALoss(), OUTPUT, LABEL), batch_loss(Plain(), OUTPUT, LABEL))
+
+
 class Total(nn.Module):
     def loss(self, output: Tensor, label: Tensor) -> Tensor:
         return ((output - label) ** 2).sum()

@@ -114,6 +114,28 @@ def test_divided_training_is_repeatable_to_the_bit():
     assert all(np.array_equal(first[2][name], second[2][name]) for name in first[2])
 
 
+class RemembersItsForward(Net):
+    """Its loss uses what forward left behind, which each twin must find as its own forward left it."""
+
+    def forward(self, dense, slots):
+        logits = super().forward(dense, slots)
+        self.penalty = logits.square()
+        return logits
+
+    def losses(self, output, label):
+        return (output - label) ** 2 + 0.1 * self.penalty + self.out.weight.square().sum()
+
+
+def test_a_loss_that_uses_what_forward_left_behind_equals_that_of_the_whole_batch():
+    def run(num_threads):
+        torch.manual_seed(3)
+        return train(RemembersItsForward(), num_threads, make_batches())
+
+    whole, pieces = run(1), run(2)
+    assert pieces[3], "its samples can be divided"
+    np.testing.assert_allclose(pieces[0], whole[0], rtol=1e-5)
+
+
 class OwnLoss(Net):
     def loss(self, output, label):
         return ((output - label) ** 2).mean()

@@ -119,7 +119,7 @@ def _plan(
     bills_of = find_provisioner(provisioner)
     found = search(problem, make_scheduler(method, problem, seed), Budget(evaluations, seconds), bills_of)
     if found.schedule is None:
-        raise explain_infeasible(problem, method, finished=found.finished)
+        raise explain_infeasible(problem, method, provisioner=provisioner, finished=found.finished)
     optimum = found
     if not (provisioner == "exact" and found.proven):
         quick = Budget(seconds=QUICK_S)

@@ -196,10 +196,12 @@ def _prices(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
 
 def _limits(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
     used = optimum.units
-    for name in problem.resources:
+    for name in problem.profile.resources:
         limit = problem.cluster.resources[name].limit
         more = cheapest(with_limits(problem, {name: limit + 1}))
         yield _sensitivity("limit", name, limit, limit + 1, optimum, optimum.usd, more)
+        if limit == 0:
+            continue
         if used.get(name, 0) < limit:  # what is left over can be done without
             yield _sensitivity("limit", name, limit, limit - 1, optimum, optimum.usd, None)
             continue

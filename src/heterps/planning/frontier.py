@@ -21,7 +21,7 @@ import numpy as np
 
 from heterps.planning.cost import Problem
 from heterps.planning.infeasible import highest_throughput, slowest_s
-from heterps.planning.optimum import cheapest, with_floor
+from heterps.planning.optimum import cheapest, find_cheapest, with_floor
 from heterps.planning.plan import Plan
 
 MOST_POINTS = 24
@@ -67,9 +67,9 @@ def _walk(problem: Problem, most_points: int, on_point: Callable[[Plan], None]) 
     plans: list[Plan] = []
     floor = slowest_floor(problem)
     while len(plans) < most_points:
-        plan = cheapest(with_floor(problem, floor))
+        plan, sure = find_cheapest(with_floor(problem, floor))
         if plan is None:
-            return plans, True
+            return plans, sure
         on_point(plan)
         plans.append(plan)
         floor = plan.throughput * (1 + NEXT)

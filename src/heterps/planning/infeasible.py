@@ -21,12 +21,12 @@ from heterps.errors import PlanInfeasible
 from heterps.planning.chains import Chains, Undecided
 from heterps.planning.cost import Problem, Schedules, Terms, runs, stage_terms
 from heterps.planning.kernels import least_count
-from heterps.planning.optimum import cheapest, with_floor, with_limits
+from heterps.planning.optimum import find_cheapest, with_floor, with_limits
 from heterps.planning.plan import Plan
 from heterps.planning.provisioners.base import to_plan
 from heterps.planning.provisioners.exact import exact
 
-UNLIMITED = 10**7
+MOST_UNITS = 10**7
 MOST_NAMED = 3
 
 
@@ -62,26 +62,32 @@ class Raise:
         return f"{self.resource} from {self.limit} to {self.needed}"
 
 
-def explain_infeasible(problem: Problem, method: str, *, finished: bool = True) -> PlanInfeasible:
+def explain_infeasible(
+    problem: Problem, method: str, *, provisioner: str = "exact", finished: bool = True
+) -> PlanInfeasible:
     """The error to raise when `method` found no plan; it was cut short by its budget unless it `finished`."""
-    asked = f"{_number(problem.throughput)} samples/s"
-    if (exists := cheapest(problem)) is not None:  # [1]
+    asked = f"{problem.throughput:,.10g} samples/s"
+    by = f"method {method}" if provisioner == "exact" else f"method {method} with provisioner {provisioner}"
+    exists, sure = find_cheapest(problem)
+    if exists is not None:  # [1]
         usd = f"{exists.usd:,.2f} USD"
         return PlanInfeasible(
-            f"method {method} finds no plan for {asked} within the limits, but there is one: method exact plans it "
-            f"for {usd}."
+            f"{by} finds no plan for {asked} within the limits, but there is one: method exact with provisioner exact, "
+            f"the defaults, plan it for {usd}."
             if finished
-            else f"method {method} found no plan for {asked} in the seconds or evaluations that it was given, but "
+            else f"{by} found no plan for {asked} in the seconds or evaluations that it was given, but "
             f"there is one, for {usd}: give it more, or use method exact."
         )
-    if problem.tau_max < slowest_station(problem).fixed_s:  # [2]
-        return PlanInfeasible(f"no plan can reach {asked}: {_too_slow(problem)}{_reachable(problem)}")
+    opened = _opened(problem)
+    if problem.tau_max < slowest_station(opened).fixed_s:  # [2]
+        return PlanInfeasible(f"no plan can reach {asked}: {_too_slow(opened)}{_reachable(problem)}")
     remedies = [*_remedies(problem)]  # [3]
     if not remedies:
         return PlanInfeasible(
-            f"no plan can reach {asked}: it takes more than {UNLIMITED:,} units of a resource.{_reachable(problem)}"
+            f"no plan can reach {asked}: it takes more than {MOST_UNITS:,} units of a resource.{_reachable(problem)}"
         )
-    why = f"no plan within the limits reaches {asked}.{_reachable(problem)}"
+    none = "no plan within the limits reaches" if sure else "no plan within the limits was found that reaches"
+    why = f"{none} {asked}.{_reachable(problem)}"
     if _servers_shut_out(problem):
         name = problem.cluster.server_resource
         why = f"the model needs parameter servers, and their resource {name!r} has limit 0."
@@ -168,7 +174,7 @@ def joint_raise(problem: Problem) -> list[Raise]:
     """
     opened = _opened(problem)
     prices = opened.prices if opened.prices.any() else np.ones_like(opened.prices)
-    chains = Chains(opened, prices, np.full(len(opened.resources), UNLIMITED))
+    chains = Chains(opened, prices, np.full(len(opened.resources), MOST_UNITS))
     schedule = chains.least(problem.tau_max, chains.heaviest(problem.tau_max)).schedule
     if schedule is None:
         return []
@@ -195,7 +201,7 @@ def _least_raise(problem: Problem, opened: Problem, name: str, others: dict[str,
     t = opened.resources.index(name)
     limits = np.array([others.get(r, _limit(problem, r)) for r in opened.resources], dtype=np.int64)
     prices = np.zeros(len(limits))
-    prices[t], limits[t] = 1.0, UNLIMITED
+    prices[t], limits[t] = 1.0, MOST_UNITS
     chains = Chains(opened, prices, limits)
     chain = chains.least(problem.tau_max, chains.heaviest(problem.tau_max))
     if chain.schedule is None:
@@ -210,10 +216,12 @@ def _least_units(problem: Problem, schedule: Schedules) -> dict[str, int]:
     """The units of each resource with which a schedule just meets the floor."""
     used = dict.fromkeys(problem.resources, 0)
     if problem.server_s > 0:
-        used[problem.cluster.server_resource] = least_count(problem.server_s, 0.0, 0.0, 0.0, problem.tau_max, UNLIMITED)
+        used[problem.cluster.server_resource] = least_count(
+            problem.server_s, 0.0, 0.0, 0.0, problem.tau_max, MOST_UNITS
+        )
     for first, last, t in runs(schedule.tolist()):
         p, a, q, d = stage_terms(problem, first, last, t)
-        used[problem.resources[t]] += least_count(p, a, q, d, problem.tau_max, UNLIMITED)
+        used[problem.resources[t]] += least_count(p, a, q, d, problem.tau_max, MOST_UNITS)
     return used
 
 
@@ -222,8 +230,10 @@ def _servers_shut_out(problem: Problem) -> bool:
 
 
 def _opened(problem: Problem) -> Problem:
-    """The problem with the servers' resource among those that can be rented, if servers are needed."""
-    return with_limits(problem, {problem.cluster.server_resource: 1}) if _servers_shut_out(problem) else problem
+    """The problem with a unit of every resource of limit 0 that could run layers, or the servers that are needed."""
+    able = {*problem.profile.resources, *([problem.cluster.server_resource] if problem.server_s > 0 else [])}
+    shut = [name for name, resource in problem.cluster.resources.items() if resource.limit == 0 and name in able]
+    return with_limits(problem, dict.fromkeys(shut, 1)) if shut else problem
 
 
 def _limit(problem: Problem, name: str) -> int:

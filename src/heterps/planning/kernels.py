@@ -1,5 +1,4 @@
-"""Compiled kernels of the planner. Plain arrays in, plain arrays out; the objects around them are in provision.py and
-schedulers/exact.py.
+"""Compiled kernels of the planner. Plain arrays in, plain arrays out; the objects around them are in provisioners/.
 
 All of them walk the layers of a stage forwards and keep its running sums (P, A, Q, D of cost.py), and all of them use
 one fact: a station's least count k(tau), the least k with ET(k) <= tau, only grows when tau falls. The comparison is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from heterps.config import Resource
@@ -17,12 +18,18 @@ LONGEST_S = 5.0
 
 def cheapest(problem: Problem, seconds: float = LONGEST_S) -> Plan | None:
     """The cheapest plan, or None when none was found. `gap` is 0.0 where proven, else there is a `bound_usd`."""
+    return find_cheapest(problem, seconds)[0]
+
+
+def find_cheapest(problem: Problem, seconds: float = LONGEST_S) -> tuple[Plan | None, bool]:
+    """`cheapest`, and whether that is proven: that no plan is cheaper, or that there is none."""
     found = search(problem, Exact(problem, seed=0), Budget(seconds=seconds))
     if found.schedule is None or found.counts is None:
-        return None
+        return None, found.bound_usd == math.inf
     plan = to_plan(problem, found.schedule, found.counts, "exact")
     proof = {"optimal_usd": plan.usd, "gap": 0.0} if found.proven else {"bound_usd": found.bound_usd}
-    return plan.model_copy(update={"search_s": found.seconds, "evaluations": found.evaluations, **proof})
+    measured = {"search_s": found.seconds, "evaluations": found.evaluations}
+    return plan.model_copy(update={**measured, **proof}), found.proven
 
 
 def with_floor(problem: Problem, throughput: float) -> Problem:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from heterps.config import Cluster
 from heterps.errors import ConfigError
+from heterps.profiling.profile import Value
 from heterps.yamlfile import read_model
-
-
-class Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class Stage(Value):
@@ -46,6 +43,7 @@ class Plan(Value):
     gap: NonNegativeFloat | None = Field(None, description="usd / optimal_usd - 1; 0.0 is optimal.")
 
     provisioner: str = "exact"
+    batch_size: PositiveInt | None = Field(None, description="Samples of the batches that it was planned for.")
 
     @property
     def is_predicted(self) -> bool:
@@ -74,10 +72,15 @@ def load_plan(path: str | Path) -> Plan:
     return read_model(path, Plan, what="plan")
 
 
-def check_plan(plan: Plan, num_layers: int, cluster: Cluster, where: str) -> None:
+def check_plan(plan: Plan, num_layers: int, batch_size: int, cluster: Cluster, where: str) -> None:
     """Raises ConfigError, which names `where` the plan is from, unless it covers the layers of a model one after the
-    other and the cluster has its units.
+    other, is for batches of this size, and the cluster has its units.
     """
+    if plan.batch_size not in (None, batch_size):
+        raise ConfigError(
+            f"{where}: the plan is for batches of {plan.batch_size:,} samples, and the job's data.batch_size is "
+            f"{batch_size:,}. Plan again with --batch-size {batch_size}, or change the job."
+        )
     covered = 0
     for number, stage in enumerate(plan.stages, 1):
         if stage.first != covered or stage.last < stage.first:

@@ -45,6 +45,9 @@ class Cost(Value):
     input_s: NonNegativeFloat = Field(description="Moving the input across a stage border; layer 0: reading the data.")
     alpha: Share = Field(description="Share of compute that more units divide.")
     beta: Share = Field(description="Share of communication that more units divide.")
+    compute_fixed_s: NonNegativeFloat = Field(
+        0.0, description="The part of compute_s that does not grow with the batch."
+    )
     sync_fixed_s: NonNegativeFloat = Field(0.0, description="The part of sync_s that does not grow with the batch.")
     input_fixed_s: NonNegativeFloat = Field(0.0, description="The part of input_s that does not grow with the batch.")
     spread: NonNegativeFloat = Field(0.0, description="Half the interquartile range of compute_s, over its median.")
@@ -52,24 +55,20 @@ class Cost(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for part, whole in (("sync_fixed_s", "sync_s"), ("input_fixed_s", "input_s")):
-            if getattr(self, part) > getattr(self, whole):
-                raise ValueError(f"{part} is a part of {whole}, so it cannot be larger")
+        for what in ("compute", "sync", "input"):
+            if getattr(self, f"{what}_fixed_s") > getattr(self, f"{what}_s"):
+                raise ValueError(f"{what}_fixed_s is a part of {what}_s, so it cannot be larger")
         return self
 
-    @property
-    def latency_s(self) -> float:
-        """What communication takes however small the batch."""
-        return self.sync_fixed_s + self.input_fixed_s
-
     def scaled(self, ratio: float) -> Cost:
-        """The cost of a batch `ratio` times as large. More units divide the same seconds a sample as before, so beta
-        falls where the fixed part gains weight."""
+        """The cost of a batch `ratio` times as large. More units divide the same seconds a sample as before, so alpha
+        and beta fall where the fixed part gains weight."""
+        compute_s = _scaled(self.compute_s, self.compute_fixed_s, ratio)
         sync_s = _scaled(self.sync_s, self.sync_fixed_s, ratio)
         input_s = _scaled(self.input_s, self.input_fixed_s, ratio)
-        divided_s = self.beta * (self.sync_s + self.input_s) * ratio
-        beta = min(divided_s / (sync_s + input_s), 1.0) if sync_s + input_s > 0 else self.beta
-        update = {"compute_s": self.compute_s * ratio, "sync_s": sync_s, "input_s": input_s, "beta": beta}
+        alpha = _scaled_share(self.alpha, self.compute_s, compute_s, ratio)
+        beta = _scaled_share(self.beta, self.sync_s + self.input_s, sync_s + input_s, ratio)
+        update = {"compute_s": compute_s, "sync_s": sync_s, "input_s": input_s, "alpha": alpha, "beta": beta}
         return self.model_copy(update=update)
 
 
@@ -101,6 +100,10 @@ class LayerProfile(Value):
 
 def _scaled(seconds: float, fixed_s: float, ratio: float) -> float:
     return fixed_s + (seconds - fixed_s) * ratio
+
+
+def _scaled_share(share: float, before_s: float, after_s: float, ratio: float) -> float:
+    return min(share * before_s * ratio / after_s, 1.0) if after_s > 0 else share
 
 
 class Profile(Value):
@@ -144,8 +147,7 @@ class Profile(Value):
         return next((source for source in (offer.name, offer.device) if source in profiled), None)
 
     def at_batch_size(self, batch_size: int) -> Profile:
-        """What this profile says of another batch size. Compute grows in proportion, and so does all of communication
-        and of the servers' work that is not known to be fixed."""
+        """What this profile says of another batch size. What is not known to be fixed grows in proportion."""
         if batch_size < 1:
             raise ConfigError(f"a batch has at least one sample (got a batch size of {batch_size}).")
         layers = tuple(layer.scaled(batch_size / self.batch_size) for layer in self.layers)

@@ -180,6 +180,7 @@ class _Visit:
             input_s=border[1.0],
             alpha=alpha,
             beta=beta,
+            compute_fixed_s=fit_fixed(compute),
             sync_fixed_s=fit_fixed(sync),
             input_fixed_s=fit_fixed(border),
             spread=spread,

@@ -3,7 +3,7 @@
 It makes the model and the batch anew from their source, goes through the layers in step with the others, and times its
 part of each on command. A line of JSON in is a command, a line of JSON out its answer; the end of input is the end.
 
-    {"source": ..., "shared": path, "index": 0}            --> {}                     model and batch are ready
+    {"source": ..., "shared": descriptor, "index": 0}            --> {}                     model and batch are ready
     {"do": "next"}                                         --> {"layer": "fc1"}       the next layer is ready
     {"do": "compute", "part": 1, "at": 12.5, "seconds": 1} --> {"run_s": 0.004}       steps from 12.5 on the clock that
     {"do": "move", "num_bytes": 4096, "at": ...}           --> {"run_s": 0.001}       all processes of a machine share
@@ -51,7 +51,7 @@ def main() -> None:
 class Unit:
     """A unit's share of every layer: the whole batch (part 0) for when it is alone, its half (part 1) for when not."""
 
-    def __init__(self, source: Source, shared: str, index: int) -> None:
+    def __init__(self, source: Source, shared: int, index: int) -> None:
         model, inputs = source.build()
         traced = trace(model)
         self._parts: list[Values] = list(divide(traced, inputs, batch_size_of(inputs), (1, 2)).values())
@@ -83,9 +83,8 @@ class Unit:
 class _Transport:
     """Memory that all units map: how parameters travel between workers and servers on one machine."""
 
-    def __init__(self, path: str, index: int) -> None:
-        with open(path, "r+b") as file:
-            self._shared = memoryview(mmap.mmap(file.fileno(), 0))
+    def __init__(self, descriptor: int, index: int) -> None:
+        self._shared = memoryview(mmap.mmap(descriptor, 0))
         self._write_at = (1 + index) * BLOCK_BYTES
         self._own = memoryview(bytearray(BLOCK_BYTES))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,13 +57,13 @@ class Units:
         self._layer = ""
         self._processes: list[_Process] = []
         with ExitStack() as opened:  # closes all again where something fails on the way
-            shared = opened.enter_context(tempfile.NamedTemporaryFile(prefix="heterps-units-"))
+            shared = opened.enter_context(tempfile.TemporaryFile())  # without a name: nobody has to delete it
             shared.truncate((1 + NUM_UNITS) * BLOCK_BYTES)
             for index in range(NUM_UNITS):
-                process = _Process(index)
+                process = _Process(index, shared.fileno())
                 opened.callback(process.close)
                 self._processes.append(process)
-                process.send({"source": source.to_json(), "shared": shared.name, "index": index})
+                process.send({"source": source.to_json(), "shared": shared.fileno(), "index": index})
             for process in self._processes:
                 process.answer(START_S, "makes the model")
             self._opened = opened.pop_all()
@@ -121,7 +122,8 @@ class Units:
 class _Process:
     """One unit's process, and the lines of JSON to and from it."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, shared: int) -> None:
+        """`shared` is a file descriptor that the process gets too."""
         self.index = index
         self._process = subprocess.Popen(
             [sys.executable, "-m", "heterps.profiling.unit"],
@@ -130,6 +132,8 @@ class _Process:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
+            pass_fds=[shared],
+            start_new_session=True,  # a group of its own, to end what the model's code may have started as well
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
 
@@ -146,7 +150,7 @@ class _Process:
 
         def give_up() -> None:
             late.append(True)
-            self._process.kill()
+            self._kill()
 
         timer = Timer(deadline_s, give_up)
         timer.start()
@@ -173,8 +177,12 @@ class _Process:
         """Ends it at once: it holds nothing that anybody needs."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.kill()
+        self._kill()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(STOP_S)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from heterps.profiling.profile import Profile
 from heterps.report.figures import short
 from heterps.report.plan_table import ESTIMATED, estimated_resources, show_verdict, usd
 from heterps.report.stage_bar import Keys, StageBar, make_keys
+from heterps.report.tables import plain_table
 
 
 def show_every_method(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
@@ -40,7 +40,7 @@ def _reasons(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _table(comparison: Comparison, profile: Profile, keys: Keys) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = plain_table()
     table.add_column("", width=1)
     table.add_column("method", no_wrap=True)
     for name in ("USD", "samples/s", "gap", "seconds", "evals"):

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from heterps.planning.frontier import Frontier
@@ -23,6 +21,7 @@ from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.plan_table import ESTIMATED, estimated_resources, hours, usd
 from heterps.report.stage_bar import StageBar, make_keys
+from heterps.report.tables import plain_table
 
 HEIGHT, WIDEST, BAR = 12, 100, 18
 
@@ -34,7 +33,7 @@ def show_frontier(console: Console, frontier: Frontier, profile: Profile, floor:
         console.print(line, markup=False, no_wrap=True, overflow="crop")
     console.print()
     keys = make_keys(profile.resources)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = plain_table()
     table.add_column("", width=1)
     for name in ("samples/s", "USD", "hours"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +12,7 @@ from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.figures import plural, rate, usd
 from heterps.report.plan_table import ESTIMATED, estimated_resources
+from heterps.report.tables import plain_table
 
 MOST_NAMED = 6
 
@@ -135,4 +135,4 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    return plain_table()

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +14,7 @@ from rich.text import Text
 from heterps.planning.api import Comparison, Option
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
+from heterps.report.tables import plain_table
 
 ESTIMATED = "~"
 
@@ -76,7 +76,7 @@ def hours(value: float) -> str:
 
 
 def _table(comparison: Comparison, profile: Profile) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = plain_table()
     table.add_column("", width=1)
     table.add_column("method", no_wrap=True)
     table.add_column("stages", overflow="fold")

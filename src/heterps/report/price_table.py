@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +18,7 @@ from rich.text import Text
 from heterps.catalogue import CATALOGUE, LOCAL
 from heterps.config import Cluster
 from heterps.offers import OFFERS, SOURCE, device_of
+from heterps.report.tables import plain_table
 
 NARROW = 110
 """Below this width the table does without the devices' full names."""
@@ -128,4 +128,4 @@ def _scaled(value: float | None, unit: float) -> str:
 
 
 def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    return plain_table()

@@ -82,5 +82,5 @@ def _losses(own: Callable[..., Any], output: Tensor, label: Tensor) -> Tensor:
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:
-    method = getattr(model, name, None)
-    return method if callable(method) else None
+    """A method of that name. An attribute is none: `self.loss = nn.MSELoss()` is for the model's own use."""
+    return getattr(model, name) if callable(getattr(type(model), name, None)) else None

@@ -115,7 +115,7 @@ class Pieces:
     def _run_piece(self, i: int, batch: Batch, bounds: Sequence[int], slots: Slots) -> tuple[float, FloatArray]:
         where = slice(bounds[i], bounds[i + 1])
         output = self._twins[i](torch.from_numpy(batch.dense[where]), slots)
-        loss = piece_loss(self._model, output, torch.from_numpy(batch.label[where]), len(batch))
+        loss = piece_loss(self._twins[i], output, torch.from_numpy(batch.label[where]), len(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         for _, module in embeddings(self._twins[i]):
             module.push()

@@ -63,6 +63,7 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
     return Plan(
         method=method,
         provisioner=provisioner,
+        batch_size=problem.profile.batch_size,
         stages=stages,
         servers=Servers(resource=problem.cluster.server_resource, count=num_servers),
         throughput=predicted.throughput,

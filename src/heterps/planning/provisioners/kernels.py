@@ -7,13 +7,10 @@ from __future__ import annotations
 import functools
 import math
 
-import numba
 import numpy as np
 
 from heterps.planning.cost import Floats, Ints, Schedules
-from heterps.planning.kernels import busy_s, find_stations, least_count, violation_of
-
-compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+from heterps.planning.kernels import busy_s, compiled, find_stations, least_count, violation_of
 
 
 @compiled

@@ -34,7 +34,7 @@ class Scheduler(Protocol):
         """No plan is cheaper: proven so far. 0 for a method that proves nothing."""
 
 
-class Heuristic:
+class Unproven:
     """A scheduler that proves nothing."""
 
     def bound_usd(self) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
-from heterps.planning.schedulers.base import Heuristic
+from heterps.planning.schedulers.base import Unproven
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -36,7 +36,7 @@ INFEASIBLE = 1000.0
 """Above the logarithm of any float."""
 
 
-class Bayes(Heuristic):
+class Bayes(Unproven):
     def __init__(self, problem: Problem, seed: int) -> None:
         from optuna.distributions import CategoricalDistribution
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from heterps.planning.cost import Floats, Ints, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
-from heterps.planning.schedulers.base import Heuristic
+from heterps.planning.schedulers.base import Unproven
 
 Mask = npt.NDArray[np.bool_]
 
@@ -32,7 +32,7 @@ MOST_BROODS = 20
 """Times that children are made before none of them being new ends the search: there is next to nothing left to see."""
 
 
-class Genetic(Heuristic):
+class Genetic(Unproven):
     def __init__(self, problem: Problem, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._able: Mask = np.isfinite(problem.terms[:, :, 1])  # [T, N]

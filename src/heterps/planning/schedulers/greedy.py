@@ -10,10 +10,10 @@ import numpy as np
 
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
-from heterps.planning.schedulers.base import Heuristic
+from heterps.planning.schedulers.base import Unproven
 
 
-class Greedy(Heuristic):
+class Greedy(Unproven):
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         p, a, q, d = (problem.terms[:, :, i] for i in range(4))
         runs = np.isfinite(a)

@@ -14,11 +14,11 @@ import numpy as np
 from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
-from heterps.planning.schedulers.base import Heuristic
+from heterps.planning.schedulers.base import Unproven
 from heterps.profiling.profile import LayerProfile
 
 
-class AIBox(Heuristic):
+class AIBox(Unproven):
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         devices = [problem.cluster.resources[name].device for name in problem.resources]
         cpus = [t for t, device in enumerate(devices) if device.startswith("cpu")]

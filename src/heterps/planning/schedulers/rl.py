@@ -17,7 +17,7 @@ import numpy as np
 
 from heterps.planning.cost import Floats, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
-from heterps.planning.schedulers.base import Heuristic
+from heterps.planning.schedulers.base import Unproven
 from heterps.planning.schedulers.features import Features, features_of
 from heterps.planning.schedulers.learner import Learner, Settings
 from heterps.planning.schedulers.policy import Cell
@@ -34,7 +34,7 @@ INFEASIBLE = -1e3
 """Score of an infeasible schedule with no violation: below that of any cost, which is a logarithm."""
 
 
-class Reinforce(Heuristic):
+class Reinforce(Unproven):
     _life: Learner
     _plans: RandomPlans
 

@@ -7,10 +7,10 @@ import numpy as np
 from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
-from heterps.planning.schedulers.base import Heuristic
+from heterps.planning.schedulers.base import Unproven
 
 
-class Single(Heuristic):
+class Single(Unproven):
     def __init__(self, problem: Problem, *, on_cpu: bool) -> None:
         devices = [problem.cluster.resources[name].device for name in problem.resources]
         chosen = [t for t, device in enumerate(devices) if device.startswith("cpu") == on_cpu]
