@@ -44,11 +44,17 @@ class Features:
         return replace(self, runs=np.where(left.any(axis=1, keepdims=True), left, self.runs))
 
 
-def features_of(problem: Problem) -> Features:
+def fastest_s(problem: Problem) -> float:
+    """No schedule takes less for a batch, whatever its units: some layer's fixed seconds."""
+    a, d = problem.terms[:, :, 1], problem.terms[:, :, 3]
+    return float(np.maximum(a, d).min(axis=0).max())
+
+
+def features_of(problem: Problem, tau: float) -> Features:
+    """As seen by who wants a batch done in `tau` seconds: what is cheap at one pace may be dear at another."""
     p, a, q, d, input_q, input_d = np.moveaxis(problem.terms, (0, 1), (1, 0)).transpose(2, 0, 1)  # each [N, T]
     runs = np.isfinite(a)
     a = np.where(runs, a, 0.0)
-    tau = problem.tau_max
     compute_s, comm_s, input_s = p + a, q + d, input_q + input_d
     prices = np.broadcast_to(np.maximum(problem.prices, LEAST), p.shape)
     limits = np.broadcast_to(problem.limits.astype(float), p.shape)
@@ -62,7 +68,7 @@ def features_of(problem: Problem) -> Features:
     )
     usd = usd / max(float(np.where(runs, usd, np.inf).min(axis=1).sum()), LEAST)
     cheap = likeliness(np.where(runs, usd, np.inf))
-    return Features(_layers(problem, comm_s, runs), _standard(pairs, runs), usd, cheap, runs)
+    return Features(_layers(problem, comm_s, runs, tau), _standard(pairs, runs), usd, cheap, runs)
 
 
 def likeliness(usd: Floats) -> Floats:
@@ -75,13 +81,13 @@ def likeliness(usd: Floats) -> Floats:
     return likely
 
 
-def _layers(problem: Problem, comm_s: Floats, runs: Mask) -> Floats:
+def _layers(problem: Problem, comm_s: Floats, runs: Mask, tau: float) -> Floats:
     layers = problem.profile.layers
     kinds = sorted({layer.kind for layer in layers})
     known = np.array([[layer.kind == kind for kind in kinds] for layer in layers], dtype=float)
     mean_comm_s = np.where(runs, comm_s, 0.0).sum(axis=1) / runs.sum(axis=1)
     sizes = np.array([[layer.input_bytes, layer.weight_bytes, layer.server_s] for layer in layers])
-    numbers = np.log1p(np.column_stack([sizes[:, :2], sizes[:, 2:] / problem.tau_max, mean_comm_s / problem.tau_max]))
+    numbers = np.log1p(np.column_stack([sizes[:, :2], sizes[:, 2:] / tau, mean_comm_s / tau]))
     return np.hstack([np.eye(len(layers)), known, _standard(numbers, np.ones(len(layers), dtype=bool))])
 
 

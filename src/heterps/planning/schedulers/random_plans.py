@@ -17,6 +17,7 @@ from heterps.planning.schedulers.features import Features, likeliness
 
 MOST_CHANGES = 3
 STAGES = 0.5  # of changed runs that are a stage, or a part of one from a border on
+TIMES = (0.5, 0.3, 0.2)  # of changed schedules: one run, two, three
 GROWN, CROSSED = 0.25, 0.25  # of changed runs that take the resource of the layer beside them, or those of another
 
 
@@ -39,10 +40,20 @@ class RandomPlans:
         schedules = self._put(schedules, first, last)
         changes = self._rng.integers(MOST_CHANGES + 1, size=num)
         for i in range(MOST_CHANGES):
-            schedules[changes > i] = self.changed(schedules[changes > i])
+            schedules[changes > i] = self._changed_once(schedules[changes > i])
         return schedules
 
     def changed(self, schedules: Schedules) -> Schedules:
+        """[n, N], each of the given ones with a run of layers put elsewhere, or several: two stations may have to become
+        faster before either change pays.
+        """
+        schedules = schedules.copy()
+        times = 1 + self._rng.choice(len(TIMES), size=len(schedules), p=TIMES)
+        for i in range(len(TIMES)):
+            schedules[times > i] = self._changed_once(schedules[times > i])
+        return schedules
+
+    def _changed_once(self, schedules: Schedules) -> Schedules:
         """[n, N], each of the given ones with one run of layers put elsewhere, or the same again."""
         num, num_layers = schedules.shape
         first, last = pick_runs(schedules, self._rng)

@@ -1,14 +1,15 @@
 """The learned scheduler: policies trained by REINFORCE to propose cheap schedules (`rl`: LSTM, `rl-rnn`: Elman cell).
 
     pre-training, by the cost model                                      on-line, by measured trials
-    life 1 ------> life 2 --------> ... ----------> last life ---------> start_trials ------>
-    random plans   a new policy,    until none of   has all resources,   the same policy goes on,
-    and draws      some resources   them finds      and begins with the  a few schedules at a time
-                   withheld         anything better elites of all lives
+    lives at other paces --> lives without ... ---> last life ---------> start_trials ------>
+    a new policy each,       something that the     has all resources,   the same policy goes on,
+    which sees costs as      best relies on,        and begins with the  a few schedules at a time
+    of a faster plan         until none is better   elites of all lives
 
 A life ends when its best has not improved for a while. A policy settles in the first good valley, so each further life
-must do without something that the best schedule relies on, in turn: all GPUs, all CPUs, one of its resources. No
-schedule is billed twice.
+is shown another side of the problem: what layers cost if the plan is to be twice as fast, or four times; then, a bit
+faster than the best so far, without something that this relies on: all GPUs, all CPUs, one of its resources. No schedule
+is billed twice.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from heterps.planning.cost import Floats, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.schedulers.base import Unproven
-from heterps.planning.schedulers.features import Features, features_of
+from heterps.planning.schedulers.features import Features, fastest_s, features_of
 from heterps.planning.schedulers.learner import Learner, Settings
 from heterps.planning.schedulers.policy import Cell
 from heterps.planning.schedulers.random_plans import RandomPlans
@@ -26,7 +27,10 @@ from heterps.planning.schedulers.random_plans import RandomPlans
 BATCH = 32
 RANDOM = 16  # plans of a life's first batch that are drawn at random
 CHANGED = 0.33  # of later draws: elites changed at random
-PATIENCE = 8  # batches without a better schedule that end a life
+PACES = (0.6, 0.36, 0.2, 0.12)  # of tau_max, that lives after the first look at costs by
+PATIENCE = 6  # batches without a better schedule that end a life
+FASTER = 0.7  # the pace of lives that must do without something, of that of the best
+LEAST_PACE = 1.02  # of the seconds that no schedule is faster than
 LIVES = 5  # at most in a row without a better schedule, before the last one begins
 SPARE = 3  # draws for each schedule wanted, since some were billed before
 ROUNDS, WARMER = 3, 2.0  # of draws, each warmer than the last, until enough are new
@@ -41,19 +45,24 @@ class Reinforce(Unproven):
     def __init__(self, problem: Problem, seed: int, cell: Cell = "lstm", settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
         self._cell: Cell = cell
-        self._features = features_of(problem)
+        self._problem = problem
+        self._paces = [
+            pace * problem.tau_max for pace in PACES if pace * problem.tau_max > LEAST_PACE * fastest_s(problem)
+        ]
+        self._tau = problem.tau_max  # of the best schedule
         self._rng = np.random.default_rng(seed)
         self._devices = [problem.cluster.resources[name].device for name in problem.resources]
         self._batch = BATCH
         self._seen: set[bytes] = set()
         self._past: list[Learner] = []
         self._best = -np.inf
+        self._is_better = False  # than when it was last decided what to withhold
         self._to_withhold: list[list[int]] = []
         self._last = False
         self._done = False
         self._stale = 0
         self._queue: Schedules = np.empty((0, problem.num_layers), np.int16)
-        self._begin_life(self._features)
+        self._begin_life(features_of(problem, problem.tau_max))
 
     def propose(self) -> Schedules | None:
         if self._done:
@@ -76,6 +85,11 @@ class Reinforce(Unproven):
         before = self._life.best
         self._life.remember(schedules, scores)
         self._stale = 0 if self._life.best > before else self._stale + 1
+        if scores.max() > self._best:
+            self._best = float(scores.max())
+            self._is_better = True
+            if (throughput := bills.throughput[scores.argmax()]) > 0:
+                self._tau = self._problem.profile.batch_size / float(throughput)
         self._life.learn(schedules, scores)
 
     def start_trials(self, batch: int) -> None:
@@ -85,7 +99,8 @@ class Reinforce(Unproven):
         """
         if not self._last and self._past:  # a search that was cut short, maybe in a life with resources withheld
             self._inherit(self._past[0], [*self._past[1:], self._life])
-            self._life, self._plans = self._past[0], RandomPlans(self._features, self._rng)
+            features = features_of(self._problem, self._tau)
+            self._life, self._plans = self._past[0], RandomPlans(features, self._rng)
         self._batch = batch
         self._seen.clear()
         self._stale, self._last, self._done = 0, True, False
@@ -112,14 +127,19 @@ class Reinforce(Unproven):
             self._done = True
             return final
         self._past.append(self._life)
-        if self._life.best > self._best:
-            self._best = self._life.best
-            self._to_withhold = self._relied_on(self._life.elites[0])[:LIVES]
+        if self._paces:
+            self._begin_life(features_of(self._problem, self._paces.pop(0)))
+            return final
+        if self._is_better:
+            self._is_better = False
+            best = max(self._past, key=lambda life: life.best)
+            self._to_withhold = self._relied_on(best.elites[0])[:LIVES]
         self._last = not self._to_withhold
         if not self._last:
-            self._begin_life(self._features.without(self._to_withhold.pop(0)))
+            tau = max(FASTER * self._tau, LEAST_PACE * fastest_s(self._problem))
+            self._begin_life(features_of(self._problem, tau).without(self._to_withhold.pop(0)))
             return final
-        self._begin_life(self._features)
+        self._begin_life(features_of(self._problem, self._tau))
         self._inherit(self._life, self._past)
         return final
 
