@@ -18,9 +18,9 @@ from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers.base import Budget, search
 from heterps.planning.schedulers.exact import Exact
-from heterps.planning.schedulers.features import features_of
+from heterps.planning.schedulers.features import Features, features_of
 from heterps.planning.schedulers.policy import Cell
-from heterps.planning.schedulers.random_plans import RandomPlans
+from heterps.planning.schedulers.random_plans import RandomPlans, pick_runs
 from heterps.planning.schedulers.rl import Reinforce
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
@@ -204,9 +204,27 @@ def test_trials_after_a_search_cut_short_have_all_resources_and_know_the_best() 
         assert set(np.unique(np.concatenate(used)).tolist()) == {0, 1}
 
 
-def test_random_plans_run_where_they_can_and_change_one_run_of_layers() -> None:
-    problem = mixed_problem(num_layers=10)
-    features = features_of(problem)
+def features_at_floor(problem: Problem) -> Features:
+    return features_of(problem, problem.tau_max)
+
+
+def test_what_looks_cheap_depends_on_the_pace() -> None:
+    problem = mixed_problem()
+    assert (features_at_floor(problem).cheap != features_of(problem, problem.tau_max / 4).cheap).any()
+
+
+def test_runs_to_change_lie_in_the_schedule_and_often_begin_or_end_with_a_stage() -> None:
+    schedules = np.tile(np.array([0, 0, 0, 1, 1, 1, 1, 0], np.int16), (500, 1))
+    first, last = pick_runs(schedules, np.random.default_rng(0))
+    assert (first >= 0).all()
+    assert (first <= last).all()
+    assert (last < 8).all()
+    assert (np.isin(first, [0, 3, 7]) | np.isin(last, [2, 6, 7])).mean() > 0.7
+    assert ((first == 3) & (last == 6)).sum() > 20
+
+
+def test_random_plans_run_where_they_can_and_change_three_runs_of_layers_at_most() -> None:
+    features = features_at_floor(mixed_problem(num_layers=10))
     only_cpu = features.runs.copy()
     only_cpu[3, 1] = False
     plans = RandomPlans(replace(features, runs=only_cpu), np.random.default_rng(0))
@@ -216,18 +234,18 @@ def test_random_plans_run_where_they_can_and_change_one_run_of_layers() -> None:
     assert (np.diff(whole, axis=1) != 0).any()
     changed = plans.changed(np.zeros((200, 10), np.int16))
     borders = (np.diff(np.delete(changed, 3, axis=1), axis=1) != 0).sum(axis=1)
-    assert borders.max() <= 2
+    assert 1 <= borders.max() <= 6
 
 
 def test_random_plans_do_without_what_is_taken_out() -> None:
-    features = features_of(mixed_problem(num_layers=10))
+    features = features_at_floor(mixed_problem(num_layers=10))
     for resource in (0, 1):
         plans = RandomPlans(features.without([resource]), np.random.default_rng(0))
         assert (plans.whole(100) != resource).all()
 
 
 def test_a_resource_taken_out_stays_where_a_layer_has_no_other() -> None:
-    features = features_of(mixed_problem())
+    features = features_at_floor(mixed_problem())
     runs = features.runs.copy()
     runs[2, 0] = False
     left = replace(features, runs=runs).without([1]).runs

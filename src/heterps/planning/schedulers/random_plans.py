@@ -44,7 +44,7 @@ class RandomPlans:
         return schedules
 
     def changed(self, schedules: Schedules) -> Schedules:
-        """[n, N], each of the given ones with a run of layers put elsewhere, or several: two stations may have to become
+        """[n, N], each of the given ones with a run of layers put elsewhere, or several: two stations may have to be
         faster before either change pays.
         """
         schedules = schedules.copy()

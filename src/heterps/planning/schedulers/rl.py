@@ -8,8 +8,8 @@
 
 A life ends when its best has not improved for a while. A policy settles in the first good valley, so each further life
 is shown another side of the problem: what layers cost if the plan is to be twice as fast, or four times; then, a bit
-faster than the best so far, without something that this relies on: all GPUs, all CPUs, one of its resources. No schedule
-is billed twice.
+faster than the best so far, without something that this relies on: all GPUs, all CPUs, one of its resources. No
+schedule is billed twice.
 """
 
 from __future__ import annotations
