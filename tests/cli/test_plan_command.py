@@ -66,6 +66,8 @@ def test_json_is_one_object_of_the_contract(files: list[str], capsys: pytest.Cap
     assert plan["throughput"] >= 20000
     assert plan["gap"] == 0.0
     assert plan["usd"] == plan["optimal_usd"]
+    assert plan["model"] == "ctr_dnn"
+    assert plan["layers"] == ["embedding", "fc1"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -77,6 +79,15 @@ def test_every_method_plans_and_knows_its_gap(
     assert code == 0
     assert plan["method"] == method
     assert plan["gap"] == pytest.approx(plan["usd"] / plan["optimal_usd"] - 1, abs=1e-9)
+
+
+@pytest.mark.parametrize(("method", "estimated"), [("exact", ["v100"]), ("cpu", None)])
+def test_json_and_the_plan_file_name_the_resources_whose_costs_are_estimates(
+    method: str, estimated: list[str] | None, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    _, out, _ = run(capsys, *files, *ASKED, "--method", method, "--json", "--out", str(path))
+    assert json.loads(out).get("estimated") == json.loads(path.read_text()).get("estimated") == estimated
 
 
 @pytest.mark.parametrize("provisioner", PROVISIONERS)
@@ -225,6 +236,9 @@ def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
         ((*ASKED, "--provisioner", "exat"), "Did you mean 'exact'? Provisioners: exact"),
         ((*ASKED, "--plot", "f.png"), "an .svg or an .html file"),
         (("--samples", "1"), "--throughput"),
+        ((*ASKED, "--method", "rl", "--seed", "-1"), "error: --seed -1: must be at least 0."),
+        (("--throughput", "20k", "--samples", "1"), "error: --throughput 20k: must be a number."),
+        ((*ASKED, "--evaluations", "0"), "error: --evaluations 0: must be at least 1."),
     ],
 )
 def test_bad_options_leave_with_2(

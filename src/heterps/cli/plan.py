@@ -53,7 +53,7 @@ def plan(
         str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
     ] = "exact",
     provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
-    seed: Annotated[int, typer.Option(help="Of methods that draw at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
     seconds: Annotated[
         float | None,
         typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.", show_default=False),
@@ -135,24 +135,22 @@ def _frontier(problem: Problem) -> Frontier:
 
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:
-    from rich.console import Console
-
+    from heterps.report.consoles import make_console
     from heterps.report.planning_progress import show_progress
 
-    return show_progress(Console(stderr=True, highlight=False), what, only_terminal=only_terminal)
+    return show_progress(make_console(stderr=True), what, only_terminal=only_terminal)
 
 
 def _show(
     problem: Problem, compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None
 ) -> None:
-    from rich.console import Console
-
     from heterps.report.comparison_table import show_every_method
+    from heterps.report.consoles import make_console
     from heterps.report.frontier_view import show_frontier
     from heterps.report.plan_explained import show_explanation
     from heterps.report.plan_table import show_comparison
 
-    console = Console(highlight=False)
+    console = make_console()
     profile, floor = problem.profile, problem.throughput
     (show_every_method if every else show_comparison)(console, compared, profile, floor)
     if told is not None:

@@ -149,14 +149,14 @@ def _units_from(word: str) -> UnitsFrom:
 def _measure(
     job: Job, resources: list[str] | None, budget_s: float, synthetic: bool, inputs: str | None, units: UnitsFrom
 ) -> Profile:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from heterps.model.trace import Layer
     from heterps.profiling.job import profile_job
+    from heterps.report.consoles import make_console
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
         task = bar.add_task("(starting)", total=None)
 
         def progress(layer: Layer, num_layers: int) -> None:
@@ -175,11 +175,10 @@ def _measure(
 
 
 def _show(profile: Profile, out: Path) -> None:
-    from rich.console import Console
-
+    from heterps.report.consoles import make_console
     from heterps.report.profile_table import profile_table
 
-    console = Console(highlight=False)
+    console = make_console()
     console.print(profile_table(profile, console.width))
     console.print(
         f"Written to {out}. Next: heterps plan {out} cluster.yaml --throughput 20000 --samples 1e9", style="dim"

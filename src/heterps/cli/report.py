@@ -19,8 +19,7 @@ def report(
     """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""
     from json import dumps
 
-    from rich.console import Console
-
+    from heterps.report.consoles import make_console
     from heterps.report.html import render_run
     from heterps.report.read_run import read_run
     from heterps.report.run_summary import print_summary
@@ -31,4 +30,4 @@ def report(
     if json:
         typer.echo(dumps(recorded.summary, indent=1))
     else:
-        print_summary(Console(highlight=False), run, recorded.summary)
+        print_summary(make_console(), run, recorded.summary)

@@ -11,7 +11,7 @@ from heterps.planning.explain import Explanation, Neighbour, Sensitivity, Statio
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.figures import plural, rate, usd
-from heterps.report.plan_table import ESTIMATED, estimated_resources
+from heterps.report.plan_table import ESTIMATED
 from heterps.report.tables import plain_table
 
 MOST_NAMED = 6
@@ -20,7 +20,7 @@ MOST_NAMED = 6
 def show_explanation(console: Console, told: Explanation, plan: Plan, profile: Profile, floor: float) -> None:
     """Prints it; `floor` is the throughput that was asked for."""
     console.print(Text(f"\nStations, for a batch of {profile.batch_size:,} samples", style="bold"))
-    console.print(_stations(told, set(estimated_resources(plan, profile))))
+    console.print(_stations(told, set(plan.estimated)))
     side = f" ({told.bottleneck.side})" if told.bottleneck.comm_s else ""
     console.print(Text(f"Bottleneck: {told.bottleneck.name} on {told.bottleneck.resource}{side}."))
     console.print(Text.assemble(("\nNext cheaper: ", "bold"), cheaper_words(told.cheaper, plan, profile)))

@@ -35,26 +35,12 @@ def show_verdict(console: Console, comparison: Comparison, profile: Profile, thr
     )
     console.print(verdict)
     console.print(f"  {_standing(chosen)}. Bottleneck: {chosen.bottleneck}.", markup=False)
-    guessed = {
-        resource
-        for option in comparison.options
-        if option.plan
-        for resource in estimated_resources(option.plan, profile)
-    }
+    guessed = {name for option in comparison.options if option.plan for name in option.plan.estimated}
     if guessed:
         names = ", ".join(name for name in profile.resources if name in guessed)
         console.print(
             f"{ESTIMATED} rests on estimated costs of {names}, not on measured ones.", style="dim", markup=False
         )
-
-
-def estimated_resources(plan: Plan, profile: Profile) -> list[str]:
-    """The resources whose costs in this plan are estimates."""
-    return [
-        stage.resource
-        for stage in plan.stages
-        if any(layer.costs[stage.resource].estimated for layer in profile.layers[stage.first : stage.last + 1])
-    ]
 
 
 def draw_stages(plan: Plan, profile: Profile) -> str:
@@ -94,7 +80,7 @@ def _row(option: Option, profile: Profile, is_chosen: bool) -> tuple[Text | str,
     plan = option.plan
     if plan is None:
         return tick, option.method, Text(option.reason.partition(". ")[0], style="dim"), "-", "-", "-", "-", "-"
-    mark = ESTIMATED if estimated_resources(plan, profile) else ""
+    mark = ESTIMATED if plan.estimated else ""
     return (
         tick,
         option.method,
