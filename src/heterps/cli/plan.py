@@ -109,7 +109,7 @@ def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bo
     """By `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
     from heterps import planning
 
-    inputs = (problem.profile, problem.cluster)
+    inputs = (problem.given, problem.cluster)
     options |= {"throughput": problem.throughput, "samples": problem.samples, "epochs": problem.epochs}
     if every:
         with _progress("searching by") as announce:
