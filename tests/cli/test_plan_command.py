@@ -125,6 +125,14 @@ def test_a_small_batch_costs_more_where_communication_has_a_fixed_part(
     assert usd[0] < usd[1]
 
 
+@pytest.mark.parametrize(("size", "told"), [("1024", True), ("4096", False)])
+def test_a_batch_size_that_is_not_the_profiled_one_is_told(
+    size: str, told: bool, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, *files, *ASKED, "--batch-size", size)
+    assert ("For batches of 1,024 samples (profiled with 4,096)." in out) is told
+
+
 def test_a_batch_of_no_samples_is_refused(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *files, *ASKED, "--batch-size", "0")
     assert code == 2

@@ -82,6 +82,7 @@ def plan(
     if plot is not None:
         check_plot(plot)
     profiled = load_profile(profile)
+    profiled_with = profiled.batch_size
     if batch_size is not None:
         profiled = profiled.at_batch_size(batch_size)
     problem = Problem(profiled, load_cluster(cluster), throughput, samples, epochs)
@@ -95,7 +96,7 @@ def plan(
     if json:
         typer.echo(_as_json(compared, compare, told, found))
     else:
-        _show(problem, compared, compare, told, found)
+        _show(problem, compared, compare, told, found, profiled_with)
     if plot is not None and found is not None:
         write_plot(plot, found, problem.profile, throughput)
     if out is not None:
@@ -142,7 +143,12 @@ def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManag
 
 
 def _show(
-    problem: Problem, compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None
+    problem: Problem,
+    compared: Comparison,
+    every: bool,
+    told: Explanation | None,
+    found: Frontier | None,
+    profiled_with: int,
 ) -> None:
     from heterps.report.comparison_table import show_every_method
     from heterps.report.consoles import make_console
@@ -152,6 +158,8 @@ def _show(
 
     console = make_console()
     profile, floor = problem.profile, problem.throughput
+    if profile.batch_size != profiled_with:
+        console.print(f"For batches of {profile.batch_size:,} samples (profiled with {profiled_with:,}).")
     (show_every_method if every else show_comparison)(console, compared, profile, floor)
     if told is not None:
         show_explanation(console, told, compared.chosen, profile, floor)

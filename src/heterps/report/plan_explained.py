@@ -18,12 +18,17 @@ MOST_NAMED = 6
 
 
 def show_explanation(console: Console, told: Explanation, plan: Plan, profile: Profile, floor: float) -> None:
-    """Prints it; `floor` is the throughput that was asked for."""
+    """Prints it; `floor` is the throughput that was asked for. That a cheaper plan meets it too comes first."""
+    beaten = told.cheaper is not None and told.cheaper.meets_floor
+    if beaten:
+        console.print(Text.assemble(("\nBeaten by: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
     console.print(Text(f"\nStations, for a batch of {profile.batch_size:,} samples", style="bold"))
     console.print(_stations(told, set(plan.estimated)))
     side = f" ({told.bottleneck.side})" if told.bottleneck.comm_s else ""
     console.print(Text(f"Bottleneck: {told.bottleneck.name} on {told.bottleneck.resource}{side}."))
-    console.print(Text.assemble(("\nNext cheaper: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
+    console.print()
+    if not beaten:
+        console.print(Text.assemble(("Next cheaper: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
     console.print(Text.assemble(("Next faster: ", "bold"), faster_words(told.faster, plan, profile)))
     of = "the cost" if plan.usd <= told.optimal_usd * (1 + PROVEN) else "the cheapest plan's cost"
     console.print(Text(f"\nWhat {of} of {usd(told.optimal_usd)} hangs on", style="bold"))
