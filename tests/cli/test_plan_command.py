@@ -164,6 +164,16 @@ def test_the_table_ticks_the_chosen_method_and_fits(
     assert any(line.startswith("  ") and "Bottleneck:" in line for line in lines)
 
 
+def test_what_wraps_below_the_verdict_keeps_its_indent(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = run(capsys, *files, *ASKED)
+    below = out.partition("✓ exact:")[2].partition("Proven optimal")[2].partition("\n~")[0].splitlines()
+    assert len(below) > 1
+    assert all(line.startswith("  ") for line in below[1:])
+
+
 def test_compare_shows_every_method_and_says_on_stderr_which_is_at_work(
     files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

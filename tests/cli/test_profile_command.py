@@ -196,3 +196,22 @@ def test_the_table_keeps_within_the_screen_and_shows_every_resource(width: int, 
 def test_figures_keep_three_digits() -> None:
     assert [milliseconds(s) for s in (0.1234, 0.01234, 0.001234, 0.0001234)] == ["123", "12.3", "1.23", "0.123"]
     assert [size(n) for n in (5, 1500, 256_000_000, 3.2e12)] == ["5 B", "1.5 KB", "256 MB", "3.2 TB"]
+
+
+def test_the_next_command_is_a_line_of_its_own_with_the_jobs_cluster_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    job, _, cluster = JOB.partition("cluster:")
+    (folder / "my cluster.yaml").write_text(cluster.replace("\n  ", "\n"))
+    (folder / "job.yaml").write_text(f"{job}cluster: my cluster.yaml\n")
+    assert run("job.yaml", "--budget", "0", "--resources", "cpu") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "heterps plan profile.json 'my cluster.yaml' --throughput 20000 --samples 1e9"
+
+
+def test_without_a_terminal_progress_is_a_line_and_no_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--model", "plain_models:plain", "--inputs", "16", "--budget", "0", "--resources", "cpu") == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == ["profiling plain_models:plain"]
+    assert captured.out.startswith("plain_models:plain: a batch of")

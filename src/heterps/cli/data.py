@@ -47,7 +47,10 @@ def synth(
 
     start = time.perf_counter()
     columns = (TextColumn("writing rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=make_console(stderr=True), transient=True, disable=json) as bar:
+    console = make_console(stderr=True)
+    if not (json or console.is_terminal):
+        console.print(f"writing {rows + test_rows:,} rows")
+    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
         bar_task = bar.add_task("rows", total=rows + test_rows)
         info = generate(
             folder, rows, test_rows, seed, task=task, force=force, progress=lambda done: bar.advance(bar_task, done)

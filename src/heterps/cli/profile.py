@@ -105,7 +105,7 @@ def profile(
     if json:
         typer.echo(result.model_dump_json(indent=1))
     else:
-        _show(result, out)
+        _show(result, out, _cluster_file(job))
 
 
 def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job:
@@ -156,7 +156,10 @@ def _measure(
     from heterps.report.consoles import make_console
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
+    console = make_console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"profiling {job.model.factory}", markup=False)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("(starting)", total=None)
 
         def progress(layer: Layer, num_layers: int) -> None:
@@ -174,12 +177,22 @@ def _measure(
         )
 
 
-def _show(profile: Profile, out: Path) -> None:
+def _cluster_file(job: Path | None) -> str:
+    """The cluster file that the job names, or the name that the documentation gives to one."""
+    from heterps.yamlfile import parse, read_text
+
+    named = parse(read_text(job, what="job file"), where=str(job), what="job file")[0].get("cluster") if job else None
+    return named if isinstance(named, str) else "cluster.yaml"
+
+
+def _show(profile: Profile, out: Path, cluster: str) -> None:
+    import shlex
+
     from heterps.report.consoles import make_console
     from heterps.report.profile_table import profile_table
 
     console = make_console()
     console.print(profile_table(profile, console.width))
-    console.print(
-        f"Written to {out}. Next: heterps plan {out} cluster.yaml --throughput 20000 --samples 1e9", style="dim"
-    )
+    command = shlex.join(["heterps", "plan", str(out), cluster, "--throughput", "20000", "--samples", "1e9"])
+    console.print(f"Written to {out}. Next:", style="dim", markup=False, soft_wrap=True)
+    console.print(command, markup=False, soft_wrap=True)  # on one line, to be pasted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -11,6 +11,7 @@ from heterps.planning.explain import Explanation, Neighbour, Sensitivity, Statio
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.figures import plural, rate, usd
+from heterps.report.names import Ranges
 from heterps.report.plan_table import ESTIMATED
 from heterps.report.tables import plain_table
 
@@ -80,9 +81,9 @@ def _stations(told: Explanation, estimated: set[str]) -> Table:
     return table
 
 
-def _station(station: Station, mark: str) -> tuple[str, ...]:
+def _station(station: Station, mark: str) -> tuple[RenderableType, ...]:
     return (
-        station.name,
+        Ranges(station.name),
         f"{station.resource}×{station.count}",
         f"{mark}{_milliseconds(station.compute_s)}",
         f"{mark}{_milliseconds(station.comm_s)}" if station.comm_s else "-",
