@@ -7,14 +7,16 @@ between that and its own throughput, where the next step begins.
       |                 ____o      1. the cheapest plan for any floor: the first step
       |            ____o           2. from each step, the cheapest plan that is faster: the next one
       |  ______o--'                3. more steps than wanted: spread floors evenly (in ratio) up to the fastest plan
-      +----------------------> samples/s
+      +----------------------> samples/s        4. and halve the widest gaps, until there are as many as wanted
 
 Every point is a step of the exact staircase; where floors were spread, there may be others between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +56,8 @@ def frontier(
     fastest, _ = highest_throughput(problem)
     last = walked[-1] if fastest is None else fastest
     floors = np.geomspace(walked[0].throughput, last.throughput, most_points)[1:].tolist()
-    return Frontier(_pareto([walked[0], *_spread(problem, sorted({*floors, problem.throughput}), on_point)]), False)
+    spread = _pareto([walked[0], *_spread(problem, sorted({*floors, problem.throughput}), on_point)])
+    return _filled(problem, spread, most_points, on_point)
 
 
 def slowest_floor(problem: Problem) -> float:
@@ -66,14 +69,15 @@ def _walk(problem: Problem, most_points: int, on_point: Callable[[Plan], None]) 
     """Step by step from the cheapest plan of all [1, 2], and whether the fastest was reached."""
     plans: list[Plan] = []
     floor = slowest_floor(problem)
-    while len(plans) < most_points:
+    while True:
         plan, sure = find_cheapest(with_floor(problem, floor))
         if plan is None:
             return plans, sure
+        if len(plans) == most_points:
+            return plans, False
         on_point(plan)
         plans.append(plan)
         floor = plan.throughput * (1 + NEXT)
-    return plans, False
 
 
 def _spread(problem: Problem, floors: list[float], on_point: Callable[[Plan], None]) -> list[Plan]:  # [3]
@@ -86,6 +90,37 @@ def _spread(problem: Problem, floors: list[float], on_point: Callable[[Plan], No
             on_point(plan)
             plans.append(plan)
     return plans
+
+
+def _filled(problem: Problem, plans: Sequence[Plan], most_points: int, on_point: Callable[[Plan], None]) -> Frontier:
+    """More steps between the plans, in the widest gap first, until there are enough or no gap has one [4].
+
+    A gap is searched at its middle, and where its upper half has no step right after its lower end: either there is
+    one, or none in all of it.
+    """
+    found = list(plans)
+    closed: set[float] = set()  # throughputs of the plans right after which comes the next one
+    while len(found) < most_points:
+        gaps = [gap for gap in itertools.pairwise(found) if gap[0].throughput not in closed]
+        if not gaps:
+            break
+        below, above = max(gaps, key=lambda gap: gap[1].throughput / gap[0].throughput)
+        step = _step(problem, math.sqrt(below.throughput * above.throughput), above)
+        if step is None:
+            step = _step(problem, below.throughput * (1 + NEXT), above)
+            closed.add(below.throughput)
+        if step is not None:
+            on_point(step)
+            found.insert(found.index(above), step)
+    return Frontier(tuple(found), all(plan.throughput in closed for plan in found[:-1]))
+
+
+def _step(problem: Problem, floor: float, above: Plan) -> Plan | None:
+    """The cheapest plan for a floor, if that is a step before `above`."""
+    plan = cheapest(with_floor(problem, floor))
+    if plan is None or plan.throughput >= above.throughput * (1 - NEXT) or plan.usd >= above.usd * (1 - NEXT):
+        return None
+    return plan
 
 
 def _pareto(plans: list[Plan]) -> tuple[Plan, ...]:
