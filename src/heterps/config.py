@@ -28,7 +28,7 @@ from pydantic import (
 
 from heterps.errors import ConfigError
 from heterps.offers import OFFERS, Offer, find_offer
-from heterps.yamlfile import parse, read_model, read_text, validate
+from heterps.yamlfile import check_role, parse, read_model, read_text, validate
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -294,6 +294,7 @@ def load_job(path: str | Path) -> Job:
     """The job in the file at `path`. Relative paths inside it, as everywhere, are taken from the working directory."""
     path = Path(path)
     data, lines = parse(read_text(path, what="job file"), where=str(path), what="job file")
+    check_role(data, where=str(path), what="job file")
     if isinstance(cluster := data.get("cluster"), str):
         try:
             data["cluster"] = load_cluster(cluster)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from heterps.cli import main
+from heterps.errors import ConfigError
 from heterps.planning.plan import load_plan
 from heterps.planning.provisioners import PROVISIONERS
 from heterps.planning.schedulers import METHODS
@@ -267,15 +268,46 @@ def test_bad_options_leave_with_2(
     assert message in " ".join(err.split())
 
 
+def test_swapped_files_are_recognised(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *files[::-1], *ASKED)
+    assert code == 2
+    assert err == (
+        f"error: {files[1]}: this is a cluster file, and a profile is wanted here: "
+        "`heterps plan PROFILE CLUSTER` takes it second.\n"
+    )
+    assert (
+        f"{files[0]}: this is a profile, and a cluster file is wanted here"
+        in run(capsys, files[0], *files[:1], *ASKED)[2]
+    )
+
+
+@pytest.mark.parametrize(("is_comparison", "found"), [(True, "a comparison of plans"), (False, "a profile")])
+def test_what_is_no_plan_is_recognised_where_a_plan_is_wanted(
+    is_comparison: bool, found: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if is_comparison:
+        _, out, _ = run(capsys, *files, *ASKED, "--compare", "--evaluations", "9", "--seconds", "1", "--json")
+        (tmp_path / "profile.json").write_text(out)
+    with pytest.raises(ConfigError, match=f"this is {found}, and a plan is wanted here"):
+        load_plan(tmp_path / "profile.json")
+
+
 def test_a_missing_profile_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "nowhere.json", files[1], *ASKED)
     assert code == 2
     assert "nowhere.json: there is no such profile" in err
 
 
-def test_a_plan_file_that_cannot_be_written_leaves_with_7(
-    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("option", "what"), [("--out", "plan"), ("--plot", "plot")])
+def test_a_place_that_cannot_be_written_to_leaves_with_7_before_the_search(
+    option: str,
+    what: str,
+    files: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    code, _, err = run(capsys, *files, *ASKED, "--json", "--out", str(tmp_path / "missing" / "plan.json"))
+    monkeypatch.setattr("heterps.planning.plan", lambda *_, **__: pytest.fail("searched"))
+    code, _, err = run(capsys, *files, *ASKED, "--json", option, str(tmp_path / "missing" / "f.html"))
     assert code == 7
-    assert "cannot write the plan" in err
+    assert f"cannot write the {what}: there is no folder {tmp_path / 'missing'}." in err

@@ -123,12 +123,13 @@ def test_the_table_marks_estimates_and_names_the_next_command(capsys: pytest.Cap
         ("", 2, "name a job file or --model"),
         ("missing.yaml", 2, "there is no such job file"),
         ("--model ctr_dn", 5, "did you mean 'ctr_dnn'"),
-        ("--merge job.yaml --merge job.yaml", 2, "layers is missing"),
+        ("--merge job.yaml --merge job.yaml", 2, "this is a job file, and a profile is wanted here"),
         ("--model ctr_dnn --inputs 16x", 2, "'16x' is not a shape"),
         ("--model plain_models:plain --budget 0", 5, "the batch has 2 inputs, but the model takes 1"),
         ("--model plain_models:plain --budget 0", 5, "--inputs, or with a method example_inputs(batch_size)"),
         ("job.yaml --synthetic --resources cpu,h1000", 2, "resource 'h1000' is neither here"),
-        ("job.yaml --synthetic --budget 0 --out no/such/folder.json", 7, "cannot write the profile"),
+        ("missing.yaml --out no/such/folder.json", 7, "cannot write the profile"),
+        ("missing.yaml --out .", 7, "this is a folder"),
     ],
 )
 def test_errors_have_a_code_and_say_what_to_do(

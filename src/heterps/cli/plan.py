@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heterps.cli.places import check_folder
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
@@ -81,6 +83,9 @@ def plan(
 
     if plot is not None:
         check_plot(plot)
+        check_folder(plot, "plot")
+    if out is not None:
+        check_folder(out, "plan")
     profiled = load_profile(profile)
     profiled_with = profiled.batch_size
     if batch_size is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from heterps.cli.places import check_folder
 from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError, StorageError
 
@@ -84,6 +85,7 @@ def profile(
     """Trace a model into layers and measure each; devices that are not here are estimated, and marked so."""
     from heterps.profiling.profile import load_profile
 
+    check_folder(out, "profile")
     others = [load_profile(path) for path in merge or ()]
     if job is not None or model is not None:
         chosen = _choose(load_job(job) if job else None, model, batch_size)
