@@ -14,10 +14,10 @@ Every point is a step of the exact staircase; where floors were spread, there ma
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,6 +29,10 @@ from heterps.planning.plan import Plan
 MOST_POINTS = 24
 NEXT = 1e-9
 """Relative. A plan that is faster by less is not another step."""
+NARROW = 1.02
+"""Ratio of its ends below which a gap is not halved any more."""
+MOST_TRIES = 4
+"""Searches for steps in gaps, for each point that is wanted."""
 
 
 @dataclass(frozen=True)
@@ -95,24 +99,26 @@ def _spread(problem: Problem, floors: list[float], on_point: Callable[[Plan], No
 def _filled(problem: Problem, plans: Sequence[Plan], most_points: int, on_point: Callable[[Plan], None]) -> Frontier:
     """More steps between the plans, in the widest gap first, until there are enough or no gap has one [4].
 
-    A gap is searched at its middle, and where its upper half has no step right after its lower end: either there is
-    one, or none in all of it.
+    A gap reaches from a plan to the lowest floor at which the next plan is known to be the cheapest: it is halved, and
+    once it is narrow searched right after its lower end, where either the next step is or none in all of it.
     """
     found = list(plans)
-    closed: set[float] = set()  # throughputs of the plans right after which comes the next one
-    while len(found) < most_points:
-        gaps = [gap for gap in itertools.pairwise(found) if gap[0].throughput not in closed]
-        if not gaps:
+    lowest = {plan.throughput: plan.throughput for plan in plans}  # of the floors known for each plan
+    for _ in range(MOST_TRIES * most_points):
+        gaps = [(lowest[above.throughput] / below.throughput, below, above) for below, above in pairwise(found)]
+        width, below, above = max(gaps, key=lambda gap: gap[0], default=(1.0, found[0], found[0]))
+        if len(found) >= most_points or width <= 1 + 2 * NEXT:
             break
-        below, above = max(gaps, key=lambda gap: gap[1].throughput / gap[0].throughput)
-        step = _step(problem, math.sqrt(below.throughput * above.throughput), above)
+        floor = below.throughput * (math.sqrt(width) if width > NARROW else 1 + NEXT)
+        step = _step(problem, floor, above)
         if step is None:
-            step = _step(problem, below.throughput * (1 + NEXT), above)
-            closed.add(below.throughput)
-        if step is not None:
+            lowest[above.throughput] = floor
+        else:
             on_point(step)
             found.insert(found.index(above), step)
-    return Frontier(tuple(found), all(plan.throughput in closed for plan in found[:-1]))
+            lowest[step.throughput] = floor
+    complete = all(lowest[above.throughput] <= below.throughput * (1 + 2 * NEXT) for below, above in pairwise(found))
+    return Frontier(tuple(found), complete)
 
 
 def _step(problem: Problem, floor: float, above: Plan) -> Plan | None:
