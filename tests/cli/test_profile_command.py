@@ -211,6 +211,14 @@ def test_the_next_command_is_a_line_of_its_own_with_the_jobs_cluster_file(
     assert out.splitlines()[-1] == "heterps plan profile.json 'my cluster.yaml' --throughput 20000 --samples 1e9"
 
 
+def test_help_tells_what_the_budget_covers_and_what_comes_on_top(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["profile", "--help"])
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "timing layers, units and servers" in told
+    assert "On top come the start of processes" in told
+
+
 def test_without_a_terminal_progress_is_a_line_and_no_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--model", "plain_models:plain", "--inputs", "16", "--budget", "0", "--resources", "cpu") == 0
     captured = capsys.readouterr()

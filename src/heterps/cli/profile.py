@@ -53,7 +53,15 @@ def profile(
             show_default=False,
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(min=0.0, help="Seconds to spend on measuring.")] = 10.0,
+    budget: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Seconds to spend on timing layers, units and servers, shared among the layers. On top come the start "
+            "of processes, reading data for half a second, estimates, at least three runs of each layer, and as much "
+            "again for each GPU that is here.",
+        ),
+    ] = 10.0,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Take a random batch, whatever data there is.")
     ] = False,
