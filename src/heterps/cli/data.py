@@ -65,7 +65,9 @@ def synth(
     epilog="Examples: heterps data describe data/train    heterps data describe 's3://bucket/day=*/*.parquet' --json"
 )
 def describe(
-    path: Annotated[str, typer.Argument(help="A Parquet file, folder, glob or fsspec address.", show_default=False)],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A Parquet file, folder, glob or fsspec address.", show_default=False)
+    ],
     label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -42,8 +42,12 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    profile: Annotated[Path, typer.Argument(help="The profile, made by `heterps profile`.", show_default=False)],
-    cluster: Annotated[Path, typer.Argument(help="The cluster file: resources, prices, limits.", show_default=False)],
+    profile: Annotated[
+        Path, typer.Argument(metavar="PROFILE", help="The profile, made by `heterps profile`.", show_default=False)
+    ],
+    cluster: Annotated[
+        Path, typer.Argument(metavar="CLUSTER", help="The cluster file: resources, prices, limits.", show_default=False)
+    ],
     throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
     samples: Annotated[float, typer.Option(help="Samples of the data, once through.", show_default=False)],
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 1,

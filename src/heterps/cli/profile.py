@@ -36,7 +36,8 @@ def register(app: typer.Typer) -> None:
 
 def profile(
     job: Annotated[
-        Path | None, typer.Argument(help="The job file; without one, --model and the columns that it is made for.")
+        Path | None,
+        typer.Argument(metavar="JOB", help="The job file; without one, --model and the columns that it is made for."),
     ] = None,
     model: Annotated[
         str | None,

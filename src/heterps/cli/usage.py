@@ -32,5 +32,5 @@ def _sentence(error: Any) -> str:
 
 
 def _shown(argument: Any) -> str:
-    name = str(argument.metavar or argument.name).upper()
+    name = str(argument.metavar or argument.name.upper())
     return name if argument.required else f"[{name}]"
