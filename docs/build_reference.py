@@ -63,12 +63,19 @@ def _walk(path: str, model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]
 def _section(path: str, model: type[BaseModel]) -> str:
     about = (model.__doc__ or "").strip() if "__doc__" in vars(model) else ""
     title = f"`{path}`" if path else "Fields of a job"
-    if kind := model.model_fields.get("kind"):
-        title = f"Optimizer `kind: {kind.default}`"
+    fields = dict(model.model_fields)
+    if _is_tagged(model):
+        title = f"Optimizer `kind: {fields.pop('kind').default}`"
         about = f"`{about}`" if "=" in about else about
     rows = ["| field | allowed | default | meaning |", "|---|---|---|---|"]
-    rows += [_row(path, name, field) for name, field in model.model_fields.items() if name != "kind"]
+    rows += [_row(path, name, field) for name, field in fields.items()]
     return "\n".join([f"## {title}", "", *([about, ""] if about else []), *rows, ""])
+
+
+def _is_tagged(model: type[BaseModel]) -> bool:
+    """Whether `kind` selects this model among others; a resource's `kind` is a field like any other."""
+    kind = model.model_fields.get("kind")
+    return kind is not None and get_origin(kind.annotation) is Literal
 
 
 def _row(path: str, name: str, field: FieldInfo) -> str:
@@ -105,7 +112,7 @@ def _allowed(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         return _allowed(inner[0], (*inner[1:], *metadata))
     if origin in (Union, types.UnionType):
         models = _models(annotation)
-        if models and all("kind" in model.model_fields for model in models):
+        if models and all(map(_is_tagged, models)):
             return "one of: " + ", ".join(f"`kind: {model.model_fields['kind'].default}`" for model in models)
         return " or ".join(dict.fromkeys(_allowed(branch, metadata) for branch in inner))
     if origin is Literal:

@@ -73,3 +73,9 @@ def test_version_is_printed_without_a_command(capsys: pytest.CaptureFixture[str]
         main(["--version"])
     assert end.value.code == 0
     assert capsys.readouterr().out == f"heterps {heterps.__version__}\n"
+
+
+def test_every_console_is_made_in_one_place() -> None:
+    """Where it is told not to put emoji in the place of `:boom:`."""
+    makers = [path.name for path in (ROOT / "src").rglob("*.py") if re.search(r"\bConsole\(", path.read_text("utf-8"))]
+    assert makers == ["consoles.py"]

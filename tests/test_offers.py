@@ -72,9 +72,11 @@ def test_what_is_left_out_comes_from_the_offer_of_the_name_or_kind() -> None:
 
 
 def test_what_is_written_comes_before_the_offer_and_a_kind_before_the_name() -> None:
-    found = cluster("v100: {kind: t4, limit: 1}\n  x: {kind: v100, device: cpu, usd_per_hour: 9, limit: 2}").resources
+    found = cluster(
+        "v100: {kind: t4, limit: 1}\n  x: {kind: v100, device: 'cuda:1', usd_per_hour: 9, limit: 2}"
+    ).resources
     assert found["v100"].usd_per_hour == OFFERS["t4"].usd_per_hour
-    assert (found["x"].device, found["x"].usd_per_hour) == ("cpu", 9)
+    assert (found["x"].device, found["x"].usd_per_hour) == ("cuda:1", 9)
 
 
 def test_a_resource_made_in_python_is_filled_from_its_kind() -> None:
@@ -89,10 +91,15 @@ def test_a_resource_made_in_python_is_filled_from_its_kind() -> None:
         ("x: {kind: v10, limit: 3}", "kind 'v10' is not an offer of the catalogue: did you mean 'v100'?"),
         ("x: {kind: 3, limit: 3}", "resources.x.kind: must be text (got 3)"),
         ("x: {usd_per_huor: 1, limit: 3}", "Did you mean 'usd_per_hour'?"),
+        (
+            "x: {kind: v100, device: cpu, limit: 3}",
+            "resources.x: device 'cpu' contradicts the offer 'v100', which is a",
+        ),
+        ("v100: {device: cpu, limit: 3}", "device 'cpu' contradicts the offer 'v100', which is a cuda device"),
         ("v100: {limt: 3}", "resources.v100.limt is not a field. Did you mean 'limit'?"),
     ],
 )
-def test_a_resource_without_a_price_says_where_to_take_one_from(text: str, expected: str) -> None:
+def test_a_resource_that_its_offer_cannot_fill_says_why(text: str, expected: str) -> None:
     assert expected in complaint(text)
 
 

@@ -28,7 +28,7 @@ from pydantic import (
 
 from heterps.errors import ConfigError
 from heterps.offers import OFFERS, Offer, find_offer
-from heterps.yamlfile import parse, read_model, read_text, validate
+from heterps.yamlfile import check_role, parse, read_model, read_text, validate
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -66,7 +66,7 @@ class Resource(Frozen):
             return data
         kind = data.get("kind")
         if isinstance(kind, str):
-            return _offered(kind) | data
+            return _offered(kind, data)
         if kind is None and "usd_per_hour" not in data:
             raise ValueError(
                 "usd_per_hour is missing, and there is no offer to take it from: write it, or say with `kind` which "
@@ -88,7 +88,7 @@ class Cluster(Frozen):
         if not isinstance(resources, dict):
             return resources
         return {
-            name: _offered(name) | resource
+            name: _offered(name, resource)
             if isinstance(resource, dict) and name in OFFERS and resource.get("kind") is None
             else resource
             for name, resource in resources.items()
@@ -113,13 +113,20 @@ class Cluster(Frozen):
         return self
 
 
-def _offered(kind: str) -> dict[str, Any]:
-    """The fields that an offer fills in."""
+def _offered(kind: str, written: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a resource, with what is left out filled in by its offer. Another device than the offer's is none
+    of the offer."""
     try:
         offer = find_offer(kind)
     except ConfigError as error:
         raise ValueError(f"kind {error}") from None
-    return {"device": offer.torch_device, "usd_per_hour": offer.usd_per_hour}
+    device = written.get("device", offer.torch_device)
+    if isinstance(device, str) and device.partition(":")[0] != offer.torch_device:
+        raise ValueError(
+            f"device {device!r} contradicts the offer {kind!r}, which is a {offer.torch_device} device: leave device "
+            "out, or name another kind; what is no offer needs a name of its own"
+        )
+    return {"device": offer.torch_device, "usd_per_hour": offer.usd_per_hour} | written
 
 
 PAPER_CLUSTER = Cluster(
@@ -287,6 +294,7 @@ def load_job(path: str | Path) -> Job:
     """The job in the file at `path`. Relative paths inside it, as everywhere, are taken from the working directory."""
     path = Path(path)
     data, lines = parse(read_text(path, what="job file"), where=str(path), what="job file")
+    check_role(data, where=str(path), what="job file")
     if isinstance(cluster := data.get("cluster"), str):
         try:
             data["cluster"] = load_cluster(cluster)

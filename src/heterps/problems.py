@@ -52,7 +52,7 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
         # Where a value has one of the allowed types but breaks its rule, that it has none of the others is no news.
         telling = [problem for problem in found if not problem["type"].endswith("_type")]
         if telling or not any(_is_below(other, path) for other in wrong):
-            rules = list(dict.fromkeys(map(_rule, telling or found)))
+            rules = list(dict.fromkeys(map(rule_of, telling or found)))
             either = " or ".join([rules[0], *(rule.removeprefix("must be ") for rule in rules[1:])])
             sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))
     return sentences
@@ -78,7 +78,8 @@ def _unknown_or_missing(path: FieldPath, problem: Any, model: type[BaseModel]) -
     return path, f"{dotted(path)}: must be one of: {tags} (got {_short(problem['ctx']['tag'])})."
 
 
-def _rule(problem: Any) -> str:
+def rule_of(problem: Any) -> str:
+    """What a value must be, by one of the errors that pydantic lists: `must be at least 1`."""
     if rule := RULES.get(problem["type"]):
         return rule.format(**{name: _plain(value) for name, value in problem.get("ctx", {}).items()})
     message: str = problem["msg"]

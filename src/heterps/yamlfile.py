@@ -25,6 +25,14 @@ from heterps.problems import FieldPath, dotted, explain
 M = TypeVar("M", bound=BaseModel)
 Lines = dict[FieldPath, int]
 
+SIGNS: dict[str, tuple[set[str], str]] = {  # what a file is: the fields that tell it, and what to do with it
+    "job file": ({"data"}, "`heterps train`, `heterps profile` and `heterps config show` take job files"),
+    "plan": ({"stages", "servers"}, "`heterps train JOB --plan PLAN` takes plans"),
+    "comparison of plans": ({"chosen", "options"}, "write the chosen plan to a file with `heterps plan ... --out`"),
+    "cluster file": ({"resources", "server_resource"}, "`heterps plan PROFILE CLUSTER` takes it second"),
+    "profile": ({"batch_size", "layers"}, "`heterps plan PROFILE CLUSTER` takes it first"),
+}
+
 TAG = "tag:yaml.org,2002:"
 SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {  # name: pattern, first characters, value of the text
     "null": (r"~|null|Null|NULL|", "~nN\0", lambda _: None),
@@ -61,6 +69,7 @@ def read_model(path: str | Path, model: type[M], *, what: str) -> M:
     """The `model` that the YAML or JSON file at `path` holds. `what` names the file's role in errors ("job file")."""
     path = Path(path)
     data, lines = parse(read_text(path, what=what), where=str(path), what=what)
+    check_role(data, where=str(path), what=what)
     return validate(data, model, where=str(path), lines=lines)
 
 
@@ -95,6 +104,16 @@ def parse(text: str, *, where: str, what: str) -> tuple[dict[str, Any], Lines]:
         found = "is empty" if data is None else f"holds a {type(data).__name__}"
         raise ConfigError(f"{where}: a {what} is a mapping of fields to values; this one {found}.")
     return data, lines
+
+
+def check_role(data: dict[str, Any], *, where: str, what: str) -> None:
+    """Raises ConfigError where a `what` is wanted, and the fields are not of one but of another of our files."""
+    own, _ = SIGNS.get(what, (set(), ""))
+    if own <= set(data):
+        return
+    for other, (signs, use) in SIGNS.items():
+        if signs <= set(data):
+            raise ConfigError(f"{where}: this is a {other}, and a {what} is wanted here: {use}.")
 
 
 def validate(data: object, model: type[M], *, where: str, lines: Lines | None = None) -> M:

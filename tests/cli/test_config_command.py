@@ -70,7 +70,17 @@ def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(
     assert re.search(r"No such (command|option)|Missing argument", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("error", [PlanInfeasible("no plan"), StorageError("disk [red]full[/] [3]")])
+def test_an_error_of_usage_shows_how_the_command_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", "profile.json") == 2
+    assert capsys.readouterr().err == (
+        "error: Missing argument 'CLUSTER'.\n"
+        "Usage: heterps plan PROFILE CLUSTER [OPTIONS]. `heterps plan --help` tells more.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [PlanInfeasible("no plan"), StorageError("disk [red]full[/] [3]"), PlanInfeasible("my_models:boom: no")]
+)
 def test_the_error_decides_the_exit_code_and_its_text_is_shown_as_it_is(
     error: PlanInfeasible | StorageError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

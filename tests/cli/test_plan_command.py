@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from heterps.cli import main
+from heterps.errors import ConfigError
 from heterps.planning.plan import load_plan
 from heterps.planning.provisioners import PROVISIONERS
 from heterps.planning.schedulers import METHODS
@@ -66,6 +67,8 @@ def test_json_is_one_object_of_the_contract(files: list[str], capsys: pytest.Cap
     assert plan["throughput"] >= 20000
     assert plan["gap"] == 0.0
     assert plan["usd"] == plan["optimal_usd"]
+    assert plan["model"] == "ctr_dnn"
+    assert plan["layers"] == ["embedding", "fc1"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -77,6 +80,15 @@ def test_every_method_plans_and_knows_its_gap(
     assert code == 0
     assert plan["method"] == method
     assert plan["gap"] == pytest.approx(plan["usd"] / plan["optimal_usd"] - 1, abs=1e-9)
+
+
+@pytest.mark.parametrize(("method", "estimated"), [("exact", ["v100"]), ("cpu", None)])
+def test_json_and_the_plan_file_name_the_resources_whose_costs_are_estimates(
+    method: str, estimated: list[str] | None, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    _, out, _ = run(capsys, *files, *ASKED, "--method", method, "--json", "--out", str(path))
+    assert json.loads(out).get("estimated") == json.loads(path.read_text()).get("estimated") == estimated
 
 
 @pytest.mark.parametrize("provisioner", PROVISIONERS)
@@ -114,6 +126,14 @@ def test_a_small_batch_costs_more_where_communication_has_a_fixed_part(
     assert usd[0] < usd[1]
 
 
+@pytest.mark.parametrize(("size", "told"), [("1024", True), ("4096", False)])
+def test_a_batch_size_that_is_not_the_profiled_one_is_told(
+    size: str, told: bool, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, *files, *ASKED, "--batch-size", size)
+    assert ("For batches of 1,024 samples (profiled with 4,096)." in out) is told
+
+
 def test_a_batch_of_no_samples_is_refused(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *files, *ASKED, "--batch-size", "0")
     assert code == 2
@@ -143,6 +163,16 @@ def test_the_table_ticks_the_chosen_method_and_fits(
     assert "[embedding]" in rows["exact"]
     assert any("→ v100×1 [fc1]" in line for line in lines)
     assert any(line.startswith("  ") and "Bottleneck:" in line for line in lines)
+
+
+def test_what_wraps_below_the_verdict_keeps_its_indent(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = run(capsys, *files, *ASKED)
+    below = out.partition("✓ exact:")[2].partition("Proven optimal")[2].partition("\n~")[0].splitlines()
+    assert len(below) > 1
+    assert all(line.startswith("  ") for line in below[1:])
 
 
 def test_compare_shows_every_method_and_says_on_stderr_which_is_at_work(
@@ -225,6 +255,9 @@ def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
         ((*ASKED, "--provisioner", "exat"), "Did you mean 'exact'? Provisioners: exact"),
         ((*ASKED, "--plot", "f.png"), "an .svg or an .html file"),
         (("--samples", "1"), "--throughput"),
+        ((*ASKED, "--method", "rl", "--seed", "-1"), "error: --seed -1: must be at least 0."),
+        (("--throughput", "20k", "--samples", "1"), "error: --throughput 20k: must be a number."),
+        ((*ASKED, "--evaluations", "0"), "error: --evaluations 0: must be at least 1."),
     ],
 )
 def test_bad_options_leave_with_2(
@@ -235,15 +268,46 @@ def test_bad_options_leave_with_2(
     assert message in " ".join(err.split())
 
 
+def test_swapped_files_are_recognised(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *files[::-1], *ASKED)
+    assert code == 2
+    assert err == (
+        f"error: {files[1]}: this is a cluster file, and a profile is wanted here: "
+        "`heterps plan PROFILE CLUSTER` takes it second.\n"
+    )
+    assert (
+        f"{files[0]}: this is a profile, and a cluster file is wanted here"
+        in run(capsys, files[0], *files[:1], *ASKED)[2]
+    )
+
+
+@pytest.mark.parametrize(("is_comparison", "found"), [(True, "a comparison of plans"), (False, "a profile")])
+def test_what_is_no_plan_is_recognised_where_a_plan_is_wanted(
+    is_comparison: bool, found: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if is_comparison:
+        _, out, _ = run(capsys, *files, *ASKED, "--compare", "--evaluations", "9", "--seconds", "1", "--json")
+        (tmp_path / "profile.json").write_text(out)
+    with pytest.raises(ConfigError, match=f"this is {found}, and a plan is wanted here"):
+        load_plan(tmp_path / "profile.json")
+
+
 def test_a_missing_profile_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "nowhere.json", files[1], *ASKED)
     assert code == 2
     assert "nowhere.json: there is no such profile" in err
 
 
-def test_a_plan_file_that_cannot_be_written_leaves_with_7(
-    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("option", "what"), [("--out", "plan"), ("--plot", "plot")])
+def test_a_place_that_cannot_be_written_to_leaves_with_7_before_the_search(
+    option: str,
+    what: str,
+    files: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    code, _, err = run(capsys, *files, *ASKED, "--json", "--out", str(tmp_path / "missing" / "plan.json"))
+    monkeypatch.setattr("heterps.planning.plan", lambda *_, **__: pytest.fail("searched"))
+    code, _, err = run(capsys, *files, *ASKED, "--json", option, str(tmp_path / "missing" / "f.html"))
     assert code == 7
-    assert "cannot write the plan" in err
+    assert f"cannot write the {what}: there is no folder {tmp_path / 'missing'}." in err

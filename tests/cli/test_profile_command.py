@@ -123,12 +123,13 @@ def test_the_table_marks_estimates_and_names_the_next_command(capsys: pytest.Cap
         ("", 2, "name a job file or --model"),
         ("missing.yaml", 2, "there is no such job file"),
         ("--model ctr_dn", 5, "did you mean 'ctr_dnn'"),
-        ("--merge job.yaml --merge job.yaml", 2, "layers is missing"),
+        ("--merge job.yaml --merge job.yaml", 2, "this is a job file, and a profile is wanted here"),
         ("--model ctr_dnn --inputs 16x", 2, "'16x' is not a shape"),
         ("--model plain_models:plain --budget 0", 5, "the batch has 2 inputs, but the model takes 1"),
         ("--model plain_models:plain --budget 0", 5, "--inputs, or with a method example_inputs(batch_size)"),
         ("job.yaml --synthetic --resources cpu,h1000", 2, "resource 'h1000' is neither here"),
-        ("job.yaml --synthetic --budget 0 --out no/such/folder.json", 7, "cannot write the profile"),
+        ("missing.yaml --out no/such/folder.json", 7, "cannot write the profile"),
+        ("missing.yaml --out .", 7, "this is a folder"),
     ],
 )
 def test_errors_have_a_code_and_say_what_to_do(
@@ -196,3 +197,30 @@ def test_the_table_keeps_within_the_screen_and_shows_every_resource(width: int, 
 def test_figures_keep_three_digits() -> None:
     assert [milliseconds(s) for s in (0.1234, 0.01234, 0.001234, 0.0001234)] == ["123", "12.3", "1.23", "0.123"]
     assert [size(n) for n in (5, 1500, 256_000_000, 3.2e12)] == ["5 B", "1.5 KB", "256 MB", "3.2 TB"]
+
+
+def test_the_next_command_is_a_line_of_its_own_with_the_jobs_cluster_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    job, _, cluster = JOB.partition("cluster:")
+    (folder / "my cluster.yaml").write_text(cluster.replace("\n  ", "\n"))
+    (folder / "job.yaml").write_text(f"{job}cluster: my cluster.yaml\n")
+    assert run("job.yaml", "--budget", "0", "--resources", "cpu") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "heterps plan profile.json 'my cluster.yaml' --throughput 20000 --samples 1e9"
+
+
+def test_help_tells_what_the_budget_covers_and_what_comes_on_top(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["profile", "--help"])
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "timing layers, units and servers" in told
+    assert "On top come the start of processes" in told
+
+
+def test_without_a_terminal_progress_is_a_line_and_no_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--model", "plain_models:plain", "--inputs", "16", "--budget", "0", "--resources", "cpu") == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == ["profiling plain_models:plain"]
+    assert captured.out.startswith("plain_models:plain: a batch of")

@@ -61,6 +61,13 @@ def test_every_field_at_every_depth_is_on_the_page_with_its_meaning(builder: Mod
                 assert re.search(rf"^\| `{name}` \|.*\| {re.escape(field.description)} \|$", page, re.MULTILINE), name
 
 
+def test_only_optimizers_are_called_optimizers(builder: ModuleType) -> None:
+    page = builder.render()
+    assert re.findall(r"## Optimizer `kind: (\w+)`", page) == ["sgd", "adagrad", "adam"]
+    resource = page[page.index("## `cluster.resources.<name>`") :].partition("\n## ")[0]
+    assert "| `kind` | text or null | `null` | Which offer" in resource
+
+
 def test_links_lead_to_headings(builder: ModuleType) -> None:
     page = builder.render()
     anchors = {

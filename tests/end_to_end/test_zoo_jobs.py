@@ -66,6 +66,7 @@ def test_an_example_job_learns_well_above_chance(
     finished = train(quick(load_job(f"examples/{example}.yaml"), batch_size), Path("runs") / example)
     summary = finished.summary
     assert summary["status"] == "completed"
+    assert summary["own_loss"] is (example in ("match_net", "nce"))
     assert least_auc < summary["auc"] < summary["teacher_auc"]
     lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["auc"] > lines[0]["auc"] + 0.05

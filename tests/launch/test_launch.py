@@ -156,7 +156,7 @@ def test_a_cluster_without_a_cpu_cannot_price_an_inline_run(job):
         heterps.train(job.model_copy(update={"cluster": gpus}))
 
 
-def write_plan(*stages, servers=2):
+def write_plan(*stages, servers=2, **fields):
     """plan.json of stages (first, last, resource, count), for a million samples at 1,000 samples/s.
 
     The job's model has five layers: embedding, cat, deep.linear1, deep.relu1, deep.logit.
@@ -169,6 +169,7 @@ def write_plan(*stages, servers=2):
         hours=1e6 / 1000 / 3600,
         usd=12.5,
         bottleneck="embedding on cpu (compute)",
+        **fields,
     )
     plan.write("plan.json")
     return plan
@@ -225,6 +226,29 @@ def test_a_plan_that_does_not_fit_the_job_is_refused_and_leaves_no_folder(job, t
     with pytest.raises(ConfigError, match=rf"^plan.json: .*{message}"):
         heterps.train(by_plan(job))
     assert not (tmp_path / "runs").exists()
+
+
+LAYERS = ("embedding", "cat", "deep.linear1", "deep.relu1", "deep.logit")
+
+
+def test_a_plan_of_another_model_with_as_many_layers_is_refused(job, tmp_path):
+    write_plan((0, 4, "cpu", 1), model="nce", layers=(*LAYERS[:2], "hinge", *LAYERS[3:]))
+    with pytest.raises(ConfigError, match=r"layer 2 is 'hinge' in the plan of nce, and 'deep.linear1' in the job's"):
+        heterps.train(by_plan(job))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_with_servers_on_another_resource_than_the_clusters_is_refused(job):
+    write_plan((0, 4, "cpu", 1), servers=2)
+    gpus = job.cluster.model_copy(update={"server_resource": "v100"})
+    with pytest.raises(ConfigError, match=r"the plan's servers run on 'cpu', and those of the job's cluster on 'v100'"):
+        heterps.train(by_plan(job.model_copy(update={"cluster": gpus})))
+
+
+def test_the_plan_that_a_run_leaves_is_one_for_its_own_job(job):
+    left = heterps.train(job).folder / "plan.json"
+    assert load_plan(left).layers == LAYERS
+    assert "plan" in heterps.train(job.model_copy(update={"plan": str(left)})).summary
 
 
 def test_a_plan_for_a_model_without_layers_is_refused(job):

@@ -8,6 +8,7 @@ import pytest
 from planning_oracle import small_problem
 
 from heterps import planning
+from heterps.errors import ConfigError
 from heterps.planning import api
 from heterps.planning.api import Comparison
 from heterps.planning.schedulers import METHODS
@@ -36,6 +37,15 @@ def test_without_every_only_quick_methods_and_the_one_asked_for_are_there() -> N
     quick = [name for name, method in METHODS.items() if method.quick]
     assert [option.method for option in compare(every=False).options] == quick
     assert {option.method for option in compare("brute", every=False).options} == {*quick, "brute"}
+
+
+@pytest.mark.parametrize("method", ["rl", "rl-rnn", "genetic", "bayes"])
+def test_any_whole_number_from_0_is_a_seed_and_no_other(method: str) -> None:
+    inputs = (SMALL.profile, SMALL.cluster)
+    asked = {"throughput": SMALL.throughput, "samples": SMALL.samples, "evaluations": 40}
+    assert planning.plan(*inputs, method=method, seed=1 << 70, **asked).method == method
+    with pytest.raises(ConfigError, match=r"a seed is a whole number of at least 0 \(got -1\)"):
+        planning.plan(*inputs, method=method, seed=-1, **asked)
 
 
 def test_the_trace_of_every_search_falls_to_the_cost_of_its_plan() -> None:

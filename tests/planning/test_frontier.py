@@ -61,6 +61,22 @@ def test_a_long_frontier_is_a_part_of_the_staircase_with_its_ends_and_the_plan_a
     assert any(usd == pytest.approx(asked.usd, rel=SAME) for _, usd in points)
 
 
+@pytest.mark.parametrize("fewer", [1, 2, 5])
+def test_a_frontier_has_as_many_points_as_wanted_where_there_are_as_many_steps(fewer: int) -> None:
+    problem = with_limits(small_problem(), {"cpu": 40, "v100": 6})
+    num_steps = len(staircase(problem))
+    found = frontier(problem, most_points=num_steps - fewer)
+    assert num_steps - fewer <= len(found.plans) <= num_steps - fewer + 1, "the plan asked for may come on top"
+
+
+def test_a_frontier_with_every_step_is_complete() -> None:
+    problem = with_limits(small_problem(), {"cpu": 40, "v100": 6})
+    steps = staircase(problem)
+    found = frontier(problem, most_points=len(steps))
+    assert found.complete
+    assert [plan.throughput for plan in found.plans] == [pytest.approx(x, rel=SAME) for x, _ in steps]
+
+
 @settings(max_examples=40, deadline=None)
 @given(problems(max_layers=4, max_resources=3, max_limit=6))
 def test_no_point_is_dearer_and_slower_than_another(drawn: Drawn) -> None:

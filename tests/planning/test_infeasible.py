@@ -49,6 +49,7 @@ def test_a_station_too_slow_with_any_number_of_units_is_named_with_its_best() ->
     assert "fc on v100 spends 0.1 s of compute on a batch of 100" in text
     assert "below 1,000 samples/s" in text
     assert "highest throughput within the limits is 526.3 samples/s (bottleneck: fc on v100 (compute))" in text
+    assert text.endswith("ask for that or less; higher limits help to just below 1,000 samples/s.")
 
 
 def test_the_limit_that_binds_is_named_with_what_it_must_rise_to() -> None:
@@ -140,9 +141,12 @@ def test_what_was_asked_is_told_as_it_was_asked() -> None:
     )
 
 
-def test_a_method_cut_short_is_told_apart_from_one_that_has_no_plan() -> None:
-    with pytest.raises(PlanInfeasible, match=r"found no plan for 200 samples/s in the seconds.*give it more"):
-        planning.plan(profile(), cluster(10, 10), throughput=200.0, samples=1e9, seconds=0)
+@pytest.mark.parametrize(
+    ("method", "remedy"), [("exact", "give it more."), ("rl", "give it more, or use method exact.")]
+)
+def test_a_method_cut_short_is_told_apart_from_one_that_has_no_plan(method: str, remedy: str) -> None:
+    with pytest.raises(PlanInfeasible, match=rf"found no plan for 200 samples/s in the seconds.*{re.escape(remedy)}$"):
+        planning.plan(profile(), cluster(10, 10), throughput=200.0, samples=1e9, seconds=0, method=method)
 
 
 def test_a_method_whose_kind_of_resource_is_missing_says_so() -> None:
@@ -155,6 +159,15 @@ def test_a_method_whose_kind_of_resource_is_missing_says_so() -> None:
 def test_an_unknown_method_is_answered_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match=rf"no method 'exat'.*Methods: {', '.join(METHODS)}"):
         planning.plan(profile(), cluster(10, 10), throughput=1, samples=1, method="exat")
+
+
+def test_a_single_plan_is_the_fastest_also_where_its_seconds_are_rounded_up() -> None:
+    alone = Cost(compute_s=0.0, sync_s=2.0, input_s=3.0, alpha=0.0, beta=0.7305698143365519)
+    model = Profile(model="m", batch_size=1, layers=(LayerProfile(name="fc", costs={"cpu": alone}),))
+    rented = Cluster(resources={"cpu": Resource(usd_per_hour=1.0, limit=1)}, server_resource="cpu")
+    fastest, _ = highest_throughput(Problem(model, rented, 2.0, 1.0))
+    assert fastest is not None
+    assert fastest.throughput == pytest.approx(0.2)
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from heterps.config import Cluster
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, stage_terms
+from heterps.planning.optimum import with_floor, with_limits
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 
@@ -39,6 +40,17 @@ def test_a_resource_takes_its_own_costs_before_those_of_its_kind() -> None:
     rented = cluster(**{n: {"kind": "v100-spot", "limit": 1} for n in ("mine", "other")}, v100={"limit": 1})
     found = profile(layer(costs=costs)).on(rented).layers[0].costs
     assert found == costs | {"other": cost(1.0)}
+
+
+def test_a_written_kind_decides_the_costs_where_the_name_is_that_of_another_device() -> None:
+    known = profile(layer(costs={"v100": cost(1.0), "t4": cost(2.0)}))
+    swapped = cluster(v100={"kind": "t4", "limit": 1}, t4={"kind": "v100", "limit": 1})
+    assert known.on(swapped).layers[0].costs == {"v100": cost(2.0), "t4": cost(1.0)}
+    again = with_floor(with_limits(Problem(known, swapped, 10.0, 1e6), {"t4": 2}), 20.0)
+    assert again.profile.layers[0].costs == {"v100": cost(2.0), "t4": cost(1.0)}, "swapped once, not once a change"
+    only_v100 = profile(layer(costs={"v100": cost(), "cpu": cost()}))
+    with pytest.raises(ConfigError, match="the cluster has resource 'v100', but the profile"):
+        Problem(only_v100, cluster(cpu={"limit": 1}, v100={"kind": "t4", "limit": 1}), 1.0, 1.0)
 
 
 def test_costs_under_the_name_of_the_offer_come_before_those_of_its_device() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from io import StringIO
 
 from rich.console import Console
@@ -25,11 +24,8 @@ def make_plan(*stages: tuple[str, int, int], method: str = "exact", servers: int
     )
 
 
-def make_profile(num_layers: int, *resources: str, estimated: Collection[str] = ()) -> Profile:
-    costs = {
-        name: Cost(compute_s=1.0, sync_s=0.0, input_s=0.0, alpha=1.0, beta=1.0, estimated=name in estimated)
-        for name in resources
-    }
+def make_profile(num_layers: int, *resources: str) -> Profile:
+    costs = {name: Cost(compute_s=1.0, sync_s=0.0, input_s=0.0, alpha=1.0, beta=1.0) for name in resources}
     layers = (LayerProfile(name=f"layer{i}", costs=costs) for i in range(num_layers))
     return Profile(model="m", batch_size=100, layers=tuple(layers))
 

@@ -102,7 +102,8 @@ def test_a_page_has_the_plot_and_a_row_a_plan_and_escapes_names(tmp_path: Path) 
 def test_a_page_that_rests_on_estimates_says_so(tmp_path: Path) -> None:
     write_plot(tmp_path / "f.html", FRONTIER, PROFILE, 1500.0)
     assert "estimated" not in (tmp_path / "f.html").read_text()
-    write_plot(tmp_path / "f.html", FRONTIER, make_profile(4, "cpu", "v100", estimated=("v100",)), 1500.0)
+    guessed = tuple(plan.model_copy(update={"estimated": ("v100",)}) for plan in PLANS)
+    write_plot(tmp_path / "f.html", Frontier(guessed, complete=True), PROFILE, 1500.0)
     assert "Rests on estimated costs of v100, not on measured ones." in (tmp_path / "f.html").read_text()
 
 

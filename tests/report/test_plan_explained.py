@@ -54,6 +54,9 @@ def test_of_many_moves_the_first_are_told() -> None:
 def test_a_cheaper_plan_for_the_same_floor_is_told_with_its_method() -> None:
     better = Neighbour(BELOW.plan, -12.3, {"v100": -1}, (), True)
     assert "for the same floor, by method exact" in cheaper_words(better, PLAN, PROFILE)
+    text = show(Explanation(STATIONS, STATIONS[0], better, ABOVE, 87.7, ()))
+    assert text.startswith("\nBeaten by: 1 v100 less: 12.30 USD (12.3%) less")
+    assert "Next cheaper" not in text
 
 
 def test_the_stations_are_told_with_their_sides_and_the_bottleneck() -> None:

@@ -37,6 +37,12 @@ def test_a_stranger_learns_what_came_of_the_run(summary):
     assert "--resume" not in text
 
 
+def test_a_model_with_a_loss_of_its_own_is_judged_by_its_ranking_alone(summary):
+    text = words(printed({**summary, "own_loss": True}))
+    assert text.count("not judged: the model has a loss of its own") == 3
+    assert "not judged" not in words(printed(summary))
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_summary_fits_the_screen(summary, width):
     summary["data"] = {"num_rows": 10**9, "num_skipped": 10**6, "missing": {f"C{i}": 10**6 for i in range(26)}}

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from heterps import __version__
 from heterps.cli import config, data, plan, prices, profile, report, train
+from heterps.cli.usage import explain_usage
 from heterps.errors import HeterpsError
+from heterps.report.consoles import make_console
 
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer typers
 
@@ -49,18 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        code = app(words, standalone_mode=False)
+        code = app(words, prog_name="heterps", standalone_mode=False)
     except UsageError as error:
-        error.show()
+        _show_error(explain_usage(error))
         sys.exit(2)
     except typer.Abort:
         sys.exit(130)
     except HeterpsError as error:
         if debug:
             raise
-        stderr.print("[bold red]error:[/] ", end="")
-        stderr.print(str(error), markup=False)
+        _show_error(str(error))
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_error(text: str) -> None:
+    stderr = make_console(stderr=True, soft_wrap=True)
+    stderr.print("[bold red]error:[/] ", end="")
+    stderr.print(text, markup=False)

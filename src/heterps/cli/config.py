@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 @group.command(epilog="Example: heterps config show examples/ctr.yaml")
 def show(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
 ) -> None:
     """Print the job with every field, defaults included; an error names the file, the line and the field."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from heterps.report.consoles import make_console
 
 if TYPE_CHECKING:
     from heterps.data.describe import Description
@@ -46,7 +47,10 @@ def synth(
 
     start = time.perf_counter()
     columns = (TextColumn("writing rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=json) as bar:
+    console = make_console(stderr=True)
+    if not (json or console.is_terminal):
+        console.print(f"writing {rows + test_rows:,} rows")
+    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
         bar_task = bar.add_task("rows", total=rows + test_rows)
         info = generate(
             folder, rows, test_rows, seed, task=task, force=force, progress=lambda done: bar.advance(bar_task, done)
@@ -61,7 +65,9 @@ def synth(
     epilog="Examples: heterps data describe data/train    heterps data describe 's3://bucket/day=*/*.parquet' --json"
 )
 def describe(
-    path: Annotated[str, typer.Argument(help="A Parquet file, folder, glob or fsspec address.", show_default=False)],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="A Parquet file, folder, glob or fsspec address.", show_default=False)
+    ],
     label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -83,7 +89,7 @@ def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
         if split:
             numbers = (f"{split.rows:,}", f"{split.files:,}", f"{split.base_rate:.4f}", f"{split.teacher_auc:.4f}")
             table.add_row(name, *numbers, f"{split.teacher_log_loss:.4f}", f"{split.distinct_ids:,}")
-    console = Console()
+    console = make_console()
     console.print(table)
     rows = info.train.rows + (info.test.rows if info.test else 0)
     console.print(
@@ -107,7 +113,7 @@ def _show_description(path: str, description: Description) -> None:
             example if len(example) <= 12 else example[:11] + "…",
             "" if column.key is None else f"{column.key:016x}",
         )
-    console = Console()
+    console = make_console()
     console.print(table)
     size = f"{description.file_bytes / 1e6:,.1f} MB"
     mean = "" if description.label_mean is None else f" Mean of {description.label}: {description.label_mean:.4f}."

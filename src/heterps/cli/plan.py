@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heterps.cli.places import check_folder
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
@@ -40,8 +42,12 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    profile: Annotated[Path, typer.Argument(help="The profile, made by `heterps profile`.", show_default=False)],
-    cluster: Annotated[Path, typer.Argument(help="The cluster file: resources, prices, limits.", show_default=False)],
+    profile: Annotated[
+        Path, typer.Argument(metavar="PROFILE", help="The profile, made by `heterps profile`.", show_default=False)
+    ],
+    cluster: Annotated[
+        Path, typer.Argument(metavar="CLUSTER", help="The cluster file: resources, prices, limits.", show_default=False)
+    ],
     throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
     samples: Annotated[float, typer.Option(help="Samples of the data, once through.", show_default=False)],
     epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 1,
@@ -53,7 +59,7 @@ def plan(
         str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
     ] = "exact",
     provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
-    seed: Annotated[int, typer.Option(help="Of methods that draw at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
     seconds: Annotated[
         float | None,
         typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.", show_default=False),
@@ -81,7 +87,11 @@ def plan(
 
     if plot is not None:
         check_plot(plot)
+        check_folder(plot, "plot")
+    if out is not None:
+        check_folder(out, "plan")
     profiled = load_profile(profile)
+    profiled_with = profiled.batch_size
     if batch_size is not None:
         profiled = profiled.at_batch_size(batch_size)
     problem = Problem(profiled, load_cluster(cluster), throughput, samples, epochs)
@@ -95,7 +105,7 @@ def plan(
     if json:
         typer.echo(_as_json(compared, compare, told, found))
     else:
-        _show(problem, compared, compare, told, found)
+        _show(problem, compared, compare, told, found, profiled_with)
     if plot is not None and found is not None:
         write_plot(plot, found, problem.profile, throughput)
     if out is not None:
@@ -109,7 +119,7 @@ def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bo
     """By `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
     from heterps import planning
 
-    inputs = (problem.profile, problem.cluster)
+    inputs = (problem.given, problem.cluster)
     options |= {"throughput": problem.throughput, "samples": problem.samples, "epochs": problem.epochs}
     if every:
         with _progress("searching by") as announce:
@@ -135,25 +145,30 @@ def _frontier(problem: Problem) -> Frontier:
 
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:
-    from rich.console import Console
-
+    from heterps.report.consoles import make_console
     from heterps.report.planning_progress import show_progress
 
-    return show_progress(Console(stderr=True, highlight=False), what, only_terminal=only_terminal)
+    return show_progress(make_console(stderr=True), what, only_terminal=only_terminal)
 
 
 def _show(
-    problem: Problem, compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None
+    problem: Problem,
+    compared: Comparison,
+    every: bool,
+    told: Explanation | None,
+    found: Frontier | None,
+    profiled_with: int,
 ) -> None:
-    from rich.console import Console
-
     from heterps.report.comparison_table import show_every_method
+    from heterps.report.consoles import make_console
     from heterps.report.frontier_view import show_frontier
     from heterps.report.plan_explained import show_explanation
     from heterps.report.plan_table import show_comparison
 
-    console = Console(highlight=False)
+    console = make_console()
     profile, floor = problem.profile, problem.throughput
+    if profile.batch_size != profiled_with:
+        console.print(f"For batches of {profile.batch_size:,} samples (profiled with {profiled_with:,}).")
     (show_every_method if every else show_comparison)(console, compared, profile, floor)
     if told is not None:
         show_explanation(console, told, compared.chosen, profile, floor)

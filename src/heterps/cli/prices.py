@@ -42,7 +42,7 @@ def prices(
 
         typer.echo(text.dumps(price_list() if rented is None else rented_list(rented), indent=1))
         return
-    from rich.console import Console
+    from heterps.report.consoles import make_console
 
-    console = Console(highlight=False)
+    console = make_console()
     console.print(price_table(console.width) if rented is None else cluster_table(rented))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from heterps.cli.places import check_folder
 from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError, StorageError
 
@@ -35,7 +36,8 @@ def register(app: typer.Typer) -> None:
 
 def profile(
     job: Annotated[
-        Path | None, typer.Argument(help="The job file; without one, --model and the columns that it is made for.")
+        Path | None,
+        typer.Argument(metavar="JOB", help="The job file; without one, --model and the columns that it is made for."),
     ] = None,
     model: Annotated[
         str | None,
@@ -52,7 +54,15 @@ def profile(
             show_default=False,
         ),
     ] = None,
-    budget: Annotated[float, typer.Option(min=0.0, help="Seconds to spend on measuring.")] = 10.0,
+    budget: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Seconds to spend on timing layers, units and servers, shared among the layers. On top come the start "
+            "of processes, reading data for half a second, estimates, at least three runs of each layer, and as much "
+            "again for each GPU that is here.",
+        ),
+    ] = 10.0,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Take a random batch, whatever data there is.")
     ] = False,
@@ -84,6 +94,7 @@ def profile(
     """Trace a model into layers and measure each; devices that are not here are estimated, and marked so."""
     from heterps.profiling.profile import load_profile
 
+    check_folder(out, "profile")
     others = [load_profile(path) for path in merge or ()]
     if job is not None or model is not None:
         chosen = _choose(load_job(job) if job else None, model, batch_size)
@@ -105,7 +116,7 @@ def profile(
     if json:
         typer.echo(result.model_dump_json(indent=1))
     else:
-        _show(result, out)
+        _show(result, out, _cluster_file(job))
 
 
 def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job:
@@ -149,14 +160,17 @@ def _units_from(word: str) -> UnitsFrom:
 def _measure(
     job: Job, resources: list[str] | None, budget_s: float, synthetic: bool, inputs: str | None, units: UnitsFrom
 ) -> Profile:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from heterps.model.trace import Layer
     from heterps.profiling.job import profile_job
+    from heterps.report.consoles import make_console
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = make_console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"profiling {job.model.factory}", markup=False)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("(starting)", total=None)
 
         def progress(layer: Layer, num_layers: int) -> None:
@@ -174,13 +188,22 @@ def _measure(
         )
 
 
-def _show(profile: Profile, out: Path) -> None:
-    from rich.console import Console
+def _cluster_file(job: Path | None) -> str:
+    """The cluster file that the job names, or the name that the documentation gives to one."""
+    from heterps.yamlfile import parse, read_text
 
+    named = parse(read_text(job, what="job file"), where=str(job), what="job file")[0].get("cluster") if job else None
+    return named if isinstance(named, str) else "cluster.yaml"
+
+
+def _show(profile: Profile, out: Path, cluster: str) -> None:
+    import shlex
+
+    from heterps.report.consoles import make_console
     from heterps.report.profile_table import profile_table
 
-    console = Console(highlight=False)
+    console = make_console()
     console.print(profile_table(profile, console.width))
-    console.print(
-        f"Written to {out}. Next: heterps plan {out} cluster.yaml --throughput 20000 --samples 1e9", style="dim"
-    )
+    command = shlex.join(["heterps", "plan", str(out), cluster, "--throughput", "20000", "--samples", "1e9"])
+    console.print(f"Written to {out}. Next:", style="dim", markup=False, soft_wrap=True)
+    console.print(command, markup=False, soft_wrap=True)  # on one line, to be pasted

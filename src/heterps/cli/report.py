@@ -13,14 +13,13 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The run folder.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> None:
     """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""
     from json import dumps
 
-    from rich.console import Console
-
+    from heterps.report.consoles import make_console
     from heterps.report.html import render_run
     from heterps.report.read_run import read_run
     from heterps.report.run_summary import print_summary
@@ -31,4 +30,4 @@ def report(
     if json:
         typer.echo(dumps(recorded.summary, indent=1))
     else:
-        print_summary(Console(highlight=False), run, recorded.summary)
+        print_summary(make_console(), run, recorded.summary)

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
     run: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<job name>-<number>.")] = None,
     launcher: Annotated[str | None, typer.Option(help="Where processes run; overrides the job's.")] = None,
     plan: Annotated[Path | None, typer.Option(help="The plan, made by `heterps plan`; overrides the job's.")] = None,
@@ -29,10 +29,9 @@ def train(
 
     Ctrl-C and SIGTERM end the run after the running step with everything saved; --resume goes on from there.
     """
-    from rich.console import Console
-
     from heterps.config import Job, load_job
     from heterps.launch import train as launch
+    from heterps.report.consoles import make_console
     from heterps.report.progress import TrainingProgress
     from heterps.report.run_summary import print_summary
     from heterps.yamlfile import validate
@@ -42,7 +41,7 @@ def train(
         loaded = validate({**loaded.model_dump(), "plan": str(plan)}, Job, where="--plan")
     if launcher is not None:
         loaded = validate({**loaded.model_dump(), "launcher": launcher}, Job, where="--launcher")
-    console = Console(stderr=json, highlight=False)
+    console = make_console(stderr=json)
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
     if json:

@@ -67,10 +67,10 @@ def _given_plan(job: Job) -> Plan | None:
         return None
     plan = load_plan(job.plan)
     try:
-        num_layers = len(trace(build_model(job.model, job.data.columns, job.seed)).layers)
+        layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
     except ModelError as error:
         raise ConfigError(f"{job.plan}: a plan is of the layers of a model. Train this one without. {error}") from None
-    check_plan(plan, num_layers, job.data.batch_size, job.cluster, where=job.plan)
+    check_plan(plan, layers, job.data.batch_size, job.cluster, where=job.plan)
     return plan
 
 

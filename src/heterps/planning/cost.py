@@ -86,6 +86,7 @@ class Problem:
     samples: float
     epochs: float = 1
     resources: tuple[str, ...] = field(init=False)
+    given: Profile = field(init=False)  # as it was before costs were taken from kinds
 
     def __post_init__(self) -> None:
         for name in ("throughput", "samples", "epochs"):
@@ -94,6 +95,7 @@ class Problem:
                 raise ConfigError(f"{name} must be a number above 0 (got {value}).")
         usable = tuple(name for name, resource in self.cluster.resources.items() if resource.limit > 0)
         object.__setattr__(self, "resources", usable)
+        object.__setattr__(self, "given", self.profile)
         object.__setattr__(self, "profile", self.profile.on(self.cluster))
         _check_fit(self.profile, usable, self.cluster.server_resource)
 

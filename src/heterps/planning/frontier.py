@@ -7,15 +7,17 @@ between that and its own throughput, where the next step begins.
       |                 ____o      1. the cheapest plan for any floor: the first step
       |            ____o           2. from each step, the cheapest plan that is faster: the next one
       |  ______o--'                3. more steps than wanted: spread floors evenly (in ratio) up to the fastest plan
-      +----------------------> samples/s
+      +----------------------> samples/s        4. and halve the widest gaps, until there are as many as wanted
 
 Every point is a step of the exact staircase; where floors were spread, there may be others between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -27,6 +29,10 @@ from heterps.planning.plan import Plan
 MOST_POINTS = 24
 NEXT = 1e-9
 """Relative. A plan that is faster by less is not another step."""
+NARROW = 1.02
+"""Ratio of its ends below which a gap is not halved any more."""
+MOST_TRIES = 4
+"""Searches for steps in gaps, for each point that is wanted."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ def frontier(
     fastest, _ = highest_throughput(problem)
     last = walked[-1] if fastest is None else fastest
     floors = np.geomspace(walked[0].throughput, last.throughput, most_points)[1:].tolist()
-    return Frontier(_pareto([walked[0], *_spread(problem, sorted({*floors, problem.throughput}), on_point)]), False)
+    spread = _pareto([walked[0], *_spread(problem, sorted({*floors, problem.throughput}), on_point)])
+    return _filled(problem, spread, most_points, on_point)
 
 
 def slowest_floor(problem: Problem) -> float:
@@ -66,14 +73,15 @@ def _walk(problem: Problem, most_points: int, on_point: Callable[[Plan], None]) 
     """Step by step from the cheapest plan of all [1, 2], and whether the fastest was reached."""
     plans: list[Plan] = []
     floor = slowest_floor(problem)
-    while len(plans) < most_points:
+    while True:
         plan, sure = find_cheapest(with_floor(problem, floor))
         if plan is None:
             return plans, sure
+        if len(plans) == most_points:
+            return plans, False
         on_point(plan)
         plans.append(plan)
         floor = plan.throughput * (1 + NEXT)
-    return plans, False
 
 
 def _spread(problem: Problem, floors: list[float], on_point: Callable[[Plan], None]) -> list[Plan]:  # [3]
@@ -86,6 +94,39 @@ def _spread(problem: Problem, floors: list[float], on_point: Callable[[Plan], No
             on_point(plan)
             plans.append(plan)
     return plans
+
+
+def _filled(problem: Problem, plans: Sequence[Plan], most_points: int, on_point: Callable[[Plan], None]) -> Frontier:
+    """More steps between the plans, in the widest gap first, until there are enough or no gap has one [4].
+
+    A gap reaches from a plan to the lowest floor at which the next plan is known to be the cheapest: it is halved, and
+    once it is narrow searched right after its lower end, where either the next step is or none in all of it.
+    """
+    found = list(plans)
+    lowest = {plan.throughput: plan.throughput for plan in plans}  # of the floors known for each plan
+    for _ in range(MOST_TRIES * most_points):
+        gaps = [(lowest[above.throughput] / below.throughput, below, above) for below, above in pairwise(found)]
+        width, below, above = max(gaps, key=lambda gap: gap[0], default=(1.0, found[0], found[0]))
+        if len(found) >= most_points or width <= 1 + 2 * NEXT:
+            break
+        floor = below.throughput * (math.sqrt(width) if width > NARROW else 1 + NEXT)
+        step = _step(problem, floor, above)
+        if step is None:
+            lowest[above.throughput] = floor
+        else:
+            on_point(step)
+            found.insert(found.index(above), step)
+            lowest[step.throughput] = floor
+    complete = all(lowest[above.throughput] <= below.throughput * (1 + 2 * NEXT) for below, above in pairwise(found))
+    return Frontier(tuple(found), complete)
+
+
+def _step(problem: Problem, floor: float, above: Plan) -> Plan | None:
+    """The cheapest plan for a floor, if that is a step before `above`."""
+    plan = cheapest(with_floor(problem, floor))
+    if plan is None or plan.throughput >= above.throughput * (1 - NEXT) or plan.usd >= above.usd * (1 - NEXT):
+        return None
+    return plan
 
 
 def _pareto(plans: list[Plan]) -> tuple[Plan, ...]:

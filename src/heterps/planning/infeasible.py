@@ -19,7 +19,7 @@ import numpy as np
 
 from heterps.errors import PlanInfeasible
 from heterps.planning.chains import Chains, Undecided
-from heterps.planning.cost import Problem, Schedules, Terms, runs, stage_terms
+from heterps.planning.cost import ROUNDING, Problem, Schedules, Terms, runs, stage_terms
 from heterps.planning.kernels import least_count
 from heterps.planning.optimum import find_cheapest, with_floor, with_limits
 from heterps.planning.plan import Plan
@@ -76,11 +76,12 @@ def explain_infeasible(
             f"the defaults, plan it for {usd}."
             if finished
             else f"{by} found no plan for {asked} in the seconds or evaluations that it was given, but "
-            f"there is one, for {usd}: give it more, or use method exact."
+            f"there is one, for {usd}: give it more{', or use method exact' if method != 'exact' else ''}."
         )
     opened = _opened(problem)
     if problem.tau_max < slowest_station(opened).fixed_s:  # [2]
-        return PlanInfeasible(f"no plan can reach {asked}: {_too_slow(opened)}{_reachable(problem)}")
+        bound = problem.profile.batch_size / slowest_station(opened).fixed_s
+        return PlanInfeasible(f"no plan can reach {asked}: {_too_slow(opened)}{_reachable(problem, bound)}")
     remedies = [*_remedies(problem)]  # [3]
     if not remedies:
         return PlanInfeasible(
@@ -149,8 +150,8 @@ def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
 
 
 def slowest_s(problem: Problem) -> float:
-    """No plan takes longer for a batch."""
-    return float(problem.terms[np.isfinite(problem.terms)].sum()) + problem.server_s
+    """No plan takes longer for a batch, also where its own sums are rounded up and this one is not."""
+    return (float(problem.terms[np.isfinite(problem.terms)].sum()) + problem.server_s) * (1 + ROUNDING)
 
 
 def single_raises(problem: Problem) -> list[Raise]:
@@ -281,12 +282,14 @@ def _too_slow(problem: Problem) -> str:
     )
 
 
-def _reachable(problem: Problem) -> str:
+def _reachable(problem: Problem, bound: float | None = None) -> str:
+    """The highest throughput within the limits; and the `bound` that higher limits come near to, where it is told."""
     fastest, sure = highest_throughput(problem)
     if fastest is None:
         return " The limits are too low for any plan, however slow." if sure else ""
+    raised = "" if bound is None else f"; higher limits help to just below {_number(bound)} samples/s"
     reached = f"{'' if sure else 'at least '}{_number(fastest.throughput)} samples/s (bottleneck: {fastest.bottleneck})"
-    return f" The highest throughput within the limits is {reached}: ask for that or less."
+    return f" The highest throughput within the limits is {reached}: ask for that or less{raised}."
 
 
 def _number(value: float) -> str:

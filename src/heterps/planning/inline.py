@@ -46,6 +46,9 @@ def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: 
         usd=hours * num_cores * cluster.resources[resource].usd_per_hour,
         bottleneck="this machine",
         evaluations=1,
+        model=profile.model,
+        layers=tuple(layer.name for layer in profile.layers),
+        estimated=(resource,) if any(cost.estimated for cost in costs) else (),
     )
 
 

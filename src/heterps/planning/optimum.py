@@ -33,13 +33,13 @@ def find_cheapest(problem: Problem, seconds: float = LONGEST_S) -> tuple[Plan | 
 
 
 def with_floor(problem: Problem, throughput: float) -> Problem:
-    return Problem(problem.profile, problem.cluster, throughput, problem.samples, problem.epochs)
+    return Problem(problem.given, problem.cluster, throughput, problem.samples, problem.epochs)
 
 
 def with_resources(problem: Problem, changed: Mapping[str, Resource]) -> Problem:
     """The problem with some resources of its cluster replaced. Raises ConfigError when a layer can then run nowhere."""
     cluster = problem.cluster.model_copy(update={"resources": {**problem.cluster.resources, **changed}})
-    return Problem(problem.profile, cluster, problem.throughput, problem.samples, problem.epochs)
+    return Problem(problem.given, cluster, problem.throughput, problem.samples, problem.epochs)
 
 
 def with_limits(problem: Problem, limits: Mapping[str, int]) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -44,6 +45,11 @@ class Plan(Value):
 
     provisioner: str = "exact"
     batch_size: PositiveInt | None = Field(None, description="Samples of the batches that it was planned for.")
+    model: str | None = Field(None, description="The model's name in the profile.")
+    layers: tuple[str, ...] | None = Field(None, description="Names of the layers that the stages count.")
+    estimated: tuple[str, ...] = Field(
+        (), description="Resources whose costs in this plan are estimates.", exclude_if=lambda names: not names
+    )
 
     @property
     def is_predicted(self) -> bool:
@@ -72,27 +78,20 @@ def load_plan(path: str | Path) -> Plan:
     return read_model(path, Plan, what="plan")
 
 
-def check_plan(plan: Plan, num_layers: int, batch_size: int, cluster: Cluster, where: str) -> None:
-    """Raises ConfigError, which names `where` the plan is from, unless it covers the layers of a model one after the
-    other, is for batches of this size, and the cluster has its units.
+def check_plan(plan: Plan, layers: Sequence[str], batch_size: int, cluster: Cluster, where: str) -> None:
+    """Raises ConfigError, which names `where` the plan is from, unless it covers the `layers` of a model, by name where
+    it tells their names, one after the other, is for batches of this size, and the cluster has its units.
     """
     if plan.batch_size not in (None, batch_size):
         raise ConfigError(
             f"{where}: the plan is for batches of {plan.batch_size:,} samples, and the job's data.batch_size is "
             f"{batch_size:,}. Plan again with --batch-size {batch_size}, or change the job."
         )
-    covered = 0
-    for number, stage in enumerate(plan.stages, 1):
-        if stage.first != covered or stage.last < stage.first:
-            raise ConfigError(
-                f"{where}: stage {number} is of layers {stage.first} to {stage.last}, but it must start at layer "
-                f"{covered} and not end before that: stages cover the layers in order, each once. Plan again."
-            )
-        covered = stage.last + 1
-    if covered != num_layers:
+    _check_layers(plan, layers, where)
+    if plan.servers.count and plan.servers.resource != cluster.server_resource:
         raise ConfigError(
-            f"{where}: the plan has {covered} layers, and the model has {num_layers}. It is of another model, or of "
-            "this one with other arguments: profile this one and plan again."
+            f"{where}: the plan's servers run on {plan.servers.resource!r}, and those of the job's cluster on "
+            f"{cluster.server_resource!r}. Give the job the cluster that was planned for, or plan again for this one."
         )
     for name, count in plan.units.items():
         if name not in cluster.resources:
@@ -104,4 +103,25 @@ def check_plan(plan: Plan, num_layers: int, batch_size: int, cluster: Cluster, w
             raise ConfigError(
                 f"{where}: the plan rents {count} units of {name!r}, and the job's cluster has a limit of {limit}. "
                 "Raise the limit, or plan again for this cluster."
+            )
+
+
+def _check_layers(plan: Plan, layers: Sequence[str], where: str) -> None:
+    """The stages cover as many layers, in order and each once, and the plan's names are those of the model."""
+    covered = 0
+    for number, stage in enumerate(plan.stages, 1):
+        if stage.first != covered or stage.last < stage.first:
+            raise ConfigError(
+                f"{where}: stage {number} is of layers {stage.first} to {stage.last}, but it must start at layer "
+                f"{covered} and not end before that: stages cover the layers in order, each once. Plan again."
+            )
+        covered = stage.last + 1
+    of = f" of {plan.model}" if plan.model is not None else ""
+    remedy = "It is of another model, or of this one with other arguments: profile this one and plan again."
+    if covered != len(layers):
+        raise ConfigError(f"{where}: the plan{of} has {covered} layers, and the model has {len(layers)}. {remedy}")
+    for index, (planned, traced) in enumerate(zip(plan.layers or layers, layers, strict=False)):
+        if planned != traced:
+            raise ConfigError(
+                f"{where}: layer {index} is {planned!r} in the plan{of}, and {traced!r} in the job's model. {remedy}"
             )

@@ -26,6 +26,7 @@ from pydantic import (
 
 from heterps.config import Cluster
 from heterps.errors import ConfigError
+from heterps.offers import OFFERS
 from heterps.yamlfile import read_model
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -128,23 +129,28 @@ class Profile(Value):
     def on(self, cluster: Cluster) -> Profile:
         """This profile with costs for the cluster's resources too, wherever what they are was profiled.
 
-        A resource that has no costs under its own name takes those of its kind: `v100-spot` those of `v100`.
+        A resource that has no costs under its own name takes those of its kind: `v100-spot` those of `v100`. So does
+        one whose name is that of another device: `v100: {kind: t4}` has the costs of `t4`, and none where only V100s
+        were profiled.
         """
-        taken = {name: source for name in cluster.resources if (source := self._source(cluster, name))}
-        if not taken:
+        sources = {name: self._source(cluster, name) for name in cluster.resources}
+        changed = {n: source for n, source in sources.items() if source != n and (source or n in self.resources)}
+        if not changed:
             return self
         layers = []
         for layer in self.layers:
-            costs = {name: layer.costs[source] for name, source in taken.items() if source in layer.costs}
-            layers.append(layer.model_copy(update={"costs": layer.costs | costs}))
+            kept = {name: cost for name, cost in layer.costs.items() if name not in changed}
+            taken = {name: layer.costs[source] for name, source in changed.items() if source in layer.costs}
+            layers.append(layer.model_copy(update={"costs": kept | taken}))
         return self.model_copy(update={"layers": tuple(layers)})
 
     def _source(self, cluster: Cluster, name: str) -> str | None:
-        """Whose costs a resource of the cluster takes; None where it has its own, or nothing is known of it."""
-        offer, profiled = cluster.offer(name), self.resources
-        if name in profiled or offer is None:
-            return None
-        return next((source for source in (offer.name, offer.device) if source in profiled), None)
+        """Whose costs a resource of the cluster takes; None where nothing is known of it."""
+        offer, by_name = cluster.offer(name), OFFERS.get(name)
+        if offer is None:
+            return name if name in self.resources else None
+        own = [name] if by_name is None or by_name.device == offer.device else []
+        return next((source for source in (*own, offer.name, offer.device) if source in self.resources), None)
 
     def at_batch_size(self, batch_size: int) -> Profile:
         """What this profile says of another batch size. What is not known to be fixed grows in proportion."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from heterps.planning.api import Comparison, Option
 from heterps.profiling.profile import Profile
 from heterps.report.figures import short
-from heterps.report.plan_table import ESTIMATED, estimated_resources, show_verdict, usd
+from heterps.report.plan_table import ESTIMATED, show_verdict, usd
 from heterps.report.stage_bar import Keys, StageBar, make_keys
 from heterps.report.tables import plain_table
 
@@ -23,7 +23,7 @@ def show_every_method(console: Console, comparison: Comparison, profile: Profile
     """Prints a row a method with the chosen one ticked, the legend of the bars, and what was chosen and why."""
     plans = [option.plan for option in comparison.options if option.plan]
     keys = make_keys(profile.resources)
-    console.print(_table(comparison, profile, keys))
+    console.print(_table(comparison, keys))
     console.print(keys.legend(stage.resource for plan in plans for stage in plan.stages))
     for reason, methods in _reasons(comparison).items():
         console.print(f"{', '.join(methods)}: {reason}", style="dim", markup=False)
@@ -39,7 +39,7 @@ def _reasons(comparison: Comparison) -> dict[str, list[str]]:
     return found
 
 
-def _table(comparison: Comparison, profile: Profile, keys: Keys) -> Table:
+def _table(comparison: Comparison, keys: Keys) -> Table:
     table = plain_table()
     table.add_column("", width=1)
     table.add_column("method", no_wrap=True)
@@ -49,16 +49,16 @@ def _table(comparison: Comparison, profile: Profile, keys: Keys) -> Table:
     table.add_column("servers", no_wrap=True)
     for option in comparison.options:
         is_chosen = option.method == comparison.chosen.method
-        table.add_row(*_row(option, profile, keys, is_chosen), style="bold" if is_chosen else "")
+        table.add_row(*_row(option, keys, is_chosen), style="bold" if is_chosen else "")
     return table
 
 
-def _row(option: Option, profile: Profile, keys: Keys, is_chosen: bool) -> tuple[RenderableType, ...]:
+def _row(option: Option, keys: Keys, is_chosen: bool) -> tuple[RenderableType, ...]:
     tick = Text("✓", style="green") if is_chosen else ""
     plan = option.plan
     if plan is None:
         return tick, option.method, *["-"] * 5, Text("no plan: see below", style="dim"), "-"
-    mark = ESTIMATED if estimated_resources(plan, profile) else ""
+    mark = ESTIMATED if plan.estimated else ""
     return (
         tick,
         option.method,

@@ -13,7 +13,7 @@ from heterps.profiling.profile import Profile
 from heterps.report.charts import Chart, draw, draw_svg
 from heterps.report.figures import plural, rate, short, usd
 from heterps.report.frontier_view import chosen_for, meaning
-from heterps.report.plan_table import estimated_resources, hours
+from heterps.report.plan_table import hours
 
 FORMATS = (".svg", ".html")
 SVG_STYLE = "svg { font-family: system-ui, sans-serif; max-width: 60rem; }"
@@ -42,7 +42,7 @@ def render_svg(frontier: Frontier, floor: float) -> str:
 
 def render_page(frontier: Frontier, profile: Profile, floor: float) -> str:
     asked, model = chosen_for(frontier.plans, floor), profile.model
-    guessed = {name for plan in frontier.plans for name in estimated_resources(plan, profile)}
+    guessed = {name for plan in frontier.plans for name in plan.estimated}
     names = ", ".join(name for name in profile.resources if name in guessed)
     note = f'<p class="note">Rests on estimated costs of {escape(names)}, not on measured ones.</p>' if names else ""
     rows = "".join(_row(plan, plan is asked) for plan in frontier.plans)

@@ -19,7 +19,7 @@ from rich.text import Text
 from heterps.planning.frontier import Frontier
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.plan_table import ESTIMATED, estimated_resources, hours, usd
+from heterps.report.plan_table import ESTIMATED, hours, usd
 from heterps.report.stage_bar import StageBar, make_keys
 from heterps.report.tables import plain_table
 
@@ -42,7 +42,7 @@ def show_frontier(console: Console, frontier: Frontier, profile: Profile, floor:
     table.add_column("servers", justify="right")
     asked = chosen_for(frontier.plans, floor)
     for plan in frontier.plans:
-        mark = ESTIMATED if estimated_resources(plan, profile) else ""
+        mark = ESTIMATED if plan.estimated else ""
         tick = Text("✓", style="green") if plan is asked else ""
         figures = (f"{mark}{plan.throughput:,.0f}", f"{mark}{usd(plan.usd)}", f"{mark}{hours(plan.hours)}")
         bar = StageBar(plan, keys, with_counts=False)

@@ -30,6 +30,7 @@ from heterps.report.meaning import (
     not_rented,
     promised,
     usd_per_billion,
+    verdict,
 )
 from heterps.report.profile_table import size
 from heterps.yamlfile import dump_yaml
@@ -190,7 +191,7 @@ def _metrics(summary: dict[str, Any]) -> str:
         value = summary.get(measure.field)
         figures = [ratio(value)] if of != "train" else []
         figures += [ratio(train.get(measure.field))] if train else []
-        judged = f"<em>{escape(_sentence(measure.judge(value)))}</em> " if value is not None else ""
+        judged = f"<em>{escape(_sentence(verdict(measure, value, summary)))}</em> " if value is not None else ""
         rows.append((measure.title, *figures, f"{judged}{escape(measure.meaning)}"))
     note = f"Judged on the {metrics_of(summary)}."
     if of == "test" and train:

@@ -72,6 +72,13 @@ MEASURES = (
 )
 
 
+def verdict(measure: Measure, value: float, summary: dict[str, Any]) -> str:
+    """What a value means; of a model with a loss of its own, nothing but its ranking was trained for."""
+    if summary.get("own_loss") and measure.field != "auc":
+        return "not judged: the model has a loss of its own"
+    return measure.judge(value)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A quantity that the plan predicted and the run measured."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -11,19 +11,25 @@ from heterps.planning.explain import Explanation, Neighbour, Sensitivity, Statio
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.figures import plural, rate, usd
-from heterps.report.plan_table import ESTIMATED, estimated_resources
+from heterps.report.names import Ranges
+from heterps.report.plan_table import ESTIMATED
 from heterps.report.tables import plain_table
 
 MOST_NAMED = 6
 
 
 def show_explanation(console: Console, told: Explanation, plan: Plan, profile: Profile, floor: float) -> None:
-    """Prints it; `floor` is the throughput that was asked for."""
+    """Prints it; `floor` is the throughput that was asked for. That a cheaper plan meets it too comes first."""
+    beaten = told.cheaper is not None and told.cheaper.meets_floor
+    if beaten:
+        console.print(Text.assemble(("\nBeaten by: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
     console.print(Text(f"\nStations, for a batch of {profile.batch_size:,} samples", style="bold"))
-    console.print(_stations(told, set(estimated_resources(plan, profile))))
+    console.print(_stations(told, set(plan.estimated)))
     side = f" ({told.bottleneck.side})" if told.bottleneck.comm_s else ""
     console.print(Text(f"Bottleneck: {told.bottleneck.name} on {told.bottleneck.resource}{side}."))
-    console.print(Text.assemble(("\nNext cheaper: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
+    console.print()
+    if not beaten:
+        console.print(Text.assemble(("Next cheaper: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
     console.print(Text.assemble(("Next faster: ", "bold"), faster_words(told.faster, plan, profile)))
     of = "the cost" if plan.usd <= told.optimal_usd * (1 + PROVEN) else "the cheapest plan's cost"
     console.print(Text(f"\nWhat {of} of {usd(told.optimal_usd)} hangs on", style="bold"))
@@ -75,9 +81,9 @@ def _stations(told: Explanation, estimated: set[str]) -> Table:
     return table
 
 
-def _station(station: Station, mark: str) -> tuple[str, ...]:
+def _station(station: Station, mark: str) -> tuple[RenderableType, ...]:
     return (
-        station.name,
+        Ranges(station.name),
         f"{station.resource}×{station.count}",
         f"{mark}{_milliseconds(station.compute_s)}",
         f"{mark}{_milliseconds(station.comm_s)}" if station.comm_s else "-",

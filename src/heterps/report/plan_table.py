@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from heterps.planning.api import Comparison, Option
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
+from heterps.report.names import Ranges
 from heterps.report.tables import plain_table
 
 ESTIMATED = "~"
@@ -34,13 +36,8 @@ def show_verdict(console: Console, comparison: Comparison, profile: Profile, thr
         f" in {hours(chosen.hours)} hours at {chosen.throughput:,.0f} samples/s ({throughput:,.0f} asked).",
     )
     console.print(verdict)
-    console.print(f"  {_standing(chosen)}. Bottleneck: {chosen.bottleneck}.", markup=False)
-    guessed = {
-        resource
-        for option in comparison.options
-        if option.plan
-        for resource in estimated_resources(option.plan, profile)
-    }
+    console.print(Padding(Text(f"{_standing(chosen)}. Bottleneck: {chosen.bottleneck}."), (0, 0, 0, 2), expand=False))
+    guessed = {name for option in comparison.options if option.plan for name in option.plan.estimated}
     if guessed:
         names = ", ".join(name for name in profile.resources if name in guessed)
         console.print(
@@ -48,23 +45,14 @@ def show_verdict(console: Console, comparison: Comparison, profile: Profile, thr
         )
 
 
-def estimated_resources(plan: Plan, profile: Profile) -> list[str]:
-    """The resources whose costs in this plan are estimates."""
-    return [
-        stage.resource
-        for stage in plan.stages
-        if any(layer.costs[stage.resource].estimated for layer in profile.layers[stage.first : stage.last + 1])
-    ]
-
-
-def draw_stages(plan: Plan, profile: Profile) -> str:
+def draw_stages(plan: Plan, profile: Profile) -> Ranges:
     """A line a stage: cpu×12 [embedding..concat], and an arrow to the next."""
     lines = []
     for stage in plan.stages:
         first, last = profile.layers[stage.first].name, profile.layers[stage.last].name
         layers = first if stage.first == stage.last else f"{first}..{last}"
         lines.append(f"{stage.resource}×{stage.count} [{layers}]")
-    return "\n→ ".join(lines)
+    return Ranges(lines[0], *(f"→ {line}" for line in lines[1:]))
 
 
 def usd(value: float) -> str:
@@ -89,16 +77,16 @@ def _table(comparison: Comparison, profile: Profile) -> Table:
     return table
 
 
-def _row(option: Option, profile: Profile, is_chosen: bool) -> tuple[Text | str, ...]:
+def _row(option: Option, profile: Profile, is_chosen: bool) -> tuple[RenderableType, ...]:
     tick = Text("✓", style="green") if is_chosen else ""
     plan = option.plan
     if plan is None:
         return tick, option.method, Text(option.reason.partition(". ")[0], style="dim"), "-", "-", "-", "-", "-"
-    mark = ESTIMATED if estimated_resources(plan, profile) else ""
+    mark = ESTIMATED if plan.estimated else ""
     return (
         tick,
         option.method,
-        Text(draw_stages(plan, profile)),
+        draw_stages(plan, profile),
         f"{plan.servers.resource}×{plan.servers.count}" if plan.servers.count else "none",
         f"{mark}{plan.throughput:,.0f}",
         f"{mark}{hours(plan.hours)}",

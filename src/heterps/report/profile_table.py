@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.report.names import shortened
 
 NOISY = 0.2
 CELL = 8  # width of a figure with its padding
@@ -59,7 +60,7 @@ def _table(profile: Profile, resources: tuple[str, ...], figures: tuple[Figure, 
     table.add_column("weights", size(weight_bytes), justify="right", no_wrap=True)
     for resource in resources:
         for figure in figures:
-            name = shortened(resource) if figure is figures[0] else ""
+            name = shortened(resource, NAME) if figure is figures[0] else ""
             head = Text.assemble((name, "bold"), f"\n{figure.title}", justify="right")
             table.add_column(head, _total(profile, resource, figure), justify="right", no_wrap=True)
     server_ms = milliseconds(sum(layer.server_s for layer in profile.layers))
@@ -68,7 +69,11 @@ def _table(profile: Profile, resources: tuple[str, ...], figures: tuple[Figure, 
         cells = [_cell(layer, resource, figure) for resource in resources for figure in figures]
         server = milliseconds(layer.server_s) if layer.server_s else ""
         table.add_row(
-            shortened(layer.name), layer.kind, size(layer.weight_bytes) if layer.weight_bytes else "", *cells, server
+            shortened(layer.name, NAME),
+            layer.kind,
+            size(layer.weight_bytes) if layer.weight_bytes else "",
+            *cells,
+            server,
         )
     return table
 
@@ -107,10 +112,6 @@ def _speed(profile: Profile, resource: str) -> str:
     seconds = sum(layer.costs[resource].compute_s for layer in profile.layers if resource in layer.costs)
     mark = "~" if profile.estimated(resource) else ""
     return f"{mark}{profile.batch_size / seconds:,.0f} samples/s on {resource}" if seconds else f"nothing on {resource}"
-
-
-def shortened(name: str) -> str:
-    return name if len(name) <= NAME else name[: NAME - 1] + "…"
 
 
 def milliseconds(seconds: float) -> str:

@@ -20,6 +20,7 @@ from heterps.report.meaning import (
     metrics_of,
     promised,
     usd_per_billion,
+    verdict,
 )
 from heterps.report.profile_table import size
 
@@ -58,7 +59,7 @@ def _quality(summary: dict[str, Any]) -> Table:
     table = _grid(f"Quality on the {metrics_of(summary)}")
     for measure in MEASURES:
         value = summary.get(measure.field)
-        judged = measure.judge(value) if value is not None else "needs samples of both labels"
+        judged = verdict(measure, value, summary) if value is not None else "needs samples of both labels"
         if measure.field == "auc":
             judged = against_teacher(summary) or judged
         table.add_row(measure.title, ratio(value), Text(judged, style="dim"))

@@ -27,6 +27,7 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
         "metrics_of": "test" if tested else "train",
         **metric_fields(outcome.test or outcome.train),
         "train": metric_fields(outcome.train),
+        "own_loss": outcome.has_own_loss,
         "teacher_auc": _teacher_auc(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
         "measured_throughput": round(throughput, 1),

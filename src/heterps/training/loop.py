@@ -26,6 +26,7 @@ from heterps.data.prefetch import Prefetch
 from heterps.data.reader import Position, Reader
 from heterps.errors import StorageError
 from heterps.model import build_model
+from heterps.training.losses import has_own_loss
 from heterps.training.metrics import Metrics
 from heterps.training.run import Run
 from heterps.training.trainer import Trainer
@@ -66,6 +67,7 @@ class Outcome:
     num_rows: int
     table_bytes: int
     counts: dict[str, Any]  # what was missing in the training data that this process read
+    has_own_loss: bool  # the model's own method says what was minimised
 
 
 def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Callable[[], str | None]) -> Outcome:
@@ -99,7 +101,7 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
                 test = None  # of a part of the test set
         return Outcome(
             loop.samples, loop.seconds, loop.restarts, stopped_by, loop.train_metrics(), test,
-            trainer.num_rows, trainer.table_bytes, asdict(reader.counts),
+            trainer.num_rows, trainer.table_bytes, asdict(reader.counts), has_own_loss(model),
         )  # fmt: skip
 
 

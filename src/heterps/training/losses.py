@@ -26,12 +26,16 @@ def is_mean_over_samples(model: nn.Module) -> bool:
     return _own(model, "loss") is None
 
 
+def has_own_loss(model: nn.Module) -> bool:
+    """Whether it minimises something else than the cross entropy that log loss and calibration are about."""
+    return bool(_own(model, "loss") or _own(model, "losses"))
+
+
 def checked_output(model: nn.Module, output: Any, num_samples: int) -> Tensor:
     """`output` if it is what a model may return for so many samples, else a ModelError."""
-    several = bool(_own(model, "loss") or _own(model, "losses"))
     if isinstance(output, Tensor) and output.ndim in (1, 2) and len(output) == num_samples:
         width = 1 if output.ndim == 1 else output.shape[1]
-        if width == 1 or (several and width > 1):
+        if width == 1 or (has_own_loss(model) and width > 1):
             return output
     found = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
     raise ModelError(

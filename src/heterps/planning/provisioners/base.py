@@ -6,7 +6,7 @@ model says. `schedulers.base.search` takes either, which is how a scheduler goes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +64,9 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
         method=method,
         provisioner=provisioner,
         batch_size=problem.profile.batch_size,
+        model=problem.profile.model,
+        layers=tuple(layer.name for layer in problem.profile.layers),
+        estimated=_estimated(problem, stages),
         stages=stages,
         servers=Servers(resource=problem.cluster.server_resource, count=num_servers),
         throughput=predicted.throughput,
@@ -71,3 +74,14 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
         usd=predicted.usd,
         bottleneck=predicted.bottleneck,
     )
+
+
+def _estimated(problem: Problem, stages: Sequence[Stage]) -> tuple[str, ...]:
+    """The resources on which a stage has a layer whose cost is an estimate."""
+    layers = problem.profile.layers
+    guessed = {
+        stage.resource
+        for stage in stages
+        if any(layer.costs[stage.resource].estimated for layer in layers[stage.first : stage.last + 1])
+    }
+    return tuple(name for name in problem.resources if name in guessed)

@@ -53,4 +53,6 @@ def make_scheduler(method: str, problem: Problem, seed: int) -> Scheduler:
         near = get_close_matches(method, METHODS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no method {method!r}.{hint} Methods: {', '.join(METHODS)}.")
+    if seed < 0:
+        raise ConfigError(f"a seed is a whole number of at least 0 (got {seed}).")
     return METHODS[method].make(problem, seed)

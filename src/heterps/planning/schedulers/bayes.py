@@ -32,6 +32,8 @@ take some seconds.
 """
 PATIENCE = 5
 """Batches without a new schedule after which the search ends: it is sure, or has seen every schedule."""
+SEEDS = 1 << 32
+"""How many different seeds optuna takes."""
 INFEASIBLE = 1000.0
 """Above the logarithm of any float."""
 
@@ -90,7 +92,7 @@ def _quiet_study(seed: int) -> Study:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = optuna.samplers.TPESampler(
-                n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True, seed=seed
+                n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True, seed=seed % SEEDS
             )
             return optuna.create_study(sampler=sampler)
     finally:

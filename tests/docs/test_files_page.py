@@ -1,0 +1,43 @@
+"""The page of files knows every field of the JSON that commands print."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from heterps.config import PAPER_CLUSTER
+from heterps.data.generate import DatasetInfo, SplitInfo
+from heterps.planning.explain import Explanation, Move, Neighbour, Sensitivity, Station
+from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.schedulers.base import TracePoint
+from heterps.report.price_table import price_list, rented_list
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/files.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """From the heading to the next one of any depth."""
+    return re.split(r"^#+ ", PAGE[PAGE.index(f"# {title}\n") :], flags=re.MULTILINE)[1]
+
+
+@pytest.mark.parametrize(
+    ("title", "names"),
+    [
+        ("plan.json", [name for model in (Plan, Stage, Servers) for name in model.model_fields]),
+        ("heterps plan --compare --json", ["chosen", "options", "method", "plan", "reason", "trace"]),
+        ("heterps plan --compare --json", [field.name for field in fields(TracePoint)]),
+        (
+            "heterps plan --explain --json",
+            [f.name for kind in (Explanation, Station, Neighbour, Move, Sensitivity) for f in fields(kind)],
+        ),
+        ("heterps plan --frontier --json", ["complete", "plans"]),
+        ("Prices", [*price_list()[0], *rented_list(PAPER_CLUSTER)[0]]),
+        ("dataset.json", [name for model in (DatasetInfo, SplitInfo) for name in model.model_fields]),
+    ],
+)
+def test_every_field_is_on_the_page(title: str, names: list[str]) -> None:
+    told = {word for code in re.findall(r"`([^`]+)`", section(title)) for word in re.findall(r"\w+", code)}
+    assert set(names) <= told, sorted(set(names) - told)
