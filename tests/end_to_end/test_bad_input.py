@@ -230,7 +230,7 @@ def test_a_model_with_arguments_that_it_does_not_take(refused, folder):
 
 
 def test_an_unknown_method(refused):
-    refused(f"{PLAN} --throughput 10 --method exakt", 2, "exakt", "exact, brute, greedy")
+    refused(f"{PLAN} --throughput 10 --method exakt", 2, "exakt", "exact, rl, rl-rnn, brute, greedy")
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,12 @@ def _measure(
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
     console = make_console(stderr=True)
-    if not console.is_terminal:
-        console.print(f"profiling {job.model.factory}", markup=False)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("(starting)", total=None)
 
         def progress(layer: Layer, num_layers: int) -> None:
+            if layer.index == 0 and not console.is_terminal:  # where there is no bar
+                console.print(f"profiling {job.model.factory}", markup=False)
             bar.update(task, description=layer.name, completed=layer.index, total=num_layers)
 
         return profile_job(
