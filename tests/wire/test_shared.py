@@ -225,7 +225,7 @@ OFFER = Offer(1, 1, "0" * 32, 4096)
 WRONG = [
     Notes(token="0" * 32, blocks=[Block(0, 1, 0, 10)]),
     Notes(blocks=[Block(0, 1, 0, 10)]),
-    Notes(released=[("0" * 32, 1), ("", 0)]),
+    Notes(released=[("0" * 32, 1, 5), ("", 0, 0)]),
     Notes(accepted="1" * 32),
     Notes(refused=""),
     Notes(offer=OFFER),

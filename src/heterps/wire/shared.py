@@ -34,6 +34,10 @@ RELEASES = 1024
 """Most releases in one message."""
 
 
+Release = tuple[str, int, int]
+"""Token of the arena, number and bytes of the block."""
+
+
 class Block(msgspec.Struct, frozen=True, array_like=True):
     part: Whole
     number: Whole
@@ -48,8 +52,8 @@ class Notes(msgspec.Struct, array_like=True, omit_defaults=True):
     token: str = ""
     """The arena of the blocks."""
     blocks: list[Block] = []
-    released: list[tuple[str, int]] = []
-    """Tokens and numbers of blocks of the receiver of these notes."""
+    released: list[Release] = []
+    """Blocks of the receiver of these notes."""
     offer: Offer | None = None
     accepted: str = ""
     refused: str = ""
@@ -71,7 +75,7 @@ class _Outgoing:
         self.arena: Arena | None = None
         self.is_accepted = False
         self.is_refused = False
-        self.releases: deque[tuple[str, int]] = deque()
+        self.releases: deque[Release] = deque()
 
 
 class _Incoming:
@@ -125,10 +129,13 @@ class Shared:
         while True:
             received = self._channel.receive(0)
             if received is None:
-                self._flush_releases()  # nobody is served later for it
+                # Releases ride on messages; alone they go when much memory waits for them, or nothing else happens.
+                self._flush_releases(self._options.arena_bytes // 8)
                 received = self._channel.receive(max(deadline_s - time.monotonic(), 0.0))
-                if received is None:
-                    return None
+            if received is None:
+                if timeout_s > 0:
+                    self._flush_releases(1)
+                return None
             message = self._open(*received)
             if message is not None:
                 return received[0], message
@@ -186,7 +193,7 @@ class Shared:
         with self._lock:
             outgoing = self._outgoing.setdefault(peer, _Outgoing())
             token = outgoing.arena.offer.token if outgoing.arena is not None else ""
-            for released, number in notes.released:
+            for released, number, _ in notes.released:
                 if outgoing.arena is not None and released == token:
                     outgoing.arena.release(number)
             if token and notes.accepted == token:
@@ -232,16 +239,18 @@ class Shared:
         array = known.memory[block.begin : block.begin + block.num_bytes]
         releases = self._outgoing[peer].releases
         # The array is what all views share: they keep it alive, and nothing else does. Appending needs no lock.
-        weakref.finalize(array, releases.append, (known.token, block.number)).atexit = False
+        weakref.finalize(array, releases.append, (known.token, block.number, block.num_bytes)).atexit = False
         return contiguous(array)
 
-    def _flush_releases(self) -> None:
+    def _flush_releases(self, least_bytes: int) -> None:
+        """Send releases alone to the peers of which at least so many bytes could be free again."""
         with self._lock:
             waiting = [(peer, outgoing.releases) for peer, outgoing in self._outgoing.items() if outgoing.releases]
         for peer, releases in waiting:
-            some = _take_some(releases)
-            if not self._tell(peer, Notes(has_message=False, released=some)):
-                releases.extendleft(reversed(some))
+            if sum(release[2] for release in releases.copy()) >= least_bytes:
+                some = _take_some(releases)
+                if not self._tell(peer, Notes(has_message=False, released=some)):
+                    releases.extendleft(reversed(some))
 
     def _tell(self, peer: str, notes: Notes) -> bool:
         """Send notes alone, without waiting; False if the peer could not take them now."""
@@ -254,7 +263,7 @@ class Shared:
         return True
 
 
-def _take_some(releases: deque[tuple[str, int]]) -> list[tuple[str, int]]:
+def _take_some(releases: deque[Release]) -> list[Release]:
     return [releases.popleft() for _ in range(min(len(releases), RELEASES))]
 
 
