@@ -64,4 +64,10 @@ def test_a_name_is_taken_until_its_channel_is_closed() -> None:
         network.channel("a")
     first.close()
     first.close()
-    network.channel("a")
+    second = network.channel("a")
+    first.close()
+    second.send("a", [b"still there"])
+    with pytest.raises(PeerLost, match="channel a is closed"):
+        first.receive(0)
+    with pytest.raises(PeerLost, match="channel a is closed"):
+        first.send("a", [b"x"])

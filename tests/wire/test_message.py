@@ -158,3 +158,9 @@ def test_a_header_nested_without_end_is_refused() -> None:
 def test_another_protocol_is_recognised(first: bytes) -> None:
     with pytest.raises(BadMagic, match="is the peer heterps"):
         CODEC.decode([first])
+
+
+@pytest.mark.parametrize("limits", [{"frames": 2**16}, {"header_bytes": 2**32}])
+def test_limits_beyond_the_format_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="no room"):
+        Limits(**limits)

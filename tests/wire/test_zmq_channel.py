@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -112,8 +113,13 @@ def test_a_server_that_is_not_there_is_named_with_its_address(stack: ExitStack, 
         client.send("s0", [b"x"])
     with pytest.raises(PeerLost, match="s0 at ipc"):
         client.wait_connected("s0", 0.02)
-    with pytest.raises(PeerLost, match="no address for it"):
-        client.send("s1", [b"x"])
+    for ask in (
+        lambda: client.send("s1", [b"x"]),
+        lambda: client.wait_connected("s1", 1),
+        lambda: client.disconnect("s1"),
+    ):
+        with pytest.raises(PeerLost, match="no address for it"):
+            ask()
 
 
 def test_a_client_that_never_came_is_named(stack: ExitStack, address: str) -> None:
@@ -185,13 +191,30 @@ def test_connections_are_counted(stack: ExitStack, address: str) -> None:
     assert client.is_connected("server")
 
 
+def test_connections_that_fail_do_not_count_as_peers_nor_as_their_ends(
+    stack: ExitStack, tmp_path: Path, keys: Keys
+) -> None:
+    server, client = pair(stack, "tcp://127.0.0.1:*", keys)
+    client.send("server", [b"x"])
+    receive_within(server, 30, "client")
+    host, _, port = server.address.removeprefix("tcp://").rpartition(":")
+    for nonsense in (b"", b"GET / HTTP/1.1\r\n\r\n" * 20):
+        ended = server.counters.disconnects
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(nonsense)
+        wait_for(server, lambda ended=ended: server.counters.disconnects > ended)  # type: ignore[misc]
+    assert (server.num_connected, server.counters.connects) == (1, 1)
+    client.close()
+    wait_for(server, lambda: server.num_connected == 0)
+
+
 def test_a_nameless_peer_is_dropped_and_counted(stack: ExitStack, tmp_path: Path) -> None:
     server, client = pair(stack, f"ipc://{tmp_path}/s")
     context = stack.enter_context(zmq.Context())
-    socket = stack.enter_context(context.socket(zmq.DEALER))
-    socket.linger = 0
-    socket.connect(server.address)
-    socket.send(b"who am I")
+    nameless = stack.enter_context(context.socket(zmq.DEALER))
+    nameless.linger = 0
+    nameless.connect(server.address)
+    nameless.send(b"who am I")
     wait_for(server, lambda: bool(server.counters.dropped))
     assert server.counters.dropped == {"nameless": 1}
     client.send("server", [b"x"])
@@ -257,12 +280,12 @@ def test_knowing_the_public_key_is_not_enough(stack: ExitStack, tmp_path: Path, 
     server = stack.enter_context(closing(ServerChannel("s", "tcp://127.0.0.1:*", keys=keys)))
     other = load_keys(create_keys(tmp_path / "other"))
     context = stack.enter_context(zmq.Context())
-    socket = stack.enter_context(context.socket(zmq.DEALER))
-    socket.linger = 0
-    socket.curve_publickey, socket.curve_secretkey = other.public.encode(), other.secret.encode()
-    socket.curve_serverkey = keys.public.encode()
-    socket.setsockopt(zmq.ROUTING_ID, b"intruder")
-    socket.connect(server.address)
-    socket.send(b"x")
+    intruder = stack.enter_context(context.socket(zmq.DEALER))
+    intruder.linger = 0
+    intruder.curve_publickey, intruder.curve_secretkey = other.public.encode(), other.secret.encode()
+    intruder.curve_serverkey = keys.public.encode()
+    intruder.setsockopt(zmq.ROUTING_ID, b"intruder")
+    intruder.connect(server.address)
+    intruder.send(b"x")
     wait_for(server, lambda: bool(server.counters.refusals))
     assert server.counters.messages_received == 0

@@ -92,14 +92,17 @@ class MemoryChannel:
         self.name = name
         self.counters = Counters()
         self._network = network
+        self._is_open = True
         self._inbox: queue.Queue[Received] = queue.Queue(queue_messages)
 
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
+        self._check_open()
         views = [contiguous(part) for part in parts]
         self._network._deliver(self.name, peer, views, deadline_s)
         self.counters.sent(views)
 
     def receive(self, timeout_s: float) -> Received | None:
+        self._check_open()
         try:
             sender, views = self._inbox.get(block=timeout_s > 0, timeout=timeout_s)
         except queue.Empty:
@@ -108,7 +111,12 @@ class MemoryChannel:
         return sender, views
 
     def close(self) -> None:
+        self._is_open = False
         self._network._leave(self)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise PeerLost(f"channel {self.name} is closed")
 
 
 def receive_within(channel: Channel, deadline_s: float, waited_for: str) -> Received:

@@ -21,7 +21,9 @@ class Counters:
     dropped: Counter[str] = field(default_factory=Counter)
     """Messages that were not delivered, by reason: `malformed`, `corrupt`, a fault's name, ..."""
     connects: int = 0
+    """Handshakes that succeeded."""
     disconnects: int = 0
+    """Ends of connections, of those that failed in their handshake too."""
     refusals: int = 0
     """Connections that failed in their handshake: another key, or another protocol."""
     shared_bytes: int = 0

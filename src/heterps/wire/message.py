@@ -63,6 +63,10 @@ class Limits:
     frames: int = 1024
     message_bytes: int = 1024**3
 
+    def __post_init__(self) -> None:
+        if self.header_bytes >= 2**32 or self.frames >= 2**16:
+            raise ValueError(f"the format has no room for {self.header_bytes} header bytes or {self.frames} frames")
+
 
 class Codec(Generic[H]):
     """Messages whose headers are one of `headers`: a msgspec.Struct, or a union of them with distinct tags.

@@ -157,10 +157,11 @@ class ServerChannel(_ZmqChannel):
 
     @property
     def num_connected(self) -> int:
-        """How many peers are connected now."""
+        """How many connections are open now, those that still shake hands included."""
         with self._lock:
+            self._check_open()
             self._socket.watch()
-            return self._socket.num_connected
+            return len(self._socket.accepted)
 
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         views: list[Frame] = [peer.encode(), *map(contiguous, parts)]
@@ -232,15 +233,17 @@ class ClientChannel(_ZmqChannel):
             os.eventfd_write(self._wake, 1)
 
     def disconnect(self, peer: str) -> None:
+        """Forget a peer; what was under way to it is lost."""
         with self._lock:
+            self._socket_of(peer)
             self._remove(peer)
             del self._addresses[peer]
 
     def is_connected(self, peer: str) -> bool:
         with self._lock:
-            socket = self._sockets[peer]
+            socket = self._socket_of(peer)
             socket.watch()
-            return socket.num_connected > 0
+            return socket.is_connected
 
     def wait_connected(self, peer: str, deadline_s: float) -> None:
         """PeerLost if the peer cannot be reached in time."""
@@ -256,10 +259,7 @@ class ClientChannel(_ZmqChannel):
         deadline = time.monotonic() + wait_s
         while True:
             with self._lock:
-                self._check_open()
-                if peer not in self._sockets:
-                    raise PeerLost(f"{self.name} cannot send to {peer}: it has no address for it; connect it first")
-                if self._attempt(self._sockets[peer], views):  # [4]
+                if self._attempt(self._socket_of(peer), views):  # [4]
                     break
             if time.monotonic() >= deadline:
                 if self.is_connected(peer):
@@ -278,6 +278,12 @@ class ClientChannel(_ZmqChannel):
                 self._turn += step + 1
                 return peer, views
         return None
+
+    def _socket_of(self, peer: str) -> Socket:
+        self._check_open()
+        if peer not in self._sockets:
+            raise PeerLost(f"{self.name} cannot reach {peer}: it has no address for it; connect it first")
+        return self._sockets[peer]
 
     def _absent(self, peer: str, waited_s: float) -> str:
         hint = "does its process run?"

@@ -21,7 +21,7 @@ COPY_BELOW_BYTES = 256 * 1024
 
 WATCH_EVERY = 64
 REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSALS
+WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSALS
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class Socket:
 
     def __init__(self, context: zmq.Context[Any], kind: int, options: Options, counters: Counters) -> None:
         self.counters = counters
-        self.num_connected = 0
+        self.is_connected = False
+        """Of a DEALER, which has one connection at a time: the last one shook hands and lasts."""
+        self.accepted: set[int] = set()
+        """Of a ROUTER: descriptors of its open connections."""
         self.num_refused = 0
         self._num_attempts = 0
         self._socket: zmq.Socket[bytes] = context.socket(kind)
@@ -108,13 +111,16 @@ class Socket:
     def watch(self) -> None:
         """Note what the monitor saw. To be called often: libzmq waits for the reader of a monitor that is full."""
         while _is_readable(self._monitor):
-            event = recv_monitor_message(self._monitor, zmq.DONTWAIT)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.num_connected += 1
+            seen = recv_monitor_message(self._monitor, zmq.DONTWAIT)
+            event = seen["event"]
+            if event == zmq.EVENT_ACCEPTED:
+                self.accepted.add(seen["value"])
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.is_connected = True
                 self.counters.connects += 1
-            elif event == zmq.EVENT_DISCONNECTED:
-                # Also seen after a failed handshake, where there was no success to take back.
-                self.num_connected = max(self.num_connected - 1, 0)
+            elif event == zmq.EVENT_DISCONNECTED:  # also after a handshake that failed, and that names no descriptor
+                self.is_connected = False
+                self.accepted.discard(seen["value"])
                 self.counters.disconnects += 1
             elif event & REFUSALS:
                 self.num_refused += 1
