@@ -185,6 +185,22 @@ def test_an_arena_whose_blocks_never_come_back_is_replaced(monkeypatch: pytest.M
     b.close()
 
 
+def test_arenas_of_peers_that_are_gone_are_given_up_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("heterps.wire.shared.time.monotonic", lambda: now[0])
+    network = MemoryNetwork()
+    server = Shared(network.channel("server"), SMALL)
+    for number in range(5):
+        client = Shared(network.channel(f"client-{number}"), SMALL)
+        meet(server, client)
+        meet(client, server)
+        now[0] += 31
+        client.close()
+    assert [name for name, outgoing in server._outgoing.items() if outgoing.arena] == ["client-4"]
+    assert list(server._incoming) == ["client-4"]
+    server.close()
+
+
 def test_blocks_of_a_message_that_could_not_be_sent_are_free_again() -> None:
     network = MemoryNetwork(queue_messages=2, send_deadline_s=0.001)
     a, b = Shared(network.channel("a"), SMALL), Shared(network.channel("b"), SMALL)

@@ -130,5 +130,13 @@ def open_arena(offer: Offer) -> Bytes:
         os.close(descriptor)
 
 
+def is_there(offer: Offer) -> bool:
+    """Whether the writer of the arena still has it."""
+    try:
+        return os.readlink(f"/proc/{offer.process}/fd/{offer.descriptor}") == f"/memfd:{label(offer.token)} (deleted)"
+    except OSError:
+        return False
+
+
 def label(token: str) -> str:
     return f"heterps-{token}"

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import msgspec
 
 from heterps.errors import PeerLost
-from heterps.wire.arena import Arena, Bytes, Offer, Whole, open_arena
+from heterps.wire.arena import Arena, Bytes, Offer, Whole, is_there, open_arena
 from heterps.wire.channel import BackPressure, Channel, Received
 from heterps.wire.message import Frame, contiguous
 
@@ -66,6 +66,7 @@ class SharedOptions:
     arena_bytes: int = 64 * 1024 * 1024
     """For each peer that is sent to. Memory is taken as blocks are first used."""
     lease_s: float = 30.0
+    """How long an arena may stay full, or unused while another peer needs one, before it is given up."""
 
 
 class _Outgoing:
@@ -73,6 +74,7 @@ class _Outgoing:
 
     def __init__(self) -> None:
         self.arena: Arena | None = None
+        self.used_s = 0.0
         self.is_accepted = False
         self.is_refused = False
         self.releases: deque[Release] = deque()
@@ -81,8 +83,9 @@ class _Outgoing:
 class _Incoming:
     """The arena that a peer offered, and the last of its blocks that came: a block comes once."""
 
-    def __init__(self, token: str, memory: Bytes) -> None:
-        self.token = token
+    def __init__(self, offer: Offer, memory: Bytes) -> None:
+        self.offer = offer
+        self.token = offer.token
         self.memory = memory
         self.last_number = 0
 
@@ -150,7 +153,11 @@ class Shared:
     def _use_arena(self, outgoing: _Outgoing, notes: Notes, views: list[memoryview]) -> None:
         """Put blocks for the large views into the notes, as far as there is room, or offer an arena. [1]"""
         now_s = time.monotonic()
+        outgoing.used_s = now_s
         if outgoing.arena is None and not outgoing.is_refused:
+            for other in self._outgoing.values():  # of peers that are gone, or can be offered another one when needed
+                if now_s - other.used_s > self._options.lease_s:
+                    _give_up(other)
             try:
                 outgoing.arena = Arena(self._options.arena_bytes)
             except (OSError, AttributeError):  # no such files on this system, or no memory for one
@@ -210,7 +217,8 @@ class Shared:
         answer = Notes(has_message=False, accepted=offer.token)
         if known is None or known.token != offer.token:
             try:
-                self._incoming[peer] = _Incoming(offer.token, open_arena(offer))
+                self._incoming[peer] = _Incoming(offer, open_arena(offer))
+                self._incoming = {name: one for name, one in self._incoming.items() if is_there(one.offer)}
             except (OSError, ValueError):  # another machine, container or user
                 answer = Notes(has_message=False, refused=offer.token)
         self._tell(peer, answer)
