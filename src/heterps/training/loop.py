@@ -82,7 +82,12 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
     with (
         torch.random.fork_rng(devices=[]),
         Trainer(
-            model, job.optimizers, seed=job.seed, num_shards=job.num_threads, num_threads=job.num_threads
+            model,
+            job.optimizers,
+            tables=job.tables,
+            seed=job.seed,
+            num_shards=job.num_threads,
+            num_threads=job.num_threads,
         ) as trainer,
     ):
         torch.default_generator.manual_seed(job.seed)

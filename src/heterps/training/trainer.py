@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.checkpoint import Snapshot, TableRows
-from heterps.config import Optimizers
+from heterps.config import Optimizers, Tables
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
 from heterps.nn import SparseEmbedding, embeddings
@@ -41,6 +41,7 @@ class Trainer:
 
     model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `losses(output, label)`
                 or `loss(output, label)` replaces the default, the mean binary cross entropy (see losses.py)
+    tables      how rows come and go, in tables of modules that do not say it themselves
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
     """
@@ -50,24 +51,26 @@ class Trainer:
         model: nn.Module,
         optimizers: Optimizers = Optimizers(),
         *,
+        tables: Tables = Tables(),
         seed: int = 0,
         num_shards: int = 1,
         num_threads: int = 1,
     ) -> None:
         self.model = model.train()
         self.clock = 0
+        self.samples = 0  # trained on so far
         self._dense, self._grads = _flatten(model, optimizers)
         self._embeddings: list[SparseEmbedding] = []
         self._specs: dict[str, TableSpec] = {}
         bound = []
         for name, module in embeddings(model):
-            specs = module.table_specs(name, optimizers.sparse, seed)
+            specs = module.table_specs(name, optimizers.sparse, seed, schedule=optimizers.schedule, tables=tables)
             self._specs |= {spec.name: spec for spec in specs}
             self._embeddings.append(module)
             bound.append([spec.name for spec in specs])
         self.client = LocalClient(list(self._specs.values()), {DENSE: self._dense}, num_shards)
-        for module, tables in zip(self._embeddings, bound, strict=True):
-            module.bind(self.client, tables)
+        for module, names in zip(self._embeddings, bound, strict=True):
+            module.bind(self.client, names)
         self._pieces = Pieces(model, self._dense, self._grads, self.client, num_threads) if num_threads > 1 else None
 
     def prepare(self, batch: Batch) -> Batch:
@@ -84,12 +87,14 @@ class Trainer:
             value, logits = pieces.run(batch) if pieces else self._run(batch)  # [1] [2]
         if not math.isfinite(value):
             raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
+        self.client.samples = self.samples
         pushes = pieces.push() if pieces else [push for module in self._embeddings for push in module.push()]  # [3]
         pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
         for push in pushes:
             push.result()
         self._grads.zero_()
         self.clock += 1
+        self.samples += len(batch)
         return value, logits
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
@@ -123,7 +128,7 @@ class Trainer:
         for name, spec in self._specs.items():
             rows, num_pushes = self.client.export_rows(name)
             meta = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump(), "num_pushes": num_pushes}
-            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta)
+            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta, rows.uses, rows.clock)
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -140,12 +145,13 @@ class Trainer:
             self.model.load_state_dict(weights)
             self._dense.restore(state, snapshot.clock)
             for name, table in snapshot.tables.items():
-                rows = Rows(table.keys, table.values, table.state)
+                rows = Rows(table.keys, table.values, table.state, table.uses, table.clock)
                 self.client.import_rows(name, rows, table.meta["num_pushes"])
         except (RuntimeError, ValueError) as error:
             raise _another_model(str(error)) from error
         torch.set_rng_state(torch.from_numpy(random))
         self.clock = snapshot.clock
+        self.samples = snapshot.samples
 
     def close(self) -> None:
         self.client.close()
@@ -200,7 +206,7 @@ def _flatten(model: nn.Module, optimizers: Optimizers) -> tuple[DenseTable, Tens
             raise ModelError(
                 f"parameter {name} is {parameter.dtype} on {parameter.device}; heterps trains float32 on cpu here."
             )
-    table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense)
+    table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense, optimizers.schedule)
     grads = torch.zeros(table.size)
     values = torch.from_numpy(table.values)
     values[:] = torch.cat([torch.zeros(0), *(parameter.detach().reshape(-1) for parameter in parameters.values())])
