@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from heterps.errors import StorageError
 from heterps.ps.table import cold_kernels as kernels
-from heterps.ps.table.kernels import KEY_WORDS, Keys, Numbers
+from heterps.ps.table.kernels import Keys, Numbers
 
 MAX_LOAD = 0.8
 LEAST_INDEX = 64
@@ -47,7 +47,7 @@ class ColdStore:
             raise ValueError(f"num_words must be at least 1, got {num_words}")
         self.num_words = num_words
         self.folder = Path(folder)
-        self._stride = -(-(KEY_WORDS + num_words) // 2) * 2
+        self._stride = -(-(kernels.KEY_WORDS + num_words) // 2) * 2
         self._num_rows = 0
         self._marks = np.zeros(2, np.int64)
         self._entries = np.zeros(LEAST_INDEX, np.uint64)
@@ -78,6 +78,20 @@ class ColdStore:
         """What the index may take in memory with up to `num_rows` rows."""
         return max(LEAST_INDEX, len(self._entries), _index_size(num_rows)) * 8
 
+    def reserve(self, num_rows: int) -> None:
+        """Room on disk and in the index for `num_rows` rows in all: puts up to there cannot fail."""
+        if num_rows > MAX_ROWS:
+            raise MemoryError(f"a table shard holds at most {MAX_ROWS:,} rows on disk; use more shards")
+        needed = num_rows * self._stride * 4  # free slots are used before new ones
+        if needed > self._file_bytes:
+            slab_bytes = min(max(self._file_bytes // 4, LEAST_SLAB_BYTES), MOST_SLAB_BYTES)
+            self._extend(max(needed, self._file_bytes + slab_bytes))
+        if num_rows > MAX_LOAD * len(self._entries):
+            entries = np.zeros(_index_size(num_rows), np.uint64)
+            kernels.rehash(self._entries, entries)
+            self._entries = entries
+        self._bind()
+
     def find(self, keys: Keys) -> Numbers:
         """The slot of each key, -1 where it has none. Slots are good until the next `put` or `take`."""
         slots = np.empty(len(keys), np.int64)
@@ -95,7 +109,7 @@ class ColdStore:
         """Write `rows` [n, num_words] under `keys`; a key that is there already gets the new row."""
         if rows.shape != (len(keys), self.num_words):
             raise ValueError(f"{len(keys)} keys need rows [{len(keys)}, {self.num_words}], got {list(rows.shape)}")
-        self._make_room(len(keys))
+        self.reserve(self._num_rows + len(keys))
         slots = np.empty(len(keys), np.int64)
         self._num_rows += kernels.put(self._body, keys, rows, slots)
         self._touch(slots)
@@ -132,21 +146,6 @@ class ColdStore:
         self._map = None
         self._bind()
         self._file.close()
-
-    def _make_room(self, extra: int) -> None:
-        """Room in the file and in the index for `extra` more rows. Where either is refused all stays as it is."""
-        if self._num_rows + extra > MAX_ROWS:
-            raise MemoryError(f"a table shard holds at most {MAX_ROWS:,} rows on disk; use more shards")
-        slot_bytes = self._stride * 4
-        needed = (self._num_rows + extra) * slot_bytes  # free slots are used before new ones
-        if needed > self._file_bytes:
-            slab_bytes = min(max(self._file_bytes // 4, LEAST_SLAB_BYTES), MOST_SLAB_BYTES)
-            self._extend(max(needed, self._file_bytes + slab_bytes))
-        if self._num_rows + extra > MAX_LOAD * len(self._entries):
-            entries = np.zeros(_index_size(self._num_rows + extra), np.uint64)
-            kernels.rehash(self._entries, entries)
-            self._entries = entries
-        self._bind()
 
     def _extend(self, file_bytes: int) -> None:
         file_bytes = -(-file_bytes // mmap.PAGESIZE) * mmap.PAGESIZE

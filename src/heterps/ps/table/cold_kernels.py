@@ -18,10 +18,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.table.kernels import KEY_WORDS, Keys, Numbers
+from heterps.ps.table.kernels import Keys, Numbers
 
 RowWords = NDArray[np.uint32]
 
+KEY_WORDS = 2
 USED, FREE = 0, 1  # of `marks`: slots ever used, and the first free one + 1 (0: none is)
 _32 = np.uint64(32)
 _LOW_32 = np.uint64(0xFFFFFFFF)
