@@ -133,15 +133,13 @@ class LocalClient:
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
         parts = [shard.export_rows() for shard in self._shards[table]]
-        keys, values, state = (np.concatenate([part[field] for part in parts]) for field in range(3))
-        return Rows(keys, values, state), self._shards[table][0].num_pushes
+        return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), self._shards[table][0].num_pushes
 
     def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
         """Fill an empty sparse table with rows that any number of shards exported."""
         homes = shard_numbers(rows.keys, self._num_shards)
         for number, shard in enumerate(self._shards[table]):
-            mine = np.flatnonzero(homes == number)
-            shard.import_rows(Rows(rows.keys[mine], rows.values[mine], rows.state[mine]), num_pushes)
+            shard.import_rows(rows.select(homes == number), num_pushes)
 
     def _on_every_shard(self, alone: bool, work: Callable[[int], None], result: T) -> Future[T]:
         """Do the work of every shard, each on its thread, or all of it here, `alone`."""

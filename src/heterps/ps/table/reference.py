@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from heterps.config import SGD, Adagrad, Adam, Optimizer
 from heterps.ps.dedup import as_keys
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.usage import faded, make_fading
 
 FloatArray = NDArray[np.float32]
 GOLDEN, MASK_64 = 0x9E3779B97F4A7C15, 2**64 - 1
@@ -38,6 +39,8 @@ class _Row:
     values: FloatArray
     first: FloatArray  # Adagrad's sum of squares, Adam's mean of gradients
     second: FloatArray  # Adam's mean of squared gradients
+    uses: np.float32
+    clock: np.uint32
 
 
 class ReferenceTable:
@@ -51,6 +54,7 @@ class ReferenceTable:
         self.seed = seed
         self.init_scale = init_scale
         self.num_pushes = 0
+        self._fading = make_fading()
         self._rows: dict[int, _Row] = {}
 
     def __len__(self) -> int:
@@ -75,32 +79,53 @@ class ReferenceTable:
     def push_unique(self, keys: ArrayLike, grads: ArrayLike) -> None:
         self.num_pushes += 1
         for key, grad in zip(as_keys(keys).tolist(), np.asarray(grads, np.float32), strict=True):
-            self._step(self._rows.setdefault(key, self._new_row(key)), grad)
+            row = self._rows.setdefault(key, self._new_row(key))
+            before = faded(np.array([row.uses]), np.array([row.clock]), self.num_pushes, self._fading)[0]
+            row.uses, row.clock = before + np.float32(1), np.uint32(self.num_pushes)
+            self._step(row, grad)
+
+    def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
+        return np.array([key in self._rows for key in as_keys(keys).tolist()], np.bool_)
+
+    def take(self, keys: ArrayLike) -> Rows:
+        present = [key for key in dict.fromkeys(as_keys(keys).tolist()) if key in self._rows]
+        return self._as_rows({key: self._rows.pop(key) for key in present})
+
+    def put(self, rows: Rows) -> None:
+        if self.known(rows.keys).any():
+            raise ValueError("rows to put have keys that are in the table")
+        cut = self._new_row(0).first.size
+        for key, values, state, uses, clock in zip(rows.keys.tolist(), *rows[1:], strict=True):
+            self._rows[key] = _Row(values.copy(), state[:cut].copy(), state[cut:].copy(), uses, clock)
 
     def export_rows(self) -> Rows:
-        keys = np.array(list(self._rows), np.uint64)
-        values = np.array([row.values for row in self._rows.values()], np.float32).reshape(-1, self.dim)
-        state = np.array([np.concatenate([row.first, row.second]) for row in self._rows.values()], np.float32)
-        return Rows(keys, values, state.reshape(len(keys), self._new_row(0).first.size + self._new_row(0).second.size))
+        return self._as_rows(self._rows)
 
     def import_rows(self, rows: Rows, num_pushes: int) -> None:
         if self._rows:
             raise ValueError("rows are loaded into an empty table")
-        cut = self._new_row(0).first.size
-        for key, values, state in zip(rows.keys.tolist(), rows.values, rows.state, strict=True):
-            self._rows[key] = _Row(values.copy(), state[:cut].copy(), state[cut:].copy())
+        self.put(rows)
         self.num_pushes = num_pushes
+
+    def _as_rows(self, rows: dict[int, _Row]) -> Rows:
+        keys = np.array(list(rows), np.uint64)
+        values = np.array([row.values for row in rows.values()], np.float32).reshape(-1, self.dim)
+        state = np.array([np.concatenate([row.first, row.second]) for row in rows.values()], np.float32)
+        state = state.reshape(len(keys), self._new_row(0).first.size + self._new_row(0).second.size)
+        uses = np.array([row.uses for row in rows.values()], np.float32)
+        return Rows(keys, values, state, uses, np.array([row.clock for row in rows.values()], np.uint32))
 
     def _new_row(self, key: int) -> _Row:
         values = initial_values(key, self.dim, self.seed, self.init_scale)
+        header = np.float32(1), np.uint32(self.num_pushes)
         none, zeros = np.empty(0, np.float32), np.zeros(self.dim, np.float32)
         match self.optimizer:
             case SGD():
-                return _Row(values, none, none)
+                return _Row(values, none, none, *header)
             case Adagrad(initial_accumulator=start):
-                return _Row(values, np.full(self.dim, start, np.float32), none)
+                return _Row(values, np.full(self.dim, start, np.float32), none, *header)
             case Adam():
-                return _Row(values, zeros, zeros.copy())
+                return _Row(values, zeros, zeros.copy(), *header)
 
     def _step(self, row: _Row, grad: FloatArray) -> None:
         match self.optimizer:
