@@ -3,6 +3,7 @@
     Job -- model        a zoo name or an import path, and its arguments
         -- data         files, schema, batches, epochs
         -- optimizers   sparse (tables) and dense
+        -- tiers        memory of the tables, and the disk below it
         -- checkpoint   how often, how many are kept
             -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
@@ -174,6 +175,27 @@ class Optimizers(Frozen):
     dense: AnyOptimizer = Field(Adam(lr=0.001), description="Of all other parameters.")
 
 
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+class Tiers(Frozen):
+    """Embedding tables larger than memory: hot rows stay in it, the others are on disk. Results do not depend on it."""
+
+    memory_bytes: PositiveInt = Field(
+        description="Memory of a process for the rows of all tables and their indexes. A row on disk takes up to 12.5 "
+        "bytes of it. The tables share it in proportion to their dim."
+    )
+    folder: Name = Field(
+        ".",
+        description="Where rows on disk are: a folder of a local disk, best a fast one, and not one in memory (tmpfs). "
+        "Their files have no name and go when the process ends; only a checkpoint survives it.",
+    )
+
+    def share(self, part: int, whole: int) -> Tiers:
+        """`part` of `whole` equal pieces of the memory."""
+        return Tiers(memory_bytes=max(1, self.memory_bytes * part // whole), folder=self.folder)
+
+
 # --- job -------------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +281,9 @@ class Job(Frozen):
     model: Model = Field(Model(), description="What is trained.")
     data: Data = Field(description="What it is trained on.")
     optimizers: Optimizers = Field(Optimizers(), description="How parameters follow gradients.")
+    tiers: Tiers | None = Field(
+        None, description="Memory for embedding tables, and where their other rows are; none: all rows are in memory."
+    )
     checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
     profile: Name | None = Field(

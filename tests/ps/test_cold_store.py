@@ -207,6 +207,13 @@ def test_nothing_of_a_store_can_be_found_in_its_folder(tmp_path: Path):
     assert (len(store), store.disk_bytes) == (0, 0)
 
 
+def test_a_store_that_nobody_closed_gives_back_its_room(tmp_path: Path):
+    store = ColdStore(WORDS, tmp_path)
+    file = store._file
+    del store
+    assert file.closed
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file: cold rows cannot be written: .*tiers\.folder"):

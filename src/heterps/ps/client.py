@@ -17,10 +17,11 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import Optimizer
+from heterps.config import Optimizer, Tiers
 from heterps.ps.dedup import Lookup, shard_numbers, sum_rows
 from heterps.ps.dense import DenseTable
 from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.tiers import TierCounts, TieredTable
 
 FloatArray = NDArray[np.float32]
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class TableSpec:
     optimizer: Optimizer
     seed: int
     init_scale: float
+    tiers: Tiers | None = None  # of all its shards together
 
 
 class RowClient(Protocol):
@@ -76,10 +78,7 @@ class LocalClient:
     def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
         if num_shards < 1:
             raise ValueError(f"num_shards must be at least 1, got {num_shards}")
-        self._shards = {
-            spec.name: [SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale) for _ in range(num_shards)]
-            for spec in sparse
-        }
+        self._shards = {spec.name: [make_table(spec, num_shards) for _ in range(num_shards)] for spec in sparse}
         self._dense = dense
         self._num_shards = num_shards
         # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
@@ -95,7 +94,10 @@ class LocalClient:
 
         def pull_shard(shard: int) -> None:
             part = slice(lookup.bounds[shard], lookup.bounds[shard + 1])
-            shards[shard].pull(lookup.unique[part], rows[part], create=create)
+            table = shards[shard]
+            if create and isinstance(table, TieredTable):
+                table.step()  # between the last push and this pull: no row of either is needed now
+            table.pull(lookup.unique[part], rows[part], create=create)
 
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PULL, pull_shard, rows)
 
@@ -123,12 +125,20 @@ class LocalClient:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+        for table in (table for shards in self._shards.values() for table in shards):
+            if isinstance(table, TieredTable):
+                table.close()
 
     def num_rows(self, table: str) -> int:
         return sum(len(shard) for shard in self._shards[table])
 
     def num_bytes(self, table: str) -> int:
         return sum(shard.num_bytes for shard in self._shards[table])
+
+    def tier_counts(self, table: str) -> TierCounts | None:
+        """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
+        counts = [shard.counts for shard in self._shards[table] if isinstance(shard, TieredTable)]
+        return TierCounts.total(counts) if counts else None
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
@@ -161,10 +171,16 @@ class LocalClient:
             done.set_exception(error)
         return done
 
-    def _shards_for(self, table: str, lookup: Lookup) -> list[SparseTable]:
+    def _shards_for(self, table: str, lookup: Lookup) -> list[SparseTable | TieredTable]:
         if len(lookup.bounds) != self._num_shards + 1:
             raise ValueError(f"lookup made for {len(lookup.bounds) - 1} shards; this client has {self._num_shards}")
         return self._shards[table]
+
+
+def make_table(spec: TableSpec, num_shards: int) -> SparseTable | TieredTable:
+    """One of `num_shards` shards of the table that `spec` describes, empty."""
+    table = SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)
+    return table if spec.tiers is None else TieredTable(table, spec.tiers.share(1, num_shards))
 
 
 def done(result: T) -> Future[T]:

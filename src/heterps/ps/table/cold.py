@@ -16,6 +16,7 @@ import errno
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -53,9 +54,10 @@ class ColdStore:
         self._entries = np.zeros(LEAST_INDEX, np.uint64)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=self.folder))  # noqa: SIM115 -- `close` closes it
+            self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=self.folder))  # noqa: SIM115 -- closed below
         except OSError as error:
             raise _storage_error(error, self.folder) from error
+        self._close_file = weakref.finalize(self, self._file.close)  # a store that nobody closed takes no room either
         self._file_bytes = 0
         self._map: mmap.mmap | None = None
         self._touched = np.zeros(0, np.bool_)
@@ -145,7 +147,7 @@ class ColdStore:
         self._entries = np.zeros(LEAST_INDEX, np.uint64)
         self._map = None
         self._bind()
-        self._file.close()
+        self._close_file()
 
     def _extend(self, file_bytes: int) -> None:
         file_bytes = -(-file_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
