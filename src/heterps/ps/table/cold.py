@@ -32,7 +32,7 @@ MAX_LOAD = 0.8
 LEAST_INDEX = 64
 MAX_ROWS = 2**31
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 20, 1 << 30
-MAPPED_BYTES = 64 << 20
+MAPPED_BYTES = 256 << 20
 """Pages of the file that the process holds on to; beyond it they are left to the system, which keeps what it can."""
 _AROUND = 1 << 16  # a fault maps up to so many bytes around it
 
@@ -51,7 +51,7 @@ class ColdStore:
         self._stride = -(-(kernels.KEY_WORDS + num_words) // 2) * 2
         self._num_rows = 0
         self._marks = np.zeros(2, np.int64)
-        self._entries = np.zeros(LEAST_INDEX, np.uint64)
+        self._entries = np.zeros(0, np.uint64)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=self.folder))  # noqa: SIM115 -- closed below
@@ -78,7 +78,7 @@ class ColdStore:
 
     def index_bytes(self, num_rows: int) -> int:
         """What the index may take in memory with up to `num_rows` rows."""
-        return max(LEAST_INDEX, len(self._entries), _index_size(num_rows)) * 8
+        return max(len(self._entries), _index_size(num_rows)) * 8
 
     def reserve(self, num_rows: int) -> None:
         """Room on disk and in the index for `num_rows` rows in all: puts up to there cannot fail."""
@@ -144,7 +144,7 @@ class ColdStore:
         """Give back the room on disk. The store is empty then, and safe to close again."""
         self._num_rows = self._file_bytes = 0
         self._marks[:] = 0
-        self._entries = np.zeros(LEAST_INDEX, np.uint64)
+        self._entries = np.zeros(0, np.uint64)
         self._map = None
         self._bind()
         self._close_file()

@@ -37,7 +37,6 @@ from heterps.ps.table.usage import faded, make_fading
 LEAST_ROWS = 256
 """Rows that must fit in memory, or a table would do nothing but read and write its disk."""
 STEP_ROWS = 1024
-INDEX_ENTRY_BYTES = 12  # 8 in the index, and 4 in one of half its size, which is there still while it grows
 PART_ROWS = 1 << 16  # rows of a copy from or to disk
 _USES, _CLOCK, _HEADER_WORDS = 0, 1, 2  # of a row on disk
 
@@ -191,9 +190,9 @@ class TieredTable:
         For the time between batches: a few rows at each call, so that no batch has to wait for many.
         """
         with self._lock:
+            if not len(self._cold):
+                return 0  # all rows fit, and there is no index of others to keep
             capacity = self._capacity(len(self))
-            if not len(self._cold) and len(self._hot) + max_rows <= capacity:
-                return 0  # all rows fit, and will for a while
             num = min(max_rows, len(self._hot) - (capacity - capacity // 8))
             if num > 0:
                 self._demote(self._hot.coldest(num, self.num_pushes))
@@ -295,12 +294,13 @@ class TieredTable:
         """How many rows may be in memory when the table has `num_rows`: all of them, or as many as leave room for the
         index of all rows on disk.
         """
-        if not len(self._cold) and (fitting := self._fitting(self._memory_bytes - self._cold.num_bytes)) >= num_rows:
+        fitting = self._fitting(self._memory_bytes - self._cold.num_bytes)
+        if not len(self._cold) and fitting >= num_rows:
             return fitting
         index_bytes = self._cold.index_bytes(num_rows)
         fitting = self._fitting(self._memory_bytes - index_bytes)
         if fitting < LEAST_ROWS:
-            needed = index_bytes + INDEX_ENTRY_BYTES * self._index_size + LEAST_ROWS * self._row_bytes
+            needed = index_bytes + 8 * self._index_size + LEAST_ROWS * self._row_bytes
             raise ConfigError(
                 f"tiers.memory_bytes gives this table shard {self._memory_bytes:,} bytes; with {num_rows:,} rows it "
                 f"needs at least {needed:,}: {LEAST_ROWS} rows and their index in memory, and the index of those on "
@@ -309,12 +309,17 @@ class TieredTable:
         return fitting
 
     def _fitting(self, num_bytes: int) -> int:
-        """How many rows and their index fit in `num_bytes`. The index is of a power of two, and never smaller again."""
-        size, best = self._index_size, 0
-        while (left := num_bytes - INDEX_ENTRY_BYTES * size) > 0:
-            best = max(best, min(int(MAX_LOAD * size) - kernels.BLOCK, left // self._row_bytes))
+        """How many rows and their index fit in `num_bytes`.
+
+        The index doubles when it is full, and is never smaller again. At that moment the old one is there still.
+        """
+        size, fitting = self._index_size, 0
+        while True:
+            full = int(MAX_LOAD * size) - kernels.BLOCK
+            fitting = max(fitting, min(full, (num_bytes - 8 * size) // self._row_bytes))
+            if full * self._row_bytes + 3 * 8 * size > num_bytes:
+                return fitting
             size *= 2
-        return best
 
     @property
     def _index_size(self) -> int:
