@@ -39,9 +39,7 @@ def zipf_batches(num_batches: int, num_keys: int, seed: int) -> list[Lookup]:
     chances = np.cumsum(np.arange(1, num_keys + 1) ** -1.05)
     places = np.random.default_rng(0).permutation(num_keys)
     rng = np.random.default_rng(seed)
-    return [
-        make_lookup(places[np.searchsorted(chances, rng.random(BATCH) * chances[-1])]) for _ in range(num_batches)
-    ]
+    return [make_lookup(places[np.searchsorted(chances, rng.random(BATCH) * chances[-1])]) for _ in range(num_batches)]
 
 
 def fill(table: Table, num_keys: int) -> None:
@@ -110,7 +108,9 @@ def measure_all(dim: int, num_keys: int, num_batches: int, num_rounds: int, fold
 
 
 def show(dim: int, budget: str, figures: list[Figures], plain: list[Figures], num_rows: int) -> None:
-    pull, push = (statistics.median(num_rows / getattr(f, name) / 1e6 for f in figures) for name in ("pull_s", "push_s"))
+    pull, push = (
+        statistics.median(num_rows / getattr(f, name) / 1e6 for f in figures) for name in ("pull_s", "push_s")
+    )
     both = statistics.median(num_rows / (f.pull_s + f.push_s + f.step_s) / 1e6 for f in figures)
     against = statistics.median(
         (p.pull_s + p.push_s) / (f.pull_s + f.push_s + f.step_s) for f, p in zip(figures, plain, strict=True)

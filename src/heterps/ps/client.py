@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import Optimizer, Tiers
+from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
 from heterps.ps.dedup import Lookup, shard_numbers, sum_rows
 from heterps.ps.dense import DenseTable
 from heterps.ps.table.sparse import Rows, SparseTable
@@ -39,7 +39,25 @@ class TableSpec:
     optimizer: Optimizer
     seed: int
     init_scale: float
-    tiers: Tiers | None = None  # of all its shards together
+    init: Initializer | None = None  # none: uniform in [-init_scale, init_scale)
+    schedule: Schedule = field(default_factory=ConstantRate)
+    admission: Admission = field(default_factory=Always)
+    eviction: Eviction = field(default_factory=Eviction)
+    tiers: Tiers | None = None  # of all shards in this process together
+
+    def make_shard(self, num_shards: int = 1) -> SparseTable | TieredTable:
+        """One of the table's `num_shards` shards in this process, empty: all are made alike."""
+        table = SparseTable(
+            self.dim,
+            self.optimizer,
+            self.seed,
+            self.init_scale,
+            init=self.init,
+            schedule=self.schedule,
+            admission=self.admission,
+            eviction=self.eviction,
+        )
+        return table if self.tiers is None else TieredTable(table, self.tiers.share(1, num_shards))
 
 
 class RowClient(Protocol):
@@ -78,7 +96,8 @@ class LocalClient:
     def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
         if num_shards < 1:
             raise ValueError(f"num_shards must be at least 1, got {num_shards}")
-        self._shards = {spec.name: [make_table(spec, num_shards) for _ in range(num_shards)] for spec in sparse}
+        self._shards = {spec.name: [spec.make_shard(num_shards) for _ in range(num_shards)] for spec in sparse}
+        self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
         self._dense = dense
         self._num_shards = num_shards
         # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
@@ -111,7 +130,7 @@ class LocalClient:
         def push_shard(shard: int) -> None:
             first, last = lookup.bounds[shard], lookup.bounds[shard + 1]
             sum_rows(grads, lookup.sources, lookup.starts, first, last, summed)
-            shards[shard].push_unique(lookup.unique[first:last], summed[first:last])
+            shards[shard].push_unique(lookup.unique[first:last], summed[first:last], samples=self.samples)
 
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PUSH, push_shard, None)
 
@@ -119,7 +138,7 @@ class LocalClient:
         return done(self._dense[table].values)
 
     def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        self._dense[table].push(grads)
+        self._dense[table].push(grads, samples=self.samples)
         return done(None)
 
     def close(self) -> None:
@@ -175,12 +194,6 @@ class LocalClient:
         if len(lookup.bounds) != self._num_shards + 1:
             raise ValueError(f"lookup made for {len(lookup.bounds) - 1} shards; this client has {self._num_shards}")
         return self._shards[table]
-
-
-def make_table(spec: TableSpec, num_shards: int) -> SparseTable | TieredTable:
-    """One of `num_shards` shards of the table that `spec` describes, empty."""
-    table = SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)
-    return table if spec.tiers is None else TieredTable(table, spec.tiers.share(1, num_shards))
 
 
 def done(result: T) -> Future[T]:

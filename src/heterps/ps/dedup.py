@@ -17,7 +17,8 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.table.kernels import Keys, Words
+from heterps.ps.table.index import Keys
+from heterps.ps.table.optimizers import Words
 
 Positions = NDArray[np.int32]
 _LOW_32 = np.uint64(0xFFFFFFFF)

@@ -15,7 +15,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.table.kernels import Keys, Words
+from heterps.ps.table.index import Keys
+from heterps.ps.table.kernels import Words
 
 WAYS = 8
 MOST_USES = 255

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from heterps.errors import StorageError
 from heterps.ps.table import cold_kernels as kernels
-from heterps.ps.table.kernels import Keys, Numbers
+from heterps.ps.table.index import Keys, Numbers
 
 MAX_LOAD = 0.8
 LEAST_INDEX = 64

@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.table.kernels import Keys, Numbers
+from heterps.ps.table.index import Keys, Numbers
 
 RowWords = NDArray[np.uint32]
 

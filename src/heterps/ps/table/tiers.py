@@ -31,7 +31,8 @@ from heterps.ps.dedup import as_keys, make_lookup, sum_rows
 from heterps.ps.table import kernels
 from heterps.ps.table.cold import ColdStore
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import LEAST_INDEX, MAX_LOAD, Rows, SparseTable
+from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.store import MAX_LOAD
 from heterps.ps.table.usage import faded, make_fading
 
 LEAST_ROWS = 256
@@ -73,12 +74,19 @@ class TieredTable:
     """
 
     def __init__(self, table: SparseTable, tiers: Tiers) -> None:
+        if any(
+            limit is not None for limit in (table.eviction.max_age, table.eviction.min_uses, table.eviction.max_bytes)
+        ):
+            raise ConfigError(
+                "a table with tiers keeps every row, on disk if not in memory: leave out tiers, or max_age, min_uses "
+                "and max_bytes of the table's eviction"
+            )
         self._hot = table
         self._lock = threading.Lock()
         self._memory_bytes = tiers.memory_bytes
         self._num_hits = self._num_promotions = self._num_demotions = 0
         num_words = table.dim + state_words(table.optimizer, table.dim)
-        self._row_bytes = -(-(kernels.HEADER_WORDS + num_words) // 2) * 8
+        self._row_bytes = table.row_bytes
         self._cold = ColdStore(_HEADER_WORDS + num_words, tiers.folder)
         self._capacity(LEAST_ROWS)
 
@@ -123,16 +131,16 @@ class TieredTable:
                 self._hot.pull(keys[part], out[part])
         return out
 
-    def push(self, keys: ArrayLike, grads: ArrayLike) -> None:
+    def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
         """As SparseTable.push."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
         lookup = make_lookup(keys)
         summed = np.empty((len(lookup.unique), self.dim), np.float32)
         sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
-        self.push_unique(lookup.unique, summed)
+        self.push_unique(lookup.unique, summed, samples=samples)
 
-    def push_unique(self, keys: ArrayLike, grads: ArrayLike) -> None:
+    def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
         """As SparseTable.push_unique."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
@@ -140,7 +148,7 @@ class TieredTable:
             before = self._hot.num_pushes
             for part in self._parts(keys):
                 self._hot.num_pushes = before  # however many parts: one push
-                self._hot.push_unique(keys[part], grads[part])
+                self._hot.push_unique(keys[part], grads[part], samples=samples)
             self._hot.num_pushes = before + 1
 
     def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
@@ -260,7 +268,9 @@ class TieredTable:
             return
         room = max(room - capacity // 8, 0)
         self._cold.reserve(len(self) + len(rows.keys))
-        by_heat = np.argsort(-faded(rows.uses, rows.clock, self.num_pushes, make_fading()), kind="stable")
+        by_heat = np.argsort(
+            -faded(rows.uses, rows.clock, self.num_pushes, make_fading(self._hot.eviction.half_life)), kind="stable"
+        )
         self._hot.put(rows.select(by_heat[:room]))
         for begin in range(room, len(by_heat), PART_ROWS):
             part = rows.select(by_heat[begin : begin + PART_ROWS])
@@ -311,20 +321,22 @@ class TieredTable:
     def _fitting(self, num_bytes: int) -> int:
         """How many rows and their index fit in `num_bytes`.
 
-        The index doubles when it is full, and is never smaller again. At that moment the old one is there still.
+        The index doubles when it is full, and is never smaller again. While it does, the old one is there still.
         """
+        index_bytes = self._hot.num_bytes - len(self._hot) * self._row_bytes
         size, fitting = self._index_size, 0
-        while True:
+        while num_bytes > index_bytes:
             full = int(MAX_LOAD * size) - kernels.BLOCK
-            fitting = max(fitting, min(full, (num_bytes - 8 * size) // self._row_bytes))
-            if full * self._row_bytes + 3 * 8 * size > num_bytes:
-                return fitting
+            fitting = max(fitting, min(full, (num_bytes - index_bytes) // self._row_bytes))
             size *= 2
+            index_bytes = 12 * size
+        return fitting
 
     @property
     def _index_size(self) -> int:
-        """Entries of the index in memory."""
-        return max(LEAST_INDEX, (self._hot.num_bytes - len(self._hot) * self._row_bytes) // 8)
+        """Entries of the index in memory, without those of an old one."""
+        entries = (self._hot.num_bytes - len(self._hot) * self._row_bytes) // 8
+        return 1 << (int(entries).bit_length() - 1)
 
     def _as_grads(self, grads: ArrayLike, n: int) -> NDArray[np.float32]:
         array = np.ascontiguousarray(grads, np.float32)

@@ -45,4 +45,5 @@ def ages_of(clocks: NDArray[np.uint32], clock: int) -> NDArray[np.uint32]:
 def faded(uses: NDArray[np.float32], clocks: NDArray[np.uint32], clock: int, fading: Fading) -> NDArray[np.float32]:
     """What `uses` at `clocks` still count at `clock`."""
     steps = np.minimum(ages_of(clocks, clock) >> np.uint32(fading.shift), _NUM_FADES - 1)
-    return np.multiply(uses, fading.factors[steps], dtype=np.float32)
+    left: NDArray[np.float32] = uses * fading.factors[steps]
+    return left
