@@ -20,6 +20,7 @@ from heterps.ps import SGD, Adagrad, Adam, SparseTable
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.table import cold, tiers
+from heterps.ps.table.index import ALL_MOVED
 from heterps.ps.table.reference import ReferenceTable
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TieredTable
@@ -209,6 +210,18 @@ def test_nothing_moves_while_all_rows_fit(tiered):
     counts = table.counts
     assert (counts.disk_rows, counts.disk_bytes, counts.num_demotions) == (0, 0, 0)
     assert counts.hit_rate == 1
+
+
+@pytest.mark.parametrize("num_keys", [900, 5000, 22_000, 30_000])
+def test_the_memory_of_a_table_without_tiers_is_enough_for_all_its_rows(tiered, num_keys: int):
+    plain = SparseTable(16)
+    for begin in range(0, num_keys, 100):
+        plain.pull(np.arange(begin, min(begin + 100, num_keys)))
+    plain._store._move(ALL_MOVED)
+    table = tiered(plain.num_bytes, 16)
+    for begin in range(0, num_keys, 100):
+        table.pull(np.arange(begin, min(begin + 100, num_keys)))
+    assert (table.counts.memory_rows, table.counts.disk_rows) == (num_keys, 0)
 
 
 def test_steps_are_bounded_and_make_room_ahead_of_need(tiered):

@@ -30,6 +30,7 @@ from heterps.errors import ConfigError
 from heterps.ps.dedup import as_keys, make_lookup, sum_rows
 from heterps.ps.table import kernels
 from heterps.ps.table.cold import ColdStore
+from heterps.ps.table.index import ALL_MOVED
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows, SparseTable
 from heterps.ps.table.store import MAX_LOAD
@@ -215,22 +216,30 @@ class TieredTable:
 
     def _parts(self, keys: NDArray[np.uint64]) -> Iterator[slice]:
         """Parts of `keys` that memory can hold, each when its known rows are up and there is room for its new ones."""
-        missing = np.unique(keys[~self._hot.known(keys)])
-        num_new = int((self._cold.find(missing) < 0).sum())
-        capacity = self._capacity(len(self) + num_new)
-        if len(self) + num_new > capacity:
-            self._cold.reserve(len(self) + num_new)
+        missing, cold = self._look_up(keys)
+        num_rows = len(self) + len(missing) - len(cold)
+        capacity = self._capacity(num_rows)
+        if num_rows > capacity:
+            self._cold.reserve(num_rows)
         size = capacity // 2
         for begin in range(0, len(keys), size):
             part = slice(begin, begin + size)
-            self._bring_up(keys[part], capacity)
+            if len(keys) > size:
+                missing, cold = self._look_up(keys[part])
+            self._bring_up(keys[part], missing, cold, capacity)
             yield part
 
-    def _bring_up(self, keys: NDArray[np.uint64], capacity: int) -> None:
-        in_memory = self._hot.known(keys)  # [1]
-        missing = np.unique(keys[~in_memory])
-        cold = missing[self._cold.find(missing) >= 0]
-        self._num_hits += int(in_memory.sum())
+    def _look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The keys that are not in memory, each once, and those of them that are on disk. [1]"""
+        unknown = keys[~self._hot.known(keys)]
+        missing = np.unique(unknown) if len(unknown) else unknown
+        return missing, missing[self._cold.find(missing) >= 0]
+
+    def _bring_up(
+        self, keys: NDArray[np.uint64], missing: NDArray[np.uint64], cold: NDArray[np.uint64], capacity: int
+    ) -> None:
+        """Room in memory for the rows of `keys`, and in it those that are on disk."""
+        self._num_hits += len(keys) - len(missing)
         self._num_promotions += len(cold)
         num_over = len(self._hot) + len(missing) - capacity
         if num_over > 0:  # [2]
@@ -304,9 +313,12 @@ class TieredTable:
         """How many rows may be in memory when the table has `num_rows`: all of them, or as many as leave room for the
         index of all rows on disk.
         """
-        fitting = self._fitting(self._memory_bytes - self._cold.num_bytes)
-        if not len(self._cold) and fitting >= num_rows:
-            return fitting
+        if not len(self._cold):
+            available = self._memory_bytes - self._cold.num_bytes
+            if self._fitting(available) < num_rows and self._hot._store.is_growing:
+                self._hot._store._move(ALL_MOVED)  # without the old index all rows may fit
+            if (fitting := self._fitting(available)) >= num_rows:
+                return fitting
         index_bytes = self._cold.index_bytes(num_rows)
         fitting = self._fitting(self._memory_bytes - index_bytes)
         if fitting < LEAST_ROWS:
