@@ -178,7 +178,7 @@ def test_room_is_taken_without_fallocate_too(tmp_path: Path, monkeypatch: pytest
     store.close()
 
 
-def test_pages_are_left_to_the_system_and_rows_stay(store: ColdStore, monkeypatch: pytest.MonkeyPatch):
+def test_pages_are_left_to_the_system_and_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     advice = []
 
     class Map(mmap.mmap):
@@ -187,7 +187,7 @@ def test_pages_are_left_to_the_system_and_rows_stay(store: ColdStore, monkeypatc
             super().madvise(*arguments)
 
     monkeypatch.setattr(cold.mmap, "mmap", Map)
-    monkeypatch.setattr(cold, "MAPPED_BYTES", 1 << 20)
+    store = ColdStore(WORDS, tmp_path, mapped_bytes=1 << 20)
     keys = np.arange(200_000).astype(np.uint64)
     rows = rows_for(keys, 0)
     for part in np.array_split(np.arange(len(keys)), 20):

@@ -173,7 +173,7 @@ def rss_bytes(kind: str) -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 def test_memory_of_the_process_stays_near_the_budget(tiered, monkeypatch: pytest.MonkeyPatch):
     dim, num_keys, budget = 120, 200_000, 16 << 20
-    monkeypatch.setattr(cold, "MAPPED_BYTES", 4 << 20)
+    monkeypatch.setattr(tiers, "MAPPED_BYTES", 4 << 20)
     tiered(1 << 20).pull(np.arange(10_000))  # kernels compile into memory too
     before = rss_bytes("VmRSS:")
     table = tiered(budget, dim)

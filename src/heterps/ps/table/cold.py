@@ -33,21 +33,23 @@ LEAST_INDEX = 64
 MAX_ROWS = 2**31
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 20, 1 << 30
 MAPPED_BYTES = 256 << 20
-"""Pages of the file that the process holds on to; beyond it they are left to the system, which keeps what it can."""
+"""Of the file's pages, what the process holds on to where nothing else is said; the system may take them any time."""
 _AROUND = 1 << 16  # a fault maps up to so many bytes around it
 
 
 class ColdStore:
     """Rows of `num_words` 32-bit words, by 64-bit key, in a nameless file in `folder` (made where it is missing).
 
-    Keys of one call must differ. No lock: one thread at a time. A call that fails has changed nothing.
+    Pages of the file beyond `mapped_bytes` are left to the system, which keeps what it has room for. Keys of one call
+    must differ. No lock: one thread at a time. A call that fails has changed nothing.
     """
 
-    def __init__(self, num_words: int, folder: str | Path) -> None:
+    def __init__(self, num_words: int, folder: str | Path, mapped_bytes: int = MAPPED_BYTES) -> None:
         if num_words < 1:
             raise ValueError(f"num_words must be at least 1, got {num_words}")
         self.num_words = num_words
         self.folder = Path(folder)
+        self._mapped_bytes = mapped_bytes
         self._stride = -(-(kernels.KEY_WORDS + num_words) // 2) * 2
         self._num_rows = 0
         self._marks = np.zeros(2, np.int64)
@@ -168,7 +170,7 @@ class ColdStore:
         Rows stay in the system's cache of the disk as long as it has room: what ends is this process's claim on them.
         """
         self._touched[slots * (self._stride * 4) // _AROUND] = True
-        if self._map is not None and int(np.count_nonzero(self._touched)) * _AROUND > MAPPED_BYTES:
+        if self._map is not None and int(np.count_nonzero(self._touched)) * _AROUND > self._mapped_bytes:
             if hasattr(mmap, "MADV_DONTNEED"):
                 self._map.madvise(mmap.MADV_DONTNEED)
             self._touched[:] = False

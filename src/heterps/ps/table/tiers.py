@@ -29,7 +29,7 @@ from heterps.config import Tiers
 from heterps.errors import ConfigError
 from heterps.ps.dedup import as_keys, make_lookup, sum_rows
 from heterps.ps.table import kernels
-from heterps.ps.table.cold import ColdStore
+from heterps.ps.table.cold import MAPPED_BYTES, ColdStore
 from heterps.ps.table.index import ALL_MOVED
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows, SparseTable
@@ -88,7 +88,7 @@ class TieredTable:
         self._num_hits = self._num_promotions = self._num_demotions = 0
         num_words = table.dim + state_words(table.optimizer, table.dim)
         self._row_bytes = table.row_bytes
-        self._cold = ColdStore(_HEADER_WORDS + num_words, tiers.folder)
+        self._cold = ColdStore(_HEADER_WORDS + num_words, tiers.folder, max(MAPPED_BYTES, tiers.memory_bytes))
         self._capacity(LEAST_ROWS)
 
     def __len__(self) -> int:
