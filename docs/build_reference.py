@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import types
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -38,6 +39,7 @@ model:
 ```
 """
 PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null", Any: "anything"}
+KINDS = {"sparse": "Optimizer", "dense": "Optimizer", "init": "Initializer"}
 BOUNDS = {Gt: ("> {}", "gt"), Ge: (">= {}", "ge"), Lt: ("< {}", "lt"), Le: ("<= {}", "le")}
 
 
@@ -61,14 +63,16 @@ def _walk(path: str, model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]
 
 
 def _section(path: str, model: type[BaseModel]) -> str:
-    about = (model.__doc__ or "").strip() if "__doc__" in vars(model) else ""
+    about = cleandoc(model.__doc__ or "") if "__doc__" in vars(model) else ""
     title = f"`{path}`" if path else "Fields of a job"
     if kind := model.model_fields.get("kind"):
-        title = f"Optimizer `kind: {kind.default}`"
-        about = f"`{about}`" if "=" in about else about
-    rows = ["| field | allowed | default | meaning |", "|---|---|---|---|"]
-    rows += [_row(path, name, field) for name, field in model.model_fields.items() if name != "kind"]
-    return "\n".join([f"## {title}", "", *([about, ""] if about else []), *rows, ""])
+        noun = path.rsplit(".", 1)[-1]
+        title = f"{KINDS.get(noun, noun.capitalize())} `kind: {kind.default}`"
+        about = f"`{about}`" if "=" in about and "`" not in about else about
+    rows = [_row(path, name, field) for name, field in model.model_fields.items() if name != "kind"]
+    if rows:
+        rows = ["| field | allowed | default | meaning |", "|---|---|---|---|", *rows]
+    return "\n".join([f"## {title}", "", *([about] if about else []), *(["", *rows] if about and rows else rows), ""])
 
 
 def _row(path: str, name: str, field: FieldInfo) -> str:

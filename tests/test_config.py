@@ -80,11 +80,12 @@ def test_a_job_needs_its_training_data_and_nothing_else() -> None:
         ),
         (
             DATA + "optimizers:\n  sparse:\n    kind: adamw",
-            "job.yaml:4: optimizers.sparse.kind: must be one of: sgd, adagrad, adam (got 'adamw').",
+            "job.yaml:4: optimizers.sparse.kind: must be one of: sgd, momentum, adagrad, row_adagrad, adam, ftrl "
+            "(got 'adamw').",
         ),
         (
             DATA + "optimizers:\n  dense: {lr: 1}",
-            "job.yaml:3: optimizers.dense.kind is missing; write one of: sgd, adagrad, adam.",
+            "job.yaml:3: optimizers.dense.kind is missing; write one of: sgd, momentum, adagrad, adam, adamw.",
         ),
         (
             DATA + "optimizers: {dense: {kind: adam, beta1: 1}}",

@@ -12,7 +12,19 @@ import pytest
 import torch
 from torch import nn
 
-from heterps.config import SGD, Adagrad
+from heterps.config import (
+    FTRL,
+    SGD,
+    Adagrad,
+    AfterSightings,
+    Always,
+    ConstantRate,
+    Eviction,
+    Normal,
+    StepRate,
+    Tables,
+    Zero,
+)
 from heterps.data.keys import slots_from_ids
 from heterps.errors import DataError
 from heterps.nn import Slots, SparseEmbedding, embeddings, push_gradients
@@ -363,3 +375,33 @@ def test_embeddings_are_found_by_name_anywhere_in_a_model():
     model = nn.ModuleDict({"x": nn.Sequential(make(), nn.Flatten()), "y": make()})
     assert [name for name, _ in embeddings(model)] == ["x.0", "y"]
     assert [name for name, _ in embeddings(make())] == ["embedding"]
+
+
+def test_what_a_module_says_of_its_tables_goes_before_what_the_job_says():
+    job = Tables(init=Zero(), admission=AfterSightings(num=2), eviction=Eviction(max_age=9))
+    plain, own = (
+        SparseEmbedding(["a"], 2, **options).table_specs("e", Adagrad(), schedule=StepRate(every=5), tables=job)[0]
+        for options in (
+            {},
+            {
+                "optimizer": FTRL(),
+                "init": Normal(std=1.0),
+                "schedule": ConstantRate(),
+                "admission": Always(),
+                "eviction": Eviction(max_bytes=10),
+            },
+        )
+    )
+    assert (plain.optimizer, plain.init, plain.schedule) == (Adagrad(), Zero(), StepRate(every=5))
+    assert (plain.admission, plain.eviction) == (job.admission, job.eviction)
+    assert (own.optimizer, own.init, own.schedule) == (FTRL(), Normal(std=1.0), ConstantRate())
+    assert (own.admission, own.eviction) == (Always(), Eviction(max_bytes=10))
+
+
+def test_a_spec_makes_shards_of_all_it_says():
+    spec = SparseEmbedding(["a"], 2, init=Zero(), admission=AfterSightings(num=2), eviction=Eviction(max_age=1))
+    shard = spec.table_specs("e", SGD(lr=1.0), schedule=StepRate(every=5))[0].make_shard()
+    for samples, keys in enumerate(([1], [1], [2], [2])):
+        shard.push(keys, np.ones((1, 2)), samples=5 * samples)
+    assert shard.pull([1, 2]).tolist() == [[0, 0], [-0.125, -0.125]]
+    assert shard.counters() == (2, 2, {"age": 1, "uses": 0, "bytes": 0})

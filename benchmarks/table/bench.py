@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -96,23 +97,35 @@ def tables_round(batches: np.ndarray, torch_table: TorchTable) -> Seconds:
     return seconds
 
 
-def insert_round(keys: np.ndarray) -> tuple[Seconds, float, float]:
-    """Seconds to insert `keys` and to touch as much memory; bytes a row as the table counts and as the system does."""
+class Inserted(NamedTuple):
+    """What inserting keys took."""
+
+    seconds: Seconds  # to insert them, and to touch as much memory
+    row_bytes: float  # as the table counts, index included
+    resident_bytes: float  # a row, as the system counts
+    longest_s: float  # of the calls
+
+
+def insert_round(keys: np.ndarray) -> Inserted:
     warm_up(len(keys) * 200)
     before = rss_bytes()
     begin = time.perf_counter()
     table = SparseTable(DIM, OPTIMIZER)
     out = np.empty((BATCH, DIM), np.float32)
+    longest_s = 0.0
     for first in range(0, len(keys), BATCH):
         part = keys[first : first + BATCH]
+        started = time.perf_counter()
         table.pull(part, out[: len(part)])
+        longest_s = max(longest_s, time.perf_counter() - started)
     inserted = time.perf_counter()
     resident = (rss_bytes() - before) / len(table)
     num_bytes, num_rows = table.num_bytes, len(table)
     del table
     touched = time.perf_counter()
     reserve(num_bytes)[:num_bytes].fill(1)
-    return {"insert": inserted - begin, "touch": time.perf_counter() - touched}, num_bytes / num_rows, resident
+    seconds = {"insert": inserted - begin, "touch": time.perf_counter() - touched}
+    return Inserted(seconds, num_bytes / num_rows, resident, longest_s)
 
 
 def warm_up(num_bytes: int) -> None:
@@ -124,7 +137,7 @@ def rss_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def report(rounds: list[Seconds], num_ids: int, inserts: list[tuple[Seconds, float, float]], num_keys: int) -> None:
+def report(rounds: list[Seconds], num_ids: int, inserts: list[Inserted], num_keys: int) -> None:
     def line(what: str, ours: str, other: str, theirs: str, runs: list[Seconds], num: int) -> None:
         speeds = [num / statistics.median(run[name] for run in runs) / 1e6 for name in (ours, theirs)]
         ratio = statistics.median(run[theirs] / run[ours] for run in runs)
@@ -154,11 +167,16 @@ def report(rounds: list[Seconds], num_ids: int, inserts: list[tuple[Seconds, flo
         "insert",
         "touching their memory",
         "touch",
-        [run for run, _, _ in inserts],
+        [entry.seconds for entry in inserts],
         num_keys,
     )
-    counted, resident = (statistics.median(entry[i] for entry in inserts) for i in (1, 2))
-    print(f"\nBytes a row: {counted:.0f} in use (index included), {resident:.0f} resident; a row is 136 alone.")
+    counted, resident, longest_s = (statistics.median(entry[i] for entry in inserts) for i in (1, 2, 3))
+    alone, numbers = SparseTable(DIM, OPTIMIZER).row_bytes, 2 * DIM * 4
+    print(
+        f"\nBytes a row: {counted:.0f} in use (index included), {resident:.0f} resident; a row is {alone} alone, "
+        f"{numbers} of values and state and {alone - numbers} of key and header."
+    )
+    print(f"The longest of the inserting calls of {BATCH:,} keys took {longest_s * 1e3:.1f} ms.")
 
 
 def main() -> None:

@@ -147,7 +147,7 @@ class SGD(Frozen):
 
 
 class Momentum(Frozen):
-    """b = momentum * b + g; w -= lr * b. On a sparse table only the rows of a push move."""
+    """`b = momentum * b + g; w -= lr * b`. On a sparse table only the rows of a push move."""
 
     kind: Literal["momentum"] = "momentum"
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
@@ -164,7 +164,7 @@ class Adagrad(Frozen):
 
 
 class RowAdagrad(Frozen):
-    """Adagrad with one s a row: s += mean(g*g); w -= lr * g / (sqrt(s) + eps). For sparse tables only."""
+    """Adagrad with one s a row: `s += mean(g*g); w -= lr * g / (sqrt(s) + eps)`. For sparse tables only."""
 
     kind: Literal["row_adagrad"] = "row_adagrad"
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
@@ -183,7 +183,7 @@ class Adam(Frozen):
 
 
 class AdamW(Frozen):
-    """Adam after w -= lr * weight_decay * w. For dense parameters only: rows that rest would not decay."""
+    """Adam after `w -= lr * weight_decay * w`. For dense parameters only: rows that rest would not decay."""
 
     kind: Literal["adamw"] = "adamw"
     lr: PositiveFloat = Field(0.001, description="Learning rate.")
@@ -194,8 +194,8 @@ class AdamW(Frozen):
 
 
 class FTRL(Frozen):
-    """FTRL-Proximal: z += g - (sqrt(n + g*g) - sqrt(n)) / lr * w; n += g*g; w is 0 where |z| <= l1, and otherwise
-    (sign(z) * l1 - z) / ((beta + sqrt(n)) / lr + l2). For sparse tables only."""
+    """FTRL-Proximal, for sparse tables only: `z += g - (sqrt(n + g*g) - sqrt(n)) / lr * w; n += g*g`, and w becomes
+    `(sign(z) * l1 - z) / ((beta + sqrt(n)) / lr + l2)`, or 0 where `abs(z) <= l1`."""
 
     kind: Literal["ftrl"] = "ftrl"
     lr: PositiveFloat = Field(0.1, description="Learning rate.")

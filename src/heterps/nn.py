@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from xxhash import xxh3_64_intdigest
 
-from heterps.config import Adagrad, Optimizer
+from heterps.config import Adagrad, Admission, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tables
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.ps.client import LocalClient, RowClient, TableSpec
@@ -58,6 +58,10 @@ class SparseEmbedding(nn.Module):
     tables      "one" table for all slots, or one table "per_slot"
     optimizer   of its tables; none: what the job says, Adagrad(lr=0.05) outside a job
     init_scale  rows start uniform in [-init_scale, init_scale), a pure function of (seed, table, key)
+    init        another start than that: Normal(std=...), Constant(value=...), Zero(), ... of heterps.config
+    schedule    of its learning rate; none: what the job says, and a constant rate outside a job
+    admission   which keys get a row; none: what the job says, and every key outside a job
+    eviction    which rows go; none: what the job says, and no row outside a job
 
     The output is [batch, len(slots), dim]; with pooling "none" and bags of several keys it is [number of keys, dim],
     in the order of `Slots.keys`. In `eval` mode unknown keys read their initial values and are not created.
@@ -74,6 +78,10 @@ class SparseEmbedding(nn.Module):
         tables: Literal["one", "per_slot"] = "one",
         optimizer: Optimizer | None = None,
         init_scale: float = 0.01,
+        init: Initializer | None = None,
+        schedule: Schedule | None = None,
+        admission: Admission | None = None,
+        eviction: Eviction | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -92,6 +100,10 @@ class SparseEmbedding(nn.Module):
         self.pooling: Pooling = pooling
         self.optimizer = optimizer
         self.init_scale = init_scale
+        self.init = init
+        self.schedule = schedule
+        self.admission = admission
+        self.eviction = eviction
         self.seed = seed
         self._groups = [self.slots] if tables == "one" else [(slot,) for slot in self.slots]
         self._tables: list[str] = []
@@ -104,13 +116,34 @@ class SparseEmbedding(nn.Module):
 
     # --- tables ------------------------------------------------------------------------------------------------------
 
-    def table_specs(self, name: str, optimizer: Optimizer, seed: int = 0) -> list[TableSpec]:
-        """The tables that this module, called `name` in its model, needs; `optimizer` is for a module without one."""
+    def table_specs(
+        self,
+        name: str,
+        optimizer: Optimizer,
+        seed: int = 0,
+        *,
+        schedule: Schedule = ConstantRate(),
+        tables: Tables = Tables(),
+    ) -> list[TableSpec]:
+        """The tables that this module, called `name` in its model, needs.
+
+        `optimizer`, `schedule` and `tables` are for what the module does not say itself.
+        """
         names = [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
         chosen = self.optimizer or optimizer
         seeds = [xxh3_64_intdigest(table.encode(), seed=(self.seed + seed) % 2**64) for table in names]
         return [
-            TableSpec(table, self.dim, chosen, table_seed, self.init_scale)
+            TableSpec(
+                table,
+                self.dim,
+                chosen,
+                table_seed,
+                self.init_scale,
+                self.init or tables.init,
+                self.schedule or schedule,
+                self.admission or tables.admission,
+                self.eviction or tables.eviction,
+            )
             for table, table_seed in zip(names, seeds, strict=True)
         ]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from heterps.ps import SGD, Adagrad, Adam, SparseTable
+from heterps.ps import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad, SparseTable
 from heterps.ps.dense import DenseTable
 
 STEPS, NUM_IDS, DIM = 100, 200, 16
@@ -25,6 +25,11 @@ SPARSE = [
 ]
 DENSE = [
     *SPARSE[:3],
+    (Momentum(lr=0.02, momentum=0.5), lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.5)),
+    (
+        AdamW(lr=0.01, weight_decay=0.1),
+        lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1),
+    ),
     (Adam(lr=0.01), lambda weights: torch.optim.Adam(weights, lr=0.01)),
     (
         Adam(lr=0.01, beta1=0.5, beta2=0.9, eps=1e-4),
@@ -34,7 +39,7 @@ DENSE = [
 
 
 def name(optimizer: object) -> str:
-    return optimizer.kind if isinstance(optimizer, (SGD, Adagrad, Adam)) else ""
+    return getattr(optimizer, "kind", "")
 
 
 @pytest.mark.parametrize(("ours", "theirs"), SPARSE, ids=name)
@@ -78,6 +83,54 @@ def test_dense_table_equals_the_optimizer(ours, theirs):
     assert table.num_pushes == STEPS
     assert np.abs(table.values - start).max() > 0.1
     assert np.abs(table.values - weight.detach().numpy()).max() <= 1e-6
+
+
+def steps_of(table: SparseTable, num: int = 30) -> list[np.ndarray]:
+    """Push random gradients of all of ten keys; the gradients, in float64."""
+    rng = np.random.default_rng(0)
+    grads = [rng.normal(size=(10, table.dim)).astype(np.float32) for _ in range(num)]
+    for grad in grads:
+        table.push(np.arange(10), grad)
+    return [grad.astype(np.float64) for grad in grads]
+
+
+def test_sparse_momentum_equals_sgd_with_momentum_on_rows_of_every_push():
+    table = SparseTable(DIM, Momentum(lr=0.1, momentum=0.8), init_scale=0.5)
+    weight = torch.nn.Parameter(torch.from_numpy(table.pull(np.arange(10))))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.8)
+    for grad in steps_of(table):
+        weight.grad = torch.from_numpy(grad.astype(np.float32))
+        optimizer.step()
+    np.testing.assert_allclose(table.pull(np.arange(10)), weight.detach().numpy(), atol=1e-5)
+
+
+def test_row_adagrad_follows_its_formula():
+    table = SparseTable(DIM, RowAdagrad(lr=0.1, eps=1e-6, initial_accumulator=0.5), init_scale=0.5)
+    weight, squares = table.pull(np.arange(10)).astype(np.float64), np.full((10, 1), 0.5)
+    for grad in steps_of(table):
+        squares += (grad**2).mean(axis=1, keepdims=True)
+        weight -= 0.1 * grad / (np.sqrt(squares) + 1e-6)
+    np.testing.assert_allclose(table.pull(np.arange(10)), weight, atol=1e-5)
+    assert table.export_rows().state.shape == (10, 1)
+
+
+def test_ftrl_follows_the_paper_and_makes_exact_zeros():
+    table = SparseTable(DIM, FTRL(lr=0.1, beta=1.0, l1=2.0, l2=0.5), init_scale=0.0)
+    weight, z, n = np.zeros((3, 10, DIM))
+    for grad in steps_of(table):
+        sigma = (np.sqrt(n + grad**2) - np.sqrt(n)) / 0.1
+        z += grad - sigma * weight
+        n += grad**2
+        weight = np.where(np.abs(z) <= 2.0, 0.0, -(z - np.sign(z) * 2.0) / ((1.0 + np.sqrt(n)) / 0.1 + 0.5))
+    values = table.pull(np.arange(10))
+    np.testing.assert_allclose(values, weight, atol=1e-5)
+    assert 0.05 < (values == 0).mean() < 0.95
+
+
+@pytest.mark.parametrize("optimizer", [RowAdagrad(), FTRL()], ids=name)
+def test_dense_tables_refuse_optimizers_of_rows(optimizer):
+    with pytest.raises(ValueError, match=f"{optimizer.kind} is for the rows of sparse tables; use sgd"):
+        DenseTable(3, optimizer)
 
 
 def test_dense_table_refuses_gradients_of_another_size():

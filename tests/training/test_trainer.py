@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from heterps.config import SGD, Adagrad, Adam, Optimizers, Schema
+from heterps.config import SGD, Adagrad, Adam, AfterSightings, Optimizers, Schema, StepRate, Tables
 from heterps.data.batch import Batch, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError, NotFinite
@@ -202,6 +202,33 @@ def test_training_restored_from_a_snapshot_equals_training_never_stopped(make, n
         assert trainer.clock == 8
         assert losses(trainer, batches[8:]) == expected
         assert_equal_states(whole, state_of(trainer))
+
+
+def test_a_schedule_follows_the_samples_and_goes_on_after_a_restore():
+    """With the steps of both learning rates at known samples, a run equals one whose rates are set by hand."""
+    batches = list(make_batches(6))
+    optimizers = Optimizers(sparse=SGD(lr=0.1), dense=SGD(lr=0.1), schedule=StepRate(every=3 * 32, factor=0.5))
+    with Trainer(make_model(), optimizers) as trainer:
+        losses(trainer, batches[:4])
+        snapshot = trainer.snapshot(trainer.samples, {})
+    with Trainer(make_model(), optimizers, num_shards=2) as trainer:
+        trainer.restore(snapshot)
+        losses(trainer, batches[4:])
+        found = state_of(trainer)
+    by_hand = [Optimizers(sparse=SGD(lr=lr), dense=SGD(lr=lr)) for lr in (0.1, 0.05)]
+    with Trainer(make_model(), by_hand[0]) as trainer:
+        losses(trainer, batches[:3])
+        snapshot = trainer.snapshot(0, {})
+    with Trainer(make_model(), by_hand[1]) as trainer:
+        trainer.restore(snapshot)
+        losses(trainer, batches[3:])
+        assert_equal_states(found, state_of(trainer))
+
+
+def test_what_the_job_says_of_tables_reaches_them():
+    with Trainer(make_model(), tables=Tables(admission=AfterSightings(num=255))) as trainer:
+        losses(trainer, make_batches(2))
+        assert trainer.num_rows == 0
 
 
 def test_a_snapshot_is_a_copy():

@@ -82,6 +82,7 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
         Trainer(
             model,
             job.optimizers,
+            tables=job.tables,
             tiers=job.tiers,
             seed=job.seed,
             num_shards=job.num_threads,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.checkpoint import Snapshot, TableRows
-from heterps.config import Optimizers, Tiers
+from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
 from heterps.nn import SparseEmbedding, embeddings
@@ -43,6 +43,7 @@ class Trainer:
 
     model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `losses(output, label)`
                 or `loss(output, label)` replaces the default, the mean binary cross entropy (see losses.py)
+    tables      how rows come and go, in tables of modules that do not say it themselves
     tiers       memory for the sparse tables and a folder for the rows beyond it; none: all rows are in memory
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
@@ -53,6 +54,7 @@ class Trainer:
         model: nn.Module,
         optimizers: Optimizers = Optimizers(),
         *,
+        tables: Tables = Tables(),
         tiers: Tiers | None = None,
         seed: int = 0,
         num_shards: int = 1,
@@ -60,12 +62,13 @@ class Trainer:
     ) -> None:
         self.model = model.train()
         self.clock = 0
+        self.samples = 0  # trained on so far
         self._dense, self._grads = _flatten(model, optimizers)
         self._embeddings: list[SparseEmbedding] = []
         self._specs: dict[str, TableSpec] = {}
         bound = []
         for name, module in embeddings(model):
-            specs = module.table_specs(name, optimizers.sparse, seed)
+            specs = module.table_specs(name, optimizers.sparse, seed, schedule=optimizers.schedule, tables=tables)
             self._specs |= {spec.name: spec for spec in specs}
             self._embeddings.append(module)
             bound.append([spec.name for spec in specs])
@@ -73,8 +76,8 @@ class Trainer:
             whole = sum(spec.dim for spec in self._specs.values())
             self._specs = {name: replace(s, tiers=tiers.share(s.dim, whole)) for name, s in self._specs.items()}
         self.client = LocalClient(list(self._specs.values()), {DENSE: self._dense}, num_shards)
-        for module, tables in zip(self._embeddings, bound, strict=True):
-            module.bind(self.client, tables)
+        for module, names in zip(self._embeddings, bound, strict=True):
+            module.bind(self.client, names)
         self._pieces = Pieces(model, self._dense, self._grads, self.client, num_threads) if num_threads > 1 else None
 
     def prepare(self, batch: Batch) -> Batch:
@@ -91,12 +94,14 @@ class Trainer:
             value, logits = pieces.run(batch) if pieces else self._run(batch)  # [1] [2]
         if not math.isfinite(value):
             raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
+        self.client.samples = self.samples
         pushes = pieces.push() if pieces else [push for module in self._embeddings for push in module.push()]  # [3]
         pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
         for push in pushes:
             push.result()
         self._grads.zero_()
         self.clock += 1
+        self.samples += len(batch)
         return value, logits
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
@@ -159,6 +164,7 @@ class Trainer:
             raise _another_model(str(error)) from error
         torch.set_rng_state(torch.from_numpy(random))
         self.clock = snapshot.clock
+        self.samples = snapshot.samples
 
     def close(self) -> None:
         self.client.close()
@@ -213,7 +219,7 @@ def _flatten(model: nn.Module, optimizers: Optimizers) -> tuple[DenseTable, Tens
             raise ModelError(
                 f"parameter {name} is {parameter.dtype} on {parameter.device}; heterps trains float32 on cpu here."
             )
-    table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense)
+    table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense, optimizers.schedule)
     grads = torch.zeros(table.size)
     values = torch.from_numpy(table.values)
     values[:] = torch.cat([torch.zeros(0), *(parameter.detach().reshape(-1) for parameter in parameters.values())])

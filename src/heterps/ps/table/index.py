@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 Keys = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
+Layout = tuple[int, int, int, int]
 
 # Divisions follow NumPy, without a check for zero: that check would keep the optimizers' loops from being vectorised.
 kernel = njit(nogil=True, cache=True, error_model="numpy")
@@ -43,20 +44,27 @@ def make_counts(size: int) -> Numbers:
 
 
 @inline
-def home_of(counts: Numbers, tag: np.uint64) -> int:
+def layout_of(counts: Numbers) -> Layout:
+    """(size, shift, start, moved), read once for many keys: stores into other arrays might change `counts`, for all
+    that the compiler knows."""
+    return counts[SIZE], counts[SHIFT], counts[START], counts[MOVED]
+
+
+@inline
+def home_of(layout: Layout, tag: np.uint64) -> int:
     """Where the search for a tag begins: in the old index, or in the new one [3]."""
-    size = counts[SIZE]
-    home = np.int64(tag >> np.uint64(counts[SHIFT]))
+    size, shift, start, moved = layout
+    home = np.int64(tag >> np.uint64(shift))
     old = home >> 1
-    if (old - counts[START]) & ((size >> 1) - 1) < counts[MOVED]:
+    if (old - start) & ((size >> 1) - 1) < moved:
         return size + home
     return (size >> 1) + old
 
 
 @inline
-def base_of(counts: Numbers, position: int) -> int:
+def base_of(layout: Layout, position: int) -> int:
     """The first entry, and the size, of the index that `position` lies in."""
-    return counts[SIZE] if position >= counts[SIZE] else counts[SIZE] >> 1
+    return layout[0] if position >= layout[0] else layout[0] >> 1
 
 
 @inline
@@ -77,8 +85,9 @@ def row_in(entry: np.uint64) -> int:
 @inline
 def point_to(entries: Keys, counts: Numbers, tag: np.uint64, row: int, new_row: int) -> None:
     """The entry of this tag and `row`, which must be there, becomes one of `new_row`."""
-    position, wanted = home_of(counts, tag), entry_for(tag, row)
-    base = base_of(counts, position)
+    layout = layout_of(counts)
+    position, wanted = home_of(layout, tag), entry_for(tag, row)
+    base = base_of(layout, position)
     while entries[position] != wanted:
         position = base + ((position + 1) & (base - 1))
     entries[position] = entry_for(tag, new_row)
@@ -87,7 +96,7 @@ def point_to(entries: Keys, counts: Numbers, tag: np.uint64, row: int, new_row: 
 @inline
 def remove(entries: Keys, counts: Numbers, gap: int) -> None:
     """Empty the entry at `gap`, and move later ones of its run up, so that each is still found from its home."""
-    base = base_of(counts, gap)
+    base = base_of(layout_of(counts), gap)
     mask, shift = base - 1, np.uint64(counts[SHIFT])
     if base != counts[SIZE]:
         shift += np.uint64(1)

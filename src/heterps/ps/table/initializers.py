@@ -52,16 +52,24 @@ def quantiles() -> Words:
 
 
 @inline
-def initial_value(
-    key: np.uint64, seed: np.uint64, column: int, kind: int, size: np.float32, normal: Words
-) -> np.float32:
-    """The value of one column; `seed` is already mixed, `normal` are the `quantiles`."""
+def fill(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.uint64, out: Words) -> None:
+    """The initial values of a key's row; `seed` is already mixed, `normal` are the `quantiles`.
+
+    A loop for each kind, so that each is one that the compiler can unroll.
+    """
     if kind == _CONSTANT:
-        return size
-    bits = mix64(mix64(key ^ seed) + np.uint64(column + 1) * GOLDEN) >> np.uint64(40)
+        for j in range(len(out)):
+            out[j] = size
+        return
+    hashed = mix64(key ^ seed)
     if kind == _UNIFORM:
-        return (np.float32(bits) * np.float32(2.0**-23) - np.float32(1.0)) * size
-    place = np.int64((bits >> np.uint64(11)) & np.uint64(NUM_QUANTILES - 1))
-    part = np.float32(bits & np.uint64(2047)) * np.float32(2.0**-11)
-    quantile = normal[place] + part * (normal[place + 1] - normal[place])
-    return -quantile * size if bits >> np.uint64(23) else quantile * size
+        for j in range(len(out)):
+            bits = mix64(hashed + np.uint64(j + 1) * GOLDEN) >> np.uint64(40)
+            out[j] = (np.float32(bits) * np.float32(2.0**-23) - np.float32(1.0)) * size
+        return
+    for j in range(len(out)):
+        bits = mix64(hashed + np.uint64(j + 1) * GOLDEN) >> np.uint64(40)
+        place = np.int64((bits >> np.uint64(11)) & np.uint64(NUM_QUANTILES - 1))
+        part = np.float32(bits & np.uint64(2047)) * np.float32(2.0**-11)
+        quantile = normal[place] + part * (normal[place + 1] - normal[place])
+        out[j] = -quantile * size if bits >> np.uint64(23) else quantile * size

@@ -20,18 +20,20 @@ from heterps.hashing import mix64
 from heterps.ps.table.index import (
     ROWS,
     Keys,
+    Layout,
     Numbers,
     base_of,
     entry_for,
     home_of,
     inline,
     kernel,
+    layout_of,
     point_to,
     remove,
     row_in,
     tag_in,
 )
-from heterps.ps.table.initializers import initial_value
+from heterps.ps.table.initializers import fill
 from heterps.ps.table.optimizers import update
 from heterps.ps.table.prefetch import prefetch
 
@@ -70,8 +72,7 @@ def _tag_of(key: np.uint64) -> np.uint64:
 @inline
 def _fill(table: Body, key: np.uint64, out: Words) -> None:
     """The initial values of a key's row."""
-    for j in range(len(out)):
-        out[j] = initial_value(key, table.seed, j, table.init_kind, np.float32(table.init_size), table.quantiles)
+    fill(table.init_kind, np.float32(table.init_size), table.quantiles, key, table.seed, out)
 
 
 @inline
@@ -91,12 +92,11 @@ def _create(table: Body, position: int, tag: np.uint64, key: np.uint64, clock: n
 
 
 @inline
-def _probe(table: Body, position: int, tag: np.uint64, key: np.uint64, verify: bool) -> tuple[int, int]:
+def _probe(table: Body, layout: Layout, position: int, tag: np.uint64, key: np.uint64, verify: bool) -> tuple[int, int]:
     """From `position` on, the first entry with this tag (and, to `verify`, this key): its (position, row).
 
     Where an empty entry comes first the key is not in the table: (its position, -1).
     """
-    base = base_of(table.counts, position)
     while True:
         entry = table.entries[position]
         if entry == np.uint64(0):
@@ -105,6 +105,7 @@ def _probe(table: Body, position: int, tag: np.uint64, key: np.uint64, verify: b
             row = row_in(entry)
             if not verify or table.pairs[row * table.stride // 2] == key:
                 return position, row
+        base = base_of(layout, position)
         position = base + ((position + 1) & (base - 1))
 
 
@@ -113,12 +114,13 @@ def _resolve(
     table: Body, clock: np.uint32, create: bool, keys: Keys, tags: Keys, homes: Numbers, found: Numbers
 ) -> None:
     """`found[i]` = the row of `keys[i]`, for the keys of one block; a new key's is created, or -1."""
+    layout = layout_of(table.counts)
     for i in range(len(keys)):  # [1]
         tags[i] = _tag_of(keys[i])
-        homes[i] = home_of(table.counts, tags[i])
+        homes[i] = home_of(layout, tags[i])
         prefetch(table.entries, homes[i])
     for i in range(len(keys)):  # [2]
-        homes[i], row = _probe(table, homes[i], tags[i], keys[i], False)
+        homes[i], row = _probe(table, layout, homes[i], tags[i], keys[i], False)
         if row >= 0:
             for word in range(row * table.stride, (row + 1) * table.stride, WORDS_PER_LINE):
                 prefetch(table.words, word)
@@ -126,8 +128,10 @@ def _resolve(
             row = _create(table, homes[i], tags[i], keys[i], clock)
         found[i] = row
     for i in range(len(keys)):  # [3]
-        if found[i] >= 0 and table.pairs[found[i] * table.stride // 2] != keys[i]:  # another key has this tag: look on
-            position, row = _probe(table, homes[i], tags[i], keys[i], True)
+        if not create and found[i] < 0:
+            continue
+        if table.pairs[found[i] * table.stride // 2] != keys[i]:  # another key has this tag: look on, looking closely
+            position, row = _probe(table, layout, homes[i], tags[i], keys[i], True)
             found[i] = _create(table, position, tags[i], keys[i], clock) if row < 0 and create else row
 
 
@@ -257,10 +261,10 @@ def take(table: Body, keys: Keys, out: Keys) -> int:
 
     Returns how many there were.
     """
-    pairs, num_taken = table.stride // 2, 0
+    layout, pairs, num_taken = layout_of(table.counts), table.stride // 2, 0
     for i in range(len(keys)):
         tag = _tag_of(keys[i])
-        position, row = _probe(table, home_of(table.counts, tag), tag, keys[i], True)
+        position, row = _probe(table, layout, home_of(layout, tag), tag, keys[i], True)
         if row >= 0:
             for j in range(pairs):
                 out[num_taken, j] = table.pairs[row * pairs + j]

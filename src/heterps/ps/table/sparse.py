@@ -277,9 +277,8 @@ class SparseTable:
     def _evict(self, step: int) -> int:
         policy, before = self.eviction, len(self)
         if before and (policy.max_age is not None or policy.min_uses is not None):
-            first = self._hand if self._hand < before else 0
-            self._hand = min(first + step, before)
-            passed = self._store.headers(np.arange(first, self._hand))
+            passed = self._store.headers((self._hand + np.arange(min(step, before))) % before)
+            self._hand = (self._hand + step) % before
             for reason, keys in expired(passed, self.num_pushes, policy, self._fading).items():
                 self._remove(reason, keys)
         if policy.max_bytes is not None:

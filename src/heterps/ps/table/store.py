@@ -19,7 +19,7 @@ from heterps.ps.table.usage import Fading
 MAX_LOAD = 0.7
 LEAST_INDEX = 1024
 MAX_ROWS = 2**31
-STEP_KEYS = 8192  # a longer batch goes through in steps of so many keys
+STEP_KEYS = 8192  # while the index grows, a longer batch goes through in steps of so many keys
 MOVES_PER_KEY = 4  # index entries visited for each key of a batch while the index grows
 
 
@@ -77,8 +77,9 @@ class RowStore:
         """
         done = 0
         while done < num:
-            stop = min(done + STEP_KEYS, num)
+            stop = num
             if self.is_growing:
+                stop = min(done + STEP_KEYS, num)
                 self._move(MOVES_PER_KEY * (stop - done))
             done = work(self.body, self._limit, done, stop)
             if done < stop:

@@ -1,0 +1,102 @@
+"""Rows that go: by age, by faded uses and by a byte ceiling; in bounded steps, with a log."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from heterps.config import Eviction
+from heterps.ps import SGD, SparseTable
+from heterps.ps.table import eviction as eviction_module
+from heterps.ps.table.eviction import EvictionLog
+
+
+def make(**policy) -> SparseTable:
+    return SparseTable(2, SGD(lr=1.0), eviction=Eviction(**policy))
+
+
+def push(table: SparseTable, keys: np.ndarray | list[int], times: int = 1) -> None:
+    for _ in range(times):
+        table.push(np.asarray(keys, np.uint64), np.ones((len(keys), table.dim), np.float32))
+
+
+def test_rows_go_when_they_were_not_used_for_max_age_and_begin_anew():
+    table = make(max_age=5)
+    start = table.pull([1])
+    push(table, [1, 2])
+    push(table, [2], times=5)
+    assert table.known([1, 2]).all()
+    push(table, [2])
+    assert table.known([1, 2]).tolist() == [False, True]
+    np.testing.assert_array_equal(table.pull([1]), start)
+    assert table.counters().evicted == {"age": 1, "uses": 0, "bytes": 0}
+
+
+def test_rows_go_when_their_uses_have_faded():
+    table = make(min_uses=1.0, half_life=10)
+    push(table, [1])  # uses: 2
+    push(table, [2], times=9)
+    assert table.known([1])[0]
+    push(table, [2], times=3)
+    assert table.known([1, 2]).tolist() == [False, True]
+    assert table.counters().evicted["uses"] == 1
+
+
+@pytest.mark.parametrize(("order", "stays"), [("lfu", 1), ("lru", 2)])
+def test_the_ceiling_takes_the_least_used_or_the_longest_unused(order, stays):
+    table = make(max_bytes=2 * SparseTable(2, SGD()).row_bytes, order=order)
+    push(table, [1], times=9)
+    push(table, [2])
+    push(table, [3], times=3)
+    assert len(table) == 2
+    assert table.known([1, 2, 3]).tolist() == [stays == 1, stays == 2, True]
+
+
+def test_the_ceiling_holds_after_every_push_however_large():
+    table = make(max_bytes=1000 * SparseTable(2, SGD()).row_bytes)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        push(table, np.unique(rng.integers(0, 2**63, 5000)))
+        assert len(table) == 1000
+    assert table.counters().evicted["bytes"] == table.counters().admitted - 1000
+
+
+def test_one_call_passes_a_bounded_number_of_rows():
+    table = make(max_age=1)
+    table.pull(np.arange(10_000))
+    table.num_pushes = 100
+    assert [table.evict(step=300), table.evict(step=300)] == [300, 300]
+    assert len(table) == 9400
+    for _ in range(100):
+        table.evict(step=300)
+    assert len(table) == 0
+
+
+def test_nothing_goes_where_nothing_was_said():
+    table = SparseTable(1)
+    push(table, np.arange(100))
+    table.num_pushes = 10**9
+    assert table.evict(10**6) == 0
+    assert table.evictions().size == 0
+
+
+def test_the_log_says_what_went_why_when_and_how_used():
+    table = make(max_age=3, max_bytes=2 * SparseTable(2, SGD()).row_bytes)
+    push(table, [1], times=2)
+    push(table, [2], times=2)
+    push(table, [2, 3])
+    push(table, [2])
+    log = table.evictions()
+    assert log[["key", "reason", "clock"]].tolist() == [(3, "bytes", 5), (1, "age", 6)]
+    np.testing.assert_allclose(log["uses"], [2, 3], rtol=0.01)
+
+
+def test_the_log_keeps_the_latest_in_order(monkeypatch):
+    monkeypatch.setattr(eviction_module, "LOG_LENGTH", 5)
+    log = EvictionLog()
+    for clock, keys in enumerate(([1, 2, 3], [4, 5], [6], [7, 8, 9, 10, 11, 12, 13])):
+        log.note("age", np.array(keys, np.uint64), np.ones(len(keys), np.float32), clock)
+        if clock == 2:
+            assert log.entries()["key"].tolist() == [2, 3, 4, 5, 6]
+    assert log.entries()["key"].tolist() == [9, 10, 11, 12, 13]
+    assert log.counts["age"] == 13
