@@ -73,8 +73,7 @@ def _section(path: str, model: type[BaseModel]) -> str:
     rows = [_row(path, name, field) for name, field in fields.items()]
     if rows:
         rows = ["| field | allowed | default | meaning |", "|---|---|---|---|", *rows]
-    return "
-".join([f"## {title}", "", *([about] if about else []), *(["", *rows] if about and rows else rows), ""])
+    return "\n".join([f"## {title}", "", *([about] if about else []), *(["", *rows] if about and rows else rows), ""])
 
 
 def _is_tagged(model: type[BaseModel]) -> bool:

@@ -4,6 +4,7 @@
         -- data         files, schema, batches, epochs
         -- optimizers   sparse (tables) and dense, with the schedule of their learning rates
         -- tables       how rows begin, which keys get one, and which rows go
+        -- tiers        memory of the tables, and the disk below it
         -- checkpoint   how often, how many are kept
             -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
@@ -375,6 +376,24 @@ class Tables(Frozen):
     eviction: Eviction = Field(Eviction(), description="Which rows go.")
 
 
+class Tiers(Frozen):
+    """Embedding tables larger than memory: hot rows stay in it, the others are on disk. Results do not depend on it."""
+
+    memory_bytes: PositiveInt = Field(
+        description="Memory of a process for the rows of all tables and their indexes. A row on disk takes up to 12.5 "
+        "bytes of it. The tables share it in proportion to their dim."
+    )
+    folder: Name = Field(
+        ".",
+        description="Where rows on disk are: a folder of a local disk, best a fast one, and not one in memory (tmpfs). "
+        "Their files have no name and go when the process ends; only a checkpoint survives it.",
+    )
+
+    def share(self, part: int, whole: int) -> Tiers:
+        """`part` of `whole` equal pieces of the memory."""
+        return Tiers(memory_bytes=max(1, self.memory_bytes * part // whole), folder=self.folder)
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 Chance = Annotated[float, Field(ge=0, le=1)]
@@ -478,6 +497,9 @@ class Job(Frozen):
     data: Data = Field(description="What it is trained on.")
     optimizers: Optimizers = Field(Optimizers(), description="How parameters follow gradients.")
     tables: Tables = Field(Tables(), description="How rows of embedding tables come and go.")
+    tiers: Tiers | None = Field(
+        None, description="Memory for embedding tables, and where their other rows are; none: all rows are in memory."
+    )
     checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
     profile: Name | None = Field(

@@ -17,10 +17,11 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule
+from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
 from heterps.ps.dedup import Lookup, shard_numbers, sum_rows
 from heterps.ps.dense import DenseTable
 from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.tiers import TierCounts, TieredTable
 
 FloatArray = NDArray[np.float32]
 T = TypeVar("T")
@@ -42,10 +43,11 @@ class TableSpec:
     schedule: Schedule = field(default_factory=ConstantRate)
     admission: Admission = field(default_factory=Always)
     eviction: Eviction = field(default_factory=Eviction)
+    tiers: Tiers | None = None  # of all shards in this process together
 
-    def make_shard(self) -> SparseTable:
-        """An empty shard of the table: all shards are made alike."""
-        return SparseTable(
+    def make_shard(self, num_shards: int = 1) -> SparseTable | TieredTable:
+        """One of the table's `num_shards` shards in this process, empty: all are made alike."""
+        table = SparseTable(
             self.dim,
             self.optimizer,
             self.seed,
@@ -55,6 +57,7 @@ class TableSpec:
             admission=self.admission,
             eviction=self.eviction,
         )
+        return table if self.tiers is None else TieredTable(table, self.tiers.share(1, num_shards))
 
 
 class RowClient(Protocol):
@@ -93,7 +96,7 @@ class LocalClient:
     def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
         if num_shards < 1:
             raise ValueError(f"num_shards must be at least 1, got {num_shards}")
-        self._shards = {spec.name: [spec.make_shard() for _ in range(num_shards)] for spec in sparse}
+        self._shards = {spec.name: [spec.make_shard(num_shards) for _ in range(num_shards)] for spec in sparse}
         self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
         self._dense = dense
         self._num_shards = num_shards
@@ -110,7 +113,10 @@ class LocalClient:
 
         def pull_shard(shard: int) -> None:
             part = slice(lookup.bounds[shard], lookup.bounds[shard + 1])
-            shards[shard].pull(lookup.unique[part], rows[part], create=create)
+            table = shards[shard]
+            if create and isinstance(table, TieredTable):
+                table.step()  # between the last push and this pull: no row of either is needed now
+            table.pull(lookup.unique[part], rows[part], create=create)
 
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PULL, pull_shard, rows)
 
@@ -138,12 +144,20 @@ class LocalClient:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+        for table in (table for shards in self._shards.values() for table in shards):
+            if isinstance(table, TieredTable):
+                table.close()
 
     def num_rows(self, table: str) -> int:
         return sum(len(shard) for shard in self._shards[table])
 
     def num_bytes(self, table: str) -> int:
         return sum(shard.num_bytes for shard in self._shards[table])
+
+    def tier_counts(self, table: str) -> TierCounts | None:
+        """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
+        counts = [shard.counts for shard in self._shards[table] if isinstance(shard, TieredTable)]
+        return TierCounts.total(counts) if counts else None
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
@@ -176,7 +190,7 @@ class LocalClient:
             done.set_exception(error)
         return done
 
-    def _shards_for(self, table: str, lookup: Lookup) -> list[SparseTable]:
+    def _shards_for(self, table: str, lookup: Lookup) -> list[SparseTable | TieredTable]:
         if len(lookup.bounds) != self._num_shards + 1:
             raise ValueError(f"lookup made for {len(lookup.bounds) - 1} shards; this client has {self._num_shards}")
         return self._shards[table]

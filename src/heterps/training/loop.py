@@ -85,6 +85,7 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
             model,
             job.optimizers,
             tables=job.tables,
+            tiers=job.tiers,
             seed=job.seed,
             num_shards=job.num_threads,
             num_threads=job.num_threads,
@@ -152,7 +153,7 @@ class _Loop:
     def close_interval(self) -> None:
         """Write what the interval measured, and start the next."""
         samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
-        line = {
+        line: dict[str, Any] = {
             "samples": self.samples,
             "epoch": self.position.epoch,
             "seconds": round(self.seconds, 3),
@@ -161,6 +162,8 @@ class _Loop:
             "rows": self.trainer.num_rows,
             "table_bytes": self.trainer.table_bytes,
         }
+        if (counts := self.trainer.tier_counts) is not None:
+            line["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
         self.run.add_metrics(line)
         self.observer.measured(line)
         self.whole.merge(self.interval)

@@ -27,6 +27,7 @@ MAY_CHANGE = {
     "cluster",
     "launcher",
     "threads",
+    "tiers",
     "data.test",
     "data.epochs",
     "data.prefetch",

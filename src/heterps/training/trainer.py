@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,13 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.checkpoint import Snapshot, TableRows
-from heterps.config import Optimizers, Tables
+from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
 from heterps.nn import SparseEmbedding, embeddings
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TierCounts
 from heterps.training.losses import batch_loss, checked_output, logits_of
 from heterps.training.metrics import Metrics
 from heterps.training.pieces import Pieces, view_parameters
@@ -42,6 +44,7 @@ class Trainer:
     model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `losses(output, label)`
                 or `loss(output, label)` replaces the default, the mean binary cross entropy (see losses.py)
     tables      how rows come and go, in tables of modules that do not say it themselves
+    tiers       memory for the sparse tables and a folder for the rows beyond it; none: all rows are in memory
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
     """
@@ -52,6 +55,7 @@ class Trainer:
         optimizers: Optimizers = Optimizers(),
         *,
         tables: Tables = Tables(),
+        tiers: Tiers | None = None,
         seed: int = 0,
         num_shards: int = 1,
         num_threads: int = 1,
@@ -68,6 +72,9 @@ class Trainer:
             self._specs |= {spec.name: spec for spec in specs}
             self._embeddings.append(module)
             bound.append([spec.name for spec in specs])
+        if tiers is not None:
+            whole = sum(spec.dim for spec in self._specs.values())
+            self._specs = {name: replace(s, tiers=tiers.share(s.dim, whole)) for name, s in self._specs.items()}
         self.client = LocalClient(list(self._specs.values()), {DENSE: self._dense}, num_shards)
         for module, names in zip(self._embeddings, bound, strict=True):
             module.bind(self.client, names)
@@ -118,6 +125,12 @@ class Trainer:
     @property
     def table_bytes(self) -> int:
         return sum(self.client.num_bytes(table) for table in self._specs)
+
+    @property
+    def tier_counts(self) -> TierCounts | None:
+        """What the tables have in memory and on disk, and what has moved; None without tiers."""
+        counts = [count for table in self._specs if (count := self.client.tier_counts(table)) is not None]
+        return TierCounts.total(counts) if counts else None
 
     def snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
         """Everything that a later `restore` needs to go on as if nothing had happened."""

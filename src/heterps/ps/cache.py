@@ -1,0 +1,163 @@
+"""CachedClient: a worker's copies of hot rows, used again while they are within the staleness bound in force.
+
+    pull --keys--> [cache] --those that are missing or too old--> client --rows--> [cache] --> rows of all keys
+    push --------------------------------------------------------> client
+
+Clock c of a worker is the number of iterations that it has pushed. A bound of s promises its iteration c every push of
+every worker's iterations before c - s. A row that is pulled at clock c, `lead` iterations ahead of the slowest worker,
+has every push before c - lead. It gets that number as its stamp, and is good as long as
+
+    stamp >= clock - bound
+
+The worker's own pushes are no exception: the servers apply them, and a copy shows them when it is pulled again, at most
+`bound` iterations later. To apply them to the copy as well would take the optimizer's state, which is on the servers,
+and to drop the copy would leave no cache: what a worker pulls in training is what it pushes.
+
+A bound of 0 turns the cache off, and every pull goes through: BSP stays exact.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.ps.client import Client, FloatArray, done
+from heterps.ps.dedup import Lookup
+from heterps.ps.row_cache import RowCache
+
+MEMORY_BYTES = 64 << 20
+
+
+@dataclass
+class CacheCounts:
+    """Rows that pulls asked for while the cache was on."""
+
+    num_hits: int = 0
+    num_misses: int = 0  # not there, or too old
+
+    @property
+    def hit_rate(self) -> float | None:
+        """None before the first pull."""
+        num_rows = self.num_hits + self.num_misses
+        return self.num_hits / num_rows if num_rows else None
+
+
+class CachedClient:
+    """`client`, with up to `memory_bytes` of copies for each sparse table. It is one worker's: call `tick` after each
+    of its iterations. Futures may be answered on any thread.
+    """
+
+    def __init__(self, client: Client, bound: int, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._client = client
+        self._memory_bytes = memory_bytes
+        self._lock = threading.Lock()
+        self._caches: dict[str, RowCache] = {}
+        self._counts: dict[str, CacheCounts] = {}
+        self._clock = self._lead = 0
+        self.bound = bound
+
+    @property
+    def bound(self) -> int:
+        """The staleness bound in force, in iterations. A policy that changes it sets it here, before the next pull."""
+        return self._bound
+
+    @bound.setter
+    def bound(self, bound: int) -> None:
+        if bound < 0:
+            raise ValueError(f"a staleness bound is at least 0, got {bound}")
+        self._bound = bound
+
+    @property
+    def num_shards(self) -> int:
+        return self._client.num_shards
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all copies."""
+        with self._lock:
+            return sum(cache.num_bytes for cache in self._caches.values())
+
+    def counts(self, table: str) -> CacheCounts:
+        """Hits and misses of a table so far."""
+        with self._lock:
+            return CacheCounts(**vars(self._counts.get(table, CacheCounts())))
+
+    def tick(self, lead: int = 0) -> None:
+        """An iteration is pushed; the next starts, `lead` iterations ahead of the slowest worker."""
+        if lead < 0:
+            raise ValueError(f"a worker is at least 0 iterations ahead of the slowest, got {lead}")
+        with self._lock:
+            self._clock += 1
+            self._lead = lead
+
+    def clear(self) -> None:
+        """Forget every copy: the servers went back to a checkpoint, or rows were changed by other ways than pushes."""
+        with self._lock:
+            self._caches = {}  # another dict: what is on its way still goes into the old one
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        """As the client's. Without `create`, as in an evaluation, every row comes from the servers."""
+        if self._bound == 0 or not create:
+            return self._client.pull(table, lookup, create=create)
+        with self._lock:
+            stamp = self._clock - self._lead  # now, and not when the answer comes: until then others push
+            caches = self._caches
+            cache = caches.get(table)
+            if cache is None:
+                rows, hits = None, np.zeros(len(lookup.unique), np.bool_)
+            else:
+                rows = np.empty((len(lookup.unique), cache.dim), np.float32)
+                hits = cache.get(lookup.unique, self._clock - self._bound, rows)
+            counts = self._counts.setdefault(table, CacheCounts())
+            counts.num_hits += int(hits.sum())
+            counts.num_misses += int((~hits).sum())
+        if rows is not None and hits.all():
+            return done(rows)
+        part = _only(lookup, ~hits)
+        answer: Future[FloatArray] = Future()
+
+        def finish(pulled: Future[FloatArray]) -> None:
+            try:
+                fresh = pulled.result()
+                self._keep(caches, table, part.unique, fresh, stamp)
+                whole = np.empty((len(hits), fresh.shape[1]), np.float32) if rows is None else rows
+                whole[~hits] = fresh
+            except BaseException as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(whole)
+
+        self._client.pull(table, part).add_done_callback(finish)
+        return answer
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+        return self._client.push(table, lookup, grads)
+
+    def pull_dense(self, table: str) -> Future[FloatArray]:
+        return self._client.pull_dense(table)
+
+    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
+        return self._client.push_dense(table, grads)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _keep(
+        self, caches: dict[str, RowCache], table: str, keys: NDArray[np.uint64], rows: FloatArray, stamp: int
+    ) -> None:
+        with self._lock:
+            if table not in caches:
+                caches[table] = RowCache(rows.shape[1], self._memory_bytes)
+            caches[table].put(keys, np.ascontiguousarray(rows), stamp)
+
+
+def _only(lookup: Lookup, chosen: NDArray[np.bool_]) -> Lookup:
+    """The lookup of some of the unique keys, each once, in the same order and shards."""
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    each = np.arange(before[-1], dtype=np.int32)
+    starts = np.arange(before[-1] + 1, dtype=np.int32)
+    return Lookup(lookup.unique[chosen], before[lookup.bounds].astype(np.int64), each, each, starts)
