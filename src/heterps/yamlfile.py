@@ -60,6 +60,14 @@ class PlainDumper(yaml.SafeDumper):
     """Quotes text that YAML 1.1 or YAML 1.2 would take for something else."""
 
 
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Line breaks that only YAML 1.1 knows are lost but in double quotes, where they are escaped."""
+    style = '"' if any(character in "\x85\u2028\u2029" for character in text) else None
+    return dumper.represent_scalar(TAG + "str", text, style=style)
+
+
+PlainDumper.add_representer(str, _write_text)
+
 for _name, (_pattern, _first, _) in SCALARS.items():
     for _side in (PlainLoader, PlainDumper):
         _side.add_implicit_resolver(TAG + _name, re.compile(f"^(?:{_pattern})$"), [c.strip("\0") for c in _first])
