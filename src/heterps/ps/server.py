@@ -1,0 +1,265 @@
+"""Server: a message and the time in, messages out. No socket, no thread, no lock, no clock of its own.
+
+    parts --decode--> [1] bytes that are no message: counted, dropped
+                      [2] from an old life of a worker, or for another epoch: refused
+                      [3] ops checked against tables, frames and key homes; anything wrong: refused as a whole
+                      [4] an older push of the worker is missing: held until it has come (received)
+                      [5] run in order; pushes that are in the ledger already are only answered
+
+So a peer can send what it likes: the server lives, and what it does not take it counts by reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.json import encode as to_json
+from numpy.typing import NDArray
+
+from heterps.ps import messages as m
+from heterps.ps.ledger import PushState
+from heterps.ps.roster import Roster
+from heterps.ps.shard import Shard, Source, Tables
+from heterps.ps.stats import Counts, Rate, ServerStats, TableStats, Traffic
+from heterps.ps.table.sparse import Rows
+from heterps.wire import Frame, Limits, WireError, pack_values, unpack_keys, unpack_values
+
+Outgoing = list[tuple[str, list[Frame]]]
+Answer = tuple[m.Result, list[Frame]]
+MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
+HOLD_S = 60.0
+"""A request whose predecessor does not come goes after this: its worker has given up long before."""
+
+
+class _Refusal(Exception):
+    def __init__(self, code: m.Code, text: str) -> None:
+        super().__init__(text)
+        self.code: m.Code = code
+
+
+@dataclass
+class _Step:
+    """An op, checked and ready to run."""
+
+    op: m.Op
+    run: Callable[[], Answer]
+
+
+@dataclass
+class _Held:
+    peer: str
+    request: m.Request
+    steps: list[_Step]
+    since: float
+    num_bytes: int
+
+
+class Server:
+    """Server `name` of `roster`, with its shard of `tables`."""
+
+    def __init__(self, name: str, roster: Roster, tables: Tables, limits: Limits = Limits()) -> None:
+        self.name = name
+        self.roster = roster
+        self.number = roster.number(name)
+        if self.number < 0:
+            raise ValueError(f"server {name} is not in the roster: {', '.join(seat.name for seat in roster.servers)}")
+        self.shard = Shard(tables, roster, self.number)
+        self.counts = Counts()
+        self._tables = tables
+        self._codec = m.server_codec(limits)
+        self._answers = m.client_codec(limits)
+        self._limits = limits
+        self._workers: dict[str, int] = {}  # the newest incarnation of each
+        self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
+        self._rate = Rate()
+
+    def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
+        """Take a message of `peer`; what is to be sent, and to whom."""
+        try:
+            header, frames = self._codec.decode(parts)
+        except WireError as error:  # [1]
+            self.counts.drop(type(error).__name__)
+            return []
+        try:
+            match header:
+                case m.Hello():
+                    return [(peer, self._answers.encode(self._greet(header)))]
+                case m.AskStats():
+                    return [(peer, self._answers.encode(m.StatsReply(header.id), [to_json(self.stats())]))]
+                case m.Request():
+                    return self._take(peer, header, frames, now)
+        except _Refusal as refusal:
+            return [self._refuse(peer, header.id, refusal)]
+
+    def tick(self, now: float) -> None:
+        """Let go of what was held too long. To be called about every second."""
+        for key, held in list(self._held.items()):
+            if now - held.since > HOLD_S:
+                del self._held[key]
+                self.counts.drop("held_too_long")
+        self._rate.update(self.counts.num_rows, now)
+
+    def stats(self) -> ServerStats:
+        counts, shard = self.counts, self.shard
+        traffic = {name: counts.tables.get(name, Traffic()) for name in (*shard.sparse, *shard.dense)}
+        sizes = {name: (len(table), table.num_bytes) for name, table in shard.sparse.items()}
+        sizes |= {name: (table.size, 4 * (table.size + table.state.size)) for name, table in shard.dense.items()}
+        return ServerStats(
+            server=self.name,
+            shard=self.number,
+            num_shards=self.roster.num_shards,
+            epoch=self.roster.epoch,
+            incarnation=self.roster.servers[self.number].incarnation,
+            workers=len(self._workers),
+            requests=counts.requests,
+            repeats=counts.repeats,
+            held=len(self._held),
+            dropped=dict(counts.dropped),
+            rows_per_s=self._rate.per_s,
+            latency_s={f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
+            tables={
+                name: TableStats(*sizes[name], t.pulls, t.pushes, t.rows_pulled, t.rows_pushed)
+                for name, t in traffic.items()
+            },
+        )
+
+    # --- who speaks --------------------------------------------------------------------------------------------------
+
+    def _greet(self, hello: m.Hello) -> m.Welcome:
+        if hello.tables != self._tables.digest:
+            raise _Refusal(
+                "other_tables",
+                f"worker {hello.worker} expects other tables than server {self.name} has: start both from the same job",
+            )
+        self._check_life(hello.worker, hello.incarnation)
+        if hello.incarnation > self._workers.get(hello.worker, 0):
+            self._workers[hello.worker] = hello.incarnation
+            for key in [key for key in self._held if key[0] == hello.worker]:
+                del self._held[key]  # of an older life
+        return m.Welcome(hello.id, self.roster)
+
+    def _check_life(self, worker: str, incarnation: int) -> None:
+        newest = self._workers.get(worker, 0)
+        if incarnation < newest:
+            raise _Refusal(
+                "stale_incarnation",
+                f"worker {worker} lives its life {newest} already; its life {incarnation} must end",
+            )
+
+    def _refuse(self, peer: str, request_id: int, refusal: _Refusal) -> tuple[str, list[Frame]]:
+        self.counts.drop(refusal.code)
+        roster = self.roster if refusal.code == "stale_epoch" else None
+        return peer, self._answers.encode(m.Refused(request_id, refusal.code, str(refusal), roster))
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _take(self, peer: str, request: m.Request, frames: list[memoryview], now: float) -> Outgoing:
+        self.counts.requests += 1
+        self._check_life(request.worker, request.incarnation)  # [2]
+        if request.incarnation != self._workers.get(request.worker, 0):
+            raise _Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
+        if request.epoch < self.roster.epoch:
+            raise _Refusal("stale_epoch", f"epoch {request.epoch} has ended; this is epoch {self.roster.epoch}")
+        if request.epoch > self.roster.epoch:
+            raise _Refusal("later", f"server {self.name} has not reached epoch {request.epoch} yet")
+        try:
+            steps = self._prepare(request, m.Frames(frames))  # [3]
+        except WireError as error:
+            raise _Refusal("bad_request", str(error)) from error
+        if not self._is_ready(request):  # [4]
+            self._hold(_Held(peer, request, steps, now, sum(frame.nbytes for frame in frames)))
+            return []
+        return [self._answer(peer, request, steps), *self._release(request.worker)]
+
+    def _hold(self, held: _Held) -> None:
+        key = (held.request.worker, held.request.id)
+        others = [other for other_key, other in self._held.items() if other_key != key]
+        too_many = len(others) >= MAX_HELD or sum(o.num_bytes for o in others) + held.num_bytes > MAX_HELD_BYTES
+        if too_many:
+            raise _Refusal("later", f"server {self.name} holds {len(others)} requests that wait for older pushes")
+        self._held[key] = held
+
+    def _release(self, worker: str) -> Outgoing:
+        """Answer what was held for a push that has now been applied, until nothing more is ready."""
+        answers: Outgoing = []
+        while ready := next(
+            (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
+        ):
+            held = self._held.pop(ready)
+            answers.append(self._answer(held.peer, held.request, held.steps))
+        return answers
+
+    def _is_ready(self, request: m.Request) -> bool:
+        """Whether every push that the request builds on has been applied, or stands before that in the request."""
+        source = Source(request.worker, request.incarnation)
+        reached: dict[str, int] = {}
+        for op in request.ops:
+            if isinstance(op, m.FillDense):
+                continue
+            applied = reached.setdefault(op.table, self.shard.applied(source, op.table))
+            if isinstance(op, m.Push):
+                if op.sequence > applied + 1:
+                    return False
+                reached[op.table] = max(applied, op.sequence)
+            elif op.after > applied:
+                return False
+        return True
+
+    def _answer(self, peer: str, request: m.Request, steps: list[_Step]) -> tuple[str, list[Frame]]:
+        """[5] Run the steps in order. Where one fails, those before it stay done: a repeat will not do them again."""
+        results, frames = [], []
+        for step in steps:
+            try:
+                result, more = step.run()
+            except _Refusal as refusal:
+                return self._refuse(peer, request.id, refusal)
+            except (MemoryError, ValueError) as error:
+                text = f"server {self.name} failed at table {step.op.table}: {type(error).__name__}: {error}"
+                return self._refuse(peer, request.id, _Refusal("in_doubt", text))
+            results.append(result)
+            frames += more
+        return peer, self._answers.encode(m.Reply(request.id, tuple(results)), frames)
+
+    # --- ops ---------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, request: m.Request, frames: m.Frames) -> list[_Step]:
+        source = Source(request.worker, request.incarnation)
+        steps = [_Step(op, self._step(source, op, frames)) for op in request.ops]
+        frames.end()
+        return steps
+
+    def _step(self, source: Source, op: m.Op, frames: m.Frames) -> Callable[[], Answer]:
+        """Check an op and its frames, and say how to run it."""
+        known = self.shard.dense if isinstance(op, m.PullDense | m.PushDense | m.FillDense) else self.shard.sparse
+        if op.table not in known:
+            kind = "dense" if known is self.shard.dense else "sparse"
+            raise _Refusal("bad_request", f"server {self.name} has no {kind} table {op.table!r}")
+        match op:
+            case m.PullRows():
+                keys = self._keys(op.keys, frames)
+                return lambda: self._pull_rows(op, keys)
+            case m.PushRows():
+                keys = self._keys(op.keys, frames)
+                grads = self._values(op.grads, frames, (len(keys), self.shard.sparse[op.table].dim), op.table)
+                return lambda: self._once(source, op, len(keys), lambda: self.shard.push_rows(
+                    source, op.table, op.sequence, keys, grads))  # fmt: skip
+            case m.PullDense():
+                return lambda: self._pull_dense(op)
+            case m.PushDense():
+                grads = self._values(op.grads, frames, (self.shard.dense[op.table].size,), op.table)
+                return lambda: self._once(
+                    source, op, len(grads), lambda: self.shard.push_dense(source, op.table, grads)
+                )
+            case m.FillDense():
+                values = self._values(op.values, frames, (self.shard.dense[op.table].size,), op.table)
+                return lambda: (m.Done(), [])[: self.shard.fill_dense(op.table, values)]
+            case m.ExportRows():
+                return lambda: self._export_rows(op)
+            case m.ImportRows():
+                arrays = [m.unpack_array(info, frames.take()) for info in op.arrays]
+                return lambda: self._import_rows(source, op, arrays)
+            case m.CountRows():
+                table = self.shard.sparse[op.table]
+                return lambda: (m.Counted(len(table), table.num_bytes), [])
