@@ -1,0 +1,156 @@
+"""Arrays as frames: values in fp32, fp16 or bf16, optionally compressed, and keys raw or as differences.
+
+    array --pack--> (Packed: a struct for the header, frame) ~~~> unpack(packed, frame, limits) --> array
+
+What `Packed` says is checked against the frame and the limits before memory is taken: a frame never decides how much
+its receiver allocates. fp32 without compression and raw keys are not copied on either side.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.wire.message import Frame, Limits, Malformed, TooLarge, contiguous
+
+Dtype = Literal["fp32", "fp16", "bf16"]
+Compression = Literal["lz4", "zstd"]
+FloatArray = NDArray[np.float32]
+KeyArray = NDArray[np.uint64]
+
+WIDTHS: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+LARGEST_FP16 = np.float16(65504)
+Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Packed(msgspec.Struct, frozen=True, array_like=True):
+    """How a frame of values is to be read."""
+
+    shape: Annotated[tuple[Size, ...], msgspec.Meta(min_length=1, max_length=8)]
+    dtype: Dtype
+    compression: Compression | None = None
+
+
+class PackedKeys(msgspec.Struct, frozen=True, array_like=True):
+    """How a frame of keys is to be read: raw, or the first key and the differences of sorted keys in `width` bytes."""
+
+    num_keys: Size
+    first: Size = 0
+    width: Literal[0, 1, 2, 4, 8] = 0
+    """Bytes of a difference; 0: raw keys."""
+
+
+def pack_values(
+    array: FloatArray, dtype: Dtype = "fp32", compression: Compression | None = None, least_bytes: int = 4096
+) -> tuple[Packed, Frame]:
+    """`array` [n, ...] of float32 as a frame. fp16 and bf16 round to nearest even; fp16 keeps finite values finite.
+
+    Frames under `least_bytes`, and those that compression does not shrink, stay as they are. The frame may be the
+    array's own memory.
+    """
+    if array.dtype != np.float32:
+        raise ValueError(f"values are packed from float32, not {array.dtype}: convert them first")
+    if not 1 <= array.ndim <= 8:
+        raise ValueError(f"values need 1 to 8 dimensions, not {array.ndim}: pass a number as array.reshape(1)")
+    frame: Frame = np.ascontiguousarray(narrow(array, dtype))
+    if compression is not None and (raw := contiguous(frame)).nbytes >= max(least_bytes, 1):
+        import pyarrow as pa
+
+        small = pa.compress(raw, codec=compression, asbytes=True)
+        if len(small) < raw.nbytes:
+            return Packed(array.shape, dtype, compression), small
+    return Packed(array.shape, dtype), frame
+
+
+def unpack_values(packed: Packed, frame: Frame, limits: Limits = Limits()) -> FloatArray:
+    """The array; a read-only view of the frame where that needs no conversion. WireError if they do not match."""
+    num_bytes = math.prod(packed.shape) * WIDTHS[packed.dtype]
+    if math.prod(max(side, 1) for side in packed.shape) * 4 > limits.message_bytes:  # NumPy refuses 0 x 2**62 too
+        raise TooLarge(f"values of shape {packed.shape} exceed the limit of {limits.message_bytes} bytes")
+    data = contiguous(frame)
+    if packed.compression is not None:
+        data = _decompress(data, packed.compression, num_bytes)
+    if data.nbytes != num_bytes:
+        raise Malformed(f"values of shape {packed.shape} in {packed.dtype} are {num_bytes} bytes, not {data.nbytes}")
+    stored = np.frombuffer(data, "<f4" if packed.dtype == "fp32" else "<f2" if packed.dtype == "fp16" else "<u2")
+    return widen(stored, packed.dtype).reshape(packed.shape)
+
+
+def narrow(array: FloatArray, dtype: Dtype) -> NDArray[Any]:
+    """float32 as fp32, as fp16, or as the upper halves (uint16) that bf16 is."""
+    if dtype == "fp32":
+        return array
+    if dtype == "fp16":
+        with np.errstate(over="ignore"):
+            half = array.astype(np.float16)
+        overflown = np.isinf(half)
+        if overflown.any():  # infinity in, infinity out; but a large value must not become infinite on the way
+            overflown &= np.isfinite(array)
+            half[overflown] = np.copysign(LARGEST_FP16, array[overflown])
+        return half
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    half_bits = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    nan = np.isnan(array)
+    if nan.any():  # the carry of rounding could turn a NaN into infinity or zero
+        half_bits[nan] = ((bits[nan] >> 16) | 0x40).astype(np.uint16)
+    overflown = (half_bits & 0x7FFF == 0x7F80) & np.isfinite(array)
+    if overflown.any():
+        half_bits[overflown] -= 1
+    return half_bits
+
+
+def widen(stored: NDArray[Any], dtype: Dtype) -> FloatArray:
+    if dtype == "bf16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)
+
+
+def _decompress(data: memoryview, compression: str, num_bytes: int) -> memoryview:
+    """At most `num_bytes` + 1 bytes. A stream, because pyarrow.decompress hides that fewer came than were announced."""
+    import pyarrow as pa
+
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), compression) as stream:
+            return memoryview(stream.read_buffer(num_bytes + 1))
+    except (OSError, pa.ArrowException) as error:
+        raise Malformed(f"a frame is not {compression} data: {error}") from None
+
+
+def pack_keys(keys: KeyArray, *, delta: bool = False) -> tuple[PackedKeys, Frame]:
+    """`keys` [n] of uint64 as a frame; with `delta`, which needs sorted keys, as differences where those are less."""
+    if keys.dtype != np.uint64 or keys.ndim != 1:
+        raise ValueError(f"keys are packed from uint64 of one dimension, not {keys.dtype} of {keys.ndim}")
+    if delta and len(keys):
+        if (keys[1:] < keys[:-1]).any():
+            raise ValueError("differences need sorted keys: sort them, or pass delta=False")
+        steps = np.diff(keys)
+        widest = int(steps.max()) if len(steps) else 0
+        width: Literal[1, 2, 4, 8] = 1 if widest < 2**8 else 2 if widest < 2**16 else 4 if widest < 2**32 else 8
+        if width < 8:
+            return PackedKeys(len(keys), int(keys[0]), width), steps.astype(f"<u{width}")
+    return PackedKeys(len(keys)), np.ascontiguousarray(keys)
+
+
+def unpack_keys(packed: PackedKeys, frame: Frame, limits: Limits = Limits()) -> KeyArray:
+    """The keys; a read-only view of the frame where they are raw. WireError if struct and frame do not match."""
+    if packed.num_keys * 8 > limits.message_bytes:
+        raise TooLarge(f"{packed.num_keys} keys exceed the limit of {limits.message_bytes} bytes")
+    data = contiguous(frame)
+    expected = packed.num_keys * 8 if not packed.width else max(packed.num_keys - 1, 0) * packed.width
+    if data.nbytes != expected:
+        raise Malformed(f"{packed.num_keys} keys should take {expected} bytes, not {data.nbytes}")
+    if not packed.width:
+        return np.frombuffer(data, "<u8")
+    if not packed.num_keys or packed.first >= 2**64:
+        raise Malformed(f"differences of {packed.num_keys} keys from {packed.first} are no keys of 64 bits")
+    keys = np.empty(packed.num_keys, np.uint64)
+    keys[0] = packed.first
+    keys[1:] = np.frombuffer(data, f"<u{packed.width}")
+    np.cumsum(keys, out=keys)
+    if keys[-1] < keys[0] or (keys[1:] < keys[:-1]).any():
+        raise Malformed("differences of keys add up to more than 64 bits")
+    return keys

@@ -1,0 +1,119 @@
+"""How messages travel between named peers, whatever carries them.
+
+    sender                                        receiver
+    send(peer, parts) --> [queue of the peer] --> receive(timeout_s) -> (sender, parts)
+
+A channel delivers each message whole or not at all, and those of one peer in the order of sending. It does not
+promise that a message arrives: whoever needs an answer asks again. `MemoryNetwork` connects channels in one
+process; the other carriers are in `zmq_channel`, and `Faulty`, `Checked` and `Shared` wrap any of them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from heterps.errors import PeerLost
+from heterps.wire.counters import Counters
+from heterps.wire.message import Frame, contiguous
+
+Received = tuple[str, list[memoryview]]
+
+
+class BackPressure(PeerLost):
+    """A peer is there but takes no more messages, and went on so beyond the deadline; the text names it."""
+
+
+class Channel(Protocol):
+    """One named end. Any thread may send; one thread at a time receives; close when no other thread is inside."""
+
+    name: str
+    """Who I am, to my peers."""
+    counters: Counters
+
+    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+        """Hand a message over. Returns before it arrives: a sender must not write into its frames afterwards.
+
+        Raises PeerLost if the peer is not there, BackPressure if its queue stays full beyond the send deadline.
+        """
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """The next message and who sent it; None if none came in time. 0 does not wait. Frames may be read-only."""
+
+    def close(self) -> None:
+        """Let go of everything, messages under way included. A second time does nothing."""
+
+
+class MemoryNetwork:
+    """Channels of one process: messages are handed over as they are, so that receivers see the sender's memory."""
+
+    def __init__(self, *, queue_messages: int = 1024, send_deadline_s: float = 5.0) -> None:
+        self._queue_messages = queue_messages
+        self._send_deadline_s = send_deadline_s
+        self._channels: dict[str, MemoryChannel] = {}
+        self._lock = threading.Lock()
+
+    def channel(self, name: str) -> MemoryChannel:
+        """A new end with this name; a name is free again when its channel was closed."""
+        with self._lock:
+            if name in self._channels:
+                raise ValueError(f"there is a channel named {name!r} already: close it first")
+            channel = MemoryChannel(name, self, self._queue_messages)
+            self._channels[name] = channel
+            return channel
+
+    def _deliver(self, sender: str, peer: str, views: list[memoryview]) -> None:
+        target = self._channels.get(peer)
+        if target is None:
+            raise PeerLost(f"{sender} cannot send to {peer}: no channel of this network has that name (any more)")
+        try:
+            target._inbox.put((sender, views), timeout=self._send_deadline_s)
+        except queue.Full:
+            raise BackPressure(
+                f"{sender} waited {self._send_deadline_s} s to send to {peer}, whose queue stayed full with "
+                f"{self._queue_messages} messages: is it still receiving?"
+            ) from None
+
+    def _leave(self, channel: MemoryChannel) -> None:
+        with self._lock:
+            if self._channels.get(channel.name) is channel:
+                del self._channels[channel.name]
+
+
+class MemoryChannel:
+    """One end of a MemoryNetwork."""
+
+    def __init__(self, name: str, network: MemoryNetwork, queue_messages: int) -> None:
+        self.name = name
+        self.counters = Counters()
+        self._network = network
+        self._inbox: queue.Queue[Received] = queue.Queue(queue_messages)
+
+    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+        views = [contiguous(part) for part in parts]
+        self._network._deliver(self.name, peer, views)
+        self.counters.sent(views)
+
+    def receive(self, timeout_s: float) -> Received | None:
+        try:
+            sender, views = self._inbox.get(block=timeout_s > 0, timeout=timeout_s)
+        except queue.Empty:
+            return None
+        self.counters.received(views)
+        return sender, views
+
+    def close(self) -> None:
+        self._network._leave(self)
+
+
+def receive_within(channel: Channel, deadline_s: float, waited_for: str) -> Received:
+    """The next message, or PeerLost that names who was waited for."""
+    begin = time.monotonic()
+    received = channel.receive(deadline_s)
+    if received is None:
+        waited_s = time.monotonic() - begin
+        raise PeerLost(f"{channel.name} waited {waited_s:.1f} s for {waited_for}, and nothing came: is it alive?")
+    return received

@@ -1,0 +1,37 @@
+"""What a channel did: messages and bytes in both directions, and what was dropped, by reason."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from heterps.wire.message import Frame, message_bytes
+
+
+@dataclass
+class Counters:
+    """Totals since the channel was made. Any thread may count; a reader sees totals that may be a message apart."""
+
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Messages that were not delivered, by reason: `unknown peer`, `corrupt`, a fault's name, ..."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def sent(self, parts: Sequence[Frame]) -> None:
+        with self._lock:
+            self.messages_sent += 1
+            self.bytes_sent += message_bytes(parts)
+
+    def received(self, parts: Sequence[Frame]) -> None:
+        with self._lock:
+            self.messages_received += 1
+            self.bytes_received += message_bytes(parts)
+
+    def drop(self, reason: str) -> None:
+        with self._lock:
+            self.dropped[reason] += 1
