@@ -172,7 +172,7 @@ class Reply(Struct, frozen=True, tag="reply"):
     results: tuple[Result, ...]
 
 
-Code = Literal["bad_request", "other_tables", "stale_incarnation", "stale_epoch", "later", "unknown_worker", "in_doubt"]
+Code = Literal["bad_request", "other_tables", "stale_incarnation", "stale_epoch", "later", "unknown_worker", "failed"]
 
 
 class Refused(Struct, frozen=True, tag="refused"):
@@ -215,7 +215,7 @@ def client_codec(limits: Limits = Limits()) -> Codec[FromServer]:
 
 def pack_arrays(arrays: tuple[NDArray[np.generic], ...]) -> tuple[tuple[ArrayInfo, ...], list[Frame]]:
     frames = [np.ascontiguousarray(array) for array in arrays]
-    return tuple(ArrayInfo(frame.dtype.str, frame.shape) for frame in frames), list(frames)  # type: ignore[arg-type]
+    return tuple(ArrayInfo(frame.dtype.str, frame.shape) for frame in frames), list(frames)
 
 
 def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:

@@ -11,23 +11,18 @@ So a peer can send what it likes: the server lives, and what it does not take it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from msgspec.json import encode as to_json
-from numpy.typing import NDArray
 
 from heterps.ps import messages as m
-from heterps.ps.ledger import PushState
+from heterps.ps import ops
 from heterps.ps.roster import Roster
 from heterps.ps.shard import Shard, Source, Tables
 from heterps.ps.stats import Counts, Rate, ServerStats, TableStats, Traffic
-from heterps.ps.table.sparse import Rows
-from heterps.wire import Frame, Limits, WireError, pack_values, unpack_keys, unpack_values
+from heterps.wire import Frame, Limits, WireError
 
 Outgoing = list[tuple[str, list[Frame]]]
-Answer = tuple[m.Result, list[Frame]]
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
 HOLD_S = 60.0
 """A request whose predecessor does not come goes after this: its worker has given up long before."""
@@ -40,18 +35,12 @@ class _Refusal(Exception):
 
 
 @dataclass
-class _Step:
-    """An op, checked and ready to run."""
-
-    op: m.Op
-    run: Callable[[], Answer]
-
-
-@dataclass
 class _Held:
+    """A request that waits for an older push."""
+
     peer: str
     request: m.Request
-    steps: list[_Step]
+    arrays: list[ops.Arrays]
     since: float
     num_bytes: int
 
@@ -165,13 +154,13 @@ class Server:
         if request.epoch > self.roster.epoch:
             raise _Refusal("later", f"server {self.name} has not reached epoch {request.epoch} yet")
         try:
-            steps = self._prepare(request, m.Frames(frames))  # [3]
+            arrays = self._unpack(request, m.Frames(frames))  # [3]
         except WireError as error:
             raise _Refusal("bad_request", str(error)) from error
         if not self._is_ready(request):  # [4]
-            self._hold(_Held(peer, request, steps, now, sum(frame.nbytes for frame in frames)))
+            self._hold(_Held(peer, request, arrays, now, sum(frame.nbytes for frame in frames)))
             return []
-        return [self._answer(peer, request, steps), *self._release(request.worker)]
+        return [self._answer(peer, request, arrays), *self._release(request.worker)]
 
     def _hold(self, held: _Held) -> None:
         key = (held.request.worker, held.request.id)
@@ -188,7 +177,7 @@ class Server:
             (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
         ):
             held = self._held.pop(ready)
-            answers.append(self._answer(held.peer, held.request, held.steps))
+            answers.append(self._answer(held.peer, held.request, held.arrays))
         return answers
 
     def _is_ready(self, request: m.Request) -> bool:
@@ -207,59 +196,22 @@ class Server:
                 return False
         return True
 
-    def _answer(self, peer: str, request: m.Request, steps: list[_Step]) -> tuple[str, list[Frame]]:
-        """[5] Run the steps in order. Where one fails, those before it stay done: a repeat will not do them again."""
-        results, frames = [], []
-        for step in steps:
+    def _unpack(self, request: m.Request, frames: m.Frames) -> list[ops.Arrays]:
+        arrays = [ops.unpack(op, frames, self.shard, self._limits) for op in request.ops]
+        frames.end()
+        return arrays
+
+    def _answer(self, peer: str, request: m.Request, arrays: list[ops.Arrays]) -> tuple[str, list[Frame]]:
+        """[5] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
+        source = Source(request.worker, request.incarnation)
+        results: list[m.Result] = []
+        frames: list[Frame] = []
+        for op, op_arrays in zip(request.ops, arrays, strict=True):
             try:
-                result, more = step.run()
-            except _Refusal as refusal:
-                return self._refuse(peer, request.id, refusal)
-            except (MemoryError, ValueError) as error:
-                text = f"server {self.name} failed at table {step.op.table}: {type(error).__name__}: {error}"
-                return self._refuse(peer, request.id, _Refusal("in_doubt", text))
+                result, more = ops.run(op, op_arrays, self.shard, source, self.counts)
+            except (MemoryError, ValueError, ops.InDoubt) as error:
+                text = f"server {self.name} failed at table {op.table}: {type(error).__name__}: {error}"
+                return self._refuse(peer, request.id, _Refusal("failed", text))
             results.append(result)
             frames += more
         return peer, self._answers.encode(m.Reply(request.id, tuple(results)), frames)
-
-    # --- ops ---------------------------------------------------------------------------------------------------------
-
-    def _prepare(self, request: m.Request, frames: m.Frames) -> list[_Step]:
-        source = Source(request.worker, request.incarnation)
-        steps = [_Step(op, self._step(source, op, frames)) for op in request.ops]
-        frames.end()
-        return steps
-
-    def _step(self, source: Source, op: m.Op, frames: m.Frames) -> Callable[[], Answer]:
-        """Check an op and its frames, and say how to run it."""
-        known = self.shard.dense if isinstance(op, m.PullDense | m.PushDense | m.FillDense) else self.shard.sparse
-        if op.table not in known:
-            kind = "dense" if known is self.shard.dense else "sparse"
-            raise _Refusal("bad_request", f"server {self.name} has no {kind} table {op.table!r}")
-        match op:
-            case m.PullRows():
-                keys = self._keys(op.keys, frames)
-                return lambda: self._pull_rows(op, keys)
-            case m.PushRows():
-                keys = self._keys(op.keys, frames)
-                grads = self._values(op.grads, frames, (len(keys), self.shard.sparse[op.table].dim), op.table)
-                return lambda: self._once(source, op, len(keys), lambda: self.shard.push_rows(
-                    source, op.table, op.sequence, keys, grads))  # fmt: skip
-            case m.PullDense():
-                return lambda: self._pull_dense(op)
-            case m.PushDense():
-                grads = self._values(op.grads, frames, (self.shard.dense[op.table].size,), op.table)
-                return lambda: self._once(
-                    source, op, len(grads), lambda: self.shard.push_dense(source, op.table, grads)
-                )
-            case m.FillDense():
-                values = self._values(op.values, frames, (self.shard.dense[op.table].size,), op.table)
-                return lambda: (m.Done(), [])[: self.shard.fill_dense(op.table, values)]
-            case m.ExportRows():
-                return lambda: self._export_rows(op)
-            case m.ImportRows():
-                arrays = [m.unpack_array(info, frames.take()) for info in op.arrays]
-                return lambda: self._import_rows(source, op, arrays)
-            case m.CountRows():
-                table = self.shard.sparse[op.table]
-                return lambda: (m.Counted(len(table), table.num_bytes), [])

@@ -20,7 +20,7 @@ from heterps.config import Optimizer
 from heterps.ps.client import TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState
-from heterps.ps.placement import NUM_SLOTS, owners, slots_of
+from heterps.ps.placement import owners, slots_of
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows, SparseTable
 
@@ -46,14 +46,14 @@ class Tables:
     dense: tuple[DenseSpec, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [spec.name for spec in (*self.sparse, *self.dense)]
+        names = [spec.name for spec in self.sparse] + [spec.name for spec in self.dense]
         if len(set(names)) < len(names):
             raise ValueError(f"every table needs a name of its own, got {sorted(names)}")
 
     @property
     def digest(self) -> str:
         """Equal for equal tables, whatever their order."""
-        return xxh3_64_hexdigest("\n".join(sorted(repr(spec) for spec in (*self.sparse, *self.dense))))
+        return xxh3_64_hexdigest("\n".join(sorted(repr(spec) for spec in (*self.sparse, *self.dense))).encode())
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,7 @@ class Shard:
 
     def state(self, source: Source, table: str, sequence: int) -> PushState:
         """The state of a push in the piece that is least far."""
-        states = {
-            ledger.state(source.worker, source.incarnation, table, sequence) for ledger in self._ledgers(table)
-        }
+        states = {ledger.state(source.worker, source.incarnation, table, sequence) for ledger in self._ledgers(table)}
         order = (PushState.EARLY, PushState.APPLYING, PushState.NEXT, PushState.APPLIED)
         return next(state for state in order if state in states)
 
@@ -166,7 +164,3 @@ class Shard:
 
 def make_table(spec: TableSpec) -> SparseTable:
     return SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)
-
-
-def empty_mask() -> Mask:
-    return np.zeros(NUM_SLOTS, np.bool_)
