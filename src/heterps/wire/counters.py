@@ -19,7 +19,11 @@ class Counters:
     messages_received: int = 0
     bytes_received: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """Messages that were not delivered, by reason: `unknown peer`, `corrupt`, a fault's name, ..."""
+    """Messages that were not delivered, by reason: `malformed`, `corrupt`, a fault's name, ..."""
+    connects: int = 0
+    disconnects: int = 0
+    refusals: int = 0
+    """Connections that failed in their handshake: another key, or another protocol."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def sent(self, parts: Sequence[Frame]) -> None:

@@ -1,0 +1,274 @@
+"""Channels between processes over ZeroMQ: a server end that many connect to, and a client end that connects to many.
+
+    ClientChannel "worker-0"                       ServerChannel "server-1"
+      DEALER --> server-0                            ROUTER, bound to ipc://... or tcp://...
+      DEALER ----------------------------------->      knows its peers by the names they connect with
+
+Any thread may send while one receives. ZeroMQ sockets bear one thread at a time, so a lock is held for each attempt
+and never while waiting; waiting is done on file descriptors:
+
+    receive:  [1] attempt   [2] nothing: poll the sockets' descriptors and our own   [3] again, until the deadline
+    send:     [4] attempt   [5] if this attempt noticed an incoming message, wake the receiver
+
+Step 5 is needed because a socket's descriptor tells of a change only once, and an attempt to send consumes the news.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import zmq
+
+from heterps.errors import ConfigError, PeerLost
+from heterps.wire.address import check_address, refuse_if_served
+from heterps.wire.channel import BackPressure, Received
+from heterps.wire.counters import Counters
+from heterps.wire.gatekeeper import Gatekeeper
+from heterps.wire.keys import Keys
+from heterps.wire.message import Frame, contiguous
+from heterps.wire.zmq_socket import Options, Socket
+
+RETRY_S = 0.005
+"""How soon a sender tries again: no descriptor tells it reliably that a queue has room."""
+
+
+class _ZmqChannel:
+    """What both ends share: the lock, the waiting, the wake-up."""
+
+    def __init__(self, name: str, keys: Keys | None, options: Options) -> None:
+        if not 1 <= len(name.encode()) <= 255 or name[0] == "\0":
+            raise ConfigError(f"a peer's name has 1 to 255 bytes, not {len(name.encode())}: {name[:50]!r}")
+        self.name = name
+        self.counters = Counters()
+        self._keys = keys
+        self._options = options
+        self._lock = threading.Lock()
+        self._sockets: dict[str, Socket] = {}
+        self._is_open = True
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+
+    def receive(self, timeout_s: float) -> Received | None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                self._check_open()
+                received = self._take()  # [1]
+            if received is not None:
+                self.counters.received(received[1])
+                return received
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._poll.poll(math.ceil(left_s * 1000))  # [2]
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            for socket in self._sockets.values():
+                socket.close()
+            self._sockets.clear()
+        self._context.term()
+        os.close(self._wake)
+
+    def _take(self) -> Received | None:
+        raise NotImplementedError
+
+    def _add(self, name: str, socket: Socket) -> None:
+        self._sockets[name] = socket
+        for descriptor in socket.descriptors:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def _remove(self, name: str) -> None:
+        socket = self._sockets.pop(name)
+        for descriptor in socket.descriptors:
+            self._poll.unregister(descriptor)
+        socket.close()
+
+    def _attempt(self, socket: Socket, parts: Sequence[Frame]) -> bool:
+        try:
+            return socket.try_send(parts)
+        finally:
+            if socket.has_message():
+                os.eventfd_write(self._wake, 1)  # [5]
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise PeerLost(f"channel {self.name} is closed")
+
+
+class ServerChannel(_ZmqChannel):
+    """Bound to an address; answers peers by the names that they connected with.
+
+    With `keys` every peer must hold the same key. A peer that connects again under its name takes its place; two that
+    live take it from each other again and again, so a name should carry the incarnation.
+    """
+
+    def __init__(self, name: str, address: str, *, keys: Keys | None = None, options: Options = Options()) -> None:
+        check_address(address, keys)
+        refuse_if_served(address)
+        super().__init__(name, keys, options)
+        self._gatekeeper = Gatekeeper(self._context, keys) if keys is not None else None
+        self._socket = Socket(self._context, zmq.ROUTER, options, self.counters)
+        self._add(name, self._socket)
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)
+        self._socket.set(zmq.ROUTER_HANDOVER, 1)
+        if keys is not None:
+            self._socket.use_keys(keys, is_server=True)
+        try:
+            self.address = self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConfigError(
+                f"address {address}: {error.strerror}: is the port taken, or the folder missing?"
+            ) from None
+
+    @property
+    def num_connected(self) -> int:
+        """How many peers are connected now."""
+        with self._lock:
+            self._socket.watch()
+            return self._socket.num_connected
+
+    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+        views: list[Frame] = [peer.encode(), *map(contiguous, parts)]
+        deadline = time.monotonic() + self._options.send_deadline_s
+        while True:
+            try:
+                with self._lock:
+                    self._check_open()
+                    if self._attempt(self._socket, views):  # [4]
+                        break
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                raise PeerLost(f"{self.name} cannot send to {peer}: it is not connected to {self.address}") from None
+            if time.monotonic() > deadline:
+                raise BackPressure(_full(self.name, peer, self._options))
+            time.sleep(RETRY_S)
+        self.counters.sent(views[1:])
+
+    def _take(self) -> Received | None:
+        self._socket.watch()
+        while (views := self._socket.try_receive()) is not None:
+            try:
+                peer = bytes(views[0]).decode()
+            except UnicodeDecodeError:
+                peer = "\0"
+            if len(views) > 1 and not peer.startswith("\0"):  # ZeroMQ gives names with a zero to peers without one
+                return peer, views[1:]
+            self.counters.drop("nameless")
+        return None
+
+    def close(self) -> None:
+        if self._gatekeeper is not None:
+            self._gatekeeper.close()
+        super().close()
+
+
+class ClientChannel(_ZmqChannel):
+    """Connects to servers, each by a name and an address, now and whenever the connection is lost."""
+
+    def __init__(
+        self, name: str, peers: Mapping[str, str], *, keys: Keys | None = None, options: Options = Options()
+    ) -> None:
+        for address in peers.values():
+            check_address(address, keys)
+        super().__init__(name, keys, options)
+        self._addresses: dict[str, str] = {}
+        self._turn = 0
+        for peer, address in peers.items():
+            self.connect(peer, address)
+
+    def connect(self, peer: str, address: str) -> None:
+        """Add a peer, or move it to another address; what was under way to the old one is lost."""
+        check_address(address, self._keys)
+        with self._lock:
+            self._check_open()
+            if peer in self._sockets:
+                self._remove(peer)
+            socket = Socket(self._context, zmq.DEALER, self._options, self.counters)
+            self._add(peer, socket)
+            self._addresses[peer] = address
+            socket.set(zmq.ROUTING_ID, self.name.encode())
+            socket.set(zmq.IMMEDIATE, 1)  # queue for connected peers only, so that an absent one is noticed
+            if self._keys is not None:
+                socket.use_keys(self._keys, is_server=False)
+            socket.connect(address)
+            os.eventfd_write(self._wake, 1)
+
+    def disconnect(self, peer: str) -> None:
+        with self._lock:
+            self._remove(peer)
+            del self._addresses[peer]
+
+    def is_connected(self, peer: str) -> bool:
+        with self._lock:
+            socket = self._sockets[peer]
+            socket.watch()
+            return socket.num_connected > 0
+
+    def wait_connected(self, peer: str, deadline_s: float) -> None:
+        """PeerLost if the peer cannot be reached in time."""
+        deadline = time.monotonic() + deadline_s
+        while not self.is_connected(peer):
+            if time.monotonic() > deadline:
+                raise PeerLost(self._absent(peer, deadline_s))
+            time.sleep(RETRY_S)
+
+    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+        views = [contiguous(part) for part in parts]
+        deadline = time.monotonic() + self._options.send_deadline_s
+        while True:
+            with self._lock:
+                self._check_open()
+                if peer not in self._sockets:
+                    raise PeerLost(f"{self.name} cannot send to {peer}: it has no address for it; connect it first")
+                if self._attempt(self._sockets[peer], views):  # [4]
+                    break
+            if time.monotonic() > deadline:
+                if self.is_connected(peer):
+                    raise BackPressure(_full(self.name, peer, self._options))
+                raise PeerLost(self._absent(peer, self._options.send_deadline_s))
+            time.sleep(RETRY_S)
+        self.counters.sent(views)
+
+    def _take(self) -> Received | None:
+        """From the sockets in turn, so that a busy peer does not silence the others."""
+        names = list(self._sockets)
+        for step in range(len(names)):
+            peer = names[(self._turn + step) % len(names)]
+            socket = self._sockets[peer]
+            socket.watch()
+            if (views := socket.try_receive()) is not None:
+                self._turn += step + 1
+                return peer, views
+        return None
+
+    def _absent(self, peer: str, waited_s: float) -> str:
+        hint = "does its process run?"
+        if self._sockets[peer].num_refused:
+            hint = "it refused the connection: do both hold the same key file?"
+        elif self._keys is not None:
+            hint = "does its process run, with the same key file?"
+        return f"{self.name} waited {waited_s} s for a connection to {peer} at {self._addresses[peer]}: {hint}"
+
+
+def _full(name: str, peer: str, options: Options) -> str:
+    return (
+        f"{name} waited {options.send_deadline_s} s to send to {peer}, which is connected but took nothing while "
+        f"{options.queue_messages} messages waited: is it busy or stopped?"
+    )

@@ -1,0 +1,127 @@
+"""One ZeroMQ socket with its options, its monitor and its key, without any waiting: the channels wait.
+
+A ZeroMQ socket belongs to one thread at a time. The methods here are called with the channel's lock held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from heterps.wire.counters import Counters
+from heterps.wire.keys import Keys
+from heterps.wire.message import Frame
+
+COPY_BELOW_BYTES = 256 * 1024
+"""A frame that is not copied is released by a thread of pyzmq, which costs more than copying a small one."""
+
+REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSALS
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much a socket holds, and how long its channel waits."""
+
+    queue_messages: int = 64
+    """High-water mark of each direction and peer; beyond it senders wait."""
+    frame_bytes: int = 1024**3
+    """A peer that sends a larger frame is disconnected before memory is taken."""
+    send_deadline_s: float = 5.0
+    heartbeat_s: float = 5.0
+    """ZeroMQ's own heartbeats over tcp: a connection is given up after three."""
+
+
+class Socket:
+    """A ROUTER or DEALER that never blocks, counts its connections and carries the job's key."""
+
+    def __init__(self, context: zmq.Context[Any], kind: int, options: Options, counters: Counters) -> None:
+        self.counters = counters
+        self.num_connected = 0
+        self.num_refused = 0
+        self._socket: zmq.Socket[bytes] = context.socket(kind)
+        settings = {
+            zmq.LINGER: 0,
+            zmq.SNDHWM: options.queue_messages,
+            zmq.RCVHWM: options.queue_messages,
+            zmq.MAXMSGSIZE: options.frame_bytes,
+            zmq.RECONNECT_IVL: 20,
+            zmq.RECONNECT_IVL_MAX: 1000,
+            zmq.HEARTBEAT_IVL: int(options.heartbeat_s * 1000),
+            zmq.HEARTBEAT_TIMEOUT: int(options.heartbeat_s * 3000),
+        }
+        for option, value in settings.items():
+            self._socket.setsockopt(option, value)
+        self._socket.copy_threshold = COPY_BELOW_BYTES
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(WATCHED)
+        self._monitor.setsockopt(zmq.LINGER, 0)
+
+    def set(self, option: int, value: int | bytes) -> None:
+        self._socket.setsockopt(option, value)
+
+    def use_keys(self, keys: Keys, *, is_server: bool) -> None:
+        self.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
+        self.set(zmq.CURVE_SECRETKEY, keys.secret.encode())
+        if is_server:
+            self.set(zmq.CURVE_SERVER, 1)
+        else:
+            self.set(zmq.CURVE_SERVERKEY, keys.public.encode())
+
+    def bind(self, address: str) -> str:
+        """The address bound, with the number of the port where `address` left it open."""
+        self._socket.bind(address)
+        return bytes(self._socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+    def connect(self, address: str) -> None:
+        self._socket.connect(address)
+
+    def try_send(self, parts: Sequence[Frame]) -> bool:
+        """False if the queue is full or nobody is connected. zmq.ZMQError EHOSTUNREACH: a ROUTER without that peer."""
+        try:
+            self._socket.send_multipart(cast("Sequence[bytes]", parts), zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
+    def try_receive(self) -> list[memoryview] | None:
+        try:
+            frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return None
+        return [frame.buffer for frame in frames]
+
+    def has_message(self) -> bool:
+        return _is_readable(self._socket)
+
+    def watch(self) -> None:
+        """Note what the monitor saw. To be called often: libzmq waits for the reader of a monitor that is full."""
+        while _is_readable(self._monitor):
+            event = recv_monitor_message(self._monitor, zmq.DONTWAIT)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.num_connected += 1
+                self.counters.connects += 1
+            elif event == zmq.EVENT_DISCONNECTED:
+                # Also seen after a failed handshake, where there was no success to take back.
+                self.num_connected = max(self.num_connected - 1, 0)
+                self.counters.disconnects += 1
+            elif event & REFUSALS:
+                self.num_refused += 1
+                self.counters.refusals += 1
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """What to poll: readable when something may have changed on the socket or its monitor."""
+        return self._socket.fileno(), self._monitor.fileno()
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+
+
+def _is_readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

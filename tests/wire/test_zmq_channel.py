@@ -1,0 +1,258 @@
+"""Server and client ends over ZeroMQ: messages, deadlines, threads, restarts, keys."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from heterps.errors import ConfigError, PeerLost
+from heterps.wire import BackPressure, receive_within
+from heterps.wire.keys import Keys, create_keys, load_keys
+from heterps.wire.zmq_channel import ClientChannel, ServerChannel
+from heterps.wire.zmq_socket import Options
+
+QUICK = Options(send_deadline_s=0.1)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/s" if request.param == "ipc" else "tcp://127.0.0.1:*"
+
+
+def pair(stack: ExitStack, address: str, keys: Keys | None = None) -> tuple[ServerChannel, ClientChannel]:
+    server = stack.enter_context(closing(ServerChannel("server", address, keys=keys)))
+    client = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, keys=keys)))
+    return server, client
+
+
+def test_a_request_is_answered(stack: ExitStack, address: str) -> None:
+    server, client = pair(stack, address)
+    rows = np.arange(200_000, dtype=np.float32)
+    client.send("server", [b"header", rows])
+    peer, parts = receive_within(server, 30, "client")
+    assert (peer, bytes(parts[0])) == ("client", b"header")
+    np.testing.assert_array_equal(np.frombuffer(parts[1], np.float32), rows)
+    server.send(peer, parts)
+    assert bytes(receive_within(client, 30, "server")[1][1]) == rows.tobytes()
+    assert client.counters.messages_sent == server.counters.messages_received == 1
+    assert client.counters.bytes_sent == server.counters.bytes_received == 6 + rows.nbytes
+
+
+def test_one_client_reaches_many_servers_and_hears_which_one_answers(stack: ExitStack, tmp_path: Path) -> None:
+    servers = [stack.enter_context(closing(ServerChannel(f"s{i}", f"ipc://{tmp_path}/{i}"))) for i in range(3)]
+    client = stack.enter_context(closing(ClientChannel("c", {server.name: server.address for server in servers})))
+    for server in servers:
+        client.send(server.name, [server.name.encode()])
+        peer, parts = receive_within(server, 30, "c")
+        server.send(peer, parts)
+    answers = [receive_within(client, 30, "a server") for _ in servers]
+    assert sorted((peer, bytes(parts[0])) for peer, parts in answers) == [(f"s{i}", f"s{i}".encode()) for i in range(3)]
+
+
+def test_threads_that_send_do_not_keep_a_receiver_asleep(stack: ExitStack, tmp_path: Path) -> None:
+    server, client = pair(stack, f"ipc://{tmp_path}/s")
+    num, got = 300, []
+
+    def echo() -> None:
+        for _ in range(2 * num):
+            peer, parts = receive_within(server, 30, "client")
+            server.send(peer, parts)
+
+    def receive() -> None:
+        for _ in range(2 * num):
+            got.append(bytes(receive_within(client, 30, "server")[1][0]))
+
+    def send(mark: bytes) -> None:
+        for number in range(num):
+            client.send("server", [mark + str(number).encode()])
+
+    workers = [threading.Thread(target=echo), threading.Thread(target=receive)]
+    workers += [threading.Thread(target=send, args=(mark,)) for mark in (b"a", b"b")]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [word for word in got if word[:1] == b"a"] == [f"a{i}".encode() for i in range(num)]
+    assert len(got) == 2 * num
+
+
+def test_a_server_that_is_not_there_is_named_with_its_address(stack: ExitStack, tmp_path: Path) -> None:
+    client = stack.enter_context(closing(ClientChannel("w0", {"s0": f"ipc://{tmp_path}/none"}, options=QUICK)))
+    with pytest.raises(PeerLost, match=r"w0 waited .* for a connection to s0 at ipc://.*none: does its process run"):
+        client.send("s0", [b"x"])
+    with pytest.raises(PeerLost, match="s0 at ipc"):
+        client.wait_connected("s0", 0.02)
+    with pytest.raises(PeerLost, match="no address for it"):
+        client.send("s1", [b"x"])
+
+
+def test_a_client_that_never_came_is_named(stack: ExitStack, address: str) -> None:
+    server = stack.enter_context(closing(ServerChannel("s0", address)))
+    with pytest.raises(PeerLost, match="s0 cannot send to w9"):
+        server.send("w9", [b"x"])
+
+
+@pytest.mark.parametrize("sender", ["client", "server"])
+def test_a_peer_that_takes_nothing_is_back_pressure(stack: ExitStack, tmp_path: Path, sender: str) -> None:
+    options = Options(queue_messages=2, send_deadline_s=0.05)
+    server = stack.enter_context(closing(ServerChannel("server", f"ipc://{tmp_path}/s", options=options)))
+    client = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, options=options)))
+    client.send("server", [b"hello"])
+    receive_within(server, 30, "client")
+    channel, peer = (client, "server") if sender == "client" else (server, "client")
+
+    def flood() -> None:
+        for _ in range(100):
+            channel.send(peer, [bytes(1_000_000)])
+
+    with pytest.raises(BackPressure, match=f"{sender} waited 0.05 s to send to {peer}"):
+        flood()
+
+
+def test_a_server_that_comes_back_is_found_again(stack: ExitStack, tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    first = ServerChannel("s", address)
+    client = stack.enter_context(closing(ClientChannel("c", {"s": address})))
+    client.send("s", [b"1"])
+    receive_within(first, 30, "c")
+    first.close()
+    second = stack.enter_context(closing(ServerChannel("s", address)))
+    client.wait_connected("s", 30)
+    while (got := second.receive(0.2)) is None:
+        client.send("s", [b"2"])
+    assert got[0] == "c"
+    assert client.counters.disconnects >= 1
+
+
+def test_a_client_that_comes_back_takes_its_place(stack: ExitStack, tmp_path: Path) -> None:
+    server, old = pair(stack, f"ipc://{tmp_path}/s")
+    old.send("server", [b"hello"])
+    receive_within(server, 30, "client")
+    old.close()
+    new = stack.enter_context(closing(ClientChannel("client", {"server": server.address})))
+    new.send("server", [b"hello again"])
+    receive_within(server, 30, "client")
+    server.send("client", [b"to the new one"])
+    assert bytes(receive_within(new, 30, "server")[1][0]) == b"to the new one"
+
+
+def test_a_peer_can_move_and_leave(stack: ExitStack, tmp_path: Path) -> None:
+    one, client = pair(stack, f"ipc://{tmp_path}/1")
+    two = stack.enter_context(closing(ServerChannel("server", f"ipc://{tmp_path}/2")))
+    client.connect("server", two.address)
+    client.send("server", [b"x"])
+    assert receive_within(two, 30, "client")[0] == "client"
+    assert one.receive(0) is None
+    client.disconnect("server")
+    with pytest.raises(PeerLost):
+        client.send("server", [b"x"])
+
+
+def test_connections_are_counted(stack: ExitStack, address: str) -> None:
+    server, client = pair(stack, address)
+    client.wait_connected("server", 30)
+    client.send("server", [b"x"])
+    receive_within(server, 30, "client")
+    assert (server.num_connected, server.counters.connects) == (1, 1)
+    assert client.is_connected("server")
+
+
+def test_a_nameless_peer_is_dropped_and_counted(stack: ExitStack, tmp_path: Path) -> None:
+    server, client = pair(stack, f"ipc://{tmp_path}/s")
+    context = stack.enter_context(zmq.Context())
+    socket = stack.enter_context(context.socket(zmq.DEALER))
+    socket.linger = 0
+    socket.connect(server.address)
+    socket.send(b"who am I")
+    while not server.counters.dropped:
+        assert server.receive(0.05) is None
+    assert server.counters.dropped == {"nameless": 1}
+    client.send("server", [b"x"])
+    assert receive_within(server, 30, "client")[0] == "client"
+
+
+def test_a_frame_beyond_the_limit_costs_the_peer_its_connection_and_the_server_nothing(
+    stack: ExitStack, address: str
+) -> None:
+    server = stack.enter_context(closing(ServerChannel("s", address, options=Options(frame_bytes=1000))))
+    client = stack.enter_context(closing(ClientChannel("c", {"s": server.address})))
+    client.send("s", [bytes(1001)])
+    while not server.counters.disconnects:
+        assert server.receive(0.05) is None
+    client.wait_connected("s", 30)
+    while (got := server.receive(0.2)) is None:
+        client.send("s", [bytes(1000)])
+    assert got[0] == "c"
+
+
+def test_an_address_that_is_served_already_is_not_taken_over(stack: ExitStack, tmp_path: Path) -> None:
+    server, _ = pair(stack, f"ipc://{tmp_path}/s")
+    with pytest.raises(ConfigError, match="another process listens there"):
+        ServerChannel("thief", server.address)
+    tcp = stack.enter_context(closing(ServerChannel("t", "tcp://127.0.0.1:*")))
+    with pytest.raises(ConfigError, match="is the port taken"):
+        ServerChannel("thief", tcp.address)
+
+
+def test_a_closed_channel_says_so(stack: ExitStack, address: str) -> None:
+    server, client = pair(stack, address)
+    for channel, peer in ((client, "server"), (server, "client")):
+        channel.close()
+        with pytest.raises(PeerLost, match="is closed"):
+            channel.send(peer, [b"x"])
+        with pytest.raises(PeerLost, match="is closed"):
+            channel.receive(0)
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_peers_with_the_job_key_talk(stack: ExitStack, address: str, keys: Keys) -> None:
+    server, client = pair(stack, address, keys)
+    client.send("server", [b"secret"])
+    assert bytes(receive_within(server, 30, "client")[1][0]) == b"secret"
+
+
+def test_a_client_with_another_key_is_refused(stack: ExitStack, tmp_path: Path, keys: Keys) -> None:
+    other = load_keys(create_keys(tmp_path / "other"))
+    server = stack.enter_context(closing(ServerChannel("s", "tcp://127.0.0.1:*", keys=keys)))
+    client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, keys=other, options=QUICK)))
+    with pytest.raises(PeerLost, match="same key file"):
+        client.send("s", [b"x"])
+    while not server.counters.refusals:
+        assert server.receive(0.05) is None
+
+
+def test_a_client_without_a_key_is_refused(stack: ExitStack, keys: Keys) -> None:
+    server = stack.enter_context(closing(ServerChannel("s", "tcp://127.0.0.1:*", keys=keys)))
+    client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, options=QUICK)))
+    with pytest.raises(PeerLost, match=r"s at tcp://127\.0\.0\.1"):
+        client.send("s", [b"x"])
+
+
+def test_knowing_the_public_key_is_not_enough(stack: ExitStack, tmp_path: Path, keys: Keys) -> None:
+    server = stack.enter_context(closing(ServerChannel("s", "tcp://127.0.0.1:*", keys=keys)))
+    other = load_keys(create_keys(tmp_path / "other"))
+    context = stack.enter_context(zmq.Context())
+    socket = stack.enter_context(context.socket(zmq.DEALER))
+    socket.linger = 0
+    socket.curve_publickey, socket.curve_secretkey = other.public.encode(), other.secret.encode()
+    socket.curve_serverkey = keys.public.encode()
+    socket.setsockopt(zmq.ROUTING_ID, b"intruder")
+    socket.connect(server.address)
+    socket.send(b"x")
+    while not server.counters.refusals:
+        assert server.receive(0.05) is None
+    assert server.counters.messages_received == 0
