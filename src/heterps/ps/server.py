@@ -56,7 +56,7 @@ class Server:
             raise ValueError(f"server {name} is not in the roster: {', '.join(seat.name for seat in roster.servers)}")
         self.shard = Shard(tables, roster, self.number)
         self.counts = Counts()
-        self._tables = tables
+        self.tables = tables
         self._codec = m.server_codec(limits)
         self._answers = m.client_codec(limits)
         self._limits = limits
@@ -117,7 +117,7 @@ class Server:
     # --- who speaks --------------------------------------------------------------------------------------------------
 
     def _greet(self, hello: m.Hello) -> m.Welcome:
-        if hello.tables != self._tables.digest:
+        if hello.tables != self.tables.digest:
             raise _Refusal(
                 "other_tables",
                 f"worker {hello.worker} expects other tables than server {self.name} has: start both from the same job",
