@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from heterps import __version__
-from heterps.cli import config, data, plan, prices, profile, report, server, train
+from heterps.cli import config, data, keys, plan, prices, profile, report, server, train
 from heterps.errors import HeterpsError
 
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer typers
@@ -25,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (data, profile, prices, plan, train, server, report, config):
+for command in (data, profile, prices, plan, train, server, report, config, keys):
     command.register(app)
 
 

@@ -23,9 +23,7 @@ def register(app: typer.Typer) -> None:
     epilog="Example: heterps server start job.yaml --address ipc:///tmp/ps-0 --address ipc:///tmp/ps-1 --shard 0"
 )
 def start(
-    job: Annotated[
-        Path, typer.Argument(help="The job file; its model says which tables there are.", show_default=False)
-    ],
+    job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.", show_default=False)],
     address: Annotated[
         list[str],
         typer.Option(help="Of every server of the job, in the order of their shards.", show_default=False),
@@ -44,9 +42,7 @@ def start(
     from heterps.wire.keys import load_keys
 
     if shard >= len(address):
-        raise ConfigError(
-            f"--shard {shard}: there are {len(address)} addresses, so the last shard is {len(address) - 1}"
-        )
+        raise ConfigError(f"--shard {shard}: the last of {len(address)} addresses is shard {len(address) - 1}")
     keys = load_keys(key) if key is not None else None
     roster = first_roster(address)
     server = Server(f"server-{shard}", roster, job_tables(load_job(job)))

@@ -17,7 +17,7 @@ from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.shard import DenseSpec, Tables, make_table
-from heterps.wire import Keys
+from heterps.wire.keys import Keys
 from heterps.wire.zmq_channel import ServerChannel
 
 DENSE = "dense"

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from heterps.errors import PeerLost
 from heterps.ps import messages as m
-from heterps.wire import Channel, Frame, Keys, WireError
+from heterps.wire import Channel, Frame, WireError
+from heterps.wire.keys import Keys
 from heterps.wire.zmq_channel import ClientChannel
 
 REPEAT_S = 2.0

@@ -6,7 +6,7 @@ from heterps.ps.remote import RemoteClient
 from heterps.ps.roster import Roster
 from heterps.ps.session import Options
 from heterps.ps.shard import Tables
-from heterps.wire import Keys
+from heterps.wire.keys import Keys
 from heterps.wire.zmq_channel import ClientChannel
 from heterps.wire.zmq_socket import Options as SocketOptions
 

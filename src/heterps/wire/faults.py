@@ -1,0 +1,141 @@
+"""What can go wrong on the way: messages lost, doubled, late, overtaken, corrupt, or a way cut for a while.
+
+    send --> [cut?] [dropped?] [twice?] [how late?] [overtaken?] [a bit flipped?] --> (arrival time, message) ...
+
+`Fates` is a pure state machine that is told the time; `Faulty` puts it before any channel, and the simulated network
+before its own deliveries. Each pair of sender and receiver has random numbers of its own, and each message
+takes equally many of them: with the same seed the n-th message from one to another meets the same fate, whatever
+the others do.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from heterps.config import Faults
+from heterps.errors import PeerLost
+from heterps.wire.channel import Channel, Received
+from heterps.wire.counters import Counters
+from heterps.wire.message import Frame, contiguous
+
+HELD_S = 0.02
+"""How long a message that may be overtaken is held back at most."""
+
+
+class Fates:
+    """What becomes of the messages of one sender. Times are seconds of any clock that does not go back."""
+
+    def __init__(self, sender: str, faults: Faults, seed: int, counters: Counters) -> None:
+        self._sender = sender
+        self._faults = faults
+        self._seed = seed
+        self._counters = counters
+        self._ways: dict[str, _Way] = {}
+
+    def of(self, peer: str, parts: Sequence[Frame], now_s: float) -> list[tuple[float, list[Frame]]]:
+        """When the message arrives, and as what: once, twice, or never, which is counted."""
+        faults = self._faults
+        if peer not in self._ways:
+            self._ways[peer] = _Way(random.Random(f"{self._seed}/{self._sender}/{peer}"))
+        way = self._ways[peer]
+        is_cut, is_dropped, is_doubled = [way.random.random() < p for p in (faults.cut, faults.drop, faults.double)]
+        numbers = [[way.random.random() for _ in range(5)] for _ in range(2)]
+        if is_cut and now_s >= way.cut_until_s:
+            way.cut_until_s = now_s + faults.cut_s
+        if now_s < way.cut_until_s or is_dropped:
+            self._counters.drop("cut" if now_s < way.cut_until_s else "drop")
+            return []
+        return [way.arrival(faults, parts, now_s, *five) for five in numbers[: 2 if is_doubled else 1]]
+
+
+class _Way:
+    """From one sender to one receiver."""
+
+    def __init__(self, numbers: random.Random) -> None:
+        self.random = numbers
+        self.cut_until_s = float("-inf")
+        self._last_due_s = float("-inf")
+
+    def arrival(
+        self,
+        faults: Faults,
+        parts: Sequence[Frame],
+        now_s: float,
+        late: float,
+        overtaken: float,
+        held: float,
+        corrupt: float,
+        place: float,
+    ) -> tuple[float, list[Frame]]:
+        """When and as what a message arrives, by five random numbers."""
+        due_s = now_s + late * faults.delay_s
+        if overtaken < faults.reorder:
+            due_s += held * HELD_S
+        else:
+            due_s = self._last_due_s = max(due_s, self._last_due_s)
+        return due_s, flip_bit(parts, place) if corrupt < faults.corrupt else list(parts)
+
+
+def flip_bit(parts: Sequence[Frame], place: float) -> list[Frame]:
+    """A copy of the message with the bit at `place` (0 to 1) of all its bits flipped."""
+    copies = [bytearray(contiguous(part)) for part in parts]
+    bit = int(place * 8 * sum(map(len, copies)))
+    for copy in copies:
+        if bit < 8 * len(copy):
+            copy[bit // 8] ^= 1 << (bit % 8)
+            break
+        bit -= 8 * len(copy)
+    return [memoryview(copy) for copy in copies]
+
+
+class Faulty:
+    """A channel whose outgoing messages meet faults. Late ones go on when it is next used, so it has no thread.
+
+    A message that was late and then finds its receiver gone is dropped and counted, as on any network.
+    """
+
+    def __init__(
+        self, channel: Channel, faults: Faults, seed: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = channel.name
+        self.counters = channel.counters
+        self._channel = channel
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._fates = Fates(channel.name, faults, seed, channel.counters)
+        self._late: list[tuple[float, int, str, list[Frame]]] = []
+        self._number = itertools.count()
+
+    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+        with self._lock:
+            for due_s, message in self._fates.of(peer, parts, self._clock()):
+                heapq.heappush(self._late, (due_s, next(self._number), peer, message))
+            self._pass_on(sending_to=peer)
+
+    def receive(self, timeout_s: float) -> Received | None:
+        deadline_s = self._clock() + timeout_s
+        while True:
+            with self._lock:
+                self._pass_on()
+                until_s = min(deadline_s, self._late[0][0]) if self._late else deadline_s
+            received = self._channel.receive(max(until_s - self._clock(), 0.0))
+            if received is not None or self._clock() >= deadline_s:
+                return received
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _pass_on(self, sending_to: str | None = None) -> None:
+        while self._late and self._late[0][0] <= self._clock():
+            _, _, peer, parts = heapq.heappop(self._late)
+            try:
+                self._channel.send(peer, parts)
+            except PeerLost:
+                if peer == sending_to:
+                    raise
+                self.counters.drop("peer lost")
