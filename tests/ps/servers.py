@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from heterps.config import SGD, Adagrad, Optimizer
+from heterps.ps.calls import EXACT, PullRowsCall, PushDenseCall, PushRowsCall
 from heterps.ps.client import TableSpec
+from heterps.ps.dedup import make_lookup
 from heterps.ps.remote import RemoteClient
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
@@ -77,6 +79,7 @@ class Storm:
         self.now = 0.0
         self.servers: dict[str, Server] = {}
         self.sessions: dict[str, Session] = {}
+        self.inboxes: dict[str, list[tuple[str, list[Any]]]] = {}  # of those that look for themselves
         self._rates = drop, double, late_s, cut
         self._under_way: list[tuple[float, int, str, str, list[Any]]] = []
         self._sent = 0
@@ -110,6 +113,8 @@ class Storm:
         if peer in self.servers:
             for target, answer in self.servers[peer].handle(sender, parts, self.now):
                 self.send(peer, target, answer)
+        elif peer in self.inboxes:
+            self.inboxes[peer].append((sender, parts))
         elif peer in self.sessions:
             self.sessions[peer].receive(sender, parts, self.now)
             self._settle(self.sessions[peer])
@@ -136,6 +141,46 @@ class Storm:
                 future.set_exception(value)
             else:
                 future.set_result(value)
+
+
+OPTIONS = Options(deadline_s=1e6, first_retry_s=1.0, longest_retry_s=4.0, max_requests=3)
+
+
+class Worker:
+    """Makes calls of a session and keeps what they are to give."""
+
+    def __init__(self, storm: Storm, name: str, tables: Tables, num_servers: int, options: Options = OPTIONS) -> None:
+        self.session = storm.sessions[name] = Session(name, 1, make_roster(num_servers), tables.digest, options)
+        self.storm = storm
+        self.pushes = {"rows": 0, "dense": 0}
+        self.futures: list[Future[Any]] = []
+
+    def call(self, call) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.session.submit(call, future, self.pushes[call.table], self.storm.now)
+        self.futures.append(future)
+        return future
+
+    def push(self, keys: np.ndarray, grads: np.ndarray) -> None:
+        """Gradients of distinct keys."""
+        self.pushes["rows"] += 1
+        lookup = make_lookup(keys, self.session.roster.num_shards)
+        self.call(PushRowsCall("rows", lookup, grads[lookup.sources], self.pushes["rows"], EXACT))
+
+    def pull(self, keys: np.ndarray) -> Future[Any]:
+        lookup = make_lookup(keys, self.session.roster.num_shards)
+        return self.call(PullRowsCall("rows", lookup, DIM, after=self.pushes["rows"], create=True, coding=EXACT))
+
+    def push_dense(self, grads: np.ndarray) -> None:
+        self.pushes["dense"] += 1
+        self.call(PushDenseCall("dense", grads, self.pushes["dense"], EXACT))
+
+
+def make_storm(seed: int, tables: Tables, num_servers: int, **rates: float) -> Storm:
+    storm = Storm(seed, **rates)
+    roster = make_roster(num_servers)
+    storm.servers = {seat.name: Server(seat.name, roster, tables) for seat in roster.servers}
+    return storm
 
 
 def sorted_rows(parts: list[Any]) -> list[np.ndarray]:

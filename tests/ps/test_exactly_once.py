@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import DIM, Storm, make_roster, make_tables, sorted_rows
+from servers import DIM, Storm, Worker, make_storm, make_tables, sorted_rows
 
 from heterps.config import SGD, Adam
 from heterps.errors import PeerLost
-from heterps.ps.calls import EXACT, PullRowsCall, PushDenseCall, PushRowsCall
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
-from heterps.ps.server import Server
-from heterps.ps.session import Options, Session
+from heterps.ps.session import Options
 from heterps.ps.shard import Tables
-
-OPTIONS = Options(deadline_s=1e6, first_retry_s=1.0, longest_retry_s=4.0, max_requests=3)
-
-
-class Worker:
-    """Makes calls of a session and keeps what they are to give."""
-
-    def __init__(self, storm: Storm, name: str, tables: Tables, num_servers: int, options: Options = OPTIONS) -> None:
-        self.session = storm.sessions[name] = Session(name, 1, make_roster(num_servers), tables.digest, options)
-        self.storm = storm
-        self.pushes = {"rows": 0, "dense": 0}
-        self.futures: list[Future[Any]] = []
-
-    def call(self, call) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.session.submit(call, future, self.pushes[call.table], self.storm.now)
-        self.futures.append(future)
-        return future
-
-    def push(self, keys: np.ndarray, grads: np.ndarray) -> None:
-        """Gradients of distinct keys."""
-        self.pushes["rows"] += 1
-        lookup = make_lookup(keys, self.session.roster.num_shards)
-        self.call(PushRowsCall("rows", lookup, grads[lookup.sources], self.pushes["rows"], EXACT))
-
-    def pull(self, keys: np.ndarray) -> Future[Any]:
-        lookup = make_lookup(keys, self.session.roster.num_shards)
-        return self.call(PullRowsCall("rows", lookup, DIM, after=self.pushes["rows"], create=True, coding=EXACT))
-
-    def push_dense(self, grads: np.ndarray) -> None:
-        self.pushes["dense"] += 1
-        self.call(PushDenseCall("dense", grads, self.pushes["dense"], EXACT))
-
-
-def make_storm(seed: int, tables: Tables, num_servers: int, **rates: float) -> Storm:
-    storm = Storm(seed, **rates)
-    roster = make_roster(num_servers)
-    storm.servers = {seat.name: Server(seat.name, roster, tables) for seat in roster.servers}
-    return storm
 
 
 def state_of(storm: Storm) -> list[np.ndarray]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.ps import messages as m
+from heterps.ps.cargo import concatenate
 from heterps.ps.dedup import Lookup
 from heterps.ps.placement import shard_numbers
 from heterps.ps.roster import Roster
@@ -186,13 +187,11 @@ class ExportRowsCall(_Everywhere):
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
         exported = _check(result, m.Exported)
-        arrays = [m.unpack_array(info, frames.take()) for info in exported.arrays]
-        self._parts[number] = Rows(*arrays), exported.num_pushes  # type: ignore[arg-type]
+        self._parts[number] = m.unpack_rows(exported.arrays, frames), exported.num_pushes
 
     def result(self) -> tuple[Rows, int]:
         parts = [self._parts[number] for number in sorted(self._parts)]
-        fields = (np.concatenate(field) for field in zip(*(rows for rows, _ in parts), strict=True))
-        return Rows(*fields), min(num_pushes for _, num_pushes in parts)
+        return concatenate([rows for rows, _ in parts]), min(num_pushes for _, num_pushes in parts)
 
 
 class ImportRowsCall(_Everywhere):

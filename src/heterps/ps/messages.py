@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from heterps.ps.roster import Roster
+from heterps.ps.table.sparse import Rows
 from heterps.wire import Codec, Frame, Limits, Malformed, Packed, PackedKeys
 from heterps.wire.arrays import Compression, Dtype
 
@@ -196,8 +197,68 @@ class StatsReply(Struct, frozen=True, tag="stats"):
     id: Count
 
 
-ToServer = Hello | Request | AskStats
-FromServer = Welcome | Reply | Refused | StatsReply
+class AskRoster(Struct, frozen=True, tag="ask_roster"):
+    """Anybody may ask; answered by Welcome."""
+
+    id: Count
+
+
+# Moves of slots between servers: see handover.py.
+
+
+class Switch(Struct, frozen=True, tag="switch"):
+    """Follow `roster`, which is the next."""
+
+    id: Count
+    roster: Roster
+
+
+class Fetch(Struct, frozen=True, tag="fetch"):
+    """Parcel `number` of what goes to server `target` in `epoch`."""
+
+    id: Count
+    epoch: Ordinal
+    target: Count
+    number: Count
+
+
+class ParcelReply(Struct, frozen=True, tag="parcel"):
+    """The frames: the label for number 0, the arrays of rows of `table` else."""
+
+    id: Count
+    last: bool
+    table: str
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Deliver(Struct, frozen=True, tag="deliver"):
+    """A parcel as `source` gave it, with its frames."""
+
+    id: Count
+    epoch: Ordinal
+    source: Count
+    number: Count
+    last: bool
+    table: str
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Forget(Struct, frozen=True, tag="forget"):
+    """What was packed for `target` has arrived."""
+
+    id: Count
+    epoch: Ordinal
+    target: Count
+
+
+class Agreed(Struct, frozen=True, tag="agreed"):
+    """To Switch, Deliver and Forget: it is so now, or was already."""
+
+    id: Count
+
+
+ToServer = Hello | Request | AskStats | AskRoster | Switch | Fetch | Deliver | Forget
+FromServer = Welcome | Reply | Refused | StatsReply | ParcelReply | Agreed
 
 
 def server_codec(limits: Limits = Limits()) -> Codec[ToServer]:
@@ -224,6 +285,16 @@ def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:
     if expected != frame.nbytes:
         raise Malformed(f"an array {list(info.shape)} of {info.dtype} takes {expected} bytes, not {frame.nbytes}")
     return np.frombuffer(frame, info.dtype).reshape(info.shape)
+
+
+ROW_DTYPES = ("<u8", "<f4", "<f4")
+
+
+def unpack_rows(infos: tuple[ArrayInfo, ...], frames: Frames) -> Rows:
+    """Rows of a table, from frames that `pack_arrays` made of them."""
+    if tuple(info.dtype for info in infos) != ROW_DTYPES:
+        raise Malformed(f"rows are arrays of {', '.join(ROW_DTYPES)}, not {', '.join(info.dtype for info in infos)}")
+    return Rows(*(unpack_array(info, frames.take()) for info in infos))  # type: ignore[arg-type]
 
 
 class Frames:

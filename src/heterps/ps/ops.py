@@ -43,7 +43,7 @@ def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
         case m.FillDense():
             return [_values(op.values, frames, (shard.dense[op.table].size,), op.table, limits)]
         case m.ImportRows():
-            return [m.unpack_array(info, frames.take()) for info in op.arrays]
+            return list(m.unpack_rows(op.arrays, frames))
         case m.PullDense() | m.ExportRows() | m.CountRows():
             return []
 

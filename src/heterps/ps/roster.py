@@ -9,10 +9,10 @@ spreading them over later servers would save nothing.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from heterps.ps.placement import owners
@@ -31,7 +31,7 @@ class Roster(Struct, frozen=True):
 
     servers: tuple[Seat, ...]
     num_dense: int
-    epoch: int = 1
+    epoch: Annotated[int, Meta(ge=1, lt=2**62)] = 1
 
     def __post_init__(self) -> None:
         names = [seat.name for seat in self.servers]
@@ -64,6 +64,10 @@ class Roster(Struct, frozen=True):
             raise ValueError(f"server {self.servers[-1].name} holds a range of the dense tables and cannot leave")
         return Roster(self.servers[:-1], self.num_dense, self.epoch + 1)
 
+    def before_add(self) -> Roster:
+        """The roster that `add` made this one of."""
+        return Roster(self.servers[:-1], self.num_dense, self.epoch - 1)
+
 
 class Move(NamedTuple):
     """Slots that change their home, by server numbers of the old and of the new roster."""
@@ -73,10 +77,17 @@ class Move(NamedTuple):
     slots: NDArray[np.int64]
 
 
+def follows(new: Roster, old: Roster) -> bool:
+    """Whether `new` can come after `old`: the next epoch, with one server more or less at the end."""
+    if new.num_shards > old.num_shards:
+        return new.before_add() == old
+    return old.num_shards > old.num_dense and new == old.drop_last()
+
+
 def moves(old: Roster, new: Roster) -> list[Move]:
     """What must move between servers when `new` follows `old`."""
-    if new.epoch != old.epoch + 1 or new.num_dense != old.num_dense:
-        raise ValueError(f"roster {new.epoch} does not follow roster {old.epoch}")
+    if not follows(new, old):
+        raise ValueError(f"roster {new.epoch} does not follow roster {old.epoch} by one server more or less")
     before, after = owners(old.num_shards), owners(new.num_shards)
     pairs = np.unique(np.stack([before, after])[:, before != after], axis=1).T
     return [

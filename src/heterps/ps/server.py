@@ -17,7 +17,9 @@ from msgspec.json import encode as to_json
 
 from heterps.ps import messages as m
 from heterps.ps import ops
-from heterps.ps.roster import Roster
+from heterps.ps.cargo import Cargo
+from heterps.ps.handover import Handover
+from heterps.ps.roster import Roster, follows
 from heterps.ps.shard import Shard, Source, Tables
 from heterps.ps.stats import Counts, Rate, ServerStats, TableStats, Traffic
 from heterps.wire import Frame, Limits, WireError
@@ -46,14 +48,20 @@ class _Held:
 
 
 class Server:
-    """Server `name` of `roster`, with its shard of `tables`."""
+    """Server `name` of `roster`, with its shard of `tables`.
 
-    def __init__(self, name: str, roster: Roster, tables: Tables, limits: Limits = Limits()) -> None:
+    joining  the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
+    """
+
+    def __init__(
+        self, name: str, roster: Roster, tables: Tables, *, joining: bool = False, limits: Limits = Limits()
+    ) -> None:
         self.name = name
         self.roster = roster
         self.number = roster.number(name)
         if self.number < 0:
             raise ValueError(f"server {name} is not in the roster: {', '.join(seat.name for seat in roster.servers)}")
+        self._incarnation = roster.servers[self.number].incarnation
         self.shard = Shard(tables, roster, self.number)
         self.counts = Counts()
         self.tables = tables
@@ -63,6 +71,10 @@ class Server:
         self._workers: dict[str, int] = {}  # the newest incarnation of each
         self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
         self._rate = Rate()
+        self._handover = Handover()
+        if joining:
+            self.shard.pieces = []
+            self._handover.begin(roster.before_add(), roster, name, self.shard, {})
 
     def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
         """Take a message of `peer`; what is to be sent, and to whom."""
@@ -72,15 +84,39 @@ class Server:
             self.counts.drop(type(error).__name__)
             return []
         try:
-            match header:
-                case m.Hello():
-                    return [(peer, self._answers.encode(self._greet(header)))]
-                case m.AskStats():
-                    return [(peer, self._answers.encode(m.StatsReply(header.id), [to_json(self.stats())]))]
-                case m.Request():
-                    return self._take(peer, header, frames, now)
+            if isinstance(header, m.Request):
+                return self._take(peer, header, frames, now)
+            answer, answer_frames = self._reply(header, m.Frames(frames))
         except _Refusal as refusal:
             return [self._refuse(peer, header.id, refusal)]
+        except (WireError, ValueError) as error:
+            return [self._refuse(peer, header.id, _Refusal("bad_request", str(error)))]
+        return [(peer, self._answers.encode(answer, answer_frames))]
+
+    def _reply(self, header: m.ToServer, frames: m.Frames) -> tuple[m.FromServer, list[Frame]]:
+        """The answer to all but requests."""
+        match header:
+            case m.Hello():
+                return self._greet(header), []
+            case m.AskStats():
+                return m.StatsReply(header.id), [to_json(self.stats())]
+            case m.AskRoster():
+                return m.Welcome(header.id, self.roster), []
+            case m.Switch():
+                self._switch(header.roster)
+            case m.Fetch():
+                self._check_epoch(header.epoch)
+                return self._handover.fetch(header)
+            case m.Deliver():
+                self._check_epoch(header.epoch)
+                if (cargo := self._handover.deliver(header, frames)) is not None:
+                    self._load(header.source, cargo)
+            case m.Forget():
+                self._check_epoch(header.epoch)
+                self._handover.forget(header.target)
+            case m.Request():
+                raise AssertionError("requests are taken by _take")
+        return m.Agreed(header.id), []
 
     def tick(self, now: float) -> None:
         """Let go of what was held too long. To be called about every second."""
@@ -100,7 +136,7 @@ class Server:
             shard=self.number,
             num_shards=self.roster.num_shards,
             epoch=self.roster.epoch,
-            incarnation=self.roster.servers[self.number].incarnation,
+            incarnation=self._incarnation,
             workers=len(self._workers),
             requests=counts.requests,
             repeats=counts.repeats,
@@ -142,6 +178,33 @@ class Server:
         roster = self.roster if refusal.code == "stale_epoch" else None
         return peer, self._answers.encode(m.Refused(request_id, refusal.code, str(refusal), roster))
 
+    # --- moves -------------------------------------------------------------------------------------------------------
+
+    def _switch(self, roster: Roster) -> None:
+        """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
+        if roster == self.roster:
+            return
+        if not follows(roster, self.roster):
+            text = f"server {self.name} is at epoch {self.roster.epoch}; epoch {roster.epoch} does not follow it"
+            raise _Refusal("bad_request", text)
+        if not self._handover.is_over:
+            raise _Refusal("later", f"server {self.name} has not finished the move to epoch {self.roster.epoch}")
+        self._handover.begin(self.roster, roster, self.name, self.shard, self._workers)
+        self.roster, self.number = roster, roster.number(self.name)
+        self._held.clear()
+
+    def _load(self, source: int, cargo: Cargo) -> None:
+        self.shard.load(cargo)
+        self._handover.arrived(source)
+        for worker, incarnation in cargo.label.workers.items():
+            self._workers[worker] = max(incarnation, self._workers.get(worker, 0))
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self.roster.epoch:
+            raise _Refusal("stale_epoch", f"epoch {epoch} has ended; this is epoch {self.roster.epoch}")
+        if epoch > self.roster.epoch:
+            raise _Refusal("later", f"server {self.name} has not reached epoch {epoch} yet")
+
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _take(self, peer: str, request: m.Request, frames: list[memoryview], now: float) -> Outgoing:
@@ -149,10 +212,9 @@ class Server:
         self._check_life(request.worker, request.incarnation)  # [2]
         if request.incarnation != self._workers.get(request.worker, 0):
             raise _Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
-        if request.epoch < self.roster.epoch:
-            raise _Refusal("stale_epoch", f"epoch {request.epoch} has ended; this is epoch {self.roster.epoch}")
-        if request.epoch > self.roster.epoch:
-            raise _Refusal("later", f"server {self.name} has not reached epoch {request.epoch} yet")
+        self._check_epoch(request.epoch)
+        if not self._handover.is_complete:
+            raise _Refusal("later", f"server {self.name} waits for rows that move to it")
         try:
             arrays = self._unpack(request, m.Frames(frames))  # [3]
         except WireError as error:

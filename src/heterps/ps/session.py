@@ -163,8 +163,8 @@ class Session:
                     self._on_reply(line, header, m.Frames(frames))
                 case m.Refused():
                     self._on_refused(line, header, now)
-                case m.StatsReply():
-                    pass
+                case m.StatsReply() | m.ParcelReply() | m.Agreed():
+                    pass  # not asked for by sessions
         except WireError:
             self.dropped += 1
 

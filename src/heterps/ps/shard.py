@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
 from heterps.config import Optimizer
+from heterps.ps.cargo import Cargo, Label, PieceLabel, concatenate, select
 from heterps.ps.client import TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState
-from heterps.ps.placement import owners, slots_of
+from heterps.ps.placement import NUM_SLOTS, owners, slots_of
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows, SparseTable
 
@@ -74,7 +75,8 @@ class Shard:
     """The tables of server `number` of `roster`. Calls check nothing that `home_error` and the tables do not check."""
 
     def __init__(self, tables: Tables, roster: Roster, number: int) -> None:
-        self.sparse = {spec.name: make_table(spec) for spec in tables.sparse}
+        self._specs = {spec.name: spec for spec in tables.sparse}
+        self.sparse = {name: make_table(spec) for name, spec in self._specs.items()}
         self.dense: dict[str, DenseTable] = {}
         for spec in tables.dense:
             part = roster.dense_range(spec.size, number)
@@ -102,7 +104,9 @@ class Shard:
 
     def home_error(self, keys: KeyArray) -> str | None:
         """What is wrong with keys whose home is not here."""
-        held = self.pieces[0].slots if len(self.pieces) == 1 else np.any([p.slots for p in self.pieces], axis=0)
+        held = self.pieces[0].slots
+        for piece in self.pieces[1:]:
+            held = held | piece.slots
         astray = ~held[slots_of(keys)]
         if not astray.any():
             return None
@@ -137,7 +141,7 @@ class Shard:
 
     def _join_pieces(self) -> None:
         """Make one of pieces that have come to the same pushes."""
-        if len(self.pieces) == 1:
+        if len(self.pieces) < 2:
             return
         joined: list[Piece] = []
         for piece in self.pieces:
@@ -147,6 +151,48 @@ class Shard:
             else:
                 equal.slots = equal.slots | piece.slots
         self.pieces = joined
+
+    # --- moves -------------------------------------------------------------------------------------------------------
+
+    def cut(self, slots: NDArray[np.int64], workers: dict[str, int]) -> Cargo:
+        """Take slots out, with their rows and ledgers; `workers` are the lives that their next home must know of."""
+        leaving = np.zeros(NUM_SLOTS, np.bool_)
+        leaving[slots] = True
+        labels = [
+            PieceLabel(np.flatnonzero(piece.slots & leaving).tolist(), piece.ledger.copy())
+            for piece in self.pieces
+            if (piece.slots & leaving).any()
+        ]
+        self.pieces = [
+            Piece(piece.slots & ~leaving, piece.ledger) for piece in self.pieces if (piece.slots & ~leaving).any()
+        ]
+        cut = {}
+        for name, table in self.sparse.items():
+            rows = table.export_rows()
+            goes = leaving[slots_of(rows.keys)]
+            cut[name] = select(rows, goes)
+            self._replace(name, select(rows, ~goes))
+        return Cargo(Label(labels, dict(workers)), cut)
+
+    def load(self, cargo: Cargo) -> None:
+        """Put in slots that another server has cut out. ValueError, and no change, where rows do not fit."""
+        if unknown := set(cargo.rows) - set(self._specs):
+            raise ValueError(f"there are no tables {', '.join(sorted(unknown))} here")
+        tables = {name: make_table(self._specs[name]) for name in cargo.rows}
+        for name, table in tables.items():
+            table.import_rows(concatenate([self.sparse[name].export_rows(), cargo.rows[name]]), 0)
+        self.sparse |= tables
+        for label in cargo.label.pieces:
+            mask = np.zeros(NUM_SLOTS, np.bool_)
+            mask[label.slots] = True
+            self.pieces.append(Piece(mask, label.ledger))
+        self._join_pieces()
+
+    def _replace(self, name: str, rows: Rows) -> None:
+        """A table of these rows only: tables give no memory back otherwise."""
+        table = make_table(self._specs[name])
+        table.import_rows(rows, 0)  # the ledgers know how many pushes it has seen
+        self.sparse[name] = table
 
     # --- dense tables ------------------------------------------------------------------------------------------------
 
