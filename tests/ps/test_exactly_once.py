@@ -39,8 +39,9 @@ def one_worker(seed: int, num_servers: int, num_pushes: int, **rates: float) -> 
         keys = distinct_keys(rng)
         worker.push(keys, rng.normal(size=(len(keys), DIM)).astype(np.float32))
         worker.push_dense(rng.normal(size=10).astype(np.float32))
+        worker.session.flush()
+        storm.step()  # a message of its own, so that the next may overtake it
         if rng.random() < 0.5:
-            worker.session.flush()
             pulled.append(worker.pull(np.arange(60, dtype=np.uint64)))
             storm.finish([pulled[-1]])
     storm.finish(worker.futures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ from heterps.ps.rebalance import Question, rebalance
 from heterps.ps.roster import Roster, Seat, moves
 from heterps.ps.server import Server
 from heterps.ps.shard import Tables
+from heterps.wire import Packed, PackedKeys
+from heterps.wire.message import contiguous
 
 CLEAN = {"drop": 0.0, "double": 0.0, "late_s": 0.0, "cut": 0.0}
 KEYS = np.arange(300, dtype=np.uint64)
@@ -190,11 +192,31 @@ def run_once() -> np.ndarray:
     return rows
 
 
+def test_a_push_that_waits_in_the_old_epoch_is_let_go_at_its_end() -> None:
+    """It was made for the old homes of its keys; its worker sends it again by the new roster."""
+    tables, old = make_tables(), make_roster(1)
+    server = Server("server-0", old, tables)
+    keys, grads = KEYS[:3], np.ones((3, DIM), np.float32)
+    say(server, m.Hello(1, "worker", 1, tables.digest))
+    second = m.PushRows("rows", 2, PackedKeys(3), Packed((3, DIM), "fp32"))
+    assert say(server, m.Request(2, "worker", 1, 1, (second,)), [keys, grads]) == []
+    say(server, m.Switch(3, old.add(Seat("server-1"))))
+    home = KEYS[owners(2)[slots_of(KEYS)] == 0][:3]
+    first = m.PushRows("rows", 1, PackedKeys(3), Packed((3, DIM), "fp32"))
+    (answer,) = say(server, m.Request(4, "worker", 1, 2, (first,)), [home, grads])
+    assert isinstance(answer, m.Reply)
+    assert server.shard.sparse["rows"].num_pushes == 1
+
+
+def say(server: Server, header: m.ToServer, frames: Sequence[np.ndarray] = ()) -> list[m.FromServer]:
+    parts = [contiguous(part) for part in m.server_codec().encode(header, frames)]
+    return [m.client_codec().decode(answer)[0] for _, answer in server.handle("peer", parts, 0.0)]
+
+
 def test_a_server_begins_no_move_before_the_last_is_over() -> None:
     tables, old = make_tables(), make_roster(2)
     server = Server("server-0", old, tables)
     new = old.add(Seat("server-2"))
     for roster, kind in ((new, m.Agreed), (new, m.Agreed), (new.add(Seat("server-3")), m.Refused)):
-        parts = m.server_codec().encode(m.Switch(1, roster))
-        ((_, answer),) = server.handle("mover", [memoryview(part) for part in parts], 0.0)
-        assert isinstance(m.client_codec().decode(answer)[0], kind)
+        (answer,) = say(server, m.Switch(1, roster))
+        assert isinstance(answer, kind)
