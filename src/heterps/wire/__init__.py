@@ -7,6 +7,7 @@ from heterps.wire.counters import Counters
 from heterps.wire.faults import Faulty
 from heterps.wire.keys import Keys, create_keys, load_keys
 from heterps.wire.message import BadMagic, BadVersion, Codec, Frame, Limits, Malformed, TooLarge, WireError
+from heterps.wire.shared import Shared, SharedOptions
 from heterps.wire.simulated import SimulatedNetwork
 from heterps.wire.zmq_channel import ClientChannel, ServerChannel
 from heterps.wire.zmq_socket import Options
@@ -31,6 +32,8 @@ __all__ = [
     "PackedKeys",
     "Received",
     "ServerChannel",
+    "Shared",
+    "SharedOptions",
     "SimulatedNetwork",
     "TooLarge",
     "WireError",

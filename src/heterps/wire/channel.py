@@ -34,10 +34,11 @@ class Channel(Protocol):
     """Who I am, to my peers."""
     counters: Counters
 
-    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         """Hand a message over. Returns before it arrives: a sender must not write into its frames afterwards.
 
-        Raises PeerLost if the peer is not there, BackPressure if its queue stays full beyond the send deadline.
+        Raises PeerLost if the peer is not there, BackPressure if its queue stays full, beyond the deadline: seconds
+        from now, None for the channel's own, 0 not to wait.
         """
 
     def receive(self, timeout_s: float) -> Received | None:
@@ -65,15 +66,16 @@ class MemoryNetwork:
             self._channels[name] = channel
             return channel
 
-    def _deliver(self, sender: str, peer: str, views: list[memoryview]) -> None:
+    def _deliver(self, sender: str, peer: str, views: list[memoryview], deadline_s: float | None) -> None:
+        wait_s = self._send_deadline_s if deadline_s is None else deadline_s
         target = self._channels.get(peer)
         if target is None:
             raise PeerLost(f"{sender} cannot send to {peer}: no channel of this network has that name (any more)")
         try:
-            target._inbox.put((sender, views), timeout=self._send_deadline_s)
+            target._inbox.put((sender, views), block=wait_s > 0, timeout=wait_s)
         except queue.Full:
             raise BackPressure(
-                f"{sender} waited {self._send_deadline_s} s to send to {peer}, whose queue stayed full with "
+                f"{sender} waited {wait_s} s to send to {peer}, whose queue stayed full with "
                 f"{self._queue_messages} messages: is it still receiving?"
             ) from None
 
@@ -92,9 +94,9 @@ class MemoryChannel:
         self._network = network
         self._inbox: queue.Queue[Received] = queue.Queue(queue_messages)
 
-    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         views = [contiguous(part) for part in parts]
-        self._network._deliver(self.name, peer, views)
+        self._network._deliver(self.name, peer, views, deadline_s)
         self.counters.sent(views)
 
     def receive(self, timeout_s: float) -> Received | None:

@@ -24,8 +24,8 @@ class Checked:
         self.counters = channel.counters
         self._channel = channel
 
-    def send(self, peer: str, parts: Sequence[Frame]) -> None:
-        self._channel.send(peer, [*parts, digest(parts)])
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
+        self._channel.send(peer, [*parts, digest(parts)], deadline_s)
 
     def receive(self, timeout_s: float) -> Received | None:
         deadline_s = time.monotonic() + timeout_s

@@ -24,6 +24,10 @@ class Counters:
     disconnects: int = 0
     refusals: int = 0
     """Connections that failed in their handshake: another key, or another protocol."""
+    shared_bytes: int = 0
+    """Sent through shared memory, beside `bytes_sent`."""
+    shared_full: int = 0
+    """Large frames that took the socket because no shared memory was free."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def sent(self, parts: Sequence[Frame]) -> None:
@@ -35,6 +39,11 @@ class Counters:
         with self._lock:
             self.messages_received += 1
             self.bytes_received += message_bytes(parts)
+
+    def shared(self, num_bytes: int, *, is_full: bool) -> None:
+        with self._lock:
+            self.shared_bytes += num_bytes
+            self.shared_full += is_full
 
     def drop(self, reason: str) -> None:
         with self._lock:

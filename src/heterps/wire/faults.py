@@ -111,11 +111,11 @@ class Faulty:
         self._late: list[tuple[float, int, str, list[Frame]]] = []
         self._number = itertools.count()
 
-    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         with self._lock:
             for due_s, message in self._fates.of(peer, parts, self._clock()):
                 heapq.heappush(self._late, (due_s, next(self._number), peer, message))
-            self._pass_on(sending_to=peer)
+            self._pass_on(peer, deadline_s)
 
     def receive(self, timeout_s: float) -> Received | None:
         deadline_s = self._clock() + timeout_s
@@ -130,11 +130,11 @@ class Faulty:
     def close(self) -> None:
         self._channel.close()
 
-    def _pass_on(self, sending_to: str | None = None) -> None:
+    def _pass_on(self, sending_to: str | None = None, deadline_s: float | None = 0.0) -> None:
         while self._late and self._late[0][0] <= self._clock():
             _, _, peer, parts = heapq.heappop(self._late)
             try:
-                self._channel.send(peer, parts)
+                self._channel.send(peer, parts, deadline_s if peer == sending_to else 0.0)
             except PeerLost:
                 if peer == sending_to:
                     raise

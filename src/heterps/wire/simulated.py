@@ -108,7 +108,7 @@ class SimulatedChannel:
         self._inbox: deque[Received] = deque()
         self._is_open = True
 
-    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:  # noqa: ARG002
         self._check_open()
         self._network.send(self.name, peer, parts)
         self.counters.sent(parts)

@@ -22,6 +22,7 @@ import select
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -78,6 +79,7 @@ class _ZmqChannel:
             if not self._is_open:
                 return
             self._is_open = False
+            self._leave()
             for socket in self._sockets.values():
                 socket.close()
             self._sockets.clear()
@@ -86,6 +88,9 @@ class _ZmqChannel:
 
     def _take(self) -> Received | None:
         raise NotImplementedError
+
+    def _leave(self) -> None:
+        """What else goes when the channel closes."""
 
     def _add(self, name: str, socket: Socket) -> None:
         self._sockets[name] = socket
@@ -121,6 +126,8 @@ class ServerChannel(_ZmqChannel):
         check_address(address, keys)
         refuse_if_served(address)
         super().__init__(name, keys, options)
+        self.address = ""
+        """Where it is bound, with the number of the port."""
         self._gatekeeper = Gatekeeper(self._context, keys) if keys is not None else None
         self._socket = Socket(self._context, zmq.ROUTER, options, self.counters)
         self._add(name, self._socket)
@@ -143,9 +150,10 @@ class ServerChannel(_ZmqChannel):
             self._socket.watch()
             return self._socket.num_connected
 
-    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         views: list[Frame] = [peer.encode(), *map(contiguous, parts)]
-        deadline = time.monotonic() + self._options.send_deadline_s
+        wait_s = self._options.send_deadline_s if deadline_s is None else deadline_s
+        deadline = time.monotonic() + wait_s
         while True:
             try:
                 with self._lock:
@@ -156,8 +164,8 @@ class ServerChannel(_ZmqChannel):
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 raise PeerLost(f"{self.name} cannot send to {peer}: it is not connected to {self.address}") from None
-            if time.monotonic() > deadline:
-                raise BackPressure(_full(self.name, peer, self._options))
+            if time.monotonic() >= deadline:
+                raise BackPressure(_full(self.name, peer, wait_s, self._options))
             time.sleep(RETRY_S)
         self.counters.sent(views[1:])
 
@@ -173,10 +181,12 @@ class ServerChannel(_ZmqChannel):
             self.counters.drop("nameless")
         return None
 
-    def close(self) -> None:
+    def _leave(self) -> None:
         if self._gatekeeper is not None:
             self._gatekeeper.close()
-        super().close()
+        if self.address.startswith("ipc://"):
+            # ZeroMQ leaves the file. It goes while we still listen, so that it cannot be a successor's.
+            Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 class ClientChannel(_ZmqChannel):
@@ -229,9 +239,10 @@ class ClientChannel(_ZmqChannel):
                 raise PeerLost(self._absent(peer, deadline_s))
             time.sleep(RETRY_S)
 
-    def send(self, peer: str, parts: Sequence[Frame]) -> None:
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         views = [contiguous(part) for part in parts]
-        deadline = time.monotonic() + self._options.send_deadline_s
+        wait_s = self._options.send_deadline_s if deadline_s is None else deadline_s
+        deadline = time.monotonic() + wait_s
         while True:
             with self._lock:
                 self._check_open()
@@ -239,10 +250,10 @@ class ClientChannel(_ZmqChannel):
                     raise PeerLost(f"{self.name} cannot send to {peer}: it has no address for it; connect it first")
                 if self._attempt(self._sockets[peer], views):  # [4]
                     break
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
                 if self.is_connected(peer):
-                    raise BackPressure(_full(self.name, peer, self._options))
-                raise PeerLost(self._absent(peer, self._options.send_deadline_s))
+                    raise BackPressure(_full(self.name, peer, wait_s, self._options))
+                raise PeerLost(self._absent(peer, wait_s))
             time.sleep(RETRY_S)
         self.counters.sent(views)
 
@@ -267,8 +278,8 @@ class ClientChannel(_ZmqChannel):
         return f"{self.name} waited {waited_s} s for a connection to {peer} at {self._addresses[peer]}: {hint}"
 
 
-def _full(name: str, peer: str, options: Options) -> str:
+def _full(name: str, peer: str, waited_s: float, options: Options) -> str:
     return (
-        f"{name} waited {options.send_deadline_s} s to send to {peer}, which is connected but took nothing while "
+        f"{name} waited {waited_s} s to send to {peer}, which is connected but took nothing while "
         f"{options.queue_messages} messages waited: is it busy or stopped?"
     )

@@ -1,0 +1,274 @@
+"""Large frames between processes of one machine through shared memory; the channel carries where they are.
+
+    sender                                                  receiver
+    [1] offers its arena with the first large message  -->  [2] maps it, accepts (or refuses: sockets go on)
+    [3] copies a large frame into a free block, sends
+        the block's number and place in its stead      -->  [4] hands out the block itself, read-only, no copy
+    [6] the block is free again  <-- with the next message  [5] when the last view of it is gone
+
+Every message has one more part in front, `Notes`: offers, answers, releases, and which parts are blocks. A frame goes
+over the socket as before when the arena is full, refused or not there yet. A block is never used anew before it was
+released. When releases do not come (a message was lost with its connection), the arena is given up as a whole after
+`lease_s`, and a new one offered: whoever still looks at the old one keeps it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from heterps.errors import PeerLost
+from heterps.wire.arena import Arena, Bytes, Offer, Whole, open_arena
+from heterps.wire.channel import BackPressure, Channel, Received
+from heterps.wire.message import Frame, contiguous
+
+NOTES_BYTES = 64 * 1024
+"""Longest notes that a receiver looks at."""
+RELEASES = 1024
+"""Most releases in one message."""
+
+
+Release = tuple[str, int, int]
+"""Token of the arena, number and bytes of the block."""
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    part: Whole
+    number: Whole
+    begin: Whole
+    num_bytes: Whole
+
+
+class Notes(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What the two ends of a Shared channel tell each other in front of a message."""
+
+    has_message: bool = True
+    token: str = ""
+    """The arena of the blocks."""
+    blocks: list[Block] = []
+    released: list[Release] = []
+    """Blocks of the receiver of these notes."""
+    offer: Offer | None = None
+    accepted: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class SharedOptions:
+    least_bytes: int = 64 * 1024
+    """Smaller frames stay on the socket."""
+    arena_bytes: int = 64 * 1024 * 1024
+    """For each peer that is sent to. Memory is taken as blocks are first used."""
+    lease_s: float = 30.0
+
+
+class _Outgoing:
+    """What a sender knows of one peer."""
+
+    def __init__(self) -> None:
+        self.arena: Arena | None = None
+        self.is_accepted = False
+        self.is_refused = False
+        self.releases: deque[Release] = deque()
+
+
+class _Incoming:
+    """The arena that a peer offered, and the last of its blocks that came: a block comes once."""
+
+    def __init__(self, token: str, memory: Bytes) -> None:
+        self.token = token
+        self.memory = memory
+        self.last_number = 0
+
+
+class Shared:
+    """A channel that carries large frames in shared memory. Both ends must be Shared, on one machine, of one user.
+
+    What is received is read-only, and keeps its block while any view of it lives: copy what is kept for long.
+    """
+
+    def __init__(self, channel: Channel, options: SharedOptions = SharedOptions()) -> None:
+        self.name = channel.name
+        self.counters = channel.counters
+        self._channel = channel
+        self._options = options
+        self._lock = threading.Lock()
+        self._outgoing: dict[str, _Outgoing] = {}
+        self._incoming: dict[str, _Incoming] = {}
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Notes)
+
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
+        views = [contiguous(part) for part in parts]
+        with self._lock:
+            outgoing = self._outgoing.setdefault(peer, _Outgoing())
+            notes = Notes(released=_take_some(outgoing.releases))
+            if any(view.nbytes >= self._options.least_bytes for view in views):
+                self._use_arena(outgoing, notes, views)
+            arena = outgoing.arena
+        elsewhere = {block.part for block in notes.blocks}
+        rest = [view for place, view in enumerate(views) if place not in elsewhere]
+        try:
+            self._channel.send(peer, [self._encoder.encode(notes), *rest], deadline_s)
+        except PeerLost:
+            with self._lock:
+                outgoing.releases.extendleft(reversed(notes.released))
+                if arena is not None:
+                    for block in notes.blocks:
+                        arena.release(block.number)
+            raise
+
+    def receive(self, timeout_s: float) -> Received | None:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            received = self._channel.receive(0)
+            if received is None:
+                # Releases ride on messages; alone they go when much memory waits for them, or nothing else happens.
+                self._flush_releases(self._options.arena_bytes // 8)
+                received = self._channel.receive(max(deadline_s - time.monotonic(), 0.0))
+            if received is None:
+                if timeout_s > 0:
+                    self._flush_releases(1)
+                return None
+            message = self._open(*received)
+            if message is not None:
+                return received[0], message
+
+    def close(self) -> None:
+        self._channel.close()
+        with self._lock:
+            for outgoing in self._outgoing.values():
+                _give_up(outgoing)
+            self._incoming.clear()
+
+    def _use_arena(self, outgoing: _Outgoing, notes: Notes, views: list[memoryview]) -> None:
+        """Put blocks for the large views into the notes, as far as there is room, or offer an arena. [1]"""
+        now_s = time.monotonic()
+        if outgoing.arena is None and not outgoing.is_refused:
+            try:
+                outgoing.arena = Arena(self._options.arena_bytes)
+            except (OSError, AttributeError):  # no such files on this system, or no memory for one
+                outgoing.is_refused = True
+        if outgoing.arena is None:
+            return
+        if not outgoing.is_accepted:
+            notes.offer = outgoing.arena.offer  # again and again until an answer comes: any message may be lost
+            return
+        notes.token = outgoing.arena.offer.token
+        for place, view in enumerate(views):
+            if view.nbytes < self._options.least_bytes:
+                continue
+            if (taken := outgoing.arena.take(view.nbytes, now_s)) is not None:
+                number, begin = taken
+                outgoing.arena.write(begin, view)  # [3] under the lock: a refusal would close the arena
+                notes.blocks.append(Block(place, number, begin, view.nbytes))
+                self.counters.shared(view.nbytes, is_full=False)
+                continue
+            self.counters.shared(0, is_full=True)
+            oldest_s = outgoing.arena.oldest_s()
+            if oldest_s is not None and now_s - oldest_s > self._options.lease_s and not notes.blocks:
+                _give_up(outgoing)
+            return
+
+    def _open(self, peer: str, parts: list[memoryview]) -> list[memoryview] | None:
+        """The message behind the notes; None if there is none, or if it cannot be put together, which is counted."""
+        try:
+            if not parts or parts[0].nbytes > NOTES_BYTES:
+                raise ValueError("no notes")
+            notes = self._decoder.decode(parts[0])
+            self._heed(peer, notes)
+            return self._put_together(peer, notes, parts[1:]) if notes.has_message else None
+        except (msgspec.DecodeError, ValueError):
+            self.counters.drop("malformed")
+            return None
+
+    def _heed(self, peer: str, notes: Notes) -> None:
+        """Take note of offers, answers and releases. [2] [6]"""
+        with self._lock:
+            outgoing = self._outgoing.setdefault(peer, _Outgoing())
+            token = outgoing.arena.offer.token if outgoing.arena is not None else ""
+            for released, number, _ in notes.released:
+                if outgoing.arena is not None and released == token:
+                    outgoing.arena.release(number)
+            if token and notes.accepted == token:
+                outgoing.is_accepted = True
+            if token and notes.refused == token:
+                # A peer that once accepted was replaced by another process, which may yet accept an arena.
+                outgoing.is_refused = not outgoing.is_accepted
+                _give_up(outgoing)
+        if notes.offer is not None:
+            self._answer(peer, notes.offer)
+
+    def _answer(self, peer: str, offer: Offer) -> None:
+        known = self._incoming.get(peer)
+        answer = Notes(has_message=False, accepted=offer.token)
+        if known is None or known.token != offer.token:
+            try:
+                self._incoming[peer] = _Incoming(offer.token, open_arena(offer))
+            except (OSError, ValueError):  # another machine, container or user
+                answer = Notes(has_message=False, refused=offer.token)
+        self._tell(peer, answer)
+
+    def _put_together(self, peer: str, notes: Notes, rest: list[memoryview]) -> list[memoryview] | None:
+        if not notes.blocks:
+            return rest
+        known = self._incoming.get(peer)
+        if known is None or known.token != notes.token:
+            self.counters.drop("unknown arena")
+            self._tell(peer, Notes(has_message=False, refused=notes.token))
+            return None
+        for block in notes.blocks:
+            if block.number <= known.last_number or block.begin + block.num_bytes > len(known.memory):
+                raise ValueError("a block that came before, or beyond the arena")
+            known.last_number = block.number
+        parts = list(rest)
+        for block in sorted(notes.blocks, key=lambda block: block.part):
+            if block.part > len(parts):
+                raise ValueError("a part beyond the message")
+            parts.insert(block.part, self._view(peer, known, block))
+        return parts
+
+    def _view(self, peer: str, known: _Incoming, block: Block) -> memoryview:
+        """A view of the block that tells when the last thing made of it is gone. [4] [5]"""
+        array = known.memory[block.begin : block.begin + block.num_bytes]
+        releases = self._outgoing[peer].releases
+        # The array is what all views share: they keep it alive, and nothing else does. Appending needs no lock.
+        weakref.finalize(array, releases.append, (known.token, block.number, block.num_bytes)).atexit = False
+        return contiguous(array)
+
+    def _flush_releases(self, least_bytes: int) -> None:
+        """Send releases alone to the peers of which at least so many bytes could be free again."""
+        with self._lock:
+            waiting = [(peer, outgoing.releases) for peer, outgoing in self._outgoing.items() if outgoing.releases]
+        for peer, releases in waiting:
+            if sum(release[2] for release in releases.copy()) >= least_bytes:
+                some = _take_some(releases)
+                if not self._tell(peer, Notes(has_message=False, released=some)):
+                    releases.extendleft(reversed(some))
+
+    def _tell(self, peer: str, notes: Notes) -> bool:
+        """Send notes alone, without waiting; False if the peer could not take them now."""
+        try:
+            self._channel.send(peer, [self._encoder.encode(notes)], 0.0)
+        except BackPressure:
+            return False
+        except PeerLost:
+            pass  # the blocks of a peer that is gone need no release
+        return True
+
+
+def _take_some(releases: deque[Release]) -> list[Release]:
+    return [releases.popleft() for _ in range(min(len(releases), RELEASES))]
+
+
+def _give_up(outgoing: _Outgoing) -> None:
+    if outgoing.arena is not None:
+        outgoing.arena.close()
+    outgoing.arena = None
+    outgoing.is_accepted = False

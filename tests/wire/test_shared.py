@@ -1,0 +1,261 @@
+"""Large frames through shared memory: no copy on arrival, blocks come back, and every trouble ends on the socket."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterps.config import Faults
+from heterps.wire import BackPressure, Checked, Faulty, MemoryNetwork
+from heterps.wire.arena import Offer
+from heterps.wire.channel import MemoryChannel
+from heterps.wire.shared import Block, Notes, Shared, SharedOptions
+
+SMALL = SharedOptions(least_bytes=100, arena_bytes=16_384)
+Ends = tuple[Shared, Shared]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    network = MemoryNetwork()
+    a, b = (Shared(network.channel(name), SMALL) for name in "ab")
+    yield a, b
+    a.close()
+    b.close()
+
+
+def meet(a: Any, b: Any) -> None:
+    """The first large message offers an arena, and its answer accepts it."""
+    a.send(b.name, [b"offer", bytes(200)])
+    assert b.receive(1) is not None
+    assert a.receive(0) is None
+
+
+def get(channel: Any) -> list[memoryview]:
+    received = channel.receive(0)
+    assert received is not None
+    return list(received[1])
+
+
+def test_large_frames_leave_the_socket_once_the_arena_is_accepted(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    before = a.counters.bytes_sent
+    big, bigger = np.arange(1000, dtype=np.float32), np.arange(2000, dtype=np.float32)
+    a.send("b", [b"header", big, b"", bigger, b"end"])
+    header, one, empty, two, end = get(b)
+    assert (bytes(header), bytes(empty), bytes(end)) == (b"header", b"", b"end")
+    np.testing.assert_array_equal(np.frombuffer(one, np.float32), big)
+    np.testing.assert_array_equal(np.frombuffer(two, np.float32), bigger)
+    assert one.readonly
+    assert a.counters.shared_bytes == 12_000
+    assert a.counters.bytes_sent - before < 200
+
+
+def test_small_frames_need_no_arena(ends: Ends) -> None:
+    a, b = ends
+    a.send("b", [b"header", bytes(99)])
+    assert [view.nbytes for view in get(b)] == [6, 99]
+    assert a.counters.shared_bytes == 0
+    assert not a._outgoing["b"].arena
+
+
+def test_a_block_is_not_reused_while_any_view_of_it_lives(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    kept = []
+    for number in range(40):
+        a.send("b", [np.full(300, number, np.float32)])
+        (view,) = get(b)
+        if number % 3 == 0:
+            kept.append((number, np.frombuffer(view, np.float32)[10:20]))
+        del view
+        b.receive(0)
+        a.receive(0)
+    assert a.counters.shared_bytes > 20 * 1200
+    for number, array in kept:
+        assert (array == number).all()
+
+
+def test_a_full_arena_falls_back_to_the_socket_and_recovers(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    held = []
+    for number in range(5):
+        a.send("b", [np.full(5000, number, np.uint8)])
+        held.append(get(b))
+    assert [bytes(view)[:1] for (view,) in held] == [bytes([number]) for number in range(5)]
+    assert a.counters.shared_full == 2
+    held.clear()
+    assert b.receive(0) is None
+    assert a.receive(0) is None
+    a.send("b", [bytes(16_000)])
+    get(b)
+    assert a.counters.shared_bytes == 3 * 5000 + 16_000
+
+
+def test_releases_ride_on_answers(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    for _ in range(50):
+        a.send("b", [bytes(9000)])
+        get(b)
+        gc.collect()
+        b.send("a", [b"answer"])
+        get(a)
+    assert a.counters.shared_full == 0
+    assert b.counters.messages_sent == 50 + 1, "the answers, and one to accept the arena"
+
+
+def test_both_directions_have_an_arena_of_their_own(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    meet(b, a)
+    a.send("b", [b"a" * 200])
+    b.send("a", [b"b" * 200])
+    assert bytes(get(a)[0]) == b"b" * 200
+    assert bytes(get(b)[0]) == b"a" * 200
+    assert a.counters.shared_bytes == b.counters.shared_bytes == 200
+
+
+def test_a_refused_arena_is_not_offered_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(offer: Offer) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("heterps.wire.shared.open_arena", elsewhere)
+    a, b = ends
+    meet(a, b)
+    for _ in range(3):
+        a.send("b", [bytes(500)])
+        assert get(b)[0].nbytes == 500
+    assert a.counters.shared_bytes == 0
+    assert a._outgoing["b"].arena is None
+
+
+def test_a_system_without_such_files_uses_the_socket(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.memfd_create")
+    a, b = ends
+    a.send("b", [bytes(500)])
+    assert get(b)[0].nbytes == 500
+
+
+def test_a_peer_that_restarts_is_offered_a_new_arena() -> None:
+    network = MemoryNetwork()
+    a, old = Shared(network.channel("a"), SMALL), Shared(network.channel("b"), SMALL)
+    meet(a, old)
+    old.close()
+    new = Shared(network.channel("b"), SMALL)
+    a.send("b", [bytes(500)])
+    assert new.receive(0) is None, "a block of an arena that it does not know"
+    assert new.counters.dropped == {"unknown arena": 1}
+    assert a.receive(0) is None
+    meet(a, new)
+    a.send("b", [bytes(500)])
+    assert get(new)[0].nbytes == 500
+    assert a.counters.shared_bytes == 1000
+    a.close()
+    new.close()
+
+
+def test_an_arena_whose_blocks_never_come_back_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("heterps.wire.shared.time.monotonic", lambda: now[0])
+    network = MemoryNetwork()
+    a, b = Shared(network.channel("a"), SMALL), Shared(network.channel("b"), SMALL)
+    meet(a, b)
+    first = a._outgoing["b"].arena
+    a.send("b", [bytes(16_000)])
+    held = get(b)
+    now[0] += 31
+    a.send("b", [bytes(16_000)])
+    assert get(b)[0].nbytes == 16_000
+    meet(a, b)
+    assert a._outgoing["b"].arena not in (None, first)
+    a.send("b", [b"x" * 16_000])
+    assert bytes(get(b)[0]) == b"x" * 16_000
+    assert bytes(held[0]) == bytes(16_000), "who holds a block of the old arena keeps it"
+    a.close()
+    b.close()
+
+
+def test_blocks_of_a_message_that_could_not_be_sent_are_free_again() -> None:
+    network = MemoryNetwork(queue_messages=2, send_deadline_s=0.001)
+    a, b = Shared(network.channel("a"), SMALL), Shared(network.channel("b"), SMALL)
+    meet(a, b)
+    a.send("b", [b"1"])
+    a.send("b", [b"2"])
+    for _ in range(5):
+        with pytest.raises(BackPressure):
+            a.send("b", [bytes(16_000)])
+    assert (bytes(get(b)[0]), bytes(get(b)[0])) == (b"1", b"2")
+    a.send("b", [bytes(16_000)])
+    assert a.counters.shared_full == 0
+    a.close()
+    b.close()
+
+
+@given(st.integers(0, 2**32))
+def test_under_faults_what_arrives_is_what_was_sent(seed: int) -> None:
+    network = MemoryNetwork()
+    faults = Faults(drop=0.2, double=0.2, reorder=0.2, corrupt=0.2)
+    a = Shared(Checked(Faulty(network.channel("a"), faults, seed)), SMALL)
+    b = Shared(Checked(network.channel("b")), SMALL)
+    held = []
+    for number in range(30):
+        a.send("b", [bytes([number]), np.full(400, number, np.uint8)])
+        while (received := b.receive(0)) is not None:
+            held.append(received[1])
+        a.receive(0)
+        del held[:-2]
+        for header, values in held:
+            assert bytes(values) == bytes(header) * 400
+    del held, received
+    a.close()
+    b.close()
+
+
+OFFER = Offer(1, 1, "0" * 32, 4096)
+WRONG = [
+    Notes(token="0" * 32, blocks=[Block(0, 1, 0, 10)]),
+    Notes(blocks=[Block(0, 1, 0, 10)]),
+    Notes(released=[("0" * 32, 1, 5), ("", 0, 0)]),
+    Notes(accepted="1" * 32),
+    Notes(refused=""),
+    Notes(offer=OFFER),
+]
+
+
+def raw_and_shared() -> tuple[MemoryChannel, Shared]:
+    network = MemoryNetwork()
+    return network.channel("raw"), Shared(network.channel("b"), SMALL)
+
+
+@given(st.one_of(st.binary(max_size=80), st.sampled_from(WRONG).map(msgspec.msgpack.encode)))
+def test_notes_that_make_no_sense_do_no_harm(notes: bytes) -> None:
+    raw, b = raw_and_shared()
+    raw.send("b", [notes])
+    b.receive(0)
+    raw.send("b", [msgspec.msgpack.encode(Notes()), b"still there"])
+    received = b.receive(0)
+    assert received is not None
+    assert bytes(received[1][0]) == b"still there"
+    b.close()
+
+
+@pytest.mark.parametrize("block", [Block(0, 1, 0, 16_385), Block(0, 1, 16_384, 1), Block(2, 1, 0, 10)])
+def test_blocks_beyond_the_arena_or_the_message_are_refused(ends: Ends, block: Block) -> None:
+    a, b = ends
+    meet(a, b)
+    arena = a._outgoing["b"].arena
+    assert arena is not None
+    notes = Notes(token=arena.offer.token, blocks=[block])
+    a._channel.send("b", [msgspec.msgpack.encode(notes), b"rest"])
+    assert b.receive(0) is None
+    assert b.counters.dropped == {"malformed": 1}
