@@ -24,8 +24,8 @@ from heterps.ps.session import Options
 from heterps.ps.shard import Tables
 
 
-def start(job: Path, addresses: list[str], shard: int) -> subprocess.Popen[str]:
-    words = ["server", "start", str(job), "--shard", str(shard)]
+def start(job: Path, addresses: list[str], *options: str) -> subprocess.Popen[str]:
+    words = ["server", "start", str(job), *options]
     for address in addresses:
         words += ["--address", address]
     code = f"from heterps.cli import main; main({words!r})"
@@ -36,7 +36,7 @@ def start(job: Path, addresses: list[str], shard: int) -> subprocess.Popen[str]:
 def addresses(tiny_job: Path) -> Iterator[list[str]]:
     """Of two servers that run; each must end in peace afterwards."""
     wanted = [f"ipc://{tiny_job.parent}/s{number}" for number in range(2)]
-    processes = [start(tiny_job, wanted, number) for number in range(2)]
+    processes = [start(tiny_job, wanted, "--shard", str(number)) for number in range(2)]
     try:
         for number, process in enumerate(processes):
             assert process.stdout is not None
@@ -79,6 +79,47 @@ def test_two_processes_hold_a_job_and_tell_about_it(tiny_job, addresses, capsys)
     assert "server-0  shard 0 of 2, epoch 1, 1 workers" in capsys.readouterr().out
 
 
+def test_a_third_process_joins_and_leaves_while_a_worker_trains(tiny_job, addresses, capsys):
+    tables = job_tables(load_job(tiny_job))
+    name, dim = tables.sparse[0].name, tables.sparse[0].dim
+    local = LocalClient(tables.sparse, {})
+    remote = connect("worker", first_roster(addresses), tables, options=Options(first_retry_s=0.1))
+    rng = np.random.default_rng(0)
+
+    def train() -> None:
+        for _ in range(5):
+            keys, grads = rng.integers(0, 500, 64), rng.normal(size=(64, dim)).astype(np.float32)
+            for client in (local, remote):
+                lookup = make_lookup(keys, client.num_shards)
+                client.pull(name, lookup)
+                client.push(name, lookup, grads)
+
+    train()
+    third = f"ipc://{tiny_job.parent}/s2"
+    process = start(tiny_job, [third], "--join", addresses[0])
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"server-2 (shard 2 of 3) listens at {third}\n"
+        for words, epoch, num_servers in (([third], 2, 3), ([addresses[0], "--drop-last"], 3, 2)):
+            train()
+            with pytest.raises(SystemExit) as end:
+                main(["server", "rebalance", *words])
+            assert end.value.code == 0
+            assert f"epoch {epoch}: {num_servers} servers, 0.0 MiB moved" in capsys.readouterr().out
+            train()
+            lookup, other = make_lookup(np.arange(500)), make_lookup(np.arange(500), remote.num_shards)
+            expected = local.pull(name, lookup).result()[lookup.inverse]
+            np.testing.assert_array_equal(remote.pull(name, other).result()[other.inverse], expected)
+            assert (remote.num_shards, remote.num_rows(name)) == (num_servers, local.num_rows(name))
+            assert (told(capsys, third)["tables"][name]["rows"] > 0) == (num_servers == 3)
+        remote.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def told(capsys, address: str) -> dict:
     with pytest.raises(SystemExit) as end:
         main(["server", "stats", address, "--json"])
@@ -97,6 +138,10 @@ def test_a_server_that_does_not_run_is_named(tmp_path):
     [
         (["--address", "ipc:///tmp/a", "--shard", "1"], "--shard 1: the last of 1 addresses is shard 0"),
         (["--address", "ipc:///tmp/a", "--address", "ipc:///tmp/a"], "every server needs an address of its own"),
+        (
+            ["--address", "ipc:///tmp/a", "--shard", "1", "--join", "ipc:///tmp/b"],
+            "and no --shard; it becomes the last",
+        ),
         (["--address", "tcp://0.0.0.0:5555"], "can be reached from other machines, and no key protects it"),
     ],
 )

@@ -20,15 +20,27 @@ def register(app: typer.Typer) -> None:
 
 
 @group.command(
-    epilog="Example: heterps server start job.yaml --address ipc:///tmp/ps-0 --address ipc:///tmp/ps-1 --shard 0"
+    epilog="Examples: heterps server start job.yaml --address ipc:///tmp/ps-0 --address ipc:///tmp/ps-1 --shard 0  |  "
+    "heterps server start job.yaml --address ipc:///tmp/ps-2 --join ipc:///tmp/ps-0"
 )
 def start(
     job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.", show_default=False)],
     address: Annotated[
         list[str],
-        typer.Option(help="Of every server of the job, in the order of their shards.", show_default=False),
+        typer.Option(
+            help="Of every server of the job, in the order of their shards; with --join, of this one.",
+            show_default=False,
+        ),
     ],
     shard: Annotated[int, typer.Option(min=0, help="Which of the addresses this server is, from 0.")] = 0,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="A server of a running job: be one more, empty until `heterps server rebalance`.",
+            show_default=False,
+        ),
+    ] = None,
     key: KeyFile = None,
 ) -> None:
     """Run one server of a job in this process until SIGTERM or Ctrl-C.
@@ -37,21 +49,49 @@ def start(
     """
     from heterps.config import load_job
     from heterps.errors import ConfigError
-    from heterps.launch.servers import first_roster, job_tables, run_server
+    from heterps.launch.servers import first_roster, job_tables, joined_roster, run_server
     from heterps.ps.server import Server
     from heterps.wire.keys import load_keys
 
+    if join is not None and (len(address) > 1 or shard):
+        raise ConfigError("--join: give the one --address of the new server, and no --shard; it becomes the last")
     if shard >= len(address):
         raise ConfigError(f"--shard {shard}: the last of {len(address)} addresses is shard {len(address) - 1}")
     keys = load_keys(key) if key is not None else None
-    roster = first_roster(address)
-    server = Server(f"server-{shard}", roster, job_tables(load_job(job)))
+    roster = first_roster(address) if join is None else joined_roster(join, address[0], keys)
+    number = shard if join is None else roster.num_shards - 1
+    server = Server(roster.servers[number].name, roster, job_tables(load_job(job)), joining=join is not None)
     run_server(
         server,
         address[shard],
         keys=keys,
-        ready=lambda where: typer.echo(f"{server.name} (shard {shard} of {len(address)}) listens at {where}"),
+        ready=lambda where: typer.echo(f"{server.name} (shard {number} of {roster.num_shards}) listens at {where}"),
     )
+
+
+@group.command(
+    epilog="Examples: heterps server rebalance ipc:///tmp/ps-2  |  heterps server rebalance ipc:///tmp/ps-0 --drop-last"
+)
+def rebalance(
+    address: Annotated[
+        str, typer.Argument(help="Of the server that joins; with --drop-last, of any server.", show_default=False)
+    ],
+    drop_last: Annotated[
+        bool, typer.Option("--drop-last", help="Empty the server that joined last, so that it can be stopped.")
+    ] = False,
+    key: KeyFile = None,
+) -> None:
+    """Move rows to a server that joins, or from one that leaves, while training goes on.
+
+    About 1/n of the rows move, and no gradient is lost or applied twice. If it breaks off, run it again.
+    """
+    from heterps.launch.servers import rebalance_servers
+    from heterps.wire.keys import load_keys
+
+    roster, moved_bytes = rebalance_servers(
+        address, drop_last=drop_last, keys=load_keys(key) if key is not None else None
+    )
+    typer.echo(f"epoch {roster.epoch}: {roster.num_shards} servers, {moved_bytes / 2**20:,.1f} MiB moved")
 
 
 @group.command(epilog="Example: heterps server stats ipc:///tmp/ps-0 --json")

@@ -14,6 +14,9 @@ from heterps.config import Job
 from heterps.errors import ConfigError
 from heterps.model.build import build_model
 from heterps.nn import embeddings
+from heterps.ps.ask import ask, asker_channel
+from heterps.ps.messages import AskRoster, Welcome
+from heterps.ps.rebalance import run_rebalance
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
@@ -39,6 +42,38 @@ def first_roster(addresses: Sequence[str]) -> Roster:
     if len(set(addresses)) < len(addresses):
         raise ConfigError(f"every server needs an address of its own, got {', '.join(addresses)}")
     return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)), len(addresses))
+
+
+def joined_roster(running: str, address: str, keys: Keys | None) -> Roster:
+    """The roster of the job that the server at `running` is in, with one more server at `address`."""
+    roster = ask_roster(running, keys)
+    return roster.add(Seat(f"server-{roster.num_shards}", address, incarnation=roster.epoch + 1))
+
+
+def ask_roster(address: str, keys: Keys | None) -> Roster:
+    """The roster that the server at `address` follows."""
+    channel = asker_channel({address: address}, keys)
+    try:
+        answer, _ = ask(channel, address, AskRoster(1))
+    finally:
+        channel.close()
+    assert isinstance(answer, Welcome)
+    return answer.roster
+
+
+def rebalance_servers(address: str, *, drop_last: bool, keys: Keys | None) -> tuple[Roster, int]:
+    """Follow the roster of the server that joins at `address`, or drop the last one of its job; and bytes moved."""
+    known = ask_roster(address, keys)
+    try:
+        old, new = (known, known.drop_last()) if drop_last else (known.before_add(), known)
+    except ValueError as error:
+        raise ConfigError(f"{address}: {error}; start a server with --join before") from None
+    seats = (*old.servers, *new.servers)
+    channel = asker_channel({seat.name: seat.address for seat in seats}, keys)
+    try:
+        return new, run_rebalance(channel, old, new)
+    finally:
+        channel.close()
 
 
 def run_server(server: Server, address: str, *, keys: Keys | None, ready: Callable[[str], None]) -> None:
