@@ -16,7 +16,7 @@ from msgspec.msgpack import decode, encode
 from numpy.typing import NDArray
 
 from heterps.ps.ledger import Ledger
-from heterps.ps.placement import NUM_SLOTS
+from heterps.ps.placement import NUM_SLOTS, slots_of
 from heterps.ps.table.sparse import Rows
 from heterps.wire import Malformed
 
@@ -70,6 +70,13 @@ def from_parcels(parcels: list[Parcel]) -> Cargo:
         assert parcel.rows is not None
         by_table.setdefault(parcel.table, []).append(parcel.rows)
     return Cargo(label, {table: concatenate(parts) for table, parts in by_table.items()})
+
+
+def restrict(cargo: Cargo, slots: NDArray[np.bool_]) -> Cargo:
+    """What of a cargo is in these slots: a checkpoint of any servers, for one of others."""
+    kept = [PieceLabel([slot for slot in piece.slots if slots[slot]], piece.ledger) for piece in cargo.label.pieces]
+    label = Label([piece for piece in kept if piece.slots], cargo.label.workers)
+    return Cargo(label, {name: select(rows, slots[slots_of(rows.keys)]) for name, rows in cargo.rows.items()})
 
 
 def select(rows: Rows, chosen: NDArray[np.bool_]) -> Rows:

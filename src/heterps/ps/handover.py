@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from heterps.ps import messages as m
 from heterps.ps.cargo import Cargo, Parcel, from_parcels, to_parcels
+from heterps.ps.placement import slot_mask
 from heterps.ps.roster import Roster, moves
 from heterps.ps.shard import Shard
 from heterps.wire import Frame, Malformed
@@ -46,7 +47,7 @@ class Handover:
         self._arrived = set()
         for move in moves(old, new):
             if old.servers[move.source].name == name:
-                self._packed[move.target] = to_parcels(shard.cut(move.slots, workers))
+                self._packed[move.target] = to_parcels(shard.cut(slot_mask(move.slots), workers))
             if new.servers[move.target].name == name:
                 self._expected[move.source] = []
 

@@ -9,6 +9,7 @@ table of 32 KiB, which a lookup reads faster than it could divide, and gives mov
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -36,6 +37,13 @@ def slots_of(keys: NDArray[np.uint64]) -> NDArray[np.int16]:
     for i in range(len(keys)):
         slots[i] = slot_of(mix64(keys[i]))
     return slots
+
+
+def slot_mask(slots: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[NUM_SLOTS], true at `slots`."""
+    mask = np.zeros(NUM_SLOTS, np.bool_)
+    mask[slots] = True
+    return mask
 
 
 def shard_numbers(keys: NDArray[np.uint64], num_shards: int) -> Owners:

@@ -11,14 +11,17 @@ So a peer can send what it likes: the server lives, and what it does not take it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from msgspec.json import encode as to_json
 
 from heterps.ps import messages as m
 from heterps.ps import ops
-from heterps.ps.cargo import Cargo
+from heterps.ps.cargo import Cargo, restrict
 from heterps.ps.handover import Handover
+from heterps.ps.placement import NUM_SLOTS
 from heterps.ps.roster import Roster, follows
 from heterps.ps.shard import Shard, Source, Tables
 from heterps.ps.stats import Counts, Rate, ServerStats, TableStats, Traffic
@@ -110,7 +113,8 @@ class Server:
             case m.Deliver():
                 self._check_epoch(header.epoch)
                 if (cargo := self._handover.deliver(header, frames)) is not None:
-                    self._load(header.source, cargo)
+                    self._load(cargo)
+                    self._handover.arrived(header.source)
             case m.Forget():
                 self._check_epoch(header.epoch)
                 self._handover.forget(header.target)
@@ -149,6 +153,19 @@ class Server:
                 for name, t in traffic.items()
             },
         )
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self) -> Cargo:
+        """A copy of the sparse tables and of what has been applied to them, at this moment."""
+        return self.shard.copy(np.ones(NUM_SLOTS, np.bool_), self._workers)
+
+    def restore(self, saved: Sequence[Cargo]) -> None:
+        """Fill the empty tables from what servers, of whatever number, saved at one moment."""
+        mine = self.shard.pieces[0].slots
+        self.shard.pieces = []
+        for cargo in saved:
+            self._load(restrict(cargo, mine))
 
     # --- who speaks --------------------------------------------------------------------------------------------------
 
@@ -193,9 +210,8 @@ class Server:
         self.roster, self.number = roster, roster.number(self.name)
         self._held.clear()
 
-    def _load(self, source: int, cargo: Cargo) -> None:
+    def _load(self, cargo: Cargo) -> None:
         self.shard.load(cargo)
-        self._handover.arrived(source)
         for worker, incarnation in cargo.label.workers.items():
             self._workers[worker] = max(incarnation, self._workers.get(worker, 0))
 

@@ -21,7 +21,7 @@ from heterps.ps.cargo import Cargo, Label, PieceLabel, concatenate, select
 from heterps.ps.client import TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState
-from heterps.ps.placement import NUM_SLOTS, owners, slots_of
+from heterps.ps.placement import owners, slot_mask, slots_of
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows, SparseTable
 
@@ -154,45 +154,41 @@ class Shard:
 
     # --- moves -------------------------------------------------------------------------------------------------------
 
-    def cut(self, slots: NDArray[np.int64], workers: dict[str, int]) -> Cargo:
-        """Take slots out, with their rows and ledgers; `workers` are the lives that their next home must know of."""
-        leaving = np.zeros(NUM_SLOTS, np.bool_)
-        leaving[slots] = True
+    def copy(self, slots: Mask, workers: dict[str, int]) -> Cargo:
+        """Slots with their rows and ledgers, for a checkpoint or a move; `workers` are the lives to know of there."""
         labels = [
-            PieceLabel(np.flatnonzero(piece.slots & leaving).tolist(), piece.ledger.copy())
+            PieceLabel(np.flatnonzero(piece.slots & slots).tolist(), piece.ledger.copy())
             for piece in self.pieces
-            if (piece.slots & leaving).any()
+            if (piece.slots & slots).any()
         ]
+        rows = {name: table.export_rows() for name, table in self.sparse.items()}
+        return Cargo(
+            Label(labels, dict(workers)), {name: select(r, slots[slots_of(r.keys)]) for name, r in rows.items()}
+        )
+
+    def cut(self, slots: Mask, workers: dict[str, int]) -> Cargo:
+        """As `copy`, and they are no longer here."""
+        cargo = self.copy(slots, workers)
         self.pieces = [
-            Piece(piece.slots & ~leaving, piece.ledger) for piece in self.pieces if (piece.slots & ~leaving).any()
+            Piece(piece.slots & ~slots, piece.ledger) for piece in self.pieces if (piece.slots & ~slots).any()
         ]
-        cut = {}
         for name, table in self.sparse.items():
             rows = table.export_rows()
-            goes = leaving[slots_of(rows.keys)]
-            cut[name] = select(rows, goes)
-            self._replace(name, select(rows, ~goes))
-        return Cargo(Label(labels, dict(workers)), cut)
+            self.sparse[name] = make_table(self._specs[name])  # tables give no memory back otherwise
+            self.sparse[name].import_rows(select(rows, ~slots[slots_of(rows.keys)]), table.num_pushes)
+        return cargo
 
     def load(self, cargo: Cargo) -> None:
-        """Put in slots that another server has cut out. ValueError, and no change, where rows do not fit."""
+        """Put in slots from elsewhere, none of which is here. ValueError, and no change, where rows do not fit."""
         if unknown := set(cargo.rows) - set(self._specs):
             raise ValueError(f"there are no tables {', '.join(sorted(unknown))} here")
         tables = {name: make_table(self._specs[name]) for name in cargo.rows}
         for name, table in tables.items():
-            table.import_rows(concatenate([self.sparse[name].export_rows(), cargo.rows[name]]), 0)
+            rows = concatenate([self.sparse[name].export_rows(), cargo.rows[name]])
+            table.import_rows(rows, self.sparse[name].num_pushes)
         self.sparse |= tables
-        for label in cargo.label.pieces:
-            mask = np.zeros(NUM_SLOTS, np.bool_)
-            mask[label.slots] = True
-            self.pieces.append(Piece(mask, label.ledger))
+        self.pieces += [Piece(slot_mask(label.slots), label.ledger) for label in cargo.label.pieces]
         self._join_pieces()
-
-    def _replace(self, name: str, rows: Rows) -> None:
-        """A table of these rows only: tables give no memory back otherwise."""
-        table = make_table(self._specs[name])
-        table.import_rows(rows, 0)  # the ledgers know how many pushes it has seen
-        self.sparse[name] = table
 
     # --- dense tables ------------------------------------------------------------------------------------------------
 
