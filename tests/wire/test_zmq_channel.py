@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -35,6 +35,24 @@ def pair(stack: ExitStack, address: str, keys: Keys | None = None) -> tuple[Serv
     server = stack.enter_context(closing(ServerChannel("server", address, keys=keys)))
     client = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, keys=keys)))
     return server, client
+
+
+def wait_for(server: ServerChannel, is_true: Callable[[], bool]) -> None:
+    """Let the server receive, and get nothing, until something was counted."""
+    for _ in range(600):
+        if is_true():
+            return
+        assert server.receive(0.05) is None
+    raise AssertionError("it did not happen within 30 s")
+
+
+def retry(server: ServerChannel, send: Callable[[], None]) -> str:
+    """Send until a message comes through; its sender. One that is under way when a connection ends is lost."""
+    for _ in range(150):
+        send()
+        if (got := server.receive(0.2)) is not None:
+            return got[0]
+    raise AssertionError("nothing came within 30 s")
 
 
 def test_a_request_is_answered(stack: ExitStack, address: str) -> None:
@@ -130,9 +148,7 @@ def test_a_server_that_comes_back_is_found_again(stack: ExitStack, tmp_path: Pat
     first.close()
     second = stack.enter_context(closing(ServerChannel("s", address)))
     client.wait_connected("s", 30)
-    while (got := second.receive(0.2)) is None:
-        client.send("s", [b"2"])
-    assert got[0] == "c"
+    assert retry(second, lambda: client.send("s", [b"2"])) == "c"
     assert client.counters.disconnects >= 1
 
 
@@ -176,8 +192,7 @@ def test_a_nameless_peer_is_dropped_and_counted(stack: ExitStack, tmp_path: Path
     socket.linger = 0
     socket.connect(server.address)
     socket.send(b"who am I")
-    while not server.counters.dropped:
-        assert server.receive(0.05) is None
+    wait_for(server, lambda: bool(server.counters.dropped))
     assert server.counters.dropped == {"nameless": 1}
     client.send("server", [b"x"])
     assert receive_within(server, 30, "client")[0] == "client"
@@ -189,12 +204,9 @@ def test_a_frame_beyond_the_limit_costs_the_peer_its_connection_and_the_server_n
     server = stack.enter_context(closing(ServerChannel("s", address, options=Options(frame_bytes=1000))))
     client = stack.enter_context(closing(ClientChannel("c", {"s": server.address})))
     client.send("s", [bytes(1001)])
-    while not server.counters.disconnects:
-        assert server.receive(0.05) is None
+    wait_for(server, lambda: bool(server.counters.disconnects))
     client.wait_connected("s", 30)
-    while (got := server.receive(0.2)) is None:
-        client.send("s", [bytes(1000)])
-    assert got[0] == "c"
+    assert retry(server, lambda: client.send("s", [bytes(1000)])) == "c"
 
 
 def test_an_address_that_is_served_already_is_not_taken_over(stack: ExitStack, tmp_path: Path) -> None:
@@ -231,8 +243,7 @@ def test_a_client_with_another_key_is_refused(stack: ExitStack, tmp_path: Path, 
     client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, keys=other, options=QUICK)))
     with pytest.raises(PeerLost, match="same key file"):
         client.send("s", [b"x"])
-    while not server.counters.refusals:
-        assert server.receive(0.05) is None
+    wait_for(server, lambda: bool(server.counters.refusals))
 
 
 def test_a_client_without_a_key_is_refused(stack: ExitStack, keys: Keys) -> None:
@@ -253,6 +264,5 @@ def test_knowing_the_public_key_is_not_enough(stack: ExitStack, tmp_path: Path, 
     socket.setsockopt(zmq.ROUTING_ID, b"intruder")
     socket.connect(server.address)
     socket.send(b"x")
-    while not server.counters.refusals:
-        assert server.receive(0.05) is None
+    wait_for(server, lambda: bool(server.counters.refusals))
     assert server.counters.messages_received == 0

@@ -8,7 +8,7 @@ Any thread may send while one receives. ZeroMQ sockets bear one thread at a time
 and never while waiting; waiting is done on file descriptors:
 
     receive:  [1] attempt   [2] nothing: poll the sockets' descriptors and our own   [3] again, until the deadline
-    send:     [4] attempt   [5] if this attempt noticed an incoming message, wake the receiver
+    send:     [4] attempt   [5] if a message came in meanwhile and a receiver waits, wake it
 
 Step 5 is needed because a socket's descriptor tells of a change only once, and an attempt to send consumes the news.
 """
@@ -53,6 +53,7 @@ class _ZmqChannel:
         self._lock = threading.Lock()
         self._sockets: dict[str, Socket] = {}
         self._is_open = True
+        self._is_waiting = False
         self._context: zmq.Context[Any] = zmq.Context()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
@@ -64,15 +65,26 @@ class _ZmqChannel:
             with self._lock:
                 self._check_open()
                 received = self._take()  # [1]
+                self._is_waiting = received is None
             if received is not None:
                 self.counters.received(received[1])
                 return received
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return None
-            self._poll.poll(math.ceil(left_s * 1000))  # [2]
+            self._wait(left_s)
+
+    def _wait(self, left_s: float) -> None:
+        """Until something may have come, or a connection changed, which is noted."""
+        ready = {descriptor for descriptor, _ in self._poll.poll(math.ceil(left_s * 1000))}  # [2]
+        self._is_waiting = False
+        if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
+        with self._lock:
+            for socket in self._sockets.values():
+                if not ready or socket.descriptors[1] in ready:
+                    socket.watch()
 
     def close(self) -> None:
         with self._lock:
@@ -107,7 +119,7 @@ class _ZmqChannel:
         try:
             return socket.try_send(parts)
         finally:
-            if socket.has_message():
+            if self._is_waiting and socket.has_message():
                 os.eventfd_write(self._wake, 1)  # [5]
 
     def _check_open(self) -> None:
@@ -170,7 +182,6 @@ class ServerChannel(_ZmqChannel):
         self.counters.sent(views[1:])
 
     def _take(self) -> Received | None:
-        self._socket.watch()
         while (views := self._socket.try_receive()) is not None:
             try:
                 peer = bytes(views[0]).decode()
@@ -263,7 +274,6 @@ class ClientChannel(_ZmqChannel):
         for step in range(len(names)):
             peer = names[(self._turn + step) % len(names)]
             socket = self._sockets[peer]
-            socket.watch()
             if (views := socket.try_receive()) is not None:
                 self._turn += step + 1
                 return peer, views

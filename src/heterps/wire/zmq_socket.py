@@ -19,6 +19,7 @@ from heterps.wire.message import Frame
 COPY_BELOW_BYTES = 256 * 1024
 """A frame that is not copied is released by a thread of pyzmq, which costs more than copying a small one."""
 
+WATCH_EVERY = 64
 REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSALS
 
@@ -43,6 +44,7 @@ class Socket:
         self.counters = counters
         self.num_connected = 0
         self.num_refused = 0
+        self._num_attempts = 0
         self._socket: zmq.Socket[bytes] = context.socket(kind)
         settings = {
             zmq.LINGER: 0,
@@ -59,6 +61,9 @@ class Socket:
         self._socket.copy_threshold = COPY_BELOW_BYTES
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(WATCHED)
         self._monitor.setsockopt(zmq.LINGER, 0)
+        self.descriptors = (self._socket.fileno(), self._monitor.fileno())
+        """What to poll: readable when something may have changed on the socket, or on its monitor."""
+        self.watch()  # a descriptor tells of nothing before the first look
 
     def set(self, option: int, value: int | bytes) -> None:
         self._socket.setsockopt(option, value)
@@ -88,6 +93,9 @@ class Socket:
         return True
 
     def try_receive(self) -> list[memoryview] | None:
+        self._num_attempts += 1
+        if self._num_attempts % WATCH_EVERY == 0:  # a busy receiver never waits, and waiting is when one watches
+            self.watch()
         try:
             frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
         except zmq.Again:
@@ -111,11 +119,6 @@ class Socket:
             elif event & REFUSALS:
                 self.num_refused += 1
                 self.counters.refusals += 1
-
-    @property
-    def descriptors(self) -> tuple[int, int]:
-        """What to poll: readable when something may have changed on the socket or its monitor."""
-        return self._socket.fileno(), self._monitor.fileno()
 
     def close(self) -> None:
         self._socket.disable_monitor()
