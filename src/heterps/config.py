@@ -2,7 +2,8 @@
 
     Job -- model        a zoo name or an import path, and its arguments
         -- data         files, schema, batches, epochs
-        -- optimizers   sparse (tables) and dense
+        -- optimizers   sparse (tables) and dense, with the schedule of their learning rates
+        -- tables       how rows begin, which keys get one, and which rows go
         -- checkpoint   how often, how many are kept
             -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
@@ -144,10 +145,27 @@ class SGD(Frozen):
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
 
 
+class Momentum(Frozen):
+    """b = momentum * b + g; w -= lr * b. On a sparse table only the rows of a push move."""
+
+    kind: Literal["momentum"] = "momentum"
+    lr: PositiveFloat = Field(0.01, description="Learning rate.")
+    momentum: Beta = Field(0.9, description="What is kept of the earlier steps' direction b.")
+
+
 class Adagrad(Frozen):
     """s += g*g; w -= lr * g / (sqrt(s) + eps)"""
 
     kind: Literal["adagrad"] = "adagrad"
+    lr: PositiveFloat = Field(0.01, description="Learning rate.")
+    eps: PositiveFloat = Field(1e-10, description="Added to the denominator.")
+    initial_accumulator: NonNegativeFloat = Field(0.0, description="What the sum of squares s starts at.")
+
+
+class RowAdagrad(Frozen):
+    """Adagrad with one s a row: s += mean(g*g); w -= lr * g / (sqrt(s) + eps). For sparse tables only."""
+
+    kind: Literal["row_adagrad"] = "row_adagrad"
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
     eps: PositiveFloat = Field(1e-10, description="Added to the denominator.")
     initial_accumulator: NonNegativeFloat = Field(0.0, description="What the sum of squares s starts at.")
@@ -163,15 +181,191 @@ class Adam(Frozen):
     eps: PositiveFloat = Field(1e-8, description="Added to the denominator.")
 
 
-Optimizer = SGD | Adagrad | Adam
-AnyOptimizer = Annotated[Optimizer, Field(discriminator="kind")]
+class AdamW(Frozen):
+    """Adam after w -= lr * weight_decay * w. For dense parameters only: rows that rest would not decay."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: PositiveFloat = Field(0.001, description="Learning rate.")
+    beta1: Beta = Field(0.9, description="Decay of the mean of gradients.")
+    beta2: Beta = Field(0.999, description="Decay of the mean of squared gradients.")
+    eps: PositiveFloat = Field(1e-8, description="Added to the denominator.")
+    weight_decay: NonNegativeFloat = Field(0.01, description="What of itself, times lr, a weight loses in each step.")
+
+
+class FTRL(Frozen):
+    """FTRL-Proximal: z += g - (sqrt(n + g*g) - sqrt(n)) / lr * w; n += g*g; w is 0 where |z| <= l1, and otherwise
+    (sign(z) * l1 - z) / ((beta + sqrt(n)) / lr + l2). For sparse tables only."""
+
+    kind: Literal["ftrl"] = "ftrl"
+    lr: PositiveFloat = Field(0.1, description="Learning rate.")
+    beta: NonNegativeFloat = Field(1.0, description="Keeps the first steps small.")
+    l1: NonNegativeFloat = Field(0.0, description="Weights whose evidence is below become exactly 0.")
+    l2: NonNegativeFloat = Field(0.0, description="Draws weights towards 0.")
+
+
+SparseOptimizer = SGD | Momentum | Adagrad | RowAdagrad | Adam | FTRL
+DenseOptimizer = SGD | Momentum | Adagrad | Adam | AdamW
+Optimizer = SparseOptimizer | DenseOptimizer
+
+
+class ConstantRate(Frozen):
+    """The learning rate stays as it is."""
+
+    kind: Literal["constant"] = "constant"
+
+
+class ScheduledRate(Frozen):
+    """A learning rate that follows the progress of the job."""
+
+    unit: Literal["samples"] = Field("samples", description="What progress is counted in.")
+
+
+class LinearRate(ScheduledRate):
+    """Up from 0 to the learning rate, then in a straight line down to a part of it."""
+
+    kind: Literal["linear"] = "linear"
+    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Where the learning rate is reached.")
+    until: PositiveInt | None = Field(None, description="Where `floor` is reached; null: it stays at the top.")
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="What part of the learning rate remains.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _require_order(self.warmup, self.until)
+        return self
+
+
+class CosineRate(ScheduledRate):
+    """Up from 0 to the learning rate, then along half a cosine down to a part of it."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Where the learning rate is reached.")
+    until: PositiveInt = Field(description="Where `floor` is reached.")
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="What part of the learning rate remains.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _require_order(self.warmup, self.until)
+        return self
+
+
+def _require_order(warmup: int, until: int | None) -> None:
+    if until is not None and until <= warmup:
+        raise ValueError(f"until ({until:,}) must come after warmup ({warmup:,})")
+
+
+class StepRate(ScheduledRate):
+    """Times a factor, again and again."""
+
+    kind: Literal["step"] = "step"
+    every: PositiveInt = Field(description="After how much progress.")
+    factor: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="What the learning rate is multiplied by.")
+
+
+Schedule = ConstantRate | LinearRate | CosineRate | StepRate
 
 
 class Optimizers(Frozen):
-    sparse: AnyOptimizer = Field(
+    sparse: Annotated[SparseOptimizer, Field(discriminator="kind")] = Field(
         Adagrad(lr=0.05), description="Of the embedding tables, unless a module brings its own."
     )
-    dense: AnyOptimizer = Field(Adam(lr=0.001), description="Of all other parameters.")
+    dense: Annotated[DenseOptimizer, Field(discriminator="kind")] = Field(
+        Adam(lr=0.001), description="Of all other parameters."
+    )
+    schedule: Annotated[Schedule, Field(discriminator="kind")] = Field(
+        ConstantRate(), description="Of all learning rates, unless a module brings its own."
+    )
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+class Uniform(Frozen):
+    """Uniform in [-scale, scale)."""
+
+    kind: Literal["uniform"] = "uniform"
+    scale: NonNegativeFloat = Field(0.01, description="The largest absolute value.")
+
+
+class Normal(Frozen):
+    """Normal with mean 0, cut off at 4.2 standard deviations."""
+
+    kind: Literal["normal"] = "normal"
+    std: NonNegativeFloat = Field(0.01, description="Standard deviation.")
+
+
+class Constant(Frozen):
+    """The same value everywhere."""
+
+    kind: Literal["constant"] = "constant"
+    value: float = Field(description="The value.")
+
+
+class Zero(Frozen):
+    """Zeros."""
+
+    kind: Literal["zero"] = "zero"
+
+
+Initializer = Uniform | Normal | Constant | Zero
+
+
+class Always(Frozen):
+    """Every key gets a row when it is first pulled or pushed."""
+
+    kind: Literal["always"] = "always"
+
+
+class AfterSightings(Frozen):
+    """A key gets a row with its `num`-th push, as a sketch counts them: now and then one gets it too early."""
+
+    kind: Literal["sightings"] = "sightings"
+    num: Annotated[int, Field(ge=1, le=255)] = Field(description="Pushes with the key until it gets a row.")
+    sketch_bytes: Annotated[int, Field(ge=1024)] = Field(
+        1 << 22,
+        description="Memory of the sketch, on each shard; about 4 for each key that waits. All its counts are halved "
+        "after as many sightings, so that keys which come rarely enough never get a row.",
+    )
+
+
+class WithProbability(Frozen):
+    """A key gets a row with each push by chance, so that frequent keys get one soon and most rare ones never."""
+
+    kind: Literal["probability"] = "probability"
+    p: Annotated[float, Field(gt=0, le=1)] = Field(description="The chance, each time.")
+
+
+Admission = Always | AfterSightings | WithProbability
+
+
+class Eviction(Frozen):
+    """Which rows go. A row that went is as if it had never been: its key begins anew."""
+
+    max_age: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
+        None, description="Rows that so many pushes in a row had no gradient for go."
+    )
+    min_uses: PositiveFloat | None = Field(
+        None, description="Rows whose uses have faded below go; a new row has 1, and 1 more with each push of its key."
+    )
+    half_life: PositiveInt = Field(4096, description="After so many pushes to the table a use counts half.")
+    max_bytes: PositiveInt | None = Field(
+        None, description="Memory for the rows of a table on each shard; the coldest go when it is full."
+    )
+    order: Literal["lfu", "lru"] = Field(
+        "lfu", description="Which rows are the coldest: those with the fewest uses left, or those unused for longest."
+    )
+
+
+class Tables(Frozen):
+    """Of the embedding tables, unless a module brings its own."""
+
+    init: Annotated[Initializer, Field(discriminator="kind")] | None = Field(
+        None, description="What new rows hold; null: what the module says, uniform in [-0.01, 0.01) if nothing."
+    )
+    admission: Annotated[Admission, Field(discriminator="kind")] = Field(
+        Always(),
+        description="Which keys get a row. One without a row reads its initial values; its gradients are lost.",
+    )
+    eviction: Eviction = Field(Eviction(), description="Which rows go.")
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -276,6 +470,7 @@ class Job(Frozen):
     model: Model = Field(Model(), description="What is trained.")
     data: Data = Field(description="What it is trained on.")
     optimizers: Optimizers = Field(Optimizers(), description="How parameters follow gradients.")
+    tables: Tables = Field(Tables(), description="How rows of embedding tables come and go.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
     profile: Name | None = Field(

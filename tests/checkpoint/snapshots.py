@@ -23,6 +23,8 @@ def make(clock: int, *, num_rows: int = 5) -> Snapshot:
                 generator.random((num_rows, 4), np.float32),
                 generator.random((num_rows, 1), np.float32),
                 {"dim": 4, "optimizer": {"kind": "adagrad", "lr": 0.05}},
+                generator.random(num_rows, np.float32),
+                generator.integers(0, 2**32, num_rows, np.uint32),
             ),
             "item/ads.v2": TableRows(
                 np.empty(0, np.uint64), np.empty((0, 8), np.float32), np.empty((0, 0), np.float32)
@@ -41,7 +43,7 @@ def assert_same(found: Snapshot, expected: Snapshot) -> None:
         assert_same_bits(found.dense[name], array)
     for name, rows in expected.tables.items():
         assert found.tables[name].meta == rows.meta
-        for part in ("keys", "values", "state"):
+        for part in ("keys", "values", "state", "uses", "clock"):
             assert_same_bits(getattr(found.tables[name], part), getattr(rows, part))
 
 

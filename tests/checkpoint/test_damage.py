@@ -109,9 +109,9 @@ def test_a_path_that_leaves_the_folder_is_refused(path: Path, where: str, target
 def test_a_newer_version_is_refused_and_not_passed_over(path: Path) -> None:
     newer = path.parent / "0000000002"
     shutil.copytree(path, newer)
-    forge(newer, lambda body: body.update(version=2, clock="a thing of the future"))
+    forge(newer, lambda body: body.update(version=3, clock="a thing of the future"))
     for attempt in (lambda: load(newer), lambda: load_latest(path.parent)):
-        with pytest.raises(RunError, match=r"version 2 .* reads up to version 1\. Resume with the heterps") as error:
+        with pytest.raises(RunError, match=r"version 3 .* reads up to version 2\. Resume with the heterps") as error:
             attempt()
         assert not isinstance(error.value, CorruptCheckpoint)
 
@@ -182,8 +182,10 @@ def test_an_arrow_file_that_lies_about_its_rows_is_refused(path: Path, shape: An
         load(path)
 
 
-def test_a_checkpoint_of_version_1_is_read_forever() -> None:
-    """The files in golden/ were written once by the first version; do not write them again."""
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_checkpoint_of_an_earlier_version_is_read_forever(version: int) -> None:
+    """The files in golden/ were written once, by the first heterps of each version; do not write them again."""
+    use = (np.float32([1.5, 1, 3]), np.uint32([7, 0, 2**32 - 1])) if version > 1 else ()
     expected = Snapshot(
         clock=7,
         samples=700,
@@ -194,8 +196,9 @@ def test_a_checkpoint_of_version_1_is_read_forever() -> None:
                 np.arange(6, dtype=np.float32).reshape(3, 2),
                 np.full((3, 1), 0.5, np.float32),
                 {"dim": 2},
+                *use,
             )
         },
         progress={"epoch": 1},
     )
-    assert_same(load(Path(__file__).parent / "golden" / "version-1"), expected)
+    assert_same(load(Path(__file__).parent / "golden" / f"version-{version}"), expected)

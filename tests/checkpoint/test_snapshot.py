@@ -20,9 +20,11 @@ VALUES = np.zeros((3, 2), np.float32)
         ((KEYS, VALUES.astype(np.float64), VALUES), "values must be float32"),
         ((KEYS, VALUES[:2], VALUES), r"values must be .* 3 rows, it is float32 of shape \(2, 2\)"),
         ((KEYS, VALUES, VALUES[:, 0]), r"state must be float32 with 2 axes"),
+        ((KEYS, VALUES, VALUES, {}, VALUES[:2, 0], KEYS.astype(np.uint32)), "uses must be float32 .* 3 rows"),
+        ((KEYS, VALUES, VALUES, {}, VALUES[:, 0], KEYS), "clock must be uint32"),
     ],
 )
-def test_rows_of_wrong_type_or_shape_are_refused(arrays: tuple[Any, Any, Any], message: str) -> None:
+def test_rows_of_wrong_type_or_shape_are_refused(arrays: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TableRows(*arrays)
 

@@ -35,7 +35,8 @@ def table_rows(draw: st.DrawFn) -> TableRows:
         return draw(hnp.arrays(np.uint32, (len(keys), width))).view(np.float32).reshape(len(keys), width)
 
     meta = draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3))
-    return TableRows(keys, bits(draw(st.integers(0, 5))), bits(draw(st.integers(0, 3))), meta)
+    clock = draw(hnp.arrays(np.uint32, len(keys)))
+    return TableRows(keys, bits(draw(st.integers(0, 5))), bits(draw(st.integers(0, 3))), meta, bits(1)[:, 0], clock)
 
 
 dense_arrays = hnp.arrays(

@@ -37,9 +37,8 @@ def train(client: LocalClient, num: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def sorted_rows(client: LocalClient) -> tuple[np.ndarray, ...]:
-    (keys, values, state), num_pushes = client.export_rows("rows")
-    order = np.argsort(keys)
-    return keys[order], values[order], state[order], np.array(num_pushes)
+    rows, num_pushes = client.export_rows("rows")
+    return *rows.select(np.argsort(rows.keys)), np.array(num_pushes)
 
 
 @pytest.fixture(params=[True, False], ids=["on threads", "alone"], autouse=True)

@@ -116,8 +116,8 @@ def test_moves_under_faults_leave_what_a_run_without_moves_leaves(seed: int, pla
 def test_moves_lose_and_double_no_push_of_several_workers(seed: int, plan: str) -> None:
     """Gradients are whole numbers, so that their sum does not depend on whose came first."""
     tables = Tables((TableSpec("rows", DIM, SGD(lr=1.0), seed=3, init_scale=0.0),))
-    moved = run(seed, tables, 3, plan, {"late_s": 2.0})
-    for expected, got in zip(run_calm(seed, tables, 3, len(plan)), moved, strict=True):
+    moved = run(seed, tables, 3, plan, {"late_s": 2.0})[:3]  # when a row was used last depends on that, though
+    for expected, got in zip(run_calm(seed, tables, 3, len(plan))[:3], moved, strict=True):
         np.testing.assert_array_equal(got, expected)
 
 

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from servers import DIM, make_roster, make_tables, remote_client, sorted_rows, threaded_servers
 
-from heterps.config import SGD, Adagrad, Adam
+from heterps.config import SGD, Adagrad, Adam, LinearRate
 from heterps.errors import PeerLost, StaleIncarnation
-from heterps.ps.client import Client, LocalClient
+from heterps.ps.client import Client, LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
 from heterps.ps.messages import Coding
 from heterps.ps.remote import RemoteClient
 from heterps.ps.session import Options
+from heterps.ps.shard import DenseSpec, Tables
 from heterps.wire import MemoryNetwork
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), Adam()]
@@ -56,6 +57,22 @@ def test_servers_give_what_tables_in_this_process_give_to_the_bit(num_servers, o
                 np.testing.assert_array_equal(got, wanted)
             assert client.num_rows(table) == local.num_rows(table)
             assert client.num_bytes(table) > 0
+
+
+def test_schedules_follow_the_samples_that_the_client_is_told():
+    schedule = LinearRate(warmup=100, until=1000)
+    sparse = TableSpec("rows", DIM, SGD(lr=0.1), 3, 0.1, schedule=schedule)
+    tables = Tables((sparse,), (DenseSpec("dense", 10, SGD(lr=0.1), schedule),))
+    local = LocalClient(tables.sparse, {"dense": DenseTable(10, SGD(lr=0.1), schedule)})
+    lookup = make_lookup(np.arange(20))
+    with remote_client(1, tables) as client:
+        for samples in (0, 64, 512):
+            for each in (local, client):
+                each.samples = samples
+                each.push("rows", lookup, np.ones((20, DIM), np.float32))
+                each.push_dense("dense", np.ones(10, np.float32))
+        np.testing.assert_array_equal(client.pull("rows", lookup).result(), local.pull("rows", lookup).result())
+        np.testing.assert_array_equal(client.pull_dense("dense").result(), local.pull_dense("dense").result())
 
 
 def test_what_an_iteration_asks_of_a_server_is_one_message():

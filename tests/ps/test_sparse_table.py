@@ -11,12 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps import hashing
-from heterps.ps import SGD, Adagrad, Adam, SparseTable
-from heterps.ps.table import memory, sparse
+from heterps.config import Uniform
+from heterps.ps import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad, SparseTable
+from heterps.ps.table import memory, store
 from heterps.ps.table.reference import ReferenceTable, initial_values, mix64
-from heterps.ps.table.sparse import Rows
 
-OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1, initial_accumulator=0.25), Adam(lr=0.01)]
+OPTIMIZERS = [
+    SGD(lr=0.1),
+    Momentum(lr=0.1),
+    Adagrad(lr=0.1, initial_accumulator=0.25),
+    RowAdagrad(lr=0.1, initial_accumulator=0.25),
+    Adam(lr=0.01),
+    FTRL(l1=0.1, l2=0.01),
+]
 TOP = 2**64 - 1
 optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.kind)
 
@@ -58,13 +65,14 @@ some_keys = st.one_of(
 )
 batches = st.lists(some_keys, max_size=150)
 operations = st.lists(
-    st.tuples(st.sampled_from(["pull", "peek", "push", "push_unique", "export", "reload"]), batches), max_size=12
+    st.tuples(st.sampled_from(["pull", "peek", "push", "push_unique", "take", "put", "export", "reload"]), batches),
+    max_size=12,
 )
 
 
 @optimizers
 @pytest.mark.parametrize("dim", [1, 3, 16, 17])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(operations, st.integers(0, TOP))
 def test_any_interleaving_equals_the_reference_to_the_bit(optimizer, dim, operations, seed):
     table, reference = SparseTable(dim, optimizer, seed), ReferenceTable(dim, optimizer, seed)
@@ -80,6 +88,15 @@ def test_any_interleaving_equals_the_reference_to_the_bit(optimizer, dim, operat
         elif operation in ("push", "push_unique"):
             getattr(table, operation)(keys.view(np.int64), grads)
             getattr(reference, operation)(keys, grads)
+        elif operation in ("take", "put"):
+            taken, expected = table.take(keys), reference.take(keys)
+            for mine, other in zip(taken, expected, strict=True):
+                np.testing.assert_array_equal(mine, other)
+            assert not table.known(keys).any()
+            if operation == "put":
+                table.put(taken)
+                reference.put(taken)
+                np.testing.assert_array_equal(table.known(keys), reference.known(keys))
         elif operation == "export":
             assert_equal_tables(table, reference)
         else:
@@ -114,8 +131,7 @@ def test_empty_batches_change_nothing_but_the_count_of_pushes():
     assert table.pull([]).shape == (0, 4)
     table.push(np.empty(0, np.int64), np.empty((0, 4)))
     assert (len(table), table.num_pushes) == (0, 1)
-    keys, values, state = table.export_rows()
-    assert (keys.shape, values.shape, state.shape) == ((0,), (0, 4), (0, 4))
+    assert [array.shape for array in table.export_rows()] == [(0,), (0, 4), (0, 4), (0,), (0,)]
 
 
 @optimizers
@@ -169,7 +185,7 @@ def test_initial_values_are_uniform_and_differ_by_seed_key_and_column():
 def test_initial_values_stay_what_they_were():
     """A worker of another version must make the same rows."""
     expected = [-0.620510458946228, 0.9796957969665527, -0.15403354167938232]
-    np.testing.assert_array_equal(initial_values(42, 3, seed=7, scale=1.0), np.float32(expected))
+    np.testing.assert_array_equal(initial_values(42, 3, seed=7, init=Uniform(scale=1.0)), np.float32(expected))
 
 
 # --- growth and memory -----------------------------------------------------------------------------------------------
@@ -188,7 +204,7 @@ def test_a_table_grows_from_empty_and_keeps_every_row():
     np.testing.assert_array_equal(table.pull(keys), before - grads)
     rows = table.export_rows()
     np.testing.assert_array_equal(np.sort(rows.keys), keys)
-    assert table.num_bytes < len(keys) * (8 + 3 * 4 + 4 + 8 / 0.35)
+    assert table.num_bytes < len(keys) * (16 + 3 * 4 + 4 + 8 / 0.35)
 
 
 @pytest.fixture
@@ -214,7 +230,9 @@ def test_rows_move_to_a_larger_range_where_the_system_grants_little(scarce_memor
     rows = table.pull(keys[:100])
     scarce_memory[0] = 1 << 22
     table.pull(keys)
-    assert scarce_memory[1:] == [1 << 20, 1 << 22], "the rows were to move once"
+    for_index, for_rows, *moved = scarce_memory[1:]
+    assert for_index == for_rows == 1 << 20
+    assert moved == [1 << 22], "the rows were to move once"
     np.testing.assert_array_equal(table.pull(keys[:100], create=False), rows)
     assert len(table) == len(keys)
 
@@ -251,7 +269,7 @@ def test_a_kernel_without_huge_pages_will_do(monkeypatch):
 
 
 def test_a_shard_says_when_it_is_full(monkeypatch):
-    monkeypatch.setattr(sparse, "MAX_ROWS", 3000)
+    monkeypatch.setattr(store, "MAX_ROWS", 3000)
     with pytest.raises(MemoryError, match="at most 3,000 rows; use more shards"):
         SparseTable(1).pull(np.arange(4000))
 
@@ -284,25 +302,29 @@ def test_impossible_tables_are_refused():
         SparseTable(0)
     with pytest.raises(ValueError, match="seed must be"):
         SparseTable(1, seed=-1)
+    with pytest.raises(ValueError, match="adamw is for dense parameters"):
+        SparseTable(1, AdamW())
 
 
 def test_import_refuses_rows_that_do_not_fit_and_stays_empty():
     rows = ReferenceTable(2)
     rows.pull([1, 2, 3])
-    keys, values, state = rows.export_rows()
+    good = rows.export_rows()
     table = SparseTable(2)
     with pytest.raises(
         ValueError, match=r"with adagrad need values \[3, 2\] and state \[3, 2\], got \[3, 2\] and \[3, 4\]"
     ):
-        table.import_rows(Rows(keys, values, np.zeros((3, 4), np.float32)), 1)
+        table.import_rows(good._replace(state=np.zeros((3, 4), np.float32)), 1)
     with pytest.raises(ValueError, match=r"got \[1, 2\]"):
-        table.import_rows(Rows(keys, values[:1], state), 1)
+        table.import_rows(good._replace(values=good.values[:1]), 1)
     with pytest.raises(ValueError, match="3 rows hold only 2 distinct keys"):
-        table.import_rows(Rows(keys[[0, 1, 0]], values, state), 1)
+        table.import_rows(good._replace(keys=good.keys[[0, 1, 0]]), 1)
+    with pytest.raises(ValueError, match="3 rows need as many uses and clocks, got 2 and 3"):
+        table.import_rows(good._replace(uses=good.uses[:2]), 1)
     assert (len(table), table.num_pushes) == (0, 0)
-    table.import_rows(Rows(keys, values, state), 1)
+    table.import_rows(good, 1)
     with pytest.raises(ValueError, match="empty table; this one has 3 rows"):
-        table.import_rows(Rows(keys, values, state), 1)
+        table.import_rows(good, 1)
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 
 from heterps.errors import CorruptCheckpoint, RunError
 
-VERSION = 1
+VERSION = 2
 NAME = "manifest.json"
 
 

@@ -1,6 +1,8 @@
 """The rows of one table as an Arrow IPC file (Feather v2), which pandas, polars and DuckDB open as it is.
 
-    keys: uint64 | values: fixed_size_list<float32>[dim] | state: fixed_size_list<float32>[w]   (w = 0: no column)
+    keys: uint64 | uses: float32 | clock: uint32 | values: fixed_size_list<float32>[dim] | state: ...[w]
+
+A matrix without columns (w = 0) has no column here either. Version 1 of the format had no `uses` and no `clock`.
 
 Written and read a chunk of rows at a time: the file costs no memory beyond the arrays themselves and one chunk. Bits
 are kept: NaN payloads, negative zeros and the keys 0 and 2**64 - 1 come back as they went.
@@ -21,18 +23,20 @@ from heterps.checkpoint.snapshot import TableRows
 
 CHUNK_ROWS = 1 << 16
 METADATA_KEY = b"heterps"
+_VECTORS = {"keys": pa.uint64(), "uses": pa.float32(), "clock": pa.uint32()}
+_VECTORS_V1 = {"keys": pa.uint64()}
 
 
 def write_rows(file: DigestWriter, rows: TableRows) -> None:
     matrices = {"values": rows.values, "state": rows.state}
     shape = {"rows": len(rows), "values": rows.values.shape[1], "state": rows.state.shape[1]}
     header = json.dumps({"shape": shape, "meta": rows.meta})
-    schema = _schema(shape).with_metadata({METADATA_KEY: header.encode()})
+    schema = _schema(shape, _VECTORS).with_metadata({METADATA_KEY: header.encode()})
     with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
         for start in range(0, len(rows), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
-            columns = [pa.array(rows.keys[chunk])]
-            for name in schema.names[1:]:
+            columns = [pa.array(getattr(rows, name)[chunk]) for name in _VECTORS]
+            for name in schema.names[len(_VECTORS) :]:
                 flat = pa.array(matrices[name][chunk].reshape(-1))
                 columns.append(pa.FixedSizeListArray.from_arrays(flat, shape[name]))
             writer.write_batch(pa.record_batch(columns, schema=schema))
@@ -45,27 +49,29 @@ def read_rows(path: Path) -> TableRows:
         num_rows, dim, width = (header["shape"][name] for name in ("rows", "values", "state"))
         if num_rows * (8 + 4 * (dim + width)) > source.size():  # before memory is taken for them
             raise ValueError(f"it claims {num_rows} rows of {dim} + {width} numbers in {source.size()} bytes")
-        if not reader.schema.equals(_schema(header["shape"])):
+        kinds = _VECTORS if "uses" in reader.schema.names else _VECTORS_V1
+        if not reader.schema.equals(_schema(header["shape"], kinds)):
             raise ValueError(f"its columns are {', '.join(f'{f.name}: {f.type}' for f in reader.schema)}")
-        keys = np.empty(num_rows, np.uint64)
+        vectors = {name: np.empty(num_rows, kind.to_pandas_dtype()) for name, kind in kinds.items()}
         matrices = {"values": np.empty((num_rows, dim), np.float32), "state": np.empty((num_rows, width), np.float32)}
         at = 0
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
             chunk = slice(at, at + batch.num_rows)
-            keys[chunk] = batch.column("keys").to_numpy()
-            for name in batch.schema.names[1:]:
-                matrices[name][chunk] = _matrix(batch.column(name))
+            for name in batch.schema.names:
+                if name in vectors:
+                    vectors[name][chunk] = batch.column(name).to_numpy()
+                else:
+                    matrices[name][chunk] = _matrix(batch.column(name))
             at = chunk.stop
         if at != num_rows:
             raise ValueError(f"it claims {num_rows} rows and holds {at}")
-        return TableRows(keys, matrices["values"], matrices["state"], header["meta"])
+        return TableRows(**vectors, **matrices, meta=header["meta"])
 
 
-def _schema(shape: dict[str, int]) -> Any:
-    """The columns of a table of this shape; a matrix without columns has none here either."""
+def _schema(shape: dict[str, int], vectors: dict[str, Any]) -> Any:
     matrices = [(name, pa.list_(pa.float32(), shape[name])) for name in ("values", "state") if shape[name]]
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (("keys", pa.uint64()), *matrices)])
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (*vectors.items(), *matrices)])
 
 
 def _matrix(column: Any) -> NDArray[np.float32]:

@@ -21,19 +21,29 @@ DTYPES = frozenset({"bool", "float16", "float32", "float64"}) | {
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """All rows of one sparse table, all shards together. Every key occurs once; the order means nothing."""
+    """All rows of one sparse table, all shards together. Every key occurs once; the order means nothing.
+
+    Rows whose use nobody counted, as those of version 1 of the checkpoint format, were used once, at clock 0.
+    """
 
     keys: NDArray[np.uint64]  # [n]
     values: NDArray[np.float32]  # [n, dim]
     state: NDArray[np.float32]  # [n, w]: what the optimizer keeps for each row; w may be 0
     meta: Mapping[str, Any] = field(default_factory=dict)  # JSON: dim, optimizer, steps, seed
+    uses: NDArray[np.float32] = field(default_factory=lambda: np.ones(0, np.float32))  # [n], faded up to the clock
+    clock: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))  # [n], of the last use
 
     def __post_init__(self) -> None:
         n = len(self.keys)
+        if len(self.uses) == len(self.clock) == 0:
+            object.__setattr__(self, "uses", np.ones(n, np.float32))
+            object.__setattr__(self, "clock", np.zeros(n, np.uint32))
         for name, array, dtype, num_axes in (
             ("keys", self.keys, np.uint64, 1),
             ("values", self.values, np.float32, 2),
             ("state", self.state, np.float32, 2),
+            ("uses", self.uses, np.float32, 1),
+            ("clock", self.clock, np.uint32, 1),
         ):
             if array.dtype != dtype or array.ndim != num_axes or len(array) != n:
                 raise ValueError(
@@ -47,7 +57,7 @@ class TableRows:
 
     @property
     def num_bytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes + self.state.nbytes
+        return sum(a.nbytes for a in (self.keys, self.values, self.state, self.uses, self.clock))
 
 
 @dataclass(frozen=True, eq=False)

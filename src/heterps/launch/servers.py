@@ -20,7 +20,7 @@ from heterps.ps.rebalance import run_rebalance
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
-from heterps.ps.shard import DenseSpec, Tables, make_table
+from heterps.ps.shard import DenseSpec, Tables
 from heterps.wire.keys import Keys
 from heterps.wire.zmq_channel import ServerChannel
 
@@ -34,7 +34,7 @@ def job_tables(job: Job) -> Tables:
         spec for name, module in embeddings(model) for spec in module.table_specs(name, job.optimizers.sparse, job.seed)
     ]
     size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return Tables(tuple(sparse), (DenseSpec(DENSE, size, job.optimizers.dense),))
+    return Tables(tuple(sparse), (DenseSpec(DENSE, size, job.optimizers.dense, job.optimizers.schedule),))
 
 
 def first_roster(addresses: Sequence[str]) -> Roster:
@@ -94,7 +94,7 @@ def _warm_up(server: Server) -> None:
     """Compile the kernels, or load them compiled, before the first worker waits: messages bring read-only arrays."""
     keys, grads = np.zeros(1, np.uint64), np.zeros((1, 1), np.float32)
     for optimizer in {spec.optimizer for spec in server.tables.sparse}:
-        table = make_table(next(spec for spec in server.tables.sparse if spec.optimizer == optimizer))
+        table = next(spec for spec in server.tables.sparse if spec.optimizer == optimizer).make_shard()
         grads = np.zeros((1, table.dim), np.float32)
         for writeable in (True, False):
             keys.flags.writeable = grads.flags.writeable = writeable

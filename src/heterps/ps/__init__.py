@@ -1,6 +1,6 @@
 """Where parameters live: tables, and the client through which training reaches them."""
 
-from heterps.config import SGD, Adagrad, Adam
+from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad
 from heterps.ps.table.sparse import SparseTable
 
-__all__ = ["SGD", "Adagrad", "Adam", "SparseTable"]
+__all__ = ["FTRL", "SGD", "Adagrad", "Adam", "AdamW", "Momentum", "RowAdagrad", "SparseTable"]

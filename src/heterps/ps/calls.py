@@ -109,17 +109,25 @@ class PullRowsCall:
 class PushRowsCall(_Everywhere):
     """Gradients of unique keys. Every server gets a part, be it empty: each counts all pushes."""
 
-    def __init__(self, table: str, lookup: Lookup, summed: FloatArray, sequence: int, coding: m.Coding) -> None:
+    def __init__(
+        self,
+        table: str,
+        lookup: Lookup,
+        summed: FloatArray,
+        sequence: int,
+        coding: m.Coding,
+        samples: int | None = None,
+    ) -> None:
         self.table = table
         self._unique = lookup.unique
         self._homes = _Homes(lookup.unique, lookup.bounds)
-        self._summed, self._sequence, self._coding = summed, sequence, coding
+        self._summed, self._sequence, self._coding, self._samples = summed, sequence, coding, samples
 
     def build(self, number: int, roster: Roster) -> Built:
         where = self._homes.where(number, roster.num_shards)
         keys, keys_frame = pack_keys(self._unique[where])
         grads, grads_frame = _pack(self._summed[where], self._coding)
-        return Built(m.PushRows(self.table, self._sequence, keys, grads), [keys_frame, grads_frame])
+        return Built(m.PushRows(self.table, self._sequence, keys, grads, self._samples), [keys_frame, grads_frame])
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
         _check(result, m.Done)
@@ -154,9 +162,11 @@ class PullDenseCall:
 class PushDenseCall:
     """Gradients of a dense table, or its first values: sequence 0."""
 
-    def __init__(self, table: str, values: FloatArray, sequence: int, coding: m.Coding) -> None:
+    def __init__(
+        self, table: str, values: FloatArray, sequence: int, coding: m.Coding, samples: int | None = None
+    ) -> None:
         self.table = table
-        self._values, self._sequence, self._coding = values, sequence, coding
+        self._values, self._sequence, self._coding, self._samples = values, sequence, coding, samples
 
     def concerns(self, number: int, roster: Roster) -> bool:
         return number < roster.num_dense
@@ -165,7 +175,7 @@ class PushDenseCall:
         packed, frame = _pack(self._values[roster.dense_range(len(self._values), number)], self._coding)
         if not self._sequence:
             return Built(m.FillDense(self.table, packed), [frame])
-        return Built(m.PushDense(self.table, self._sequence, packed), [frame])
+        return Built(m.PushDense(self.table, self._sequence, packed, self._samples), [frame])
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
         _check(result, m.Done)

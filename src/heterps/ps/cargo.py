@@ -76,11 +76,7 @@ def restrict(cargo: Cargo, slots: NDArray[np.bool_]) -> Cargo:
     """What of a cargo is in these slots: a checkpoint of any servers, for one of others."""
     kept = [PieceLabel([slot for slot in piece.slots if slots[slot]], piece.ledger) for piece in cargo.label.pieces]
     label = Label([piece for piece in kept if piece.slots], cargo.label.workers)
-    return Cargo(label, {name: select(rows, slots[slots_of(rows.keys)]) for name, rows in cargo.rows.items()})
-
-
-def select(rows: Rows, chosen: NDArray[np.bool_]) -> Rows:
-    return Rows(*(field[chosen] for field in rows))  # type: ignore[arg-type]
+    return Cargo(label, {name: rows.select(slots[slots_of(rows.keys)]) for name, rows in cargo.rows.items()})
 
 
 def concatenate(parts: list[Rows]) -> Rows:
@@ -89,4 +85,4 @@ def concatenate(parts: list[Rows]) -> Rows:
 
 def _parts(rows: Rows) -> Iterator[Rows]:
     for first in range(0, len(rows.keys), PARCEL_ROWS):
-        yield Rows(*(field[first : first + PARCEL_ROWS] for field in rows))  # type: ignore[arg-type]
+        yield rows.select(slice(first, first + PARCEL_ROWS))  # type: ignore[arg-type]

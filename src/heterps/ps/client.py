@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import Optimizer
+from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule
 from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.dense import DenseTable
 from heterps.ps.placement import shard_numbers
@@ -39,6 +39,23 @@ class TableSpec:
     optimizer: Optimizer
     seed: int
     init_scale: float
+    init: Initializer | None = None  # none: uniform in [-init_scale, init_scale)
+    schedule: Schedule = field(default_factory=ConstantRate)
+    admission: Admission = field(default_factory=Always)
+    eviction: Eviction = field(default_factory=Eviction)
+
+    def make_shard(self) -> SparseTable:
+        """An empty shard of the table: all shards are made alike."""
+        return SparseTable(
+            self.dim,
+            self.optimizer,
+            self.seed,
+            self.init_scale,
+            init=self.init,
+            schedule=self.schedule,
+            admission=self.admission,
+            eviction=self.eviction,
+        )
 
 
 class RowClient(Protocol):
@@ -77,10 +94,8 @@ class LocalClient:
     def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
         if num_shards < 1:
             raise ValueError(f"num_shards must be at least 1, got {num_shards}")
-        self._shards = {
-            spec.name: [SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale) for _ in range(num_shards)]
-            for spec in sparse
-        }
+        self._shards = {spec.name: [spec.make_shard() for _ in range(num_shards)] for spec in sparse}
+        self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
         self._dense = dense
         self._num_shards = num_shards
         # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
@@ -110,7 +125,7 @@ class LocalClient:
         def push_shard(shard: int) -> None:
             first, last = lookup.bounds[shard], lookup.bounds[shard + 1]
             sum_rows(grads, lookup.sources, lookup.starts, first, last, summed)
-            shards[shard].push_unique(lookup.unique[first:last], summed[first:last])
+            shards[shard].push_unique(lookup.unique[first:last], summed[first:last], samples=self.samples)
 
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PUSH, push_shard, None)
 
@@ -118,7 +133,7 @@ class LocalClient:
         return done(self._dense[table].values)
 
     def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        self._dense[table].push(grads)
+        self._dense[table].push(grads, samples=self.samples)
         return done(None)
 
     def close(self) -> None:
@@ -134,15 +149,13 @@ class LocalClient:
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
         parts = [shard.export_rows() for shard in self._shards[table]]
-        keys, values, state = (np.concatenate([part[field] for part in parts]) for field in range(3))
-        return Rows(keys, values, state), self._shards[table][0].num_pushes
+        return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), self._shards[table][0].num_pushes
 
     def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
         """Fill an empty sparse table with rows that any number of shards exported."""
         homes = shard_numbers(rows.keys, self._num_shards)
         for number, shard in enumerate(self._shards[table]):
-            mine = np.flatnonzero(homes == number)
-            shard.import_rows(Rows(rows.keys[mine], rows.values[mine], rows.state[mine]), num_pushes)
+            shard.import_rows(rows.select(homes == number), num_pushes)
 
     def _on_every_shard(self, alone: bool, work: Callable[[int], None], result: T) -> Future[T]:
         """Do the work of every shard, each on its thread, or all of it here, `alone`."""

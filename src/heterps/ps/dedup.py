@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from heterps.hashing import mix64
 from heterps.ps.placement import owners, slot_of
-from heterps.ps.table.kernels import Keys, Words
+from heterps.ps.table.index import Keys
+from heterps.ps.table.optimizers import Words
 
 Positions = NDArray[np.int32]
 

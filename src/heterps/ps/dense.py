@@ -6,16 +6,22 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from heterps.config import Optimizer
+from heterps.config import FTRL, ConstantRate, Optimizer, RowAdagrad, Schedule
 from heterps.ps.table.optimizers import Words, coefficients, initial_state, kind_of, state_words, update
+from heterps.ps.table.schedules import rate_at
 
 
 class DenseTable:
     """`size` values and their optimizer state in one block: [values | state]. `values` is a view, not a copy."""
 
-    def __init__(self, size: int, optimizer: Optimizer) -> None:
+    def __init__(self, size: int, optimizer: Optimizer, schedule: Schedule = ConstantRate()) -> None:
+        if isinstance(optimizer, RowAdagrad | FTRL):
+            raise ValueError(
+                f"{optimizer.kind} is for the rows of sparse tables; use sgd, momentum, adagrad, adam or adamw"
+            )
         self.size = size
         self.optimizer = optimizer
+        self.schedule = schedule
         self.num_pushes = 0
         self._words = np.full(size + state_words(optimizer, size), initial_state(optimizer), np.float32)
         self._words[:size] = 0.0
@@ -28,12 +34,16 @@ class DenseTable:
     def state(self) -> NDArray[np.float32]:
         return self._words[self.size :]
 
-    def push(self, grads: NDArray[np.float32]) -> None:
-        """One optimizer step with the gradient of every value."""
+    def push(self, grads: NDArray[np.float32], *, samples: int | None = None) -> None:
+        """One optimizer step with the gradient of every value.
+
+        `samples` are those that the job had seen before; only a schedule needs them.
+        """
         if grads.shape != (self.size,):
             raise ValueError(f"a dense table of {self.size:,} values needs as many gradients, got shape {grads.shape}")
+        factor = rate_at(self.schedule, samples)
         self.num_pushes += 1
-        numbers = coefficients(self.optimizer, self.num_pushes, sparse=False)
+        numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=False)
         _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)
 
     def restore(self, state: NDArray[np.float32], num_pushes: int) -> None:

@@ -59,6 +59,7 @@ class PushRows(Struct, frozen=True, tag="push_rows"):
     sequence: Ordinal
     keys: PackedKeys
     grads: Packed
+    samples: Count | None = None  # that the job had seen before, for schedules
 
 
 class PullDense(Struct, frozen=True, tag="pull_dense"):
@@ -75,6 +76,7 @@ class PushDense(Struct, frozen=True, tag="push_dense"):
     table: Name
     sequence: Ordinal
     grads: Packed
+    samples: Count | None = None
 
 
 class FillDense(Struct, frozen=True, tag="fill_dense"):
@@ -287,7 +289,7 @@ def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:
     return np.frombuffer(frame, info.dtype).reshape(info.shape)
 
 
-ROW_DTYPES = ("<u8", "<f4", "<f4")
+ROW_DTYPES = ("<u8", "<f4", "<f4", "<f4", "<u4")
 
 
 def unpack_rows(infos: tuple[ArrayInfo, ...], frames: Frames) -> Rows:

@@ -62,10 +62,12 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) 
         case m.PushRows():
             keys, grads = arrays[0].view(np.uint64), arrays[1].view(np.float32)
             return _once(op, shard, source, counts, len(keys), lambda: shard.push_rows(
-                source, op.table, op.sequence, keys, grads))  # fmt: skip
+                source, op.table, op.sequence, keys, grads, op.samples))  # fmt: skip
         case m.PushDense():
             grads = arrays[0].view(np.float32)
-            return _once(op, shard, source, counts, len(grads), lambda: shard.push_dense(source, op.table, grads))
+            return _once(
+                op, shard, source, counts, len(grads), lambda: shard.push_dense(source, op.table, grads, op.samples)
+            )
         case m.FillDense():
             shard.fill_dense(op.table, arrays[0].view(np.float32))
             return DONE

@@ -78,6 +78,7 @@ class RemoteClient:
         connect: Callable[[Roster], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
         self._session = Session(worker, incarnation, roster, tables.digest, options)
         self._channel = channel
         self._connect = connect
@@ -134,7 +135,9 @@ class RemoteClient:
         sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
         return self._push(
             table,
-            lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, self._session.options.coding(table)),
+            lambda sequence: calls.PushRowsCall(
+                table, lookup, summed, sequence, self._session.options.coding(table), self.samples
+            ),
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
@@ -143,11 +146,8 @@ class RemoteClient:
             return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
     def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        values = self._dense_values(table, grads)
-        return self._push(
-            table,
-            lambda sequence: calls.PushDenseCall(table, values, sequence, self._session.options.coding(table)),
-        )
+        values, coding = self._dense_values(table, grads), self._session.options.coding(table)
+        return self._push(table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         """First values of a dense table. Of all workers' fills the first counts, so all may do it."""

@@ -134,6 +134,8 @@ class Server:
         counts, shard = self.counts, self.shard
         traffic = {name: counts.tables.get(name, Traffic()) for name in (*shard.sparse, *shard.dense)}
         sizes = {name: (len(table), table.num_bytes) for name, table in shard.sparse.items()}
+        fates = {name: table.counters() for name, table in shard.sparse.items()}
+        gone = {name: (sum(fate.evicted.values()), fate.refused) for name, fate in fates.items()}
         sizes |= {name: (table.size, 4 * (table.size + table.state.size)) for name, table in shard.dense.items()}
         return ServerStats(
             server=self.name,
@@ -149,7 +151,7 @@ class Server:
             rows_per_s=self._rate.per_s,
             latency_s={f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
             tables={
-                name: TableStats(*sizes[name], t.pulls, t.pushes, t.rows_pulled, t.rows_pushed)
+                name: TableStats(*sizes[name], t.pulls, t.pushes, t.rows_pulled, t.rows_pushed, *gone.get(name, ()))
                 for name, t in traffic.items()
             },
         )

@@ -10,20 +10,20 @@ Mostly there is one piece. After a move there are several, until the pushes unde
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
-from heterps.config import Optimizer
-from heterps.ps.cargo import Cargo, Label, PieceLabel, concatenate, select
+from heterps.config import ConstantRate, Optimizer, Schedule
+from heterps.ps.cargo import Cargo, Label, PieceLabel
 from heterps.ps.client import TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState
 from heterps.ps.placement import owners, slot_mask, slots_of
 from heterps.ps.roster import Roster
-from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.sparse import Rows
 
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
@@ -37,6 +37,7 @@ class DenseSpec:
     name: str
     size: int
     optimizer: Optimizer
+    schedule: Schedule = field(default_factory=ConstantRate)
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,11 @@ class Shard:
     """The tables of server `number` of `roster`. Calls check nothing that `home_error` and the tables do not check."""
 
     def __init__(self, tables: Tables, roster: Roster, number: int) -> None:
-        self._specs = {spec.name: spec for spec in tables.sparse}
-        self.sparse = {name: make_table(spec) for name, spec in self._specs.items()}
+        self.sparse = {spec.name: spec.make_shard() for spec in tables.sparse}
         self.dense: dict[str, DenseTable] = {}
         for spec in tables.dense:
             part = roster.dense_range(spec.size, number)
-            self.dense[spec.name] = DenseTable(part.stop - part.start, spec.optimizer)
+            self.dense[spec.name] = DenseTable(part.stop - part.start, spec.optimizer, spec.schedule)
         self.pieces = [Piece(owners(roster.num_shards) == number, Ledger())]
         self.dense_ledger = Ledger()
         self.filled: set[str] = set()  # dense tables that have their first values
@@ -112,7 +112,9 @@ class Shard:
             return None
         return f"{astray.sum()} of {len(keys)} keys, {keys[astray.argmax()]} first, have their home on another server"
 
-    def push_rows(self, source: Source, table: str, sequence: int, keys: KeyArray, grads: FloatArray) -> None:
+    def push_rows(
+        self, source: Source, table: str, sequence: int, keys: KeyArray, grads: FloatArray, samples: int | None = None
+    ) -> None:
         """Apply a push to every piece whose next one it is. An exception leaves it APPLYING in a piece: in doubt."""
         slots = slots_of(keys) if len(self.pieces) > 1 else None
         for piece in self.pieces:
@@ -123,7 +125,7 @@ class Shard:
             ledger.begin(source.worker, source.incarnation, table)
             target = self.sparse[table]
             target.num_pushes = ledger.num_pushes.get(table, 0)  # pieces may have seen different numbers
-            target.push_unique(keys[mine], grads[mine])
+            target.push_unique(keys[mine], grads[mine], samples=samples)
             ledger.finish(source.worker, table)
         self._join_pieces()
 
@@ -163,7 +165,7 @@ class Shard:
         ]
         rows = {name: table.export_rows() for name, table in self.sparse.items()}
         return Cargo(
-            Label(labels, dict(workers)), {name: select(r, slots[slots_of(r.keys)]) for name, r in rows.items()}
+            Label(labels, dict(workers)), {name: r.select(slots[slots_of(r.keys)]) for name, r in rows.items()}
         )
 
     def cut(self, slots: Mask, workers: dict[str, int]) -> Cargo:
@@ -172,21 +174,23 @@ class Shard:
         self.pieces = [
             Piece(piece.slots & ~slots, piece.ledger) for piece in self.pieces if (piece.slots & ~slots).any()
         ]
-        for name, table in self.sparse.items():
-            rows = table.export_rows()
-            self.sparse[name] = make_table(self._specs[name])  # tables give no memory back otherwise
-            self.sparse[name].import_rows(select(rows, ~slots[slots_of(rows.keys)]), table.num_pushes)
+        for name, rows in cargo.rows.items():
+            self.sparse[name].take(rows.keys)
         return cargo
 
     def load(self, cargo: Cargo) -> None:
         """Put in slots from elsewhere, none of which is here. ValueError, and no change, where rows do not fit."""
-        if unknown := set(cargo.rows) - set(self._specs):
+        if unknown := set(cargo.rows) - set(self.sparse):
             raise ValueError(f"there are no tables {', '.join(sorted(unknown))} here")
-        tables = {name: make_table(self._specs[name]) for name in cargo.rows}
-        for name, table in tables.items():
-            rows = concatenate([self.sparse[name].export_rows(), cargo.rows[name]])
-            table.import_rows(rows, self.sparse[name].num_pushes)
-        self.sparse |= tables
+        done: list[str] = []
+        try:
+            for name, rows in cargo.rows.items():
+                self.sparse[name].put(rows)
+                done.append(name)
+        except (ValueError, MemoryError):
+            for name in done:
+                self.sparse[name].take(cargo.rows[name].keys)
+            raise
         self.pieces += [Piece(slot_mask(label.slots), label.ledger) for label in cargo.label.pieces]
         self._join_pieces()
 
@@ -198,11 +202,7 @@ class Shard:
             self.dense[table].values[:] = values
             self.filled.add(table)
 
-    def push_dense(self, source: Source, table: str, grads: FloatArray) -> None:
+    def push_dense(self, source: Source, table: str, grads: FloatArray, samples: int | None = None) -> None:
         self.dense_ledger.begin(source.worker, source.incarnation, table)
-        self.dense[table].push(grads)
+        self.dense[table].push(grads, samples=samples)
         self.dense_ledger.finish(source.worker, table)
-
-
-def make_table(spec: TableSpec) -> SparseTable:
-    return SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)

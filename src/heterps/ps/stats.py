@@ -44,6 +44,8 @@ class TableStats(Struct):
     pushes: int
     rows_pulled: int
     rows_pushed: int
+    evicted: int = 0
+    refused: int = 0  # gradients of keys that were not admitted
 
 
 class ServerStats(Struct):

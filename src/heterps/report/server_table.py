@@ -15,10 +15,11 @@ def server_table(stats: ServerStats) -> RenderableType:
     times = ", ".join(f"{name} {seconds * 1000:.2f} ms" for name, seconds in stats.latency_s.items())
     table = plain_table()
     table.add_column("table")
-    for name in ("rows", "bytes", "pulls", "pushes", "rows pulled", "rows pushed"):
+    for name in ("rows", "bytes", "pulls", "pushes", "rows pulled", "rows pushed", "evicted"):
         table.add_column(name, justify="right")
     for name, shard in stats.tables.items():
-        figures = (shard.rows, shard.bytes, shard.pulls, shard.pushes, shard.rows_pulled, shard.rows_pushed)
+        traffic = (shard.pulls, shard.pushes, shard.rows_pulled, shard.rows_pushed)
+        figures = (shard.rows, shard.bytes, *traffic, shard.evicted)
         table.add_row(Text(name), *(f"{figure:,}" for figure in figures))
     dropped = ", ".join(f"{reason} {count:,}" for reason, count in stats.dropped.items()) or "nothing"
     foot = (

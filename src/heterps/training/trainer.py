@@ -123,7 +123,7 @@ class Trainer:
         for name, spec in self._specs.items():
             rows, num_pushes = self.client.export_rows(name)
             meta = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump(), "num_pushes": num_pushes}
-            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta)
+            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta, rows.uses, rows.clock)
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -140,7 +140,7 @@ class Trainer:
             self.model.load_state_dict(weights)
             self._dense.restore(state, snapshot.clock)
             for name, table in snapshot.tables.items():
-                rows = Rows(table.keys, table.values, table.state)
+                rows = Rows(table.keys, table.values, table.state, table.uses, table.clock)
                 self.client.import_rows(name, rows, table.meta["num_pushes"])
         except (RuntimeError, ValueError) as error:
             raise _another_model(str(error)) from error

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 RESERVE_BYTES = 1 << 36
+INDEX_RESERVE_BYTES = 1 << 34
+_SMALL_BYTES = 1 << 22
 
 
-def reserve(num_bytes: int) -> NDArray[np.uint8]:
+def reserve(num_bytes: int, ask_bytes: int = RESERVE_BYTES, *, spare_small: bool = False) -> NDArray[np.uint8]:
     """Zeroed memory of at least `num_bytes`, backed when first touched.
 
-    Asks for RESERVE_BYTES, or twice `num_bytes` if that is more, and for half of it as long as the system refuses.
+    Asks for `ask_bytes`, or twice `num_bytes` if that is more, and for half of it as long as the system refuses. To
+    `spare_small` ones, the first megabytes are backed by small pages: a huge one is more than a little table needs.
     """
     flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | getattr(mmap, "MAP_NORESERVE", 0)
-    size = max(RESERVE_BYTES, 2 * num_bytes)
+    size = max(ask_bytes, 2 * num_bytes)
     while True:
         try:
             block = mmap.mmap(-1, size, flags=flags) if flags else mmap.mmap(-1, size)
@@ -34,7 +38,16 @@ def reserve(num_bytes: int) -> NDArray[np.uint8]:
                 ) from None
             size = max(size // 2, num_bytes)
             continue
-        if hasattr(mmap, "MADV_HUGEPAGE"):
+        first = _SMALL_BYTES if spare_small else 0
+        if hasattr(mmap, "MADV_HUGEPAGE") and size > first:
             with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
-                block.madvise(mmap.MADV_HUGEPAGE)
+                block.madvise(mmap.MADV_HUGEPAGE, first, size - first)
         return np.frombuffer(block, np.uint8)
+
+
+def release(memory: NDArray[np.uint8], start: int, stop: int) -> None:
+    """Give the bytes start..stop-1 of reserved memory, all zero, back to the system; they stay zero and usable."""
+    block: Any = memory.base  # the mapping, or NumPy's view of it
+    block = getattr(block, "obj", block)
+    if hasattr(mmap, "MADV_DONTNEED") and start % mmap.PAGESIZE == stop % mmap.PAGESIZE == 0:
+        block.madvise(mmap.MADV_DONTNEED, start, stop - start)

@@ -3,72 +3,123 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heterps.config import Adagrad, Optimizer
-from heterps.hashing import mix64
+from heterps.config import (
+    Adagrad,
+    AdamW,
+    Admission,
+    Always,
+    ConstantRate,
+    Eviction,
+    Initializer,
+    Optimizer,
+    Schedule,
+    Uniform,
+)
 from heterps.ps.dedup import as_keys, make_lookup, sum_rows
 from heterps.ps.table import kernels
-from heterps.ps.table.memory import reserve
-from heterps.ps.table.optimizers import coefficients, initial_state, kind_of, state_words
+from heterps.ps.table.admission import Gate
+from heterps.ps.table.eviction import EvictionLog, Reason, coldest, expired
+from heterps.ps.table.optimizers import coefficients, kind_of, state_words
+from heterps.ps.table.schedules import rate_at
+from heterps.ps.table.store import RowStore
+from heterps.ps.table.usage import make_fading
 
-MAX_LOAD = 0.7
-LEAST_INDEX = 1024
-MAX_ROWS = 2**31
+Keys = NDArray[np.uint64]
+FloatArray = NDArray[np.float32]
+
+SAMPLE = 8  # rows looked at for each that is asked of `coldest`
+EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
 
 class Rows(NamedTuple):
-    """Rows of a table by key: what a checkpoint keeps of it."""
+    """Rows of a table by key: what a checkpoint keeps of it, and what moves between tables."""
 
-    keys: NDArray[np.uint64]  # [n]
-    values: NDArray[np.float32]  # [n, dim]
-    state: NDArray[np.float32]  # [n, words of optimizer state]
+    keys: Keys  # [n]
+    values: FloatArray  # [n, dim]
+    state: FloatArray  # [n, words of optimizer state]
+    uses: FloatArray  # [n], at `clock`; see usage.py
+    clock: NDArray[np.uint32]  # [n], of the last use
+
+    def select(self, which: NDArray[Any]) -> Rows:
+        """The rows at these positions, or where this mask is true."""
+        return Rows(*(array[which] for array in self))
+
+
+class TableCounters(NamedTuple):
+    """What became of keys and rows, since the table was made."""
+
+    admitted: int  # rows created
+    refused: int  # gradients dropped because their key was not admitted
+    evicted: dict[Reason, int]
 
 
 class SparseTable:
     """A hash table from 64-bit keys to rows of `dim` float32 values, which follow gradients by `optimizer`.
 
-    Every 64-bit value is a valid key. A key that is not there yet gets a row whose values are a pure function of
-    (seed, key), uniform in [-init_scale, init_scale). The table grows from empty. Threads that share a table
-    wait for one another; the kernels release the GIL, so several tables work in parallel on several threads.
+    Every 64-bit value is a valid key. A key that is not there yet gets a row, if `admission` lets it, whose values are
+    a pure function of (seed, key): by `init`, or uniform in [-init_scale, init_scale). The table grows from empty, and
+    rows go by `eviction`. The clock of a table is its count of pushes. Threads that share a table wait for one another;
+    the kernels release the GIL, so several tables work in parallel on several threads.
     """
 
     def __init__(
-        self, dim: int, optimizer: Optimizer = Adagrad(lr=0.05), seed: int = 0, init_scale: float = 0.01
+        self,
+        dim: int,
+        optimizer: Optimizer = Adagrad(lr=0.05),
+        seed: int = 0,
+        init_scale: float = 0.01,
+        *,
+        init: Initializer | None = None,
+        schedule: Schedule = ConstantRate(),
+        admission: Admission = Always(),
+        eviction: Eviction = Eviction(),
     ) -> None:
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be at least 0 and less than 2**64, got {seed}")
+        if isinstance(optimizer, AdamW):
+            raise ValueError("adamw is for dense parameters: rows that rest would not decay; use adam")
         self.dim = dim
         self.optimizer = optimizer
+        self.schedule = schedule
         self.seed = seed
-        self.init_scale = init_scale
+        self.eviction = eviction
         self.num_pushes = 0  # counts for Adam's bias correction, as torch's SparseAdam counts steps
-        self._stride = -(-(kernels.KEY_WORDS + dim + state_words(optimizer, dim)) // 2) * 2
+        self._fading = make_fading(eviction.half_life)
+        self._store = RowStore(dim, optimizer, seed, init or Uniform(scale=init_scale), self._fading)
+        self._gate = None if isinstance(admission, Always) else Gate(admission, seed)
+        self._log = EvictionLog()
+        self._num_admitted = 0
+        self._glance = 0  # where `coldest` begins to look
+        self._hand = 0  # where `evict` goes on
         self._lock = threading.Lock()
-        self._count = np.zeros(1, np.int64)
-        self._index = np.zeros(LEAST_INDEX, np.uint64)
-        self._memory = reserve(LEAST_INDEX * self._stride * 4)
-        self._bind()
 
     def __len__(self) -> int:
-        return int(self._count[0])
+        return len(self._store)
 
     @property
     def num_bytes(self) -> int:
         """Memory in use: rows and index."""
-        return len(self) * self._stride * 4 + self._index.nbytes
+        return self._store.num_bytes
 
-    def pull(
-        self, keys: ArrayLike, out: NDArray[np.float32] | None = None, *, create: bool = True
-    ) -> NDArray[np.float32]:
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one row, without its place in the index."""
+        return self._store.row_bytes
+
+    # --- pull and push -----------------------------------------------------------------------------------------------
+
+    def pull(self, keys: ArrayLike, out: FloatArray | None = None, *, create: bool = True) -> FloatArray:
         """Values of `keys` (int64 or uint64, [n]) as float32 [n, dim], into `out` if given.
 
-        Unknown keys are created; without `create` their initial values are returned and the table stays as it is.
+        Unknown keys are created. Without `create`, and in a table that does not admit every key, their initial values
+        are returned and the table stays as it is.
         """
         keys = as_keys(keys)
         if out is None:
@@ -76,16 +127,22 @@ class SparseTable:
         elif out.shape != (len(keys), self.dim) or out.dtype != np.float32:
             raise ValueError(f"out must be float32 {[len(keys), self.dim]}, got {out.dtype} {list(out.shape)}")
         with self._lock:
-            if not create:
-                kernels.peek(self._body, keys, out)
+            if not create or self._gate is not None:
+                kernels.peek(self._store.body, keys, out)
                 return out
-            done = 0
-            while (done := kernels.pull(self._body, self._limit, keys, done, out)) < len(keys):
-                self._grow(kernels.BLOCK)
+            before, now = len(self), self._now
+            self._store.in_steps(
+                len(keys),
+                lambda body, limit, start, stop: kernels.pull(body, limit, now, keys, start, stop, out),
+            )
+            self._num_admitted += len(self) - before
         return out
 
-    def push(self, keys: ArrayLike, grads: ArrayLike) -> None:
-        """Gradients `grads` [n, dim] of `keys` [n]: those of one key are summed, then each key makes one step."""
+    def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
+        """Gradients `grads` [n, dim] of `keys` [n]: those of one key are summed, then each key makes one step.
+
+        `samples` are those that the job had seen before this push; only a schedule needs them.
+        """
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
         lookup = make_lookup(keys)
@@ -93,29 +150,165 @@ class SparseTable:
             summed = np.empty((len(lookup.unique), self.dim), np.float32)
             sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
             keys, grads = lookup.unique, summed
-        self.push_unique(keys, grads)
+        self.push_unique(keys, grads, samples=samples)
 
-    def push_unique(self, keys: ArrayLike, grads: ArrayLike) -> None:
+    def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
         """As `push`, for keys that the caller knows to differ: a client has summed duplicates already."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
+        factor = rate_at(self.schedule, samples)
         with self._lock:
             self.num_pushes += 1
-            numbers = coefficients(self.optimizer, self.num_pushes, sparse=True)
-            done, kind = 0, kind_of(self.optimizer)
-            while (done := kernels.push(self._body, self._limit, keys, done, grads, kind, numbers)) < len(keys):
-                self._grow(kernels.BLOCK)
+            if self._gate is not None:
+                admitted = self._gate.admit(keys, self._known(keys), self._now)
+                keys, grads = keys[admitted], grads[admitted]
+            numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=True)
+            before, now, kind = len(self), self._now, kind_of(self.optimizer)
+            self._store.in_steps(
+                len(keys),
+                lambda body, limit, start, stop: kernels.push(
+                    body, limit, now, keys, start, stop, grads, kind, numbers
+                ),
+            )
+            self._num_admitted += len(self) - before
+            self._evict(max(EVICT_STEP, 2 * len(keys)))
+
+    # --- rows in and out ---------------------------------------------------------------------------------------------
+
+    def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
+        """Which of `keys` have a row, [n]."""
+        with self._lock:
+            return self._known(as_keys(keys))
+
+    def take(self, keys: ArrayLike) -> Rows:
+        """Remove the rows of those `keys` that have one, and return them; their keys are unknown from then on."""
+        with self._lock:
+            return self._take(as_keys(keys))
+
+    def put(self, rows: Rows) -> None:
+        """Insert rows whose keys are unknown, with their header. On an error of the rows the table stays as it is."""
+        keys = self._check_rows(rows)
+        with self._lock:
+            known = self._known(keys)
+            if known.any():
+                raise ValueError(
+                    f"{known.sum():,} of {len(keys):,} rows to put have keys that are in the table, "
+                    f"the first is {keys[known][0]}: take those first"
+                )
+            self._load(keys, rows)
 
     def export_rows(self) -> Rows:
-        """A copy of every row, the oldest first."""
+        """A copy of every row. As long as none was removed, the oldest comes first."""
         with self._lock:
-            words = self._body.words[: len(self) * self._stride].reshape(-1, self._stride)
-            values = slice(kernels.KEY_WORDS, kernels.KEY_WORDS + self.dim)
-            state = slice(values.stop, values.stop + state_words(self.optimizer, self.dim))
-            return Rows(words.view(np.uint64)[:, 0].copy(), words[:, values].copy(), words[:, state].copy())
+            return self._as_rows(self._store.words())
 
     def import_rows(self, rows: Rows, num_pushes: int) -> None:
         """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty."""
+        keys = self._check_rows(rows)
+        with self._lock:
+            if len(self):
+                raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
+            self._load(keys, rows)
+            self.num_pushes = num_pushes
+
+    # --- cold rows ---------------------------------------------------------------------------------------------------
+
+    def coldest(self, num: int, clock: int) -> Keys:
+        """Keys of the `num` rows (or all, where there are fewer) that are the coldest at `clock`, by eviction's order.
+
+        They are the coldest of SAMPLE times as many rows, spread over the table, and of others with each call.
+        """
+        with self._lock:
+            return self._coldest(num, clock)
+
+    def evict(self, step: int = EVICT_STEP) -> int:
+        """Let the hand of eviction pass `step` rows; returns how many went. Every push does it for a few rows.
+
+        At most `step` rows go because of the byte ceiling.
+        """
+        with self._lock:
+            return self._evict(step)
+
+    def evictions(self) -> NDArray[np.void]:
+        """The last rows that eviction removed, the earliest first; fields key, reason, clock and uses."""
+        with self._lock:
+            return self._log.entries()
+
+    def counters(self) -> TableCounters:
+        with self._lock:
+            refused = 0 if self._gate is None else self._gate.num_refused
+            return TableCounters(self._num_admitted, refused, dict(self._log.counts))
+
+    # --- with the lock held ------------------------------------------------------------------------------------------
+
+    @property
+    def _now(self) -> int:
+        """The table's clock, as rows note it."""
+        return self.num_pushes % 2**32
+
+    def _known(self, keys: Keys) -> NDArray[np.bool_]:
+        out = np.empty(len(keys), np.bool_)
+        kernels.known(self._store.body, keys, out)
+        return out
+
+    def _take(self, keys: Keys) -> Rows:
+        out = np.empty((len(keys), self.row_bytes // 8), np.uint64)
+        num_taken = kernels.take(self._store.body, keys, out)
+        return self._as_rows(out[:num_taken].view(np.float32))
+
+    def _load(self, keys: Keys, rows: Rows) -> None:
+        self._store.in_steps(
+            len(keys),
+            lambda body, limit, start, stop: kernels.load(
+                body, limit, keys, start, stop, rows.values, rows.state, rows.uses, rows.clock
+            ),
+        )
+
+    def _coldest(self, num: int, clock: int) -> Keys:
+        num_rows = len(self)
+        num = min(num, num_rows)
+        if num < 1:
+            return np.empty(0, np.uint64)
+        num_seen = min(SAMPLE * num, num_rows)
+        seen = (np.arange(num_seen) * num_rows // num_seen + self._glance) % num_rows
+        self._glance += 1
+        return coldest(self._store.headers(seen), num, clock, self.eviction.order, self._fading)
+
+    def _evict(self, step: int) -> int:
+        policy, before = self.eviction, len(self)
+        if before and (policy.max_age is not None or policy.min_uses is not None):
+            first = self._hand if self._hand < before else 0
+            self._hand = min(first + step, before)
+            passed = self._store.headers(np.arange(first, self._hand))
+            for reason, keys in expired(passed, self.num_pushes, policy, self._fading).items():
+                self._remove(reason, keys)
+        if policy.max_bytes is not None:
+            excess = len(self) - max(1, policy.max_bytes // self.row_bytes)
+            if excess > 0:
+                self._remove("bytes", self._coldest(min(excess, step), self.num_pushes))
+        return before - len(self)
+
+    def _remove(self, reason: Reason, keys: Keys) -> None:
+        if len(keys):
+            rows = self._take(keys)
+            self._log.note(reason, rows.keys, rows.uses, self.num_pushes)
+
+    def _as_rows(self, words: FloatArray) -> Rows:
+        """Copies of the parts of whole rows."""
+        values = slice(kernels.HEADER_WORDS, kernels.HEADER_WORDS + self.dim)
+        state = slice(values.stop, values.stop + state_words(self.optimizer, self.dim))
+        return Rows(
+            words.view(np.uint64)[:, 0].copy(),
+            words[:, values].copy(),
+            words[:, state].copy(),
+            words[:, kernels.USES].copy(),
+            words.view(np.uint32)[:, kernels.CLOCK].copy(),
+        )
+
+    # --- arguments ---------------------------------------------------------------------------------------------------
+
+    def _check_rows(self, rows: Rows) -> Keys:
+        """The keys of rows that fit this table and all differ."""
         keys = as_keys(rows.keys)
         expected = (len(keys), self.dim), (len(keys), state_words(self.optimizer, self.dim))
         if (rows.values.shape, rows.state.shape) != expected:
@@ -123,45 +316,15 @@ class SparseTable:
                 f"{len(keys):,} rows of dim {self.dim} with {self.optimizer.kind} need values {list(expected[0])} and "
                 f"state {list(expected[1])}, got {list(rows.values.shape)} and {list(rows.state.shape)}"
             )
-        with self._lock:
-            if len(self):
-                raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
-            self._grow(len(keys))
-            kernels.load(self._body, keys, rows.values, rows.state)
-            if (distinct := len(self)) < len(keys):
-                self._count[0] = self._index[:] = 0
-                raise ValueError(f"{len(keys):,} rows hold only {distinct:,} distinct keys")
-            self.num_pushes = num_pushes
+        if not len(rows.uses) == len(rows.clock) == len(keys):
+            raise ValueError(
+                f"{len(keys):,} rows need as many uses and clocks, got {len(rows.uses):,} and {len(rows.clock):,}"
+            )
+        if (distinct := len(make_lookup(keys).unique)) < len(keys):
+            raise ValueError(f"{len(keys):,} rows hold only {distinct:,} distinct keys")
+        return keys
 
-    def _grow(self, extra: int) -> None:
-        """Make room for `extra` more rows. Where the system refuses the memory, the table stays as it is."""
-        used, needed = len(self) * self._stride * 4, (len(self) + extra) * self._stride * 4
-        if len(self) + extra > MAX_ROWS:
-            raise MemoryError(f"a table shard holds at most {MAX_ROWS:,} rows; use more shards")
-        size = len(self._index)
-        while len(self) + extra > MAX_LOAD * size:
-            size *= 2
-        index, memory = self._index, self._memory
-        if size > len(index):
-            index = np.zeros(size, np.uint64)
-            kernels.rehash(self._index, index)
-        if needed > len(memory):
-            memory = reserve(needed)
-            memory[:used] = self._memory[:used]
-        self._index, self._memory = index, memory
-        self._bind()
-
-    def _bind(self) -> None:
-        whole = len(self._memory) // (self._stride * 4) * self._stride * 4
-        # Mixed, so that tables of different seeds have no rows in common: key ^ seed alone is the key of other rows.
-        seed = np.uint64(mix64(np.uint64(self.seed) ^ kernels.GOLDEN))
-        self._body = kernels.Body(
-            self._index, self._memory[:whole].view(np.float32), self._memory[:whole].view(np.uint64), self._count,
-            self._stride, self.dim, seed, self.init_scale, initial_state(self.optimizer),
-        )  # fmt: skip
-        self._limit = min(int(MAX_LOAD * len(self._index)), whole // (self._stride * 4), MAX_ROWS)
-
-    def _as_grads(self, grads: ArrayLike, n: int) -> NDArray[np.float32]:
+    def _as_grads(self, grads: ArrayLike, n: int) -> FloatArray:
         array = np.ascontiguousarray(grads, np.float32)
         if array.shape != (n, self.dim):
             raise ValueError(

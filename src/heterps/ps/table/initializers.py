@@ -1,0 +1,67 @@
+"""What a new row's values are: a pure function of (seed, key, column), the same on every shard and in every order.
+
+    kind       value, with x the hash of (seed, key, column)
+    uniform    scale (2 u - 1), u the top 24 bits of x as a fraction
+    normal     std q(u), q the quantiles of the normal distribution, by linear interpolation between 4096 for each side
+    constant   value
+    zero       0
+
+The quantiles come from a table, because the logarithms and cosines of the usual formulas differ in their last bit from
+one machine to the next. The table ends at 4.2 standard deviations.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.config import Constant, Initializer, Normal, Uniform, Zero
+from heterps.hashing import mix64
+from heterps.ps.table.index import inline
+
+Words = NDArray[np.float32]
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+NUM_QUANTILES = 4096
+_UNIFORM, _NORMAL, _CONSTANT = 0, 1, 2
+
+
+def kind_and_size(init: Initializer) -> tuple[int, float]:
+    """The number that selects the initializer in the kernels, and its one parameter."""
+    match init:
+        case Uniform(scale=scale):
+            return _UNIFORM, scale
+        case Normal(std=std):
+            return _NORMAL, std
+        case Constant(value=value):
+            return _CONSTANT, value
+        case Zero():
+            return _CONSTANT, 0.0
+
+
+@cache
+def quantiles() -> Words:
+    """Of the upper half of the normal distribution: entry i is exceeded with the chance i / NUM_QUANTILES / 2."""
+    chances = np.arange(NUM_QUANTILES + 1) / (2 * NUM_QUANTILES)
+    chances[0] = chances[1] / 8  # infinity in truth; from here the mean of the last interval is about right
+    values = np.array([-NormalDist().inv_cdf(chance) for chance in chances], np.float32)
+    values.setflags(write=False)
+    return values
+
+
+@inline
+def initial_value(
+    key: np.uint64, seed: np.uint64, column: int, kind: int, size: np.float32, normal: Words
+) -> np.float32:
+    """The value of one column; `seed` is already mixed, `normal` are the `quantiles`."""
+    if kind == _CONSTANT:
+        return size
+    bits = mix64(mix64(key ^ seed) + np.uint64(column + 1) * GOLDEN) >> np.uint64(40)
+    if kind == _UNIFORM:
+        return (np.float32(bits) * np.float32(2.0**-23) - np.float32(1.0)) * size
+    place = np.int64((bits >> np.uint64(11)) & np.uint64(NUM_QUANTILES - 1))
+    part = np.float32(bits & np.uint64(2047)) * np.float32(2.0**-11)
+    quantile = normal[place] + part * (normal[place + 1] - normal[place])
+    return -quantile * size if bits >> np.uint64(23) else quantile * size
