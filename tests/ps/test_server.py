@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import DIM, make_roster, make_tables
 
+from heterps.config import SGD, LinearRate
 from heterps.ps import messages as m
 from heterps.ps import server as server_module
 from heterps.ps.calls import EXACT
+from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.server import Server
+from heterps.ps.shard import Tables
 from heterps.wire import Packed, PackedKeys
 
 REQUESTS, ANSWERS = m.server_codec(), m.client_codec()
@@ -155,7 +159,7 @@ def test_a_push_that_broke_off_is_in_doubt_and_never_tried_again(monkeypatch: py
     server = make_server()
     table = server.shard.sparse["rows"]
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
     monkeypatch.setattr(table, "push_unique", broken)
@@ -208,6 +212,17 @@ def test_stats_say_what_is_held_and_what_was_done() -> None:
     assert (rows.rows, rows.pulls, rows.pushes, rows.rows_pulled, rows.rows_pushed) == (3, 2, 1, 6, 3)
     assert (stats.requests, stats.repeats, stats.workers, stats.rows_per_s) == (4, 1, 1, 1.5)
     assert stats.tables["dense"].rows == 10
+
+
+def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() -> None:
+    spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, schedule=LinearRate(warmup=10, until=100))
+    tables = Tables((spec,))
+    server = Server("server-0", make_roster(1), tables)
+    send(server, m.Hello(1, "worker", 1, tables.digest))
+    (answer,) = send(server, request(push(1)), [KEYS, GRADS])
+    assert (answer.code, "tell each push how many" in answer.text) == ("bad_request", True)
+    (answer,) = send(server, request(msgspec.structs.replace(push(1), samples=5)), [KEYS, GRADS])
+    assert isinstance(answer, m.Reply)
 
 
 def test_a_server_must_be_in_its_roster() -> None:

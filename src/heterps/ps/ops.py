@@ -15,6 +15,7 @@ from heterps.ps import messages as m
 from heterps.ps.ledger import PushState
 from heterps.ps.shard import Shard, Source
 from heterps.ps.stats import Counts
+from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.sparse import Rows
 from heterps.wire import Frame, Limits, Malformed, Packed, PackedKeys, pack_values, unpack_keys, unpack_values
 
@@ -32,6 +33,8 @@ def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
     is_dense = isinstance(op, m.PullDense | m.PushDense | m.FillDense)
     if op.table not in (shard.dense if is_dense else shard.sparse):
         raise Malformed(f"there is no {'dense' if is_dense else 'sparse'} table {op.table!r}")
+    if isinstance(op, m.PushRows | m.PushDense):
+        _check_samples(op, shard)
     match op:
         case m.PullRows():
             return [_keys(op.keys, frames, shard, limits)]
@@ -97,6 +100,14 @@ def _once(op: m.Push, shard: Shard, source: Source, counts: Counts, num_rows: in
         case PushState.EARLY:
             raise AssertionError("a push was run before its predecessor")
     return DONE
+
+
+def _check_samples(op: m.PushRows | m.PushDense, shard: Shard) -> None:
+    table = shard.sparse[op.table] if isinstance(op, m.PushRows) else shard.dense[op.table]
+    try:
+        rate_at(table.schedule, op.samples)
+    except ValueError as error:
+        raise Malformed(f"table {op.table}: {error}") from None
 
 
 def _keys(packed: PackedKeys, frames: m.Frames, shard: Shard, limits: Limits) -> NDArray[np.uint64]:
