@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 
 import numpy as np
@@ -17,7 +18,7 @@ from heterps.ps.messages import Coding
 from heterps.ps.remote import RemoteClient
 from heterps.ps.session import Options
 from heterps.ps.shard import DenseSpec, Tables
-from heterps.wire import MemoryNetwork
+from heterps.wire import Limits, MemoryNetwork, TooLarge
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), Adam()]
 
@@ -161,6 +162,33 @@ def test_a_server_that_does_not_answer_is_named_with_table_and_clock():
         with pytest.raises(PeerLost, match="server-1"):
             client.pull("wide", lookup)
         client.close()
+
+
+def test_a_channel_that_breaks_ends_every_call():
+    network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
+    channel = network.channel("worker")
+    broken = threading.Event()
+
+    def receive(timeout_s: float) -> None:
+        broken.wait(timeout_s)
+        if broken.is_set():
+            raise OSError("the wire is cut")
+
+    channel.receive = receive
+    client = RemoteClient("worker", channel, roster, tables)
+    pull = client.pull("rows", make_lookup(np.arange(3)))
+    broken.set()
+    with pytest.raises(PeerLost, match="worker worker cannot reach its servers any more: the wire is cut"):
+        pull.result(timeout=30)
+    client.close()
+
+
+def test_a_call_that_no_message_can_hold_fails_and_does_not_hang():
+    with remote_client(1, make_tables()) as client:
+        client._session._limits = client._session._requests.limits = Limits(message_bytes=1000)
+        pull = client.pull("rows", make_lookup(np.arange(500)))
+        with pytest.raises(TooLarge, match="exceeds the limit of 1000"):
+            pull.result(timeout=30)
 
 
 def test_a_worker_that_was_replaced_is_told_so():

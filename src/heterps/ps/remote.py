@@ -241,18 +241,30 @@ class RemoteClient:
                 continue
 
     def _run(self) -> None:
-        """The I/O thread."""
-        while not self._closed:
+        """The I/O thread. Whatever ends it ends every call too: nobody waits for a thread that is gone."""
+        try:
+            while not self._closed:
+                self._turn()
+        except Exception as error:
             with self._changed:
-                self._send()
-                at = self._session.next_time()
+                self._session.fail(
+                    PeerLost(f"worker {self._session.worker} cannot reach its servers any more: {error}")
+                )
                 self._changed.notify_all()
             self._settle()
-            wait_s = LONGEST_WAIT_S if at is None else min(max(at - self._clock(), 0.0), LONGEST_WAIT_S)
-            received = self._channel.receive(wait_s)
-            if received is not None:
-                with self._changed:
-                    self._session.receive(*received, self._clock())
+
+    def _turn(self) -> None:
+        """Send what is due, then wait for a message, at most until something else is due."""
+        with self._changed:
+            self._send()
+            at = self._session.next_time()
+            self._changed.notify_all()
+        self._settle()
+        wait_s = LONGEST_WAIT_S if at is None else min(max(at - self._clock(), 0.0), LONGEST_WAIT_S)
+        received = self._channel.receive(wait_s)
+        if received is not None:
+            with self._changed:
+                self._session.receive(*received, self._clock())
 
     def _settle(self) -> None:
         """Give the futures what they wait for. Outside the lock, because they run callbacks."""

@@ -136,9 +136,12 @@ class Session:
     def outgoing(self, now: float) -> Outgoing:
         """What is to be sent now: first and repeated requests."""
         messages: Outgoing = []
-        for line in self._lines:
-            messages += [(line.seat.name, parts) for parts in self._repeats(line, now)]
-            messages += [(line.seat.name, parts) for parts in self._firsts(line, now)]
+        try:
+            for line in self._lines:
+                messages += [(line.seat.name, parts) for parts in self._repeats(line, now)]
+                messages += [(line.seat.name, parts) for parts in self._firsts(line, now)]
+        except WireError as error:  # a call that no message can hold
+            self.fail(error)
         return messages if self.error is None else []
 
     def next_time(self) -> float | None:
