@@ -163,7 +163,8 @@ Put `--debug` anywhere in a command to see the traceback of an error. Paths are 
 | code | meaning |
 |---|---|
 """
-VALUES = {str: "text", int: "whole number", float: "number", bool: "", Path: "path", list[Path]: "path, repeatable"}
+VALUES = {str: "text", int: "whole number", float: "number", bool: "", Path: "path"}
+VALUES |= {list[kind]: f"{VALUES[kind]}, repeatable" for kind in (str, Path)}
 
 
 def render_commands() -> str:
@@ -202,7 +203,7 @@ def _parameter(parameter: Any) -> str:
     default = "" if parameter.default is None or parameter.default is False else f"`{parameter.default}`"
     cells = (
         f"`{parameter.opts[0] if is_option else _metavar(parameter)}`",
-        VALUES[parameter.type_descriptor.annotation] if is_option else "path",
+        VALUES[parameter.type_descriptor.annotation],
         "**required**" if parameter.required else default,
         parameter.help,
     )

@@ -57,6 +57,12 @@ class PeerLost(HeterpsError):
     exit_code = 8
 
 
+class StaleIncarnation(HeterpsError):
+    """A process goes on although a newer one has taken its place; it must end, and changes nothing any more."""
+
+    exit_code = 8
+
+
 class StorageError(HeterpsError):
     """The file system refused a write: full disk, no permission, read-only."""
 

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
-from heterps.ps.dedup import Lookup, shard_numbers, sum_rows
+from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.dense import DenseTable
+from heterps.ps.placement import shard_numbers
 from heterps.ps.table.sparse import Rows, SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
 

@@ -17,11 +17,11 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.hashing import mix64
+from heterps.ps.placement import owners, slot_of
 from heterps.ps.table.index import Keys
 from heterps.ps.table.optimizers import Words
 
 Positions = NDArray[np.int32]
-_LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 class Lookup(NamedTuple):
@@ -51,26 +51,11 @@ def make_lookup(keys: ArrayLike, num_shards: int = 1) -> Lookup:
     keys = as_keys(keys)
     if len(keys) >= 2**31:
         raise ValueError(f"{len(keys):,} keys in one batch; at most 2**31 - 1 are supported")
-    return Lookup(*_lookup(keys, num_shards))
-
-
-@njit(nogil=True, cache=True, inline="always")
-def shard_of(key: np.uint64, num_shards: int) -> int:
-    """The shard that holds `key`. Uses the lower half of the hash; the index inside a shard uses the upper half."""
-    return np.int64(((mix64(key) & _LOW_32) * np.uint64(num_shards)) >> np.uint64(32))
+    return Lookup(*_lookup(keys, owners(num_shards), num_shards))
 
 
 @njit(nogil=True, cache=True)
-def shard_numbers(keys: Keys, num_shards: int) -> NDArray[np.int64]:
-    """The shard of every key."""
-    numbers = np.empty(len(keys), np.int64)
-    for i in range(len(keys)):
-        numbers[i] = shard_of(keys[i], num_shards)
-    return numbers
-
-
-@njit(nogil=True, cache=True)
-def _lookup(keys, num_shards):  # type: ignore[no-untyped-def]
+def _lookup(keys, owners, num_shards):  # type: ignore[no-untyped-def]
     n = len(keys)
     size = 16
     while size < 2 * n:
@@ -93,7 +78,7 @@ def _lookup(keys, num_shards):  # type: ignore[no-untyped-def]
             at = (at + 1) & (size - 1)
         if slots[at] == 0:
             seen[num_seen] = key
-            shards[num_seen] = shard_of(key, num_shards)
+            shards[num_seen] = owners[slot_of(hashed)]
             bounds[shards[num_seen] + 1] += 1
             num_seen += 1
             slots[at] = num_seen

@@ -25,14 +25,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heterps.config import Tiers
+from heterps.config import Schedule, Tiers
 from heterps.errors import ConfigError
 from heterps.ps.dedup import as_keys, make_lookup, sum_rows
 from heterps.ps.table import kernels
 from heterps.ps.table.cold import MAPPED_BYTES, ColdStore
 from heterps.ps.table.index import ALL_MOVED
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.sparse import Rows, SparseTable, TableCounters
 from heterps.ps.table.store import MAX_LOAD
 from heterps.ps.table.usage import faded, make_fading
 
@@ -101,6 +101,18 @@ class TieredTable:
     @property
     def num_pushes(self) -> int:
         return self._hot.num_pushes
+
+    @num_pushes.setter
+    def num_pushes(self, value: int) -> None:
+        self._hot.num_pushes = value
+
+    @property
+    def schedule(self) -> Schedule:
+        return self._hot.schedule
+
+    def counters(self) -> TableCounters:
+        """What became of keys and rows; moving between tiers is no eviction."""
+        return self._hot.counters()
 
     @property
     def num_bytes(self) -> int:

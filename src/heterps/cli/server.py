@@ -1,0 +1,120 @@
+"""`heterps server`: run parameter servers, and look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+group = typer.Typer(help="Run parameter servers and look at them.", no_args_is_help=True)
+
+KeyFile = Annotated[
+    Path | None,
+    typer.Option("--key", help="The job's key file; needed for addresses beyond this machine.", show_default=False),
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group, name="server")
+
+
+@group.command(
+    epilog="Examples: heterps server start job.yaml --address ipc:///tmp/ps-0 --address ipc:///tmp/ps-1 --shard 0  |  "
+    "heterps server start job.yaml --address ipc:///tmp/ps-2 --join ipc:///tmp/ps-0"
+)
+def start(
+    job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.", show_default=False)],
+    address: Annotated[
+        list[str],
+        typer.Option(
+            help="Of every server of the job, in the order of their shards; with --join, of this one.",
+            show_default=False,
+        ),
+    ],
+    shard: Annotated[int, typer.Option(min=0, help="Which of the addresses this server is, from 0.")] = 0,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="A server of a running job: be one more, empty until `heterps server rebalance`.",
+            show_default=False,
+        ),
+    ] = None,
+    key: KeyFile = None,
+) -> None:
+    """Run one server of a job in this process until SIGTERM or Ctrl-C.
+
+    Addresses are ipc://PATH or tcp://HOST:PORT; beyond loopback they need a key. What the server holds ends with it.
+    """
+    from heterps.config import load_job
+    from heterps.errors import ConfigError
+    from heterps.launch.servers import first_roster, job_tables, joined_roster, run_server
+    from heterps.ps.server import Server
+    from heterps.wire.keys import load_keys
+
+    if join is not None and (len(address) > 1 or shard):
+        raise ConfigError("--join: give the one --address of the new server, and no --shard; it becomes the last")
+    if shard >= len(address):
+        raise ConfigError(f"--shard {shard}: the last of {len(address)} addresses is shard {len(address) - 1}")
+    keys = load_keys(key) if key is not None else None
+    roster = first_roster(address) if join is None else joined_roster(join, address[0], keys)
+    number = shard if join is None else roster.num_shards - 1
+    server = Server(roster.servers[number].name, roster, job_tables(load_job(job)), joining=join is not None)
+    run_server(
+        server,
+        address[shard],
+        keys=keys,
+        ready=lambda where: typer.echo(f"{server.name} (shard {number} of {roster.num_shards}) listens at {where}"),
+    )
+
+
+@group.command(
+    epilog="Examples: heterps server rebalance ipc:///tmp/ps-2  |  heterps server rebalance ipc:///tmp/ps-0 --drop-last"
+)
+def rebalance(
+    address: Annotated[
+        str, typer.Argument(help="Of the server that joins; with --drop-last, of any server.", show_default=False)
+    ],
+    drop_last: Annotated[
+        bool, typer.Option("--drop-last", help="Empty the server that joined last, so that it can be stopped.")
+    ] = False,
+    key: KeyFile = None,
+) -> None:
+    """Move rows to a server that joins, or from one that leaves, while training goes on.
+
+    About 1/n of the rows move, and no gradient is lost or applied twice. If it breaks off, run it again.
+    """
+    from heterps.launch.servers import rebalance_servers
+    from heterps.wire.keys import load_keys
+
+    roster, moved_bytes = rebalance_servers(
+        address, drop_last=drop_last, keys=load_keys(key) if key is not None else None
+    )
+    typer.echo(f"epoch {roster.epoch}: {roster.num_shards} servers, {moved_bytes / 2**20:,.1f} MiB moved")
+
+
+@group.command(epilog="Example: heterps server stats ipc:///tmp/ps-0 --json")
+def stats(
+    address: Annotated[str, typer.Argument(help="Where the server listens.", show_default=False)],
+    key: KeyFile = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON.")] = False,
+) -> None:
+    """Print what a server holds and has done: rows, bytes, pulls, pushes, rates, latencies, refusals."""
+    from msgspec.json import decode, format
+    from heterps.ps.ask import ask, asker_channel
+    from heterps.ps.messages import AskStats
+    from heterps.ps.stats import ServerStats
+    from heterps.report.consoles import make_console
+    from heterps.report.server_table import server_table
+    from heterps.wire.keys import load_keys
+
+    channel = asker_channel({address: address}, load_keys(key) if key is not None else None)
+    try:
+        _, frames = ask(channel, address, AskStats(1))
+    finally:
+        channel.close()
+    if json:
+        typer.echo(format(bytes(frames[0]), indent=1).decode())
+    else:
+        make_console().print(server_table(decode(frames[0], type=ServerStats)))

@@ -1,0 +1,119 @@
+"""A server as a process: its tables from the job, its channel, and a clean end when told to stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from heterps.config import Job
+from heterps.errors import ConfigError
+from heterps.model.build import build_model
+from heterps.nn import embeddings
+from heterps.ps.ask import ask, asker_channel
+from heterps.ps.messages import AskRoster, Welcome
+from heterps.ps.rebalance import run_rebalance
+from heterps.ps.roster import Roster, Seat
+from heterps.ps.serve import serve
+from heterps.ps.server import Server
+from heterps.ps.shard import DenseSpec, Tables
+from heterps.wire.keys import Keys
+from heterps.wire.zmq_channel import ServerChannel
+
+DENSE = "dense"
+
+
+def job_tables(job: Job) -> Tables:
+    """What the servers of a job hold: the tables of its model's embeddings, and all its other parameters as one."""
+    model = build_model(job.model, job.data.columns, job.seed)
+    sparse = [
+        spec for name, module in embeddings(model) for spec in module.table_specs(name, job.optimizers.sparse, job.seed)
+    ]
+    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return Tables(tuple(sparse), (DenseSpec(DENSE, size, job.optimizers.dense, job.optimizers.schedule),))
+
+
+def first_roster(addresses: Sequence[str]) -> Roster:
+    """The roster that a job begins with: a server an address."""
+    if len(set(addresses)) < len(addresses):
+        raise ConfigError(f"every server needs an address of its own, got {', '.join(addresses)}")
+    return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)), len(addresses))
+
+
+def joined_roster(running: str, address: str, keys: Keys | None) -> Roster:
+    """The roster of the job that the server at `running` is in, with one more server at `address`."""
+    roster = ask_roster(running, keys)
+    return roster.add(Seat(f"server-{roster.num_shards}", address, incarnation=roster.epoch + 1))
+
+
+def ask_roster(address: str, keys: Keys | None) -> Roster:
+    """The roster that the server at `address` follows."""
+    channel = asker_channel({address: address}, keys)
+    try:
+        answer, _ = ask(channel, address, AskRoster(1))
+    finally:
+        channel.close()
+    assert isinstance(answer, Welcome)
+    return answer.roster
+
+
+def rebalance_servers(address: str, *, drop_last: bool, keys: Keys | None) -> tuple[Roster, int]:
+    """Follow the roster of the server that joins at `address`, or drop the last one of its job; and bytes moved."""
+    known = ask_roster(address, keys)
+    try:
+        old, new = (known, known.drop_last()) if drop_last else (known.before_add(), known)
+    except ValueError as error:
+        raise ConfigError(f"{address}: {error}; start a server with --join before") from None
+    seats = (*old.servers, *new.servers)
+    channel = asker_channel({seat.name: seat.address for seat in seats}, keys)
+    try:
+        return new, run_rebalance(channel, old, new)
+    finally:
+        channel.close()
+
+
+def run_server(server: Server, address: str, *, keys: Keys | None, ready: Callable[[str], None]) -> None:
+    """Serve at `address` until SIGTERM or SIGINT; `ready` is told where the server listens."""
+    _warm_up(server)
+    with _stop_signals() as stopped:
+        channel = ServerChannel(server.name, address, keys=keys)
+        try:
+            ready(channel.address)
+            serve(server, channel, stopped)
+        finally:
+            channel.close()
+            if address.startswith("ipc://"):  # ZeroMQ leaves the file of its socket behind
+                Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+def _warm_up(server: Server) -> None:
+    """Compile the kernels, or load them compiled, before the first worker waits: messages bring read-only arrays."""
+    keys, grads = np.zeros(1, np.uint64), np.zeros((1, 1), np.float32)
+    for optimizer in {spec.optimizer for spec in server.tables.sparse}:
+        table = next(spec for spec in server.tables.sparse if spec.optimizer == optimizer).make_shard()
+        grads = np.zeros((1, table.dim), np.float32)
+        for writeable in (True, False):
+            keys.flags.writeable = grads.flags.writeable = writeable
+            table.pull(keys)
+            table.push_unique(keys, grads)
+        keys.flags.writeable = True
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM or SIGINT has come; before and after, they do what they did."""
+    received: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

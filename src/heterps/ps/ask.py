@@ -1,0 +1,43 @@
+"""One question to a server and its answer, for commands: statistics, rosters, moves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from heterps.errors import PeerLost
+from heterps.ps import messages as m
+from heterps.wire import Channel, Frame, WireError
+from heterps.wire.keys import Keys
+from heterps.wire.zmq_channel import ClientChannel
+
+REPEAT_S = 2.0
+
+
+def ask(
+    channel: Channel, peer: str, question: m.ToServer, frames: Sequence[Frame] = (), deadline_s: float = 10.0
+) -> tuple[m.FromServer, list[memoryview]]:
+    """The answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated."""
+    requests, answers = m.server_codec(), m.client_codec()
+    parts = requests.encode(question, frames)
+    deadline = time.monotonic() + deadline_s
+    while (now := time.monotonic()) < deadline:
+        channel.send(peer, parts)
+        until = min(now + REPEAT_S, deadline)
+        while (left_s := until - time.monotonic()) > 0:
+            received = channel.receive(left_s)
+            if received is None or received[0] != peer:
+                continue
+            try:
+                header, answer_frames = answers.decode(received[1])
+            except WireError:
+                continue
+            if header.id == question.id:
+                return header, answer_frames
+    raise PeerLost(f"server {peer} did not answer {type(question).__name__} within {deadline_s:g} s: does it run?")
+
+
+def asker_channel(peers: dict[str, str], keys: Keys | None = None) -> ClientChannel:
+    """A channel for questions to servers by name and address."""
+    return ClientChannel(f"asker-{os.getpid()}-{time.monotonic_ns()}", peers, keys=keys)

@@ -1,0 +1,256 @@
+"""Calls: what a worker asks of all servers at once, and how their answers become one.
+
+    call --build(server)--> op and frames for each server it concerns
+         <--take(server, result, frames)-- each answer           result() when all have answered
+
+A call can be built anew for another roster at any time, and answers taken twice change nothing: so a change of roster
+is met by asking everything again that has no full answer yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.ps import messages as m
+from heterps.ps.cargo import concatenate
+from heterps.ps.dedup import Lookup
+from heterps.ps.placement import shard_numbers
+from heterps.ps.roster import Roster
+from heterps.ps.table.sparse import Rows
+from heterps.wire import Frame, Malformed, pack_keys, pack_values, unpack_values
+
+FloatArray = NDArray[np.float32]
+KeyArray = NDArray[np.uint64]
+Where = slice | NDArray[np.intp]
+R = TypeVar("R")
+EXACT = m.Coding()
+
+
+class Built(NamedTuple):
+    """A call, for one server."""
+
+    op: m.Op
+    frames: list[Frame]
+    reply_bytes: int = 0  # expected
+
+
+class Call(Protocol):
+    @property
+    def table(self) -> str: ...
+
+    def concerns(self, number: int, roster: Roster) -> bool:
+        """Whether server `number` has anything to do with it."""
+
+    def build(self, number: int, roster: Roster) -> Built:
+        """The op for server `number`, which it concerns."""
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
+        """An answer; WireError where it is not what was asked for."""
+
+    def result(self) -> Any:
+        """What the caller gets once every server has answered."""
+
+
+class _Homes:
+    """Where the keys of a call are, by server: as its lookup has them, or found anew for another roster."""
+
+    def __init__(self, keys: KeyArray, bounds: NDArray[np.int64] | None = None) -> None:
+        self._keys = keys
+        self._bounds = bounds
+        self._found: dict[int, list[NDArray[np.intp]]] = {}  # by number of shards
+
+    def where(self, number: int, num_shards: int) -> Where:
+        if self._bounds is not None and len(self._bounds) == num_shards + 1:
+            return slice(int(self._bounds[number]), int(self._bounds[number + 1]))
+        if num_shards not in self._found:
+            homes = shard_numbers(self._keys, num_shards)
+            self._found = {num_shards: [np.flatnonzero(homes == shard) for shard in range(num_shards)]}
+        return self._found[num_shards][number]
+
+
+class _Everywhere:
+    """A call that concerns every server."""
+
+    def concerns(self, number: int, roster: Roster) -> bool:  # noqa: ARG002
+        return True
+
+
+class PullRowsCall:
+    def __init__(self, table: str, lookup: Lookup, dim: int, *, after: int, create: bool, coding: m.Coding) -> None:
+        self.table = table
+        self._unique = lookup.unique
+        self._homes = _Homes(lookup.unique, lookup.bounds)
+        self._rows = np.empty((len(lookup.unique), dim), np.float32)
+        self._after, self._create, self._coding = after, create, coding
+
+    def concerns(self, number: int, roster: Roster) -> bool:
+        return len(self._unique[self._homes.where(number, roster.num_shards)]) > 0
+
+    def build(self, number: int, roster: Roster) -> Built:
+        keys = self._unique[self._homes.where(number, roster.num_shards)]
+        packed, frame = pack_keys(keys)
+        op = m.PullRows(self.table, packed, self._after, self._create, self._coding)
+        return Built(op, [frame], len(keys) * self._rows.shape[1] * 4)
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
+        rows = _values(result, frames)
+        where = self._homes.where(number, roster.num_shards)
+        if rows.shape != self._rows[where].shape:
+            raise Malformed(f"asked for rows {list(self._rows[where].shape)} of {self.table}, got {list(rows.shape)}")
+        self._rows[where] = rows
+
+    def result(self) -> FloatArray:
+        return self._rows
+
+
+class PushRowsCall(_Everywhere):
+    """Gradients of unique keys. Every server gets a part, be it empty: each counts all pushes."""
+
+    def __init__(
+        self,
+        table: str,
+        lookup: Lookup,
+        summed: FloatArray,
+        sequence: int,
+        coding: m.Coding,
+        samples: int | None = None,
+    ) -> None:
+        self.table = table
+        self._unique = lookup.unique
+        self._homes = _Homes(lookup.unique, lookup.bounds)
+        self._summed, self._sequence, self._coding, self._samples = summed, sequence, coding, samples
+
+    def build(self, number: int, roster: Roster) -> Built:
+        where = self._homes.where(number, roster.num_shards)
+        keys, keys_frame = pack_keys(self._unique[where])
+        grads, grads_frame = _pack(self._summed[where], self._coding)
+        return Built(m.PushRows(self.table, self._sequence, keys, grads, self._samples), [keys_frame, grads_frame])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        _check(result, m.Done)
+
+    def result(self) -> None:
+        return None
+
+
+class PullDenseCall:
+    def __init__(self, table: str, size: int, after: int, coding: m.Coding) -> None:
+        self.table = table
+        self._values = np.empty(size, np.float32)
+        self._after, self._coding = after, coding
+
+    def concerns(self, number: int, roster: Roster) -> bool:
+        return number < roster.num_dense
+
+    def build(self, number: int, roster: Roster) -> Built:
+        part = roster.dense_range(len(self._values), number)
+        return Built(m.PullDense(self.table, self._after, self._coding), [], 4 * (part.stop - part.start))
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
+        values, part = _values(result, frames), roster.dense_range(len(self._values), number)
+        if values.shape != (part.stop - part.start,):
+            raise Malformed(f"asked for {part.stop - part.start} values of {self.table}, got {list(values.shape)}")
+        self._values[part] = values
+
+    def result(self) -> FloatArray:
+        return self._values
+
+
+class PushDenseCall:
+    """Gradients of a dense table, or its first values: sequence 0."""
+
+    def __init__(
+        self, table: str, values: FloatArray, sequence: int, coding: m.Coding, samples: int | None = None
+    ) -> None:
+        self.table = table
+        self._values, self._sequence, self._coding, self._samples = values, sequence, coding, samples
+
+    def concerns(self, number: int, roster: Roster) -> bool:
+        return number < roster.num_dense
+
+    def build(self, number: int, roster: Roster) -> Built:
+        packed, frame = _pack(self._values[roster.dense_range(len(self._values), number)], self._coding)
+        if not self._sequence:
+            return Built(m.FillDense(self.table, packed), [frame])
+        return Built(m.PushDense(self.table, self._sequence, packed, self._samples), [frame])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        _check(result, m.Done)
+
+    def result(self) -> None:
+        return None
+
+
+class ExportRowsCall(_Everywhere):
+    def __init__(self, table: str, after: int) -> None:
+        self.table = table
+        self._after = after
+        self._parts: dict[int, tuple[Rows, int]] = {}
+
+    def build(self, number: int, roster: Roster) -> Built:
+        self._parts.pop(number, None)  # of a former roster
+        self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
+        return Built(m.ExportRows(self.table, self._after), [])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        exported = _check(result, m.Exported)
+        self._parts[number] = m.unpack_rows(exported.arrays, frames), exported.num_pushes
+
+    def result(self) -> tuple[Rows, int]:
+        parts = [self._parts[number] for number in sorted(self._parts)]
+        return concatenate([rows for rows, _ in parts]), min(num_pushes for _, num_pushes in parts)
+
+
+class ImportRowsCall(_Everywhere):
+    def __init__(self, table: str, rows: Rows, num_pushes: int, sequence: int) -> None:
+        self.table = table
+        self._rows, self._num_pushes, self._sequence = rows, num_pushes, sequence
+        self._homes = _Homes(rows.keys)
+
+    def build(self, number: int, roster: Roster) -> Built:
+        where = self._homes.where(number, roster.num_shards)
+        infos, frames = m.pack_arrays(tuple(field[where] for field in self._rows))
+        return Built(m.ImportRows(self.table, self._sequence, self._num_pushes, infos), frames)
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        _check(result, m.Done)
+
+    def result(self) -> None:
+        return None
+
+
+class CountRowsCall(_Everywhere):
+    """Rows and bytes of a sparse table."""
+
+    def __init__(self, table: str, after: int) -> None:
+        self.table = table
+        self._after = after
+        self._parts: dict[int, m.Counted] = {}
+
+    def build(self, number: int, roster: Roster) -> Built:  # noqa: ARG002
+        self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
+        return Built(m.CountRows(self.table, self._after), [])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        self._parts[number] = _check(result, m.Counted)
+
+    def result(self) -> m.Counted:
+        parts = self._parts.values()
+        return m.Counted(sum(part.num_rows for part in parts), sum(part.num_bytes for part in parts))
+
+
+def _pack(values: FloatArray, coding: m.Coding) -> tuple[Any, Frame]:
+    return pack_values(values, coding.dtype, coding.compression, coding.least_bytes)
+
+
+def _values(result: m.Result, frames: m.Frames) -> FloatArray:
+    return unpack_values(_check(result, m.Values).values, frames.take())
+
+
+def _check(result: m.Result, kind: type[R]) -> R:
+    if not isinstance(result, kind):
+        raise Malformed(f"expected {kind.__name__}, got {type(result).__name__}")
+    return result

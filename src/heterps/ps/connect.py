@@ -1,0 +1,45 @@
+"""A RemoteClient over ZeroMQ."""
+
+from __future__ import annotations
+
+from heterps.ps.remote import RemoteClient
+from heterps.ps.roster import Roster
+from heterps.ps.session import Options
+from heterps.ps.shard import Tables
+from heterps.wire.keys import Keys
+from heterps.wire.zmq_channel import ClientChannel
+from heterps.wire.zmq_socket import Options as SocketOptions
+
+SEND_DEADLINE_S = 0.1
+"""How long one server that is not there may keep the others waiting; the session asks it again later."""
+
+
+def connect(
+    worker: str,
+    roster: Roster,
+    tables: Tables,
+    *,
+    incarnation: int = 1,
+    keys: Keys | None = None,
+    options: Options = Options(),
+) -> RemoteClient:
+    """A client of the servers of `roster`, at their addresses. PeerLost where one cannot be reached in time."""
+    channel = ClientChannel(
+        f"{worker}.{incarnation}", {}, keys=keys, options=SocketOptions(send_deadline_s=SEND_DEADLINE_S)
+    )
+    reached: dict[str, str] = {}
+
+    def reach(newest: Roster) -> None:
+        for seat in newest.servers:
+            if reached.get(seat.name) != seat.address:
+                channel.connect(seat.name, seat.address)
+                reached[seat.name] = seat.address
+
+    try:
+        reach(roster)
+        for seat in roster.servers:
+            channel.wait_connected(seat.name, options.deadline_s)
+    except BaseException:
+        channel.close()
+        raise
+    return RemoteClient(worker, channel, roster, tables, incarnation=incarnation, options=options, connect=reach)

@@ -1,0 +1,85 @@
+"""Ledger: which pushes a piece of the tables has taken, so that each is applied exactly once.
+
+A push is known by (worker, incarnation, table, sequence). Workers number their pushes to a table 1, 2, 3, ... and a
+server applies them in this order, whatever order the network makes of them. So the memory of all pushes ever applied
+is one number for a worker and table, and no acknowledgement is needed to trim it.
+
+    EARLY     an older push is still missing: the request is kept (received) until that has been applied
+    NEXT      may be applied now
+    APPLYING  was begun and never finished (the table ran out of memory): in doubt, never applied again
+    APPLIED   a repeat: answered again, not applied again
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from msgspec import Struct
+from msgspec.msgpack import decode, encode
+
+
+class PushState(Enum):
+    EARLY = auto()
+    NEXT = auto()
+    APPLYING = auto()
+    APPLIED = auto()
+
+
+class Entry(Struct):
+    """How far the pushes of a worker to a table have been applied."""
+
+    incarnation: int
+    applied: int = 0  # every sequence up to this one
+    applying: bool = False  # the next one was begun
+
+
+class Ledger(Struct):
+    """A value that travels with the rows it is about: into checkpoints, and to the server that takes them over."""
+
+    workers: dict[str, dict[str, Entry]] = {}  # by worker and table
+    num_pushes: dict[str, int] = {}  # of all workers, by table: what Adam corrects its bias by
+
+    def applied(self, worker: str, incarnation: int, table: str) -> int:
+        """The last sequence that was applied; 0 for a worker, incarnation or table that is new here."""
+        entry = self._find(worker, incarnation, table)
+        return entry.applied if entry is not None else 0
+
+    def state(self, worker: str, incarnation: int, table: str, sequence: int) -> PushState:
+        entry = self._find(worker, incarnation, table) or Entry(incarnation)
+        if sequence <= entry.applied:
+            return PushState.APPLIED
+        if sequence > entry.applied + 1:
+            return PushState.EARLY
+        return PushState.APPLYING if entry.applying else PushState.NEXT
+
+    def begin(self, worker: str, incarnation: int, table: str) -> None:
+        """The next push of this worker is about to change the table. A new incarnation begins to count anew."""
+        entry = self._find(worker, incarnation, table)
+        if entry is None:
+            entry = self.workers.setdefault(worker, {})[table] = Entry(incarnation)
+        entry.applying = True
+
+    def finish(self, worker: str, table: str) -> None:
+        """The push that was begun is in the table."""
+        entry = self.workers[worker][table]
+        entry.applied, entry.applying = entry.applied + 1, False
+        self.num_pushes[table] = self.num_pushes.get(table, 0) + 1
+
+    def incarnations(self) -> dict[str, int]:
+        """The newest incarnation of every worker that has pushed."""
+        return {worker: max(entry.incarnation for entry in tables.values()) for worker, tables in self.workers.items()}
+
+    def to_bytes(self) -> bytes:
+        return encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> Ledger:
+        """What `to_bytes` gave; msgspec.DecodeError for anything else."""
+        return decode(data, type=cls)
+
+    def copy(self) -> Ledger:
+        return self.from_bytes(self.to_bytes())
+
+    def _find(self, worker: str, incarnation: int, table: str) -> Entry | None:
+        entry = self.workers.get(worker, {}).get(table)
+        return entry if entry is not None and entry.incarnation == incarnation else None

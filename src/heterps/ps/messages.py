@@ -1,0 +1,317 @@
+"""What workers and servers say to each other: the headers. The arrays travel beside them as frames (see wire/).
+
+    worker                                        server
+    Hello(worker, incarnation, tables)       -->
+                                             <--  Welcome(roster)
+    Request(ops: push rows, pull rows, ...)  -->
+                                             <--  Reply(results), one for each op, in their order
+                                             <--  Refused(code, text, roster), and nothing was done
+
+All that a worker wants of a server at one time is one request. Every op says itself which frames are its own and what
+is in them: a server takes the frames of a message in turn, and refuses the whole message where anything is left over.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from heterps.ps.roster import Roster
+from heterps.ps.table.sparse import Rows
+from heterps.wire import Codec, Frame, Limits, Malformed, Packed, PackedKeys
+from heterps.wire.arrays import Compression, Dtype
+
+Count = Annotated[int, Meta(ge=0, lt=2**62)]
+Ordinal = Annotated[int, Meta(ge=1, lt=2**62)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+# --- ops and their results -------------------------------------------------------------------------------------------
+
+
+class Coding(Struct, frozen=True, array_like=True):
+    """How values are to travel."""
+
+    dtype: Dtype = "fp32"
+    compression: Compression | None = None
+    least_bytes: Count = 4096
+
+
+class PullRows(Struct, frozen=True, tag="pull_rows"):
+    """Rows of `keys` (a frame), as they are once the worker's own pushes up to `after` have been applied."""
+
+    table: Name
+    keys: PackedKeys
+    after: Count
+    create: bool
+    coding: Coding
+
+
+class PushRows(Struct, frozen=True, tag="push_rows"):
+    """Gradients `grads` (a frame) of `keys` (a frame), which differ. Applied exactly once, in order of `sequence`.
+
+    It holds all keys of this push whose home is the server, none included: every server counts every push.
+    """
+
+    table: Name
+    sequence: Ordinal
+    keys: PackedKeys
+    grads: Packed
+    samples: Count | None = None  # that the job had seen before, for schedules
+
+
+class PullDense(Struct, frozen=True, tag="pull_dense"):
+    """The server's range of a dense table, once the worker's own pushes up to `after` have been applied."""
+
+    table: Name
+    after: Count
+    coding: Coding
+
+
+class PushDense(Struct, frozen=True, tag="push_dense"):
+    """Gradients (a frame) of the server's range of a dense table."""
+
+    table: Name
+    sequence: Ordinal
+    grads: Packed
+    samples: Count | None = None
+
+
+class FillDense(Struct, frozen=True, tag="fill_dense"):
+    """First values (a frame) of the server's range of a dense table. Only the first fill of a table counts."""
+
+    table: Name
+    values: Packed
+
+
+class ExportRows(Struct, frozen=True, tag="export_rows"):
+    """All rows of the shard of a sparse table."""
+
+    table: Name
+    after: Count
+
+
+class ImportRows(Struct, frozen=True, tag="import_rows"):
+    """Rows (frames, as `arrays` describes) for an empty sparse table that has seen `num_pushes`. A push like others."""
+
+    table: Name
+    sequence: Ordinal
+    num_pushes: Count
+    arrays: tuple[ArrayInfo, ...]
+
+
+class CountRows(Struct, frozen=True, tag="count_rows"):
+    """How many rows and bytes the shard of a sparse table has."""
+
+    table: Name
+    after: Count
+
+
+class ArrayInfo(Struct, frozen=True, array_like=True):
+    """An array of any plain type as a frame, for what must keep every bit: rows on their way to another place."""
+
+    dtype: Literal["<f4", "<f8", "<u8", "<i8", "<u4", "<i4", "<u2", "<i2", "|u1"]
+    shape: tuple[Count, ...]
+
+
+class Values(Struct, frozen=True, tag="values"):
+    """A frame of values: rows, or a range."""
+
+    values: Packed
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """Applied, now or by an earlier copy of the request."""
+
+
+class Exported(Struct, frozen=True, tag="exported"):
+    """Frames as `arrays` describes: keys, values and state."""
+
+    num_pushes: Count
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Counted(Struct, frozen=True, tag="counted"):
+    num_rows: Count
+    num_bytes: Count
+
+
+Push = PushRows | PushDense | ImportRows
+Read = PullRows | PullDense | ExportRows | CountRows
+Op = Push | Read | FillDense
+Result = Values | Done | Exported | Counted
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+class Hello(Struct, frozen=True, tag="hello"):
+    """A worker begins to speak. `tables` is the digest of the tables that it expects."""
+
+    id: Count
+    worker: Name
+    incarnation: Ordinal
+    tables: str
+
+
+class Welcome(Struct, frozen=True, tag="welcome"):
+    id: Count
+    roster: Roster
+
+
+class Request(Struct, frozen=True, tag="request"):
+    """What a worker wants of a server, made for the roster of `epoch`. A repeat has the same id."""
+
+    id: Count
+    worker: Name
+    incarnation: Ordinal
+    epoch: Ordinal
+    ops: Annotated[tuple[Op, ...], Meta(min_length=1, max_length=256)]
+
+
+class Reply(Struct, frozen=True, tag="reply"):
+    id: Count
+    results: tuple[Result, ...]
+
+
+Code = Literal["bad_request", "other_tables", "stale_incarnation", "stale_epoch", "later", "unknown_worker", "failed"]
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """Nothing of request `id` was done; `text` says why. With stale_epoch comes the roster to ask again by."""
+
+    id: Count
+    code: Code
+    text: str
+    roster: Roster | None = None
+
+
+class AskStats(Struct, frozen=True, tag="ask_stats"):
+    """Anybody may ask."""
+
+    id: Count
+
+
+class StatsReply(Struct, frozen=True, tag="stats"):
+    """One frame: the JSON of stats.ServerStats."""
+
+    id: Count
+
+
+class AskRoster(Struct, frozen=True, tag="ask_roster"):
+    """Anybody may ask; answered by Welcome."""
+
+    id: Count
+
+
+# Moves of slots between servers: see handover.py.
+
+
+class Switch(Struct, frozen=True, tag="switch"):
+    """Follow `roster`, which is the next."""
+
+    id: Count
+    roster: Roster
+
+
+class Fetch(Struct, frozen=True, tag="fetch"):
+    """Parcel `number` of what goes to server `target` in `epoch`."""
+
+    id: Count
+    epoch: Ordinal
+    target: Count
+    number: Count
+
+
+class ParcelReply(Struct, frozen=True, tag="parcel"):
+    """The frames: the label for number 0, the arrays of rows of `table` else."""
+
+    id: Count
+    last: bool
+    table: str
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Deliver(Struct, frozen=True, tag="deliver"):
+    """A parcel as `source` gave it, with its frames."""
+
+    id: Count
+    epoch: Ordinal
+    source: Count
+    number: Count
+    last: bool
+    table: str
+    arrays: tuple[ArrayInfo, ...]
+
+
+class Forget(Struct, frozen=True, tag="forget"):
+    """What was packed for `target` has arrived."""
+
+    id: Count
+    epoch: Ordinal
+    target: Count
+
+
+class Agreed(Struct, frozen=True, tag="agreed"):
+    """To Switch, Deliver and Forget: it is so now, or was already."""
+
+    id: Count
+
+
+ToServer = Hello | Request | AskStats | AskRoster | Switch | Fetch | Deliver | Forget
+FromServer = Welcome | Reply | Refused | StatsReply | ParcelReply | Agreed
+
+
+def server_codec(limits: Limits = Limits()) -> Codec[ToServer]:
+    """Decodes what a server receives."""
+    return Codec(ToServer, limits)
+
+
+def client_codec(limits: Limits = Limits()) -> Codec[FromServer]:
+    """Decodes what a client receives."""
+    return Codec(FromServer, limits)
+
+
+# --- arrays that keep every bit --------------------------------------------------------------------------------------
+
+
+def pack_arrays(arrays: tuple[NDArray[np.generic], ...]) -> tuple[tuple[ArrayInfo, ...], list[Frame]]:
+    frames = [np.ascontiguousarray(array) for array in arrays]
+    return tuple(ArrayInfo(frame.dtype.str, frame.shape) for frame in frames), list(frames)
+
+
+def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:
+    """Malformed where frame and description do not fit."""
+    expected = int(np.prod(info.shape, dtype=object)) * np.dtype(info.dtype).itemsize
+    if expected != frame.nbytes:
+        raise Malformed(f"an array {list(info.shape)} of {info.dtype} takes {expected} bytes, not {frame.nbytes}")
+    return np.frombuffer(frame, info.dtype).reshape(info.shape)
+
+
+ROW_DTYPES = ("<u8", "<f4", "<f4", "<f4", "<u4")
+
+
+def unpack_rows(infos: tuple[ArrayInfo, ...], frames: Frames) -> Rows:
+    """Rows of a table, from frames that `pack_arrays` made of them."""
+    if tuple(info.dtype for info in infos) != ROW_DTYPES:
+        raise Malformed(f"rows are arrays of {', '.join(ROW_DTYPES)}, not {', '.join(info.dtype for info in infos)}")
+    return Rows(*(unpack_array(info, frames.take()) for info in infos))  # type: ignore[arg-type]
+
+
+class Frames:
+    """The frames of a message, taken in turn."""
+
+    def __init__(self, frames: list[memoryview]) -> None:
+        self._frames = frames
+        self._at = 0
+
+    def take(self) -> memoryview:
+        if self._at == len(self._frames):
+            raise Malformed(f"the ops of this message need more than its {len(self._frames)} frames")
+        self._at += 1
+        return self._frames[self._at - 1]
+
+    def end(self) -> None:
+        if self._at < len(self._frames):
+            raise Malformed(f"the ops of this message need {self._at} frames, and {len(self._frames)} came")

@@ -1,0 +1,31 @@
+"""The shell around a Server: a channel, the clock, and a reason to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from heterps.errors import PeerLost
+from heterps.ps.server import Server
+from heterps.wire import Channel
+
+TICK_S = 1.0
+
+
+def serve(server: Server, channel: Channel, stopped: Callable[[], bool], wait_s: float = 0.1) -> None:
+    """Answer messages until `stopped`, which is looked at after every message and every `wait_s`."""
+    ticked = time.monotonic()
+    while not stopped():
+        received = channel.receive(wait_s)
+        now = time.monotonic()
+        if received is not None:
+            answers = server.handle(*received, now)
+            server.counts.latency.add(time.monotonic() - now)
+            for peer, parts in answers:
+                try:
+                    channel.send(peer, parts)
+                except PeerLost:  # it asks again if it still wants to know
+                    server.counts.drop("peer_gone")
+        if now - ticked >= TICK_S:
+            server.tick(now)
+            ticked = now

@@ -1,0 +1,297 @@
+"""Server: a message and the time in, messages out. No socket, no thread, no lock, no clock of its own.
+
+    parts --decode--> [1] bytes that are no message: counted, dropped
+                      [2] from an old life of a worker, or for another epoch: refused
+                      [3] ops checked against tables, frames and key homes; anything wrong: refused as a whole
+                      [4] an older push of the worker is missing: held until it has come (received)
+                      [5] run in order; pushes that are in the ledger already are only answered
+
+So a peer can send what it likes: the server lives, and what it does not take it counts by reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.json import encode as to_json
+
+from heterps.ps import messages as m
+from heterps.ps import ops
+from heterps.ps.cargo import Cargo, restrict
+from heterps.ps.handover import Handover
+from heterps.ps.placement import NUM_SLOTS
+from heterps.ps.roster import Roster, follows
+from heterps.ps.shard import Shard, Source, Tables
+from heterps.ps.stats import Counts, Rate, ServerStats, TableStats, Traffic
+from heterps.wire import Frame, Limits, WireError
+
+Outgoing = list[tuple[str, list[Frame]]]
+MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
+HOLD_S = 60.0
+"""A request whose predecessor does not come goes after this: its worker has given up long before."""
+
+
+class _Refusal(Exception):
+    def __init__(self, code: m.Code, text: str) -> None:
+        super().__init__(text)
+        self.code: m.Code = code
+
+
+@dataclass
+class _Held:
+    """A request that waits for an older push."""
+
+    peer: str
+    request: m.Request
+    arrays: list[ops.Arrays]
+    since: float
+    num_bytes: int
+
+
+class Server:
+    """Server `name` of `roster`, with its shard of `tables`.
+
+    joining  the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
+    """
+
+    def __init__(
+        self, name: str, roster: Roster, tables: Tables, *, joining: bool = False, limits: Limits = Limits()
+    ) -> None:
+        self.name = name
+        self.roster = roster
+        self.number = roster.number(name)
+        if self.number < 0:
+            raise ValueError(f"server {name} is not in the roster: {', '.join(seat.name for seat in roster.servers)}")
+        self._incarnation = roster.servers[self.number].incarnation
+        self.shard = Shard(tables, roster, self.number)
+        self.counts = Counts()
+        self.tables = tables
+        self._codec = m.server_codec(limits)
+        self._answers = m.client_codec(limits)
+        self._limits = limits
+        self._workers: dict[str, int] = {}  # the newest incarnation of each
+        self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
+        self._rate = Rate()
+        self._handover = Handover()
+        if joining:
+            self.shard.pieces = []
+            self._handover.begin(roster.before_add(), roster, name, self.shard, {})
+
+    def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
+        """Take a message of `peer`; what is to be sent, and to whom."""
+        try:
+            header, frames = self._codec.decode(parts)
+        except WireError as error:  # [1]
+            self.counts.drop(type(error).__name__)
+            return []
+        try:
+            if isinstance(header, m.Request):
+                return self._take(peer, header, frames, now)
+            answer, answer_frames = self._reply(header, m.Frames(frames))
+        except _Refusal as refusal:
+            return [self._refuse(peer, header.id, refusal)]
+        except (WireError, ValueError) as error:
+            return [self._refuse(peer, header.id, _Refusal("bad_request", str(error)))]
+        return [(peer, self._answers.encode(answer, answer_frames))]
+
+    def _reply(self, header: m.ToServer, frames: m.Frames) -> tuple[m.FromServer, list[Frame]]:
+        """The answer to all but requests."""
+        match header:
+            case m.Hello():
+                return self._greet(header), []
+            case m.AskStats():
+                return m.StatsReply(header.id), [to_json(self.stats())]
+            case m.AskRoster():
+                return m.Welcome(header.id, self.roster), []
+            case m.Switch():
+                self._switch(header.roster)
+            case m.Fetch():
+                self._check_epoch(header.epoch)
+                return self._handover.fetch(header)
+            case m.Deliver():
+                self._check_epoch(header.epoch)
+                if (cargo := self._handover.deliver(header, frames)) is not None:
+                    self._load(cargo)
+                    self._handover.arrived(header.source)
+            case m.Forget():
+                self._check_epoch(header.epoch)
+                self._handover.forget(header.target)
+            case m.Request():
+                raise AssertionError("requests are taken by _take")
+        return m.Agreed(header.id), []
+
+    def tick(self, now: float) -> None:
+        """Let go of what was held too long. To be called about every second."""
+        for key, held in list(self._held.items()):
+            if now - held.since > HOLD_S:
+                del self._held[key]
+                self.counts.drop("held_too_long")
+        self._rate.update(self.counts.num_rows, now)
+
+    def stats(self) -> ServerStats:
+        counts, shard = self.counts, self.shard
+        traffic = {name: counts.tables.get(name, Traffic()) for name in (*shard.sparse, *shard.dense)}
+        sizes = {name: (len(table), table.num_bytes) for name, table in shard.sparse.items()}
+        fates = {name: table.counters() for name, table in shard.sparse.items()}
+        gone = {name: (sum(fate.evicted.values()), fate.refused) for name, fate in fates.items()}
+        sizes |= {name: (table.size, 4 * (table.size + table.state.size)) for name, table in shard.dense.items()}
+        return ServerStats(
+            server=self.name,
+            shard=self.number,
+            num_shards=self.roster.num_shards,
+            epoch=self.roster.epoch,
+            incarnation=self._incarnation,
+            workers=len(self._workers),
+            requests=counts.requests,
+            repeats=counts.repeats,
+            held=len(self._held),
+            dropped=dict(counts.dropped),
+            rows_per_s=self._rate.per_s,
+            latency_s={f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
+            tables={
+                name: TableStats(*sizes[name], t.pulls, t.pushes, t.rows_pulled, t.rows_pushed, *gone.get(name, ()))
+                for name, t in traffic.items()
+            },
+        )
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self) -> Cargo:
+        """A copy of the sparse tables and of what has been applied to them, at this moment."""
+        return self.shard.copy(np.ones(NUM_SLOTS, np.bool_), self._workers)
+
+    def restore(self, saved: Sequence[Cargo]) -> None:
+        """Fill the empty tables from what servers, of whatever number, saved at one moment."""
+        mine = self.shard.pieces[0].slots
+        self.shard.pieces = []
+        for cargo in saved:
+            self._load(restrict(cargo, mine))
+
+    # --- who speaks --------------------------------------------------------------------------------------------------
+
+    def _greet(self, hello: m.Hello) -> m.Welcome:
+        if hello.tables != self.tables.digest:
+            raise _Refusal(
+                "other_tables",
+                f"worker {hello.worker} expects other tables than server {self.name} has: start both from the same job",
+            )
+        self._check_life(hello.worker, hello.incarnation)
+        if hello.incarnation > self._workers.get(hello.worker, 0):
+            self._workers[hello.worker] = hello.incarnation
+            for key in [key for key in self._held if key[0] == hello.worker]:
+                del self._held[key]  # of an older life
+        return m.Welcome(hello.id, self.roster)
+
+    def _check_life(self, worker: str, incarnation: int) -> None:
+        newest = self._workers.get(worker, 0)
+        if incarnation < newest:
+            raise _Refusal(
+                "stale_incarnation",
+                f"worker {worker} lives its life {newest} already; its life {incarnation} must end",
+            )
+
+    def _refuse(self, peer: str, request_id: int, refusal: _Refusal) -> tuple[str, list[Frame]]:
+        self.counts.drop(refusal.code)
+        roster = self.roster if refusal.code == "stale_epoch" else None
+        return peer, self._answers.encode(m.Refused(request_id, refusal.code, str(refusal), roster))
+
+    # --- moves -------------------------------------------------------------------------------------------------------
+
+    def _switch(self, roster: Roster) -> None:
+        """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
+        if roster == self.roster:
+            return
+        if not follows(roster, self.roster):
+            text = f"server {self.name} is at epoch {self.roster.epoch}; epoch {roster.epoch} does not follow it"
+            raise _Refusal("bad_request", text)
+        if not self._handover.is_over:
+            raise _Refusal("later", f"server {self.name} has not finished the move to epoch {self.roster.epoch}")
+        self._handover.begin(self.roster, roster, self.name, self.shard, self._workers)
+        self.roster, self.number = roster, roster.number(self.name)
+        self._held.clear()
+
+    def _load(self, cargo: Cargo) -> None:
+        self.shard.load(cargo)
+        for worker, incarnation in cargo.label.workers.items():
+            self._workers[worker] = max(incarnation, self._workers.get(worker, 0))
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self.roster.epoch:
+            raise _Refusal("stale_epoch", f"epoch {epoch} has ended; this is epoch {self.roster.epoch}")
+        if epoch > self.roster.epoch:
+            raise _Refusal("later", f"server {self.name} has not reached epoch {epoch} yet")
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _take(self, peer: str, request: m.Request, frames: list[memoryview], now: float) -> Outgoing:
+        self.counts.requests += 1
+        self._check_life(request.worker, request.incarnation)  # [2]
+        if request.incarnation != self._workers.get(request.worker, 0):
+            raise _Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
+        self._check_epoch(request.epoch)
+        if not self._handover.is_complete:
+            raise _Refusal("later", f"server {self.name} waits for rows that move to it")
+        try:
+            arrays = self._unpack(request, m.Frames(frames))  # [3]
+        except WireError as error:
+            raise _Refusal("bad_request", str(error)) from error
+        if not self._is_ready(request):  # [4]
+            self._hold(_Held(peer, request, arrays, now, sum(frame.nbytes for frame in frames)))
+            return []
+        return [self._answer(peer, request, arrays), *self._release(request.worker)]
+
+    def _hold(self, held: _Held) -> None:
+        key = (held.request.worker, held.request.id)
+        others = [other for other_key, other in self._held.items() if other_key != key]
+        too_many = len(others) >= MAX_HELD or sum(o.num_bytes for o in others) + held.num_bytes > MAX_HELD_BYTES
+        if too_many:
+            raise _Refusal("later", f"server {self.name} holds {len(others)} requests that wait for older pushes")
+        self._held[key] = held
+
+    def _release(self, worker: str) -> Outgoing:
+        """Answer what was held for a push that has now been applied, until nothing more is ready."""
+        answers: Outgoing = []
+        while ready := next(
+            (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
+        ):
+            held = self._held.pop(ready)
+            answers.append(self._answer(held.peer, held.request, held.arrays))
+        return answers
+
+    def _is_ready(self, request: m.Request) -> bool:
+        """Whether every push that the request builds on has been applied, or stands before that in the request."""
+        source = Source(request.worker, request.incarnation)
+        reached: dict[str, int] = {}
+        for op in request.ops:
+            if isinstance(op, m.FillDense):
+                continue
+            applied = reached.setdefault(op.table, self.shard.applied(source, op.table))
+            if isinstance(op, m.Push):
+                if op.sequence > applied + 1:
+                    return False
+                reached[op.table] = max(applied, op.sequence)
+            elif op.after > applied:
+                return False
+        return True
+
+    def _unpack(self, request: m.Request, frames: m.Frames) -> list[ops.Arrays]:
+        arrays = [ops.unpack(op, frames, self.shard, self._limits) for op in request.ops]
+        frames.end()
+        return arrays
+
+    def _answer(self, peer: str, request: m.Request, arrays: list[ops.Arrays]) -> tuple[str, list[Frame]]:
+        """[5] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
+        source = Source(request.worker, request.incarnation)
+        results: list[m.Result] = []
+        frames: list[Frame] = []
+        for op, op_arrays in zip(request.ops, arrays, strict=True):
+            try:
+                result, more = ops.run(op, op_arrays, self.shard, source, self.counts)
+            except (MemoryError, ValueError, ops.InDoubt) as error:
+                text = f"server {self.name} failed at table {op.table}: {type(error).__name__}: {error}"
+                return self._refuse(peer, request.id, _Refusal("failed", text))
+            results.append(result)
+            frames += more
+        return peer, self._answers.encode(m.Reply(request.id, tuple(results)), frames)

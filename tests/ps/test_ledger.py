@@ -1,0 +1,54 @@
+"""Ledger: what was applied is never applied again, and what is in doubt is not forgotten on a journey."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterps.ps.ledger import Ledger, PushState
+
+
+def apply(ledger: Ledger, worker: str = "a", incarnation: int = 1, table: str = "t") -> None:
+    ledger.begin(worker, incarnation, table)
+    ledger.finish(worker, table)
+
+
+def test_pushes_go_from_early_to_next_to_applied() -> None:
+    ledger = Ledger()
+    assert ledger.state("a", 1, "t", 1) is PushState.NEXT
+    assert ledger.state("a", 1, "t", 2) is PushState.EARLY
+    apply(ledger)
+    assert ledger.state("a", 1, "t", 1) is PushState.APPLIED
+    assert ledger.state("a", 1, "t", 2) is PushState.NEXT
+    ledger.begin("a", 1, "t")
+    assert ledger.state("a", 1, "t", 2) is PushState.APPLYING
+
+
+def test_workers_tables_and_lives_count_apart_and_all_pushes_count_for_the_table() -> None:
+    ledger = Ledger()
+    apply(ledger)
+    apply(ledger, table="u")
+    apply(ledger, worker="b")
+    apply(ledger, incarnation=2)
+    assert ledger.applied("a", 2, "t") == ledger.applied("b", 1, "t") == ledger.applied("a", 1, "u") == 1
+    assert ledger.applied("a", 1, "t") == 0  # an older life, which servers refuse
+    assert ledger.num_pushes == {"t": 3, "u": 1}
+
+
+@given(pushes=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.sampled_from("tu")), max_size=20))
+def test_a_ledger_survives_its_journey(pushes: list[tuple[str, int, str]]) -> None:
+    ledger = Ledger()
+    for worker, incarnation, table in pushes:
+        apply(ledger, worker, incarnation, table)
+    ledger.begin("c", 1, "t")
+    copy = Ledger.from_bytes(ledger.to_bytes())
+    assert copy == ledger
+    apply(copy)
+    assert copy != ledger
+
+
+def test_bytes_that_are_no_ledger_are_refused() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        Ledger.from_bytes(b"\x00nonsense")

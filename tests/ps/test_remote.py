@@ -1,0 +1,231 @@
+"""RemoteClient: tables on servers give what tables in this process give, to the bit."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from servers import DIM, make_roster, make_tables, remote_client, sorted_rows, threaded_servers
+
+from heterps.config import SGD, Adagrad, Adam, LinearRate
+from heterps.errors import PeerLost, StaleIncarnation
+from heterps.ps.client import Client, LocalClient, TableSpec
+from heterps.ps.dedup import make_lookup
+from heterps.ps.dense import DenseTable
+from heterps.ps.messages import Coding
+from heterps.ps.remote import RemoteClient
+from heterps.ps.session import Options
+from heterps.ps.shard import DenseSpec, Tables
+from heterps.wire import Limits, MemoryNetwork, TooLarge
+
+OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), Adam()]
+
+
+def train(client: Client, num: int = 8, seed: int = 0) -> list[np.ndarray]:
+    """Everything that a few steps on both sparse tables and the dense one saw."""
+    rng = np.random.default_rng(seed)
+    seen = []
+    for _ in range(num):
+        keys = rng.integers(0, 200, 120)
+        lookup = make_lookup(keys, client.num_shards)
+        pulls = [client.pull("rows", lookup), client.pull("wide", lookup), client.pull_dense("dense")]
+        seen += [pulls[0].result()[lookup.inverse], pulls[1].result()[lookup.inverse], pulls[2].result().copy()]
+        client.push("rows", lookup, rng.normal(size=(120, DIM)).astype(np.float32))
+        client.push("wide", lookup, rng.normal(size=(120, 1)).astype(np.float32))
+        client.push_dense("dense", rng.normal(size=10).astype(np.float32))
+    return seen
+
+
+def local_client(tables, num_shards: int = 1) -> LocalClient:
+    dense = {spec.name: DenseTable(spec.size, spec.optimizer) for spec in tables.dense}
+    return LocalClient(tables.sparse, dense, num_shards)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.kind)
+@pytest.mark.parametrize("num_servers", [1, 3])
+def test_servers_give_what_tables_in_this_process_give_to_the_bit(num_servers, optimizer):
+    tables = make_tables(optimizer, optimizer)
+    local = local_client(tables)
+    with remote_client(num_servers, tables) as client:
+        for expected, got in zip(train(local), train(client), strict=True):
+            np.testing.assert_array_equal(got, expected)
+        for table in ("rows", "wide"):
+            (rows, num_pushes), (expected, expected_pushes) = client.export_rows(table), local.export_rows(table)
+            assert num_pushes == expected_pushes
+            for got, wanted in zip(sorted_rows([rows]), sorted_rows([expected]), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+            assert client.num_rows(table) == local.num_rows(table)
+            assert client.num_bytes(table) > 0
+
+
+def test_schedules_follow_the_samples_that_the_client_is_told():
+    schedule = LinearRate(warmup=100, until=1000)
+    sparse = TableSpec("rows", DIM, SGD(lr=0.1), 3, 0.1, schedule=schedule)
+    tables = Tables((sparse,), (DenseSpec("dense", 10, SGD(lr=0.1), schedule),))
+    local = LocalClient(tables.sparse, {"dense": DenseTable(10, SGD(lr=0.1), schedule)})
+    lookup = make_lookup(np.arange(20))
+    with remote_client(1, tables) as client:
+        for samples in (0, 64, 512):
+            for each in (local, client):
+                each.samples = samples
+                each.push("rows", lookup, np.ones((20, DIM), np.float32))
+                each.push_dense("dense", np.ones(10, np.float32))
+        np.testing.assert_array_equal(client.pull("rows", lookup).result(), local.pull("rows", lookup).result())
+        np.testing.assert_array_equal(client.pull_dense("dense").result(), local.pull_dense("dense").result())
+
+
+def test_what_an_iteration_asks_of_a_server_is_one_message():
+    tables = make_tables()
+    network, roster = MemoryNetwork(), make_roster(2)
+    with threaded_servers(roster, tables, network) as servers:
+        client = RemoteClient("worker", network.channel("worker"), roster, tables, options=Options(linger_s=60))
+        lookup = make_lookup(np.arange(50), 2)
+        futures: list[Future] = [client.pull("rows", lookup), client.pull("wide", lookup), client.pull_dense("dense")]
+        for future in futures:
+            future.result()
+        client.close()
+        assert [server.counts.requests for server in servers] == [1, 1]
+
+
+def test_a_call_that_nobody_waits_for_goes_after_a_while():
+    with remote_client(1, make_tables()) as client:
+        done = Future()
+        client.pull("rows", make_lookup(np.arange(5))).add_done_callback(done.set_result)
+        assert done.result(timeout=30).result().shape == (5, DIM)
+
+
+def test_rows_exported_from_three_servers_train_on_in_two():
+    tables = make_tables(Adam())
+    with remote_client(3, tables) as first, remote_client(2, tables) as second:
+        train(first, 3)
+        for table in ("rows", "wide"):
+            second.import_rows(table, *first.export_rows(table))
+        second.fill_dense("dense", first.pull_dense("dense").result())
+        for table in ("rows", "wide"):
+            assert second.num_rows(table) == first.num_rows(table)
+        lookup, other = make_lookup(np.arange(200), 3), make_lookup(np.arange(200), 2)
+        for client, found in ((first, lookup), (second, other)):
+            client.push("rows", found, np.ones((200, DIM), np.float32))
+        np.testing.assert_array_equal(
+            first.pull("rows", lookup).result()[lookup.inverse], second.pull("rows", other).result()[other.inverse]
+        )
+
+
+@pytest.mark.parametrize(("coding", "tolerance"), [(Coding("fp16"), 2e-3), (Coding("bf16", "zstd", 1), 2e-2)])
+def test_smaller_values_on_the_wire_are_near_the_exact_ones(coding, tolerance):
+    tables = make_tables(SGD(lr=0.1))
+    with remote_client(2, tables, Options(codings={"rows": coding})) as client:
+        for expected, got in zip(train(local_client(tables), 3), train(client, 3), strict=True):
+            np.testing.assert_allclose(got, expected, atol=tolerance)
+
+
+def test_a_lookup_made_for_another_number_of_servers_works():
+    tables = make_tables()
+    with remote_client(3, tables) as client:
+        lookup, other = make_lookup(np.arange(99), 3), make_lookup(np.arange(99), 5)
+        rows = client.pull("rows", other).result()
+        np.testing.assert_array_equal(rows[other.inverse], client.pull("rows", lookup).result()[lookup.inverse])
+
+
+def test_only_the_first_fill_of_a_dense_table_counts():
+    with remote_client(3, make_tables()) as client:
+        client.fill_dense("dense", np.arange(10, dtype=np.float32)).result()
+        client.fill_dense("dense", np.zeros(10, np.float32)).result()
+        np.testing.assert_array_equal(client.pull_dense("dense").result(), np.arange(10))
+
+
+def test_an_empty_pull_needs_no_server():
+    with remote_client(1, make_tables()) as client:
+        assert client.pull("rows", make_lookup(np.empty(0, np.uint64))).result().shape == (0, DIM)
+
+
+def test_gradients_of_a_wrong_shape_are_refused_at_once():
+    with remote_client(1, make_tables()) as client:
+        with pytest.raises(ValueError, match=r"needs gradients \[9, 4\] for this lookup, got \[8, 4\]"):
+            client.push("rows", make_lookup(np.arange(9)), np.zeros((8, DIM), np.float32))
+        with pytest.raises(ValueError, match="has 10 values, got shape"):
+            client.push_dense("dense", np.zeros(9, np.float32))
+
+
+def test_a_server_that_does_not_answer_is_named_with_table_and_clock():
+    network, roster, tables = MemoryNetwork(), make_roster(2), make_tables()
+    with threaded_servers(roster, tables, network) as servers:
+        options = Options(deadline_s=0.2, first_retry_s=0.05)
+        client = RemoteClient("worker", network.channel("worker"), roster, tables, options=options)
+        lookup = make_lookup(np.arange(20), 2)
+        client.push("rows", lookup, np.ones((20, DIM), np.float32)).result()
+        servers[1].handle = lambda *_: []
+        with pytest.raises(PeerLost, match=r"server server-1 did not answer worker worker .* of table rows at clock 1"):
+            client.pull("rows", lookup).result()
+        with pytest.raises(PeerLost, match="server-1"):
+            client.pull("wide", lookup)
+        client.close()
+
+
+def test_a_channel_that_breaks_ends_every_call():
+    network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
+    channel = network.channel("worker")
+    broken = threading.Event()
+
+    def receive(timeout_s: float) -> None:
+        broken.wait(timeout_s)
+        if broken.is_set():
+            raise OSError("the wire is cut")
+
+    channel.receive = receive
+    client = RemoteClient("worker", channel, roster, tables)
+    pull = client.pull("rows", make_lookup(np.arange(3)))
+    broken.set()
+    with pytest.raises(PeerLost, match="worker worker cannot reach its servers any more: the wire is cut"):
+        pull.result(timeout=30)
+    client.close()
+
+
+def test_a_call_that_no_message_can_hold_fails_and_does_not_hang():
+    with remote_client(1, make_tables()) as client:
+        client._session._limits = client._session._requests.limits = Limits(message_bytes=1000)
+        pull = client.pull("rows", make_lookup(np.arange(500)))
+        with pytest.raises(TooLarge, match="exceeds the limit of 1000"):
+            pull.result(timeout=30)
+
+
+def test_a_worker_that_was_replaced_is_told_so():
+    network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
+    lookup = make_lookup(np.arange(3))
+    with threaded_servers(roster, tables, network) as servers:
+        old = RemoteClient("worker", network.channel("old"), roster, tables, incarnation=1)
+        new = RemoteClient("worker", network.channel("new"), roster, tables, incarnation=2)
+        old.push("rows", lookup, np.ones((3, DIM), np.float32)).result()
+        new.push("rows", lookup, np.ones((3, DIM), np.float32)).result()
+        with pytest.raises(StaleIncarnation, match="worker worker lives its life 2 already; its life 1 must end"):
+            old.push("rows", lookup, np.ones((3, DIM), np.float32)).result()
+        old.close()
+        new.close()
+        assert servers[0].shard.sparse["rows"].num_pushes == 2
+
+
+def test_other_tables_than_the_servers_have_are_refused():
+    network, roster = MemoryNetwork(), make_roster(1)
+    with threaded_servers(roster, make_tables(), network):
+        client = RemoteClient("worker", network.channel("worker"), roster, make_tables(SGD(lr=0.5)))
+        with pytest.raises(PeerLost, match="expects other tables than server server-0 has"):
+            client.pull("rows", make_lookup(np.arange(3))).result()
+        client.close()
+
+
+def test_prefetched_rows_are_used_while_they_miss_few_enough_pushes():
+    tables = make_tables(SGD(lr=1.0))
+    with remote_client(2, tables, Options(max_unseen_pushes=1)) as client:
+        lookups = [make_lookup(np.arange(10), 2) for _ in range(2)]
+        grads = np.ones((10, DIM), np.float32)
+        before = client.pull("rows", lookups[0]).result().copy()
+        client.prefetch("rows", lookups[0])
+        client.prefetch("rows", lookups[1])
+        client.flush()
+        client.push("rows", lookups[0], grads).result()
+        at_once = client.pull("rows", lookups[0]).result()  # may miss the push
+        assert np.array_equal(at_once, before) or np.array_equal(at_once, before - 1)
+        client.push("rows", lookups[0], grads).result()
+        np.testing.assert_array_equal(client.pull("rows", lookups[1]).result(), before - 1 - 1)  # would miss two

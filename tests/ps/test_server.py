@@ -1,0 +1,230 @@
+"""Server: whatever a peer sends, it lives, counts what it refused, and changes nothing by it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from servers import DIM, make_roster, make_tables
+
+from heterps.config import SGD, LinearRate
+from heterps.ps import messages as m
+from heterps.ps import server as server_module
+from heterps.ps.calls import EXACT
+from heterps.ps.client import TableSpec
+from heterps.ps.dedup import make_lookup
+from heterps.ps.roster import Roster, Seat
+from heterps.ps.server import Server
+from heterps.ps.shard import Tables
+from heterps.wire import Packed, PackedKeys
+
+REQUESTS, ANSWERS = m.server_codec(), m.client_codec()
+KEYS = np.arange(3, dtype=np.uint64)
+GRADS = np.ones((3, DIM), np.float32)
+
+
+def make_server(num_servers: int = 1) -> Server:
+    server = Server("server-0", make_roster(num_servers), make_tables())
+    assert isinstance(send(server, m.Hello(1, "worker", 1, make_tables().digest))[0], m.Welcome)
+    return server
+
+
+def send(server: Server, header, frames=(), now: float = 0.0, peer: str = "peer") -> list:
+    """The headers of the answers."""
+    answers = server.handle(peer, [memoryview(part).cast("B") for part in REQUESTS.encode(header, frames)], now)
+    return [ANSWERS.decode(parts)[0] for _, parts in answers]
+
+
+def push(sequence: int, keys: np.ndarray = KEYS, table: str = "rows") -> m.PushRows:
+    return m.PushRows(table, sequence, PackedKeys(len(keys)), Packed((len(keys), DIM), "fp32"))
+
+
+def request(*ops, id: int = 5, worker: str = "worker", incarnation: int = 1, epoch: int = 1) -> m.Request:
+    return m.Request(id, worker, incarnation, epoch, ops)
+
+
+def untouched(server: Server) -> bool:
+    return len(server.shard.sparse["rows"]) == 0 and server.shard.sparse["rows"].num_pushes == 0
+
+
+BAD = {
+    "no such table": (request(push(1, table="nothing")), [KEYS, GRADS], "no sparse table 'nothing'"),
+    "a dense op on a sparse table": (request(m.PullDense("rows", 0, EXACT)), [], "no dense table 'rows'"),
+    "frames left over": (request(push(1)), [KEYS, GRADS, GRADS], "need 2 frames, and 3 came"),
+    "frames missing": (request(push(1)), [KEYS], "need more than its 1 frames"),
+    "fewer keys than announced": (request(push(1)), [KEYS[:2], GRADS], "3 keys should take 24 bytes, not 16"),
+    "gradients of another dim": (
+        request(m.PushRows("rows", 1, PackedKeys(3), Packed((3, 2), "fp32"))),
+        [KEYS, GRADS[:, :2].copy()],
+        r"table rows needs values \[3, 4\] here, got \[3, 2\]",
+    ),
+    "gradients of fewer keys": (
+        request(m.PushRows("rows", 1, PackedKeys(3), Packed((2, DIM), "fp32"))),
+        [KEYS, GRADS[:2]],
+        r"needs values \[3, 4\] here, got \[2, 4\]",
+    ),
+    "a good op before a bad one": (request(push(1), push(2, table="x")), [KEYS, GRADS] * 2, "no sparse table 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_request_that_contradicts_itself_is_refused_as_a_whole(name: str) -> None:
+    header, frames, text = BAD[name]
+    server = make_server()
+    (answer,) = send(server, header, frames)
+    assert isinstance(answer, m.Refused)
+    assert answer.code == "bad_request"
+    assert re.search(text, answer.text)
+    assert untouched(server)
+    assert server.counts.dropped == {"bad_request": 1}
+
+
+def test_keys_of_another_server_are_refused() -> None:
+    lookup = make_lookup(np.arange(50), 2)
+    server = make_server(2)
+    (answer,) = send(server, request(push(1, lookup.unique)), [lookup.unique, np.ones((50, DIM), np.float32)])
+    assert isinstance(answer, m.Refused)
+    assert "have their home on another server" in answer.text
+    assert untouched(server)
+
+
+def test_who_did_not_say_hello_is_not_served() -> None:
+    server = make_server()
+    (stranger,) = send(server, request(push(1), worker="stranger"), [KEYS, GRADS])
+    (newer,) = send(server, request(push(1), incarnation=2), [KEYS, GRADS])
+    assert stranger.code == newer.code == "unknown_worker"
+    assert untouched(server)
+
+
+def test_another_epoch_is_refused_with_the_roster_or_asked_to_come_later() -> None:
+    server = Server("server-0", Roster((Seat("server-0"),), 1, epoch=3), make_tables())
+    send(server, m.Hello(1, "worker", 1, make_tables().digest))
+    (old,) = send(server, request(push(1), epoch=2), [KEYS, GRADS])
+    assert (old.code, old.roster) == ("stale_epoch", server.roster)
+    (early,) = send(server, request(push(1), epoch=4), [KEYS, GRADS])
+    assert early.code == "later"
+    assert untouched(server)
+
+
+def test_a_push_before_its_predecessor_is_held_and_answered_after_it() -> None:
+    server = make_server()
+    assert send(server, request(push(2), m.CountRows("rows", 2), id=8), [KEYS, GRADS]) == []
+    assert send(server, request(m.PullRows("rows", PackedKeys(3), 2, True, EXACT), id=9), [KEYS]) == []
+    assert server.stats().held == 2
+    assert untouched(server)
+    answers = send(server, request(push(1), id=7), [KEYS, GRADS])
+    assert [answer.id for answer in answers] == [7, 8, 9]
+    assert server.shard.sparse["rows"].num_pushes == 2
+    assert server.stats().held == 0
+
+
+def test_a_repeat_of_what_is_held_is_held_once() -> None:
+    server = make_server()
+    for _ in range(3):
+        assert send(server, request(push(2), id=8), [KEYS, GRADS]) == []
+    assert server.stats().held == 1
+
+
+def test_what_is_held_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_HELD", 2)
+    server = make_server()
+    for number in range(2):
+        assert send(server, request(push(9), id=10 + number), [KEYS, GRADS]) == []
+    (answer,) = send(server, request(push(9), id=20), [KEYS, GRADS])
+    assert answer.code == "later"
+    server.tick(now=server_module.HOLD_S + 1)
+    assert server.stats().held == 0
+    assert server.counts.dropped == {"later": 1, "held_too_long": 2}
+
+
+def test_a_new_life_begins_to_count_anew_and_the_old_one_is_refused() -> None:
+    server = make_server()
+    send(server, request(push(1)), [KEYS, GRADS])
+    assert send(server, request(push(3), id=6), [KEYS, GRADS]) == []
+    assert isinstance(send(server, m.Hello(1, "worker", 2, make_tables().digest))[0], m.Welcome)
+    assert server.stats().held == 0
+    (fresh,) = send(server, request(push(1), incarnation=2), [KEYS, GRADS])
+    assert isinstance(fresh, m.Reply)
+    (stale,) = send(server, request(push(2), incarnation=1), [KEYS, GRADS])
+    (zombie,) = send(server, m.Hello(2, "worker", 1, make_tables().digest))
+    assert stale.code == zombie.code == "stale_incarnation"
+    assert server.shard.sparse["rows"].num_pushes == 2
+
+
+def test_a_push_that_broke_off_is_in_doubt_and_never_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make_server()
+    table = server.shard.sparse["rows"]
+
+    def broken(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(table, "push_unique", broken)
+    (first,) = send(server, request(push(1)), [KEYS, GRADS])
+    assert first.code == "failed"
+    assert "failed at table rows: MemoryError: no room" in first.text
+    monkeypatch.undo()
+    (again,) = send(server, request(push(1)), [KEYS, GRADS])
+    assert again.code == "failed"
+    assert "was begun before and did not end" in again.text
+    assert untouched(server)
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(st.binary(max_size=60), max_size=4))
+def test_bytes_that_are_no_message_are_counted_and_dropped(parts: list[bytes]) -> None:
+    server = make_server()
+    assert server.handle("peer", [memoryview(part) for part in parts], 0.0) == []
+    assert sum(server.counts.dropped.values()) == 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_message_with_changed_bytes_never_ends_the_server(data: st.DataObject) -> None:
+    """Values and keys may change unseen, their shapes may not; a checksum is the business of the channel."""
+    server = make_server()
+    pull = m.PullRows("rows", PackedKeys(3), 0, True, EXACT)
+    parts = [
+        bytearray(memoryview(part).cast("B")) for part in REQUESTS.encode(request(push(1), pull), [KEYS, GRADS, KEYS])
+    ]
+    for _ in range(data.draw(st.integers(1, 4))):
+        part = parts[data.draw(st.integers(0, len(parts) - 1))]
+        part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+    server.handle("peer", [memoryview(part) for part in parts], 0.0)
+    (answer,) = send(server, m.AskStats(9))
+    assert isinstance(answer, m.StatsReply)
+    assert len(server.shard.sparse["rows"]) <= 6
+
+
+def test_stats_say_what_is_held_and_what_was_done() -> None:
+    server = make_server()
+    send(server, request(push(1)), [KEYS, GRADS])
+    send(server, request(push(1)), [KEYS, GRADS])
+    send(server, request(m.PullRows("rows", PackedKeys(3), 1, True, EXACT), id=6), [KEYS])
+    server.tick(0.0)
+    send(server, request(m.PullRows("rows", PackedKeys(3), 1, True, EXACT), id=7), [KEYS])
+    server.tick(2.0)
+    stats = server.stats()
+    rows = stats.tables["rows"]
+    assert (rows.rows, rows.pulls, rows.pushes, rows.rows_pulled, rows.rows_pushed) == (3, 2, 1, 6, 3)
+    assert (stats.requests, stats.repeats, stats.workers, stats.rows_per_s) == (4, 1, 1, 1.5)
+    assert stats.tables["dense"].rows == 10
+
+
+def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() -> None:
+    spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, schedule=LinearRate(warmup=10, until=100))
+    tables = Tables((spec,))
+    server = Server("server-0", make_roster(1), tables)
+    send(server, m.Hello(1, "worker", 1, tables.digest))
+    (answer,) = send(server, request(push(1)), [KEYS, GRADS])
+    assert (answer.code, "tell each push how many" in answer.text) == ("bad_request", True)
+    (answer,) = send(server, request(msgspec.structs.replace(push(1), samples=5)), [KEYS, GRADS])
+    assert isinstance(answer, m.Reply)
+
+
+def test_a_server_must_be_in_its_roster() -> None:
+    with pytest.raises(ValueError, match="server nobody is not in the roster: server-0"):
+        Server("nobody", make_roster(1), make_tables())
