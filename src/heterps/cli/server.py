@@ -102,6 +102,7 @@ def stats(
 ) -> None:
     """Print what a server holds and has done: rows, bytes, pulls, pushes, rates, latencies, refusals."""
     from msgspec.json import decode, format
+
     from heterps.ps.ask import ask, asker_channel
     from heterps.ps.messages import AskStats
     from heterps.ps.stats import ServerStats
