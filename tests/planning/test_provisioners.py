@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from planning_oracle import TOLERANCE, bill, problems, split
 from realistic import ctr_problem
@@ -118,15 +118,17 @@ STATIONS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=200, deadline=None)
 @given(STATIONS, st.lists(st.floats(0.01, 10.0), min_size=4, max_size=4), st.floats(1.01, 20.0))
+@example([(5e-06, 1.0, 1.0, 0.0)], [1.0] * 4, 2.0)  # the least cost lies beside the pole, where the slope is steepest
+@example([(0.0, 0.0, 0.03125, 2.0)], [1.0] * 4, 1.25)
+@example([(1.0, 0.0, 5.96e-08, 4.0)], [1.0] * 4, 1.0625)  # a jump beside the pole: steep left of it
+@example([(1e-12, 3.0, 1.0, 0.0)], [1.0] * 4, 1.0117)
 def test_newtons_method_finds_the_least_real_valued_cost(
     drawn: list[tuple[float, float, float, float]], prices: list[float], slack: float
 ) -> None:
     stations = np.array(drawn)
     fastest = float(stations[:, [1, 3]].max())
-    divided = stations[:, [0, 2]]
-    assume((divided[divided > 0] > 0.05 * max(fastest, 1.0)).all())  # else the least cost is in the pole at `fastest`
     tau_max = max(fastest * slack, 0.1)
 
     def cost(tau: Floats) -> Floats:
@@ -138,7 +140,7 @@ def test_newtons_method_finds_the_least_real_valued_cost(
     found = kernels.real_minimum(stations, resource, len(stations), np.array(prices), tau_max)
     assert fastest < found <= tau_max
     grid = fastest + (tau_max - fastest) * np.linspace(1e-4, 1.0, 5_000)
-    assert cost(np.array([found]))[0] <= cost(grid).min() * (1 + 1e-3)
+    assert cost(np.array([found]))[0] <= cost(grid).min() * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", ["newton", "sta-ratio", "sta-ps-ratio"])

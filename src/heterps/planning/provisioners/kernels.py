@@ -77,28 +77,34 @@ def slope(stations: Floats, resource: Ints, num: int, prices: Floats, tau: float
 
 @compiled
 def real_minimum(stations: Floats, resource: Ints, num: int, prices: Floats, tau_max: float) -> float:
-    """The tau of the least real-valued cost, to a millionth or so. All stations are done in tau_max with some count."""
-    lo, hi = 0.0, tau_max
+    """The tau whose real-valued cost is the least, to a millionth. All stations are done in tau_max with some count."""
+    fastest, hi = 0.0, tau_max
     for i in range(num):
-        lo = max(lo, stations[i, 1], stations[i, 3])
+        fastest = max(fastest, stations[i, 1], stations[i, 3])
+    lo = fastest
     if lo >= hi:  # a station without a divided part is exactly as slow as may be
         return hi
     tau = hi
-    for _ in range(100):
+    for turn in range(300):
         g, rise = slope(stations, resource, num, prices, tau)
         if g > 0.0:
             hi = tau
         elif tau == tau_max:
-            break
+            return tau_max
         else:
             lo = tau
-        step = tau - g / rise if rise > 0.0 else lo
-        if not lo < step < hi:  # g jumps where a station comes down to one unit, and the step leaves the bracket
-            step = (lo + hi) / 2.0
-        if abs(step - tau) <= 1e-7 * tau:
+        # By the distance from the pole at `fastest`: beside it a step that is small against tau moves the cost a lot.
+        least = max(1e-8 * (tau - fastest), 1e-15 * tau)
+        if hi - lo <= 2.0 * least:
             break
-        tau = step
-    return tau
+        step = -g / rise if rise > 0.0 else np.inf
+        if abs(step) < least:  # over the minimum, so that the bracket closes from both sides
+            step = -least if g > 0.0 else least
+        tau += step
+        # g jumps where a station comes down to one unit, and the step leaves the bracket; or the steps are tiny.
+        if turn % 3 == 2 or not lo < tau < hi:
+            tau = (lo + hi) / 2.0
+    return hi  # left of a jump beside the pole the cost is steep, right of it never
 
 
 @compiled
