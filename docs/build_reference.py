@@ -24,7 +24,7 @@ COMMANDS_PAGE = REFERENCE / "commands.md"
 HEAD = """\
 # The job file
 
-Generated from `src/heterps/config.py` by `make docs`; do not edit.
+Generated from `src/heterps/config/` by `make docs`; do not edit.
 
 A job is one YAML (or JSON) file. Only `data.train` must be given: everything else has a default. A field that is not
 listed here is an error, and so is a value outside what is allowed; the error names the file, the line, the field and

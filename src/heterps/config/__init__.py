@@ -1,0 +1,100 @@
+"""The job as one tree of frozen, validated models: everything that defines a run, and nothing configured elsewhere.
+
+    Job -- model        a zoo name or an import path, and its arguments
+        -- data         files, schema, batches, epochs
+        -- optimizers   sparse (tables) and dense, with the schedule of their learning rates
+        -- tables       how rows begin, which keys get one, and which rows go
+        -- tiers        memory of the tables, and the disk below it
+        -- checkpoint   how often, how many are kept
+        -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
+
+Every field has a `description`; the reference of the job file is generated from them.
+"""
+
+from heterps.config.base import Frozen, Name
+from heterps.config.cluster import PAPER_CLUSTER, Cluster, Resource
+from heterps.config.data import Data, Paths, Schema
+from heterps.config.job import Checkpoint, Job, Model, load_cluster, load_job
+from heterps.config.optimizers import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Beta,
+    ConstantRate,
+    CosineRate,
+    DenseOptimizer,
+    LinearRate,
+    Momentum,
+    Optimizer,
+    Optimizers,
+    RowAdagrad,
+    Schedule,
+    ScheduledRate,
+    SparseOptimizer,
+    StepRate,
+)
+from heterps.config.servers import Chance, Faults
+from heterps.config.tables import (
+    Admission,
+    AfterSightings,
+    Always,
+    Constant,
+    Eviction,
+    Initializer,
+    Normal,
+    Tables,
+    Tiers,
+    Uniform,
+    WithProbability,
+    Zero,
+)
+
+__all__ = [
+    "FTRL",
+    "PAPER_CLUSTER",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Admission",
+    "AfterSightings",
+    "Always",
+    "Beta",
+    "Chance",
+    "Checkpoint",
+    "Cluster",
+    "Constant",
+    "ConstantRate",
+    "CosineRate",
+    "Data",
+    "DenseOptimizer",
+    "Eviction",
+    "Faults",
+    "Frozen",
+    "Initializer",
+    "Job",
+    "LinearRate",
+    "Model",
+    "Momentum",
+    "Name",
+    "Normal",
+    "Optimizer",
+    "Optimizers",
+    "Paths",
+    "Resource",
+    "RowAdagrad",
+    "Schedule",
+    "ScheduledRate",
+    "Schema",
+    "SparseOptimizer",
+    "StepRate",
+    "Tables",
+    "Tiers",
+    "Uniform",
+    "WithProbability",
+    "Zero",
+    "load_cluster",
+    "load_job",
+]

@@ -1,0 +1,113 @@
+"""What may be rented, and for how much."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    field_validator,
+    model_validator,
+)
+
+from heterps.config.base import Frozen, Name
+from heterps.errors import ConfigError
+from heterps.offers import OFFERS, Offer, find_offer
+
+
+class Resource(Frozen):
+    """A kind of compute unit that can be rented."""
+
+    kind: Name | None = Field(
+        None,
+        description="Which offer of `heterps prices` this is: it gives what is left out of device and price, and the "
+        "device whose costs in a profile apply. None: the offer with the resource's name, if there is one.",
+    )
+    device: Name = Field(
+        "cpu", description="Torch device of one unit: cpu, cuda, xpu, mps. Left out: the offer's, or cpu without one."
+    )
+    usd_per_hour: NonNegativeFloat = Field(
+        description="Price of one unit for an hour. May be left out where the resource is an offer: its list price."
+    )
+    limit: Annotated[int, Field(ge=0)] = Field(description="How many units may be rented; 0 takes the resource out.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        """What is left out comes from the offer; a field that is none is left to pydantic, which names the nearest."""
+        if not isinstance(data, dict) or not set(data) <= set(cls.model_fields):
+            return data
+        kind = data.get("kind")
+        if isinstance(kind, str):
+            return _offered(kind, data)
+        if kind is None and "usd_per_hour" not in data:
+            raise ValueError(
+                "usd_per_hour is missing, and there is no offer to take it from: write it, or say with `kind` which "
+                "offer this is; `heterps prices` lists them"
+            )
+        return data
+
+
+class Cluster(Frozen):
+    """What may be rented, and for how much."""
+
+    resources: dict[Name, Resource] = Field(description="Resource name to its device, price and limit.")
+    server_resource: Name = Field(description="The resource that parameter servers run on.")
+
+    @field_validator("resources", mode="before")
+    @classmethod
+    def _fill(cls, resources: Any) -> Any:
+        """A resource with the name of an offer, and no kind of its own, is that offer."""
+        if not isinstance(resources, dict):
+            return resources
+        return {
+            name: _offered(name, resource)
+            if isinstance(resource, dict) and name in OFFERS and resource.get("kind") is None
+            else resource
+            for name, resource in resources.items()
+        }
+
+    def offer(self, name: str) -> Offer | None:
+        """The offer that the resource of this name is, by its kind or by its name."""
+        return OFFERS.get(self.resources[name].kind or name)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.resources:
+            raise ValueError(
+                "a cluster needs at least one resource, for example cpu: {device: cpu, usd_per_hour: 0.04, limit: 8}"
+            )
+        if all(resource.limit == 0 for resource in self.resources.values()):
+            raise ValueError("every resource has limit 0, so nothing can be rented: raise a limit")
+        if self.server_resource not in self.resources:
+            raise ValueError(
+                f"server_resource {self.server_resource!r} is not one of the resources: {', '.join(self.resources)}"
+            )
+        return self
+
+
+def _offered(kind: str, written: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a resource, with what is left out filled in by its offer. Another device than the offer's is none
+    of the offer."""
+    try:
+        offer = find_offer(kind)
+    except ConfigError as error:
+        raise ValueError(f"kind {error}") from None
+    device = written.get("device", offer.torch_device)
+    if isinstance(device, str) and device.partition(":")[0] != offer.torch_device:
+        raise ValueError(
+            f"device {device!r} contradicts the offer {kind!r}, which is a {offer.torch_device} device: leave device "
+            "out, or name another kind; what is no offer needs a name of its own"
+        )
+    return {"device": offer.torch_device, "usd_per_hour": offer.usd_per_hour} | written
+
+
+PAPER_CLUSTER = Cluster(
+    resources={
+        "cpu": Resource(device="cpu", usd_per_hour=0.04, limit=480),
+        "v100": Resource(device="cuda", usd_per_hour=2.42, limit=32),
+    },
+    server_resource="cpu",
+)
+"""The cluster of the HeterPS paper: 10 CPU servers of 48 cores and 4 GPU servers of 8 V100, at its prices."""

@@ -1,0 +1,72 @@
+"""What a job is trained on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    Field,
+    PositiveInt,
+    model_validator,
+)
+
+from heterps.config.base import Frozen, Name
+
+
+class Schema(Frozen):
+    """Which columns hold what, and what to do where a value is missing."""
+
+    label: Name = Field("label", description="Column of the label, 0 or 1.")
+    dense: tuple[Name, ...] = Field(tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers.")
+    slots: tuple[Name, ...] = Field(
+        tuple(f"C{i}" for i in range(1, 27)),
+        description="Columns of ids: integers or strings, or lists of them.",
+    )
+    dense_missing: Literal["fill", "error", "skip"] = Field(
+        "fill",
+        description="A null or NaN in a dense column: fill it, stop with an error, or skip the row and count it.",
+    )
+    dense_fill: float = Field(0.0, description="What `dense_missing: fill` writes.")
+    slot_missing: Literal["key", "error", "skip"] = Field(
+        "key",
+        description="A null in a slot: give it a key of its own, stop with an error, or skip the row and count it.",
+    )
+    same_ids: dict[Name, Name] = Field(
+        {},
+        description="Slots that hold ids of another slot, as in {negative_item: item}: an id then has the same key, "
+        "and in an embedding of both slots the same row, in either.",
+    )
+
+    def ids_of(self, slot: str) -> str:
+        """The slot whose ids `slot` holds: mostly its own."""
+        return self.same_ids.get(slot, slot)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        columns = [self.label, *self.dense, *self.slots]
+        doubled = sorted({c for c in columns if columns.count(c) > 1})
+        if doubled:
+            raise ValueError(f"a column has one role only; named twice: {', '.join(doubled)}")
+        if not self.dense and not self.slots:
+            raise ValueError("a schema needs at least one dense column or one slot")
+        for slot, other in self.same_ids.items():
+            if slot not in self.slots or other not in self.slots:
+                raise ValueError(f"same_ids: {slot}: {other} must be two of the slots: {', '.join(self.slots)}")
+            if slot == other or other in self.same_ids:
+                raise ValueError(f"same_ids: {slot}: {other} must lead to a slot with ids of its own")
+        return self
+
+
+Paths = Name | Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class Data(Frozen):
+    train: Paths = Field(description="Parquet files: a path, a folder, a glob, or a list; any fsspec address.")
+    test: Paths | None = Field(None, description="The same, for evaluation; none: no evaluation.")
+    columns: Schema = Field(Schema(), description="Which columns hold what, and what to do with missing values.")
+    batch_size: PositiveInt = Field(4096, description="Samples of one optimizer step.")
+    epochs: PositiveInt = Field(1, description="Passes over the training data.")
+    shuffle: bool = Field(
+        True, description="Visit row groups in a random order, and rows inside each, anew every epoch."
+    )
+    prefetch: PositiveInt = Field(4, description="Batches made ready ahead of use.")
