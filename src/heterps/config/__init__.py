@@ -36,6 +36,7 @@ from heterps.config.optimizers import (
     StepRate,
 )
 from heterps.config.servers import Chance, Faults
+from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
 from heterps.config.tables import (
     Admission,
     AfterSightings,
@@ -52,9 +53,13 @@ from heterps.config.tables import (
 )
 
 __all__ = [
+    "ASP",
+    "BSP",
+    "DSSP",
     "FTRL",
     "PAPER_CLUSTER",
     "SGD",
+    "SSP",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -83,6 +88,7 @@ __all__ = [
     "Optimizer",
     "Optimizers",
     "Paths",
+    "PolicyConfig",
     "Resource",
     "RowAdagrad",
     "Schedule",
