@@ -62,8 +62,8 @@ class Play:
             if chance.random() < self.churn:
                 if gone and chance.random() < 0.5:
                     start(policy.on_join(gone.pop(), now), now)
-                elif len(policy.clocks) > 1:
-                    leaver = chance.choice(list(policy.clocks))
+                elif len(policy.clocks.of) > 1:
+                    leaver = chance.choice(list(policy.clocks.of))
                     lives[leaver] += 1
                     gone.append(leaver)
                     played.go_aheads[leaver] = played.pushes[leaver] = 0
@@ -76,12 +76,12 @@ class Play:
 def check(played: Played) -> None:
     """What holds for every policy at any moment."""
     policy = played.policy
-    assert policy.clocks.least == min(policy.clocks[worker] for worker in policy.clocks)
-    assert policy.clocks.most == max(policy.clocks[worker] for worker in policy.clocks)
-    for worker in policy.clocks:
+    assert policy.clocks.least == min(policy.clocks.of[worker] for worker in policy.clocks.of)
+    assert policy.clocks.most == max(policy.clocks.of[worker] for worker in policy.clocks.of)
+    for worker in policy.clocks.of:
         is_waiting = worker in policy.waiting
         assert played.go_aheads[worker] == played.pushes[worker] + 1 - is_waiting, "a wake-up was lost or doubled"
-    assert len(policy.waiting) < len(policy.clocks), "everybody waits"
+    assert len(policy.waiting) < len(policy.clocks.of), "everybody waits"
     if not policy.by_rounds:
         assert all(policy.lead(worker) > 0 for worker in policy.waiting), "the slowest waits"
 

@@ -90,7 +90,7 @@ def test_who_leaves_while_it_waits_is_not_woken_and_may_come_back() -> None:
     policy.on_leave("a", 2.0)
     assert policy.on_push("b", 3.0) == ["b"]
     assert policy.on_join("a", 4.0) == ["a"]
-    assert policy.clocks["a"] == 1
+    assert policy.clocks.of["a"] == 1
 
 
 def test_who_joins_an_empty_job_starts_where_it_ended() -> None:
@@ -98,7 +98,7 @@ def test_who_joins_an_empty_job_starts_where_it_ended() -> None:
     policy.on_push("a", 1.0)
     assert policy.on_leave("a", 2.0) == []
     policy.on_join("b", 3.0)
-    assert policy.clocks["b"] == policy.clocks.least == policy.clocks.most == 1
+    assert policy.clocks.of["b"] == policy.clocks.least == policy.clocks.most == 1
 
 
 def two_speeds(kind: str, until: float) -> tuple[list[Event], object]:

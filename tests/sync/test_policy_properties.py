@@ -67,7 +67,7 @@ def test_a_round_is_one_update_that_everybody_in_it_reads(play: Play, backup: in
     if backup >= len(play.speeds):
         return
     played = play.run(f"bsp+backup:{backup}" if backup else "bsp")
-    read = Counter(dict.fromkeys(played.policy.clocks, 0))  # the round whose weights each worker has
+    read = Counter(dict.fromkeys(played.policy.clocks.of, 0))  # the round whose weights each worker has
     pushed: Counter[int] = Counter()
     rounds = 0
     for event in played.events:
@@ -108,7 +108,7 @@ def test_a_grant_gives_so_many_iterations_before_the_next_check(play: Play, lowe
 def test_the_death_of_all_others_frees_whoever_waits(kind: str, play: Play) -> None:
     policy = play.run(kind).policy
     now = 1e9
-    for worker in list(policy.clocks)[1:]:
+    for worker in list(policy.clocks.of)[1:]:
         policy.on_leave(worker, now)
-        assert len(policy.waiting) < len(policy.clocks)
+        assert len(policy.waiting) < len(policy.clocks.of)
     assert policy.waiting == []

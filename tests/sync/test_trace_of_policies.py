@@ -24,7 +24,7 @@ def play(policy: Policy, moves: list[tuple[int, float, str]]) -> list[list[str]]
     for number, seconds, what in moves:
         now += seconds
         name = "abcdef"[number]
-        if name not in policy.clocks:
+        if name not in policy.clocks.of:
             answers.append(policy.on_join(name, now))
         elif what == "churn":
             answers.append(policy.on_leave(name, now))
@@ -43,8 +43,8 @@ def test_replay_decides_as_recorded(kind: str, moves: list[tuple[int, float, str
     again = replay_lines(io.StringIO(file.getvalue()))
     assert again.config == recorded.config
     assert again.waiting == recorded.waiting
-    assert {worker: again.clocks[worker] for worker in again.clocks} == {
-        worker: recorded.clocks[worker] for worker in recorded.clocks
+    assert {worker: again.clocks.of[worker] for worker in again.clocks.of} == {
+        worker: recorded.clocks.of[worker] for worker in recorded.clocks.of
     }
 
 
@@ -68,7 +68,7 @@ def test_the_file_says_who_when_and_how_far_ahead(tmp_path: Path) -> None:
         "pushed", "released", "pushed", "waits", "pushed", "released", "released",
     ]  # fmt: skip
     assert json.loads(lines[4]) == {"event": "waits", "worker": "a", "now": 2.2, "clock": 2, "lead": 2}
-    assert replay(path).clocks["a"] == 2
+    assert replay(path).clocks.of["a"] == 2
 
 
 @pytest.mark.parametrize(

@@ -13,29 +13,18 @@ from collections.abc import Iterable, Iterator
 class Clocks:
     """`least` never falls, not even while nobody is there; who joins starts from it."""
 
-    __slots__ = ("_buckets", "_clocks", "least", "most")
+    __slots__ = ("_buckets", "least", "most", "of")
 
     def __init__(self, workers: Iterable[str]) -> None:
         self.least = self.most = 0
-        self._clocks: dict[str, int] = {}
+        self.of: dict[str, int] = {}
+        """Each worker's clock; to be read, not to be written."""
         self._buckets: dict[int, dict[str, None]] = {}  # of dicts and not of sets, which have no order of their own
         for worker in workers:
             self.add(worker)
 
-    def __getitem__(self, worker: str) -> int:
-        return self._clocks[worker]
-
-    def __contains__(self, worker: object) -> bool:
-        return worker in self._clocks
-
-    def __len__(self) -> int:
-        return len(self._clocks)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._clocks)
-
     def lead(self, worker: str) -> int:
-        return self._clocks[worker] - self.least
+        return self.of[worker] - self.least
 
     def at_least(self) -> Iterator[str]:
         """Those whose clock is the lowest, by when they reached it."""
@@ -43,29 +32,28 @@ class Clocks:
 
     def add(self, worker: str) -> None:
         """A new worker, with the lowest clock."""
-        self._clocks[worker] = self.least
+        self.of[worker] = self.least
         self._buckets.setdefault(self.least, {})[worker] = None
 
     def advance(self, worker: str, to: int | None = None) -> None:
         """The worker's clock rises by one, or to `to`."""
-        old = self._clocks[worker]
-        new = old + 1 if to is None else to
-        self._clocks[worker] = new
-        bucket = self._buckets[old]
+        old, buckets = self.of[worker], self._buckets
+        self.of[worker] = new = old + 1 if to is None else to
+        bucket = buckets[old]
         del bucket[worker]
-        if new in self._buckets:
-            self._buckets[new][worker] = None
+        if new in buckets:
+            buckets[new][worker] = None
         else:
-            self._buckets[new] = {worker: None}
+            buckets[new] = {worker: None}
         if new > self.most:
             self.most = new
         if not bucket:
-            del self._buckets[old]
+            del buckets[old]
             if old == self.least:
                 self._settle()
 
     def remove(self, worker: str) -> None:
-        old = self._clocks.pop(worker)
+        old = self.of.pop(worker)
         bucket = self._buckets[old]
         del bucket[worker]
         if not bucket:
@@ -74,7 +62,7 @@ class Clocks:
 
     def _settle(self) -> None:
         """Move the two ends to where somebody is. Each step of `least` is paid for by a push, as it never falls."""
-        if not self._clocks:
+        if not self.of:
             self.most = self.least
             return
         while self.least not in self._buckets:

@@ -39,9 +39,9 @@ class Dynamic(Stale):
     ) -> None:
         self._lower, self._spread = config.lower, config.spread
         self._predictor = PREDICTORS[config.predictor]()
-        self._ok_at: dict[str, float] = {}
         self._extra: dict[str, int] = {}
         super().__init__(config, workers, bound=config.lower, now=now, on_event=on_event)
+        self._ok_at = dict.fromkeys(self.clocks.of, now)
         self._resume = config.lower - config.hysteresis
 
     def _pushed(self, worker: str, now: float) -> list[str]:
@@ -55,7 +55,7 @@ class Dynamic(Stale):
         lead = self.clocks.lead(worker)
         if lead <= self._lower:  # (2)
             return True
-        if self.clocks[worker] < self.clocks.most:
+        if self.clocks.of[worker] < self.clocks.most:
             return False  # (4)
         grant = self._grant(worker, now, min(self._spread, self._lower + self._spread + 1 - lead))  # (3), (a)
         if grant == 0:
@@ -79,8 +79,9 @@ class Dynamic(Stale):
         busy_s, started = slowest
         return best_grant(now, mine, max(now, started + busy_s), busy_s, cap, self._spread)
 
-    def _going(self, worker: str, now: float) -> None:
+    def _go(self, worker: str, now: float) -> str:
         self._ok_at[worker] = now
+        return super()._go(worker, now)
 
     def _forget(self, worker: str) -> None:
         super()._forget(worker)

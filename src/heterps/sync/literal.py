@@ -32,11 +32,11 @@ class LiteralDynamic(Dynamic):
             return True
         if self.clocks.lead(worker) <= self._lower:  # (2)
             return True
-        if self.clocks[worker] == self.clocks.most:  # (3)
+        if self.clocks.of[worker] == self.clocks.most:  # (3)
             grant = self._extra[worker] = self._grant(worker, now, self._spread)  # (a), (b)
             if grant > 0:
                 self._tell("granted", worker, now, grant)
-                self._queues.setdefault(self.clocks[worker], []).append(worker)  # (4), (c)
+                self._queues.setdefault(self.clocks.of[worker], []).append(worker)  # (4), (c)
                 return True
         return False
 

@@ -62,8 +62,6 @@ class Policy(ABC):
         self._waiting: dict[str, int] = {}  # worker: the clock at which it began to wait
         self._now = self.begun_at = now
         self.num_inputs = 0
-        for worker in self.clocks:
-            self._going(worker, now)
 
     @property
     def waiting(self) -> list[str]:
@@ -85,7 +83,7 @@ class Policy(ABC):
 
     def on_join(self, worker: str, now: float) -> list[str]:
         """The worker joins with the lowest clock of all, and may start at once."""
-        if worker in self.clocks:
+        if worker in self.clocks.of:
             raise ValueError(f"{worker} joins, but it is here already: let it leave first")
         self._check_time(now)
         self.clocks.add(worker)
@@ -110,31 +108,28 @@ class Policy(ABC):
     def _moved(self, before: int, now: float) -> list[str]:
         """Release those for whom it is enough that a worker left; the lowest clock was `before`."""
 
-    def _going(self, worker: str, now: float) -> None:  # noqa: B027
-        """A worker has its go-ahead, also the first one."""
-
     def _forget(self, worker: str) -> None:  # noqa: B027
         """A worker has left."""
 
     def _go(self, worker: str, now: float) -> str:
-        lead = self.clocks.lead(worker)
+        lead = self.clocks.of[worker] - self.clocks.least
         if lead > self.max_lead:
             self.max_lead = lead
         self._waiting.pop(worker, None)
-        self._going(worker, now)
-        self._tell("released", worker, now)
+        if self.on_event is not None:
+            self._tell("released", worker, now)
         return worker
 
     def _wait(self, worker: str, now: float) -> None:
-        self._waiting[worker] = self.clocks[worker]
+        self._waiting[worker] = self.clocks.of[worker]
         self._tell("waits", worker, now)
 
     def _tell(self, kind: str, worker: str, now: float, extra: int = 0) -> None:
         if self.on_event is not None:
-            self.on_event(Event(kind, worker, now, self.clocks[worker], self.clocks.lead(worker), extra))
+            self.on_event(Event(kind, worker, now, self.clocks.of[worker], self.clocks.lead(worker), extra))
 
     def _check(self, worker: str, now: float) -> None:
-        if worker not in self.clocks:
+        if worker not in self.clocks.of:
             raise ValueError(f"{worker} is none of the workers: let it join first")
         self._check_time(now)
 

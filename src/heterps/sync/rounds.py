@@ -28,14 +28,14 @@ class Rounds(Policy):
     ) -> None:
         super().__init__(config, workers, now=now, on_event=on_event)
         self._backup = config.backup
-        if self._backup and self._backup >= len(self.clocks):
+        if self._backup and self._backup >= len(self.clocks.of):
             raise ConfigError(
-                f"policy {config.label}: with {len(self.clocks)} workers there can be at most "
-                f"{max(len(self.clocks) - 1, 0)} backup workers: nobody would be waited for."
+                f"policy {config.label}: with {len(self.clocks.of)} workers there can be at most "
+                f"{max(len(self.clocks.of) - 1, 0)} backup workers: nobody would be waited for."
             )
 
     def takes(self, worker: str) -> bool:
-        return self.clocks[worker] >= self.rounds
+        return self.clocks.of[worker] >= self.rounds
 
     def _pushed(self, worker: str, now: float) -> list[str]:
         if not self.takes(worker):  # (2)
@@ -56,7 +56,7 @@ class Rounds(Policy):
         return []
 
     def _needed(self) -> int:
-        return max(1, len(self.clocks) - self._backup)
+        return max(1, len(self.clocks.of) - self._backup)
 
     def _end_round(self, workers: list[str], now: float) -> list[str]:  # (1)
         self.rounds += 1

@@ -37,7 +37,8 @@ class Stale(Policy):
         clocks = self.clocks
         before = clocks.least
         clocks.advance(worker)
-        self._tell("pushed", worker, now)
+        if self.on_event is not None:
+            self._tell("pushed", worker, now)
         if self._may_go(worker, now):
             released = [self._go(worker, now)]
         else:
@@ -52,7 +53,7 @@ class Stale(Policy):
 
     def _wait(self, worker: str, now: float) -> None:
         super()._wait(worker, now)
-        self._queues.setdefault(self.clocks[worker], []).append(worker)
+        self._queues.setdefault(self.clocks.of[worker], []).append(worker)
 
     def _moved(self, before: int, now: float) -> list[str]:
         """Those whose lead has come down to `resume`. All that stood at lower clocks are gone already."""

@@ -18,13 +18,15 @@ class Staleness:
     def pulled(self, worker: str) -> None:
         self._read[worker] = self.version
 
-    def pushed(self, worker: str) -> int:
-        """The staleness of the worker's gradient, asked before that is applied. It may be pushed once a pull."""
+    def pushed(self, worker: str, *, is_update: bool = True) -> int:
+        """The staleness of the worker's gradient, which is applied now, or kept for its round (`is_update` False)."""
         staleness = self.version - self._read[worker]
         self.counts[staleness] = self.counts.get(staleness, 0) + 1
+        self.version += is_update
         return staleness
 
-    def updated(self) -> None:
+    def end_round(self) -> None:
+        """The gradients that were kept are applied, as one update."""
         self.version += 1
 
     @property

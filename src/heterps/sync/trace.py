@@ -57,7 +57,7 @@ def record(policy: Policy, file: TextIO) -> None:
     """From now on every input and decision of `policy`, which has had no input yet, is written to `file`."""
     if policy.num_inputs:
         raise ValueError("a policy is recorded from its first input on: this one has had some already")
-    header = Header(policy=policy.config, workers=tuple(policy.clocks), now=policy.begun_at)
+    header = Header(policy=policy.config, workers=tuple(policy.clocks.of), now=policy.begun_at)
     file.write(header.model_dump_json() + "\n")
     earlier = policy.on_event
 
