@@ -57,6 +57,16 @@ def test_backup_workers_end_a_round_early_and_late_gradients_are_dropped_and_cou
     assert (policy.rounds, policy.dropped) == (2, 1)
 
 
+def test_who_joins_while_another_is_late_belongs_to_the_round_that_runs() -> None:
+    policy = make_policy("bsp", workers="abc", backup=1)
+    policy.on_push("a", 1.0)
+    policy.on_push("b", 2.0)
+    policy.on_join("d", 3.0)
+    assert policy.takes("d"), "it has the newest weights"
+    assert not policy.takes("c")
+    assert policy.clocks.least == 0
+
+
 def test_ssp_holds_back_only_who_is_too_far_ahead() -> None:
     policy = make_policy("ssp", workers="ab", lower=1)
     assert policy.on_push("a", 1.0) == ["a"]

@@ -30,10 +30,13 @@ class Clocks:
         """Those whose clock is the lowest, by when they reached it."""
         return iter(self._buckets.get(self.least, ()))
 
-    def add(self, worker: str) -> None:
-        """A new worker, with the lowest clock."""
-        self.of[worker] = self.least
-        self._buckets.setdefault(self.least, {})[worker] = None
+    def add(self, worker: str, clock: int = 0) -> None:
+        """A new worker, with the lowest clock of all or with `clock`, whichever is higher."""
+        clock = max(clock, self.least)
+        self.least = self.least if self.of else clock
+        self.most = max(self.most, clock)
+        self.of[worker] = clock
+        self._buckets.setdefault(clock, {})[worker] = None
 
     def advance(self, worker: str, to: int | None = None) -> None:
         """The worker's clock rises by one, or to `to`."""

@@ -82,11 +82,11 @@ class Policy(ABC):
         return self._pushed(worker, now)
 
     def on_join(self, worker: str, now: float) -> list[str]:
-        """The worker joins with the lowest clock of all, and may start at once."""
+        """The worker joins with the lowest clock of all, or in the round that runs, and may start at once."""
         if worker in self.clocks.of:
             raise ValueError(f"{worker} joins, but it is here already: let it leave first")
         self._check_time(now)
-        self.clocks.add(worker)
+        self.clocks.add(worker, self.rounds)
         self._tell("joined", worker, now)
         return [self._go(worker, now)]
 
