@@ -47,7 +47,10 @@ class DenseTable:
         _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)
 
     def restore(self, state: NDArray[np.float32], num_pushes: int) -> None:
-        """Take over the optimizer state and count of a saved table of the same size and optimizer."""
+        """Take over the optimizer state and count of a saved table of the same size and optimizer.
+
+        ValueError, and no change, where the state is of another size.
+        """
         if state.shape != self.state.shape:
             raise ValueError(f"the saved state has {state.size:,} words, this table needs {self.state.size:,}")
         self.state[:] = state

@@ -206,3 +206,15 @@ class Shard:
         self.dense_ledger.begin(source.worker, source.incarnation, table)
         self.dense[table].push(grads, samples=samples)
         self.dense_ledger.finish(source.worker, table)
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray]:
+        """Copies of the values and the optimizer state of this server's range."""
+        return self.dense[table].values.copy(), self.dense[table].state.copy()
+
+    def import_dense(self, source: Source, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        """Take over a range as it was exported after `num_steps`, as a push of `source`. It counts as filled."""
+        self.dense_ledger.begin(source.worker, source.incarnation, table)
+        self.dense[table].values[:] = values
+        self.dense[table].restore(state, num_steps)
+        self.filled.add(table)
+        self.dense_ledger.finish(source.worker, table)
