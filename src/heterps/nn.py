@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -22,13 +23,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 from xxhash import xxh3_64_intdigest
 
-from heterps.config import Adagrad, Admission, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tables
+from heterps.config import (
+    Adagrad,
+    Admission,
+    ConstantRate,
+    Eviction,
+    Initializer,
+    Optimizer,
+    Optimizers,
+    Schedule,
+    Tables,
+    Tiers,
+)
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.ps.client import LocalClient, RowClient, TableSpec
 from heterps.ps.dedup import Lookup, make_lookup
+from heterps.ps.shard import DenseSpec
+from heterps.ps.shard import Tables as ModelTables
 
-__all__ = ["Slots", "SparseEmbedding", "embeddings", "push_gradients"]
+__all__ = ["Slots", "SparseEmbedding", "embeddings", "model_tables", "push_gradients"]
+
+DENSE = "dense"
+"""The table of all parameters of a model but its embeddings' rows."""
 
 Pooling = Literal["sum", "mean", "none"]
 
@@ -150,6 +167,10 @@ class SparseEmbedding(nn.Module):
     def bind(self, client: RowClient, tables: Sequence[str]) -> None:
         """From now on rows come from these `tables` of `client`, a table a group of slots."""
         self._client, self._tables, self._uses = client, list(tables), {}
+
+    @property
+    def num_tables(self) -> int:
+        return len(self._groups)
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -281,6 +302,27 @@ def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:
     for name, module in model.named_modules():
         if isinstance(module, SparseEmbedding):
             yield name or "embedding", module
+
+
+def model_tables(
+    model: nn.Module,
+    optimizers: Optimizers,
+    *,
+    tables: Tables = Tables(),
+    tiers: Tiers | None = None,
+    seed: int = 0,
+) -> ModelTables:
+    """Every table that a model needs: those of its embeddings in their order, and all other parameters as one."""
+    sparse = [
+        spec
+        for name, module in embeddings(model)
+        for spec in module.table_specs(name, optimizers.sparse, seed, schedule=optimizers.schedule, tables=tables)
+    ]
+    if tiers is not None:
+        whole = sum(spec.dim for spec in sparse)
+        sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
+    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return ModelTables(tuple(sparse), (DenseSpec(DENSE, size, optimizers.dense, optimizers.schedule),))
 
 
 def push_gradients(model: nn.Module) -> None:

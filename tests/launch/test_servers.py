@@ -15,7 +15,8 @@ import pytest
 from heterps.cli import main
 from heterps.config import load_job
 from heterps.errors import PeerLost
-from heterps.launch.servers import DENSE, first_roster, job_tables
+from heterps.launch.servers import first_roster, job_tables
+from heterps.nn import DENSE
 from heterps.ps.client import LocalClient
 from heterps.ps.connect import connect
 from heterps.ps.dedup import make_lookup

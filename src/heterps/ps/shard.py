@@ -18,7 +18,7 @@ from xxhash import xxh3_64_hexdigest
 
 from heterps.config import ConstantRate, Optimizer, Schedule
 from heterps.ps.cargo import Cargo, Label, PieceLabel
-from heterps.ps.client import TableSpec
+from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState
 from heterps.ps.placement import owners, slot_mask, slots_of
@@ -56,6 +56,11 @@ class Tables:
     def digest(self) -> str:
         """Equal for equal tables, whatever their order."""
         return xxh3_64_hexdigest("\n".join(sorted(repr(spec) for spec in (*self.sparse, *self.dense))).encode())
+
+    def in_process(self, num_shards: int = 1) -> LocalClient:
+        """A client with all of them in this process, empty."""
+        dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in self.dense}
+        return LocalClient(self.sparse, dense, num_shards)
 
 
 @dataclass(frozen=True)
