@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -22,13 +23,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 from xxhash import xxh3_64_intdigest
 
-from heterps.config import Adagrad, Admission, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tables
+from heterps.config import (
+    Adagrad,
+    Admission,
+    ConstantRate,
+    Eviction,
+    Initializer,
+    Optimizer,
+    Optimizers,
+    Schedule,
+    Tables,
+    Tiers,
+)
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.ps.client import LocalClient, RowClient, TableSpec
 from heterps.ps.dedup import Lookup, make_lookup
+from heterps.ps.shard import DenseSpec
+from heterps.ps.shard import Tables as AllTables
 
-__all__ = ["Slots", "SparseEmbedding", "embeddings", "push_gradients"]
+__all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
+
+DENSE = "dense"
+"""The dense table of a model: all its trainable parameters, one after another."""
 
 Pooling = Literal["sum", "mean", "none"]
 
@@ -129,7 +146,7 @@ class SparseEmbedding(nn.Module):
 
         `optimizer`, `schedule` and `tables` are for what the module does not say itself.
         """
-        names = [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
+        names = self._names(name)
         chosen = self.optimizer or optimizer
         seeds = [xxh3_64_intdigest(table.encode(), seed=(self.seed + seed) % 2**64) for table in names]
         return [
@@ -146,6 +163,10 @@ class SparseEmbedding(nn.Module):
             )
             for table, table_seed in zip(names, seeds, strict=True)
         ]
+
+    def _names(self, name: str) -> list[str]:
+        """Of its tables, where it is called `name` in its model."""
+        return [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
 
     def bind(self, client: RowClient, tables: Sequence[str]) -> None:
         """From now on rows come from these `tables` of `client`, a table a group of slots."""
@@ -281,6 +302,36 @@ def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:
     for name, module in model.named_modules():
         if isinstance(module, SparseEmbedding):
             yield name or "embedding", module
+
+
+def model_tables(
+    model: nn.Module,
+    optimizers: Optimizers = Optimizers(),
+    *,
+    tables: Tables = Tables(),
+    tiers: Tiers | None = None,
+    seed: int = 0,
+) -> AllTables:
+    """Every table that a model needs, wherever it is: those of its embeddings, and DENSE with its other parameters.
+
+    The same arguments give the same tables in every process of a job: its servers make what its workers ask for.
+    """
+    sparse = [
+        spec
+        for name, module in embeddings(model)
+        for spec in module.table_specs(name, optimizers.sparse, seed, schedule=optimizers.schedule, tables=tables)
+    ]
+    if tiers is not None:
+        whole = sum(spec.dim for spec in sparse)
+        sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
+    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return AllTables(tuple(sparse), (DenseSpec(DENSE, size, optimizers.dense, optimizers.schedule),))
+
+
+def bind_tables(model: nn.Module, client: RowClient) -> None:
+    """From now on the embeddings of `model` have their rows from `client`, which has the tables of `model_tables`."""
+    for name, module in embeddings(model):
+        module.bind(client, module._names(name))
 
 
 def push_gradients(model: nn.Module) -> None:

@@ -12,9 +12,8 @@ from heterps.config import Adagrad, Adam, Optimizers, Schema
 from heterps.data.batch import Batch
 from heterps.data.keys import slots_from_ids
 from heterps.model.zoo import ZOO
-from heterps.nn import embeddings
+from heterps.nn import DENSE, bind_tables, embeddings, model_tables
 from heterps.ps.remote import RemoteClient
-from heterps.ps.shard import DenseSpec, Tables
 from heterps.training.losses import batch_loss
 from heterps.training.pieces import view_parameters
 from heterps.training.trainer import Trainer
@@ -43,12 +42,12 @@ def make_model() -> nn.Module:
 def remote_losses(model: nn.Module, client: RemoteClient, values: Tensor, grads: Tensor) -> list[float]:
     losses = []
     for batch in make_batches():
-        values[:] = torch.from_numpy(client.pull_dense("dense").result())
+        values[:] = torch.from_numpy(client.pull_dense(DENSE).result())
         loss = batch_loss(model, model(torch.from_numpy(batch.dense), batch.slots), torch.from_numpy(batch.label))
         loss.backward()
         for _, module in embeddings(model):
             module.push()
-        client.push_dense("dense", grads.numpy())
+        client.push_dense(DENSE, grads.numpy())
         grads.zero_()
         losses.append(float(loss.detach()))
     return losses
@@ -59,16 +58,10 @@ def test_training_on_servers_equals_training_here(num_servers: int) -> None:
     with Trainer(make_model(), OPTIMIZERS) as trainer:
         expected = [trainer.step(trainer.prepare(batch))[0] for batch in make_batches()]
     model = make_model()
-    specs = {name: module.table_specs(name, OPTIMIZERS.sparse) for name, module in embeddings(model)}
-    size = sum(parameter.numel() for parameter in model.parameters())
     values = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-    grads = torch.zeros(size)
+    grads = torch.zeros(len(values))
     view_parameters(model, values, grads)
-    tables = Tables(
-        tuple(spec for found in specs.values() for spec in found), (DenseSpec("dense", size, OPTIMIZERS.dense),)
-    )
-    with remote_client(num_servers, tables) as client:
-        client.fill_dense("dense", values.numpy())
-        for name, module in embeddings(model):
-            module.bind(client, [spec.name for spec in specs[name]])
+    with remote_client(num_servers, model_tables(model, OPTIMIZERS)) as client:
+        client.fill_dense(DENSE, values.numpy())
+        bind_tables(model, client)
         assert remote_losses(model, client, values, grads) == expected

@@ -13,28 +13,22 @@ import numpy as np
 from heterps.config import Job
 from heterps.errors import ConfigError
 from heterps.model.build import build_model
-from heterps.nn import embeddings
+from heterps.nn import model_tables
 from heterps.ps.ask import ask, asker_channel
 from heterps.ps.messages import AskRoster, Welcome
 from heterps.ps.rebalance import run_rebalance
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
-from heterps.ps.shard import DenseSpec, Tables
+from heterps.ps.shard import Tables
 from heterps.wire.keys import Keys
 from heterps.wire.zmq_channel import ServerChannel
 
-DENSE = "dense"
-
 
 def job_tables(job: Job) -> Tables:
-    """What the servers of a job hold: the tables of its model's embeddings, and all its other parameters as one."""
+    """What the servers of a job hold: what its trainer would hold itself."""
     model = build_model(job.model, job.data.columns, job.seed)
-    sparse = [
-        spec for name, module in embeddings(model) for spec in module.table_specs(name, job.optimizers.sparse, job.seed)
-    ]
-    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return Tables(tuple(sparse), (DenseSpec(DENSE, size, job.optimizers.dense, job.optimizers.schedule),))
+    return model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
 
 
 def first_roster(addresses: Sequence[str]) -> Roster:
