@@ -42,10 +42,10 @@ from heterps.ps.dedup import Lookup, make_lookup
 from heterps.ps.shard import DenseSpec
 from heterps.ps.shard import Tables as ModelTables
 
-__all__ = ["Slots", "SparseEmbedding", "embeddings", "model_tables", "push_gradients"]
+__all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
 
 DENSE = "dense"
-"""The table of all parameters of a model but its embeddings' rows."""
+"""The dense table of a model: all its trainable parameters, one after another."""
 
 Pooling = Literal["sum", "mean", "none"]
 
@@ -146,7 +146,7 @@ class SparseEmbedding(nn.Module):
 
         `optimizer`, `schedule` and `tables` are for what the module does not say itself.
         """
-        names = [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
+        names = self._names(name)
         chosen = self.optimizer or optimizer
         seeds = [xxh3_64_intdigest(table.encode(), seed=(self.seed + seed) % 2**64) for table in names]
         return [
@@ -164,13 +164,13 @@ class SparseEmbedding(nn.Module):
             for table, table_seed in zip(names, seeds, strict=True)
         ]
 
+    def _names(self, name: str) -> list[str]:
+        """Of its tables, where it is called `name` in its model."""
+        return [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
+
     def bind(self, client: RowClient, tables: Sequence[str]) -> None:
         """From now on rows come from these `tables` of `client`, a table a group of slots."""
         self._client, self._tables, self._uses = client, list(tables), {}
-
-    @property
-    def num_tables(self) -> int:
-        return len(self._groups)
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -306,13 +306,16 @@ def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:
 
 def model_tables(
     model: nn.Module,
-    optimizers: Optimizers,
+    optimizers: Optimizers = Optimizers(),
     *,
     tables: Tables = Tables(),
     tiers: Tiers | None = None,
     seed: int = 0,
 ) -> ModelTables:
-    """Every table that a model needs: those of its embeddings in their order, and all other parameters as one."""
+    """Every table that a model needs, wherever it is: those of its embeddings, and DENSE with its other parameters.
+
+    The same arguments give the same tables in every process of a job: its servers make what its workers ask for.
+    """
     sparse = [
         spec
         for name, module in embeddings(model)
@@ -323,6 +326,12 @@ def model_tables(
         sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
     size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return ModelTables(tuple(sparse), (DenseSpec(DENSE, size, optimizers.dense, optimizers.schedule),))
+
+
+def bind_tables(model: nn.Module, client: RowClient) -> None:
+    """From now on the embeddings of `model` have their rows from `client`, which has the tables of `model_tables`."""
+    for name, module in embeddings(model):
+        module.bind(client, module._names(name))
 
 
 def push_gradients(model: nn.Module) -> None:

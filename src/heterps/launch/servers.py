@@ -27,7 +27,7 @@ from heterps.wire.zmq_channel import ServerChannel
 
 
 def job_tables(job: Job) -> Tables:
-    """What the servers of a job hold: the tables of its model's embeddings, and all its other parameters as one."""
+    """What the servers of a job hold: what its trainer would hold itself."""
     model = build_model(job.model, job.data.columns, job.seed)
     return model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
 

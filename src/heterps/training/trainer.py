@@ -28,7 +28,7 @@ from heterps.checkpoint import Snapshot, TableRows
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
-from heterps.nn import DENSE, embeddings, model_tables
+from heterps.nn import DENSE, bind_tables, embeddings, model_tables
 from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
 from heterps.ps.shard import Tables as ModelTables
@@ -79,9 +79,7 @@ class Trainer:
         self._grads = torch.zeros(len(values))
         view_parameters(model, torch.from_numpy(self._values), self._grads)
         rows: RowClient = self._cache or self.client
-        names = iter(spec.name for spec in self._tables.sparse)
-        for module in self._embeddings:
-            module.bind(rows, [next(names) for _ in range(module.num_tables)])
+        bind_tables(model, rows)
         self._pieces = Pieces(model, self._values, self._grads, rows, num_threads) if num_threads > 1 else None
         self._pushes: list[Future[None]] = []  # of the last step
         self._pulled: Future[FloatArray] | None = None  # the dense parameters for the next one
