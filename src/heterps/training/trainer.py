@@ -70,9 +70,9 @@ class Trainer:
         self.clock = 0
         self.samples = 0  # trained on so far
         self._embeddings = [module for _, module in embeddings(model)]
-        self._tables = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
+        self.tables = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
         values = _flat_parameters(model)
-        self.client: JobClient = self._tables.in_process(num_shards) if connect is None else connect(self._tables)
+        self.client: JobClient = self.tables.in_process(num_shards) if connect is None else connect(self.tables)
         self.client.fill_dense(DENSE, values).result()
         self._cache = None if connect is None else CachedClient(self.client, staleness, cache_bytes)
         self._values = np.require(self.client.pull_dense(DENSE).result(), requirements="W")
@@ -207,7 +207,7 @@ class Trainer:
 
     @property
     def _sparse(self) -> dict[str, TableSpec]:
-        return {spec.name: spec for spec in self._tables.sparse}
+        return {spec.name: spec for spec in self.tables.sparse}
 
     def _refresh(self) -> None:
         """Make the model's parameters the newest. In this process they are always."""
