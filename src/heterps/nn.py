@@ -66,6 +66,14 @@ class _Use(NamedTuple):
     values: Tensor
 
 
+class RowGradients(NamedTuple):
+    """Gradients [n, dim] of all keys of a lookup, for one push to a table."""
+
+    table: str
+    lookup: Lookup
+    grads: FloatArray
+
+
 class SparseEmbedding(nn.Module):
     """Rows for the keys of some slots. They are on a table and not in the module: `state_dict` knows nothing of them.
 
@@ -232,17 +240,21 @@ class SparseEmbedding(nn.Module):
 
     def push(self) -> list[Future[None]]:
         """Send the gradients of every `backward` since the last push; one optimizer step a key and table."""
+        return [self.client.push(*gradients) for gradients in self.take_gradients()]
+
+    def take_gradients(self) -> list[RowGradients]:
+        """What `push` would send. It is the caller's now: the module has forgotten it."""
         uses, self._uses = list(self._uses.values()), {}
-        futures = []
+        taken = []
         for table in dict.fromkeys(use.table for use in uses):
             parts = [use.part for use in uses if use.table == table]
             grads = [_gradient(use.values) for use in uses if use.table == table]
             if len(parts) == 1:
-                futures.append(self.client.push(table, parts[0].lookup, grads[0]))
+                taken.append(RowGradients(table, parts[0].lookup, grads[0]))
             else:
                 lookup = make_lookup(np.concatenate([part.keys for part in parts]), self.client.num_shards)
-                futures.append(self.client.push(table, lookup, np.concatenate(grads)))
-        return futures
+                taken.append(RowGradients(table, lookup, np.concatenate(grads)))
+        return taken
 
     def _on_gradient(self, table: str, part: _Part, values: Tensor) -> None:
         """`backward` reached the values. A pass that it never reaches leaves nothing behind in the module."""

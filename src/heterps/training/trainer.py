@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from heterps.checkpoint import Snapshot, TableRows
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
-from heterps.nn import DENSE, bind_tables, embeddings, model_tables
+from heterps.nn import DENSE, RowGradients, bind_tables, embeddings, model_tables
 from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
 from heterps.ps.shard import Tables as ModelTables
@@ -37,6 +37,16 @@ from heterps.ps.table.tiers import TierCounts
 from heterps.training.losses import batch_loss, checked_output, logits_of
 from heterps.training.metrics import Metrics
 from heterps.training.pieces import Pieces, view_parameters
+
+
+class Gradients(NamedTuple):
+    """What a batch asks of the parameters."""
+
+    loss: float  # mean over the batch
+    logits: FloatArray
+    num_samples: int
+    rows: list[RowGradients]
+    dense: FloatArray  # of all dense parameters, side by side
 
 
 class Trainer:
@@ -97,29 +107,21 @@ class Trainer:
         The rows of the `upcoming` batch, if it was prepared, are asked for ahead. On servers the step may still be on
         its way when this returns; every later step, evaluation or snapshot shows it, or raises what became of it.
         """
-        self._refresh()  # [1]
-        if upcoming is not None:
-            self._prefetch(upcoming, iterations=1)
-        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
-        with self._own_code(batch):
-            value, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
-        if not math.isfinite(value):
-            raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
-        self._settle()
-        self.client.samples = self.samples
-        self._pushes = pieces.push() if pieces else [push for module in self._embeddings for push in module.push()]
-        self._pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
-        self.clock += 1
-        self.samples += len(batch)
-        if self._cache is None:
-            self._settle()
-        else:
-            self._cache.tick()
-            if upcoming is not None:
-                self._prefetch(upcoming, iterations=0)  # [5]
-        self._pulled = self.client.pull_dense(DENSE)
+        found = self._compute(batch, upcoming)
+        self._push(found, upcoming)
         self._grads.zero_()
-        return value, logits
+        return found.loss, found.logits
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """What a step on `batch` would push, with the parameters as they are now. They stay as they are."""
+        found = self._compute(batch)
+        found = found._replace(dense=found.dense.copy())
+        self._grads.zero_()
+        return found
+
+    def apply(self, gradients: Gradients) -> None:
+        """One optimizer step with gradients that were computed before, whatever has been applied since."""
+        self._push(gradients)
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
         """Metrics of the model as it is; creates no rows."""
@@ -238,6 +240,37 @@ class Trainer:
     def _forward(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
         return checked_output(self.model, output, len(batch))
+
+    def _compute(self, batch: Batch, upcoming: Batch | None = None) -> Gradients:
+        """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used."""
+        self._refresh()  # [1]
+        if upcoming is not None:
+            self._prefetch(upcoming, iterations=1)
+        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
+        with self._own_code(batch):
+            loss, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
+        if not math.isfinite(loss):
+            raise NotFinite(f"the loss of step {self.clock + 1} is {loss}. {self._first_bad_parameter()}")
+        if pieces:
+            rows = pieces.take_gradients()
+        else:
+            rows = [taken for module in self._embeddings for taken in module.take_gradients()]
+        return Gradients(loss, logits, len(batch), rows, self._grads.numpy())
+
+    def _push(self, gradients: Gradients, upcoming: Batch | None = None) -> None:
+        self._settle()
+        self.client.samples = self.samples
+        self._pushes = [self.client.push(*rows) for rows in gradients.rows]
+        self._pushes.append(self.client.push_dense(DENSE, gradients.dense))  # [4]
+        self.clock += 1
+        self.samples += gradients.num_samples
+        if self._cache is None:
+            self._settle()
+        else:
+            self._cache.tick()
+            if upcoming is not None:
+                self._prefetch(upcoming, iterations=0)  # [5]
+        self._pulled = self.client.pull_dense(DENSE)
 
     @contextmanager
     def _own_code(self, batch: Batch) -> Iterator[None]:
