@@ -67,6 +67,16 @@ BAD = {
         [KEYS, GRADS[:2]],
         r"needs values \[3, 4\] here, got \[2, 4\]",
     ),
+    "dense state of another size": (
+        request(m.ImportDense("dense", 1, 1, (m.ArrayInfo("<f4", (10,)), m.ArrayInfo("<f4", (3,))))),
+        [np.zeros(10, np.float32), np.zeros(3, np.float32)],
+        "needs 10 values and 0 words of state here, got 10 and 3",
+    ),
+    "dense values that are no float32": (
+        request(m.ImportDense("dense", 1, 1, (m.ArrayInfo("<f8", (10,)), m.ArrayInfo("<f4", (0,))))),
+        [np.zeros(10), np.zeros(0, np.float32)],
+        "a dense range is two flat arrays of float32",
+    ),
     "a good op before a bad one": (request(push(1), push(2, table="x")), [KEYS, GRADS] * 2, "no sparse table 'x'"),
 }
 

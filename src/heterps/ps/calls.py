@@ -20,6 +20,7 @@ from heterps.ps.dedup import Lookup
 from heterps.ps.placement import shard_numbers
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Frame, Malformed, pack_keys, pack_values, unpack_values
 
 FloatArray = NDArray[np.float32]
@@ -222,6 +223,61 @@ class ImportRowsCall(_Everywhere):
         return None
 
 
+class ExportDenseCall:
+    """Values, optimizer state and number of steps of a dense table, as one server alone would have them."""
+
+    def __init__(self, table: str, size: int, after: int) -> None:
+        self.table = table
+        self._values = np.empty(size, np.float32)
+        self._states: dict[int, FloatArray] = {}  # by server, [words a value, values of its range]
+        self._num_steps: dict[int, int] = {}
+        self._after = after
+
+    def concerns(self, number: int, roster: Roster) -> bool:
+        return number < roster.num_dense
+
+    def build(self, number: int, roster: Roster) -> Built:  # noqa: ARG002
+        return Built(m.ExportDense(self.table, self._after), [])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
+        exported, part = _check(result, m.Exported), roster.dense_range(len(self._values), number)
+        values, state = m.unpack_dense(exported.arrays, frames)
+        size = part.stop - part.start
+        if len(values) != size or len(state) % max(size, 1):
+            raise Malformed(f"asked for {size} values of {self.table}, got {len(values)} and state {len(state)}")
+        self._values[part] = values
+        self._states[number] = _by_value(state, size)
+        self._num_steps[number] = exported.num_pushes
+
+    def result(self) -> tuple[FloatArray, FloatArray, int]:
+        states = [state for _, state in sorted(self._states.items()) if state.shape[1]]  # in the order of the ranges
+        joined = np.concatenate(states, axis=1).reshape(-1) if states else np.empty(0, np.float32)
+        return self._values, joined, min(self._num_steps.values())
+
+
+class ImportDenseCall:
+    """What ExportDenseCall gave, for other servers."""
+
+    def __init__(self, table: str, values: FloatArray, state: FloatArray, num_steps: int, sequence: int) -> None:
+        self.table = table
+        self._values, self._state = values, _by_value(state, len(values))
+        self._num_steps, self._sequence = num_steps, sequence
+
+    def concerns(self, number: int, roster: Roster) -> bool:
+        return number < roster.num_dense
+
+    def build(self, number: int, roster: Roster) -> Built:
+        part = roster.dense_range(len(self._values), number)
+        infos, frames = m.pack_arrays((self._values[part], self._state[:, part].reshape(-1)))
+        return Built(m.ImportDense(self.table, self._sequence, self._num_steps, infos), frames)
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        _check(result, m.Done)
+
+    def result(self) -> None:
+        return None
+
+
 class CountRowsCall(_Everywhere):
     """Rows and bytes of a sparse table."""
 
@@ -239,7 +295,12 @@ class CountRowsCall(_Everywhere):
 
     def result(self) -> m.Counted:
         parts = self._parts.values()
-        return m.Counted(sum(part.num_rows for part in parts), sum(part.num_bytes for part in parts))
+        tiers = [part.tiers for part in parts if part.tiers is not None]
+        return m.Counted(
+            sum(part.num_rows for part in parts),
+            sum(part.num_bytes for part in parts),
+            TierCounts.total(tiers) if tiers else None,
+        )
 
 
 def _pack(values: FloatArray, coding: m.Coding) -> tuple[Any, Frame]:
@@ -248,6 +309,11 @@ def _pack(values: FloatArray, coding: m.Coding) -> tuple[Any, Frame]:
 
 def _values(result: m.Result, frames: m.Frames) -> FloatArray:
     return unpack_values(_check(result, m.Values).values, frames.take())
+
+
+def _by_value(state: FloatArray, size: int) -> FloatArray:
+    """State of `size` values, flat, as [words a value, size]: so that a range of it is a range of columns."""
+    return state.reshape(len(state) // size if size else 0, size)
 
 
 def _check(result: m.Result, kind: type[R]) -> R:

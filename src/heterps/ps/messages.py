@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Codec, Frame, Limits, Malformed, Packed, PackedKeys
 from heterps.wire.arrays import Compression, Dtype
 
@@ -102,6 +103,22 @@ class ImportRows(Struct, frozen=True, tag="import_rows"):
     arrays: tuple[ArrayInfo, ...]
 
 
+class ExportDense(Struct, frozen=True, tag="export_dense"):
+    """The server's range of a dense table, with its optimizer state."""
+
+    table: Name
+    after: Count
+
+
+class ImportDense(Struct, frozen=True, tag="import_dense"):
+    """Values and state (frames, as `arrays` describes) of the server's range after `num_steps`. A push like others."""
+
+    table: Name
+    sequence: Ordinal
+    num_steps: Count
+    arrays: tuple[ArrayInfo, ...]
+
+
 class CountRows(Struct, frozen=True, tag="count_rows"):
     """How many rows and bytes the shard of a sparse table has."""
 
@@ -127,19 +144,22 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class Exported(Struct, frozen=True, tag="exported"):
-    """Frames as `arrays` describes: keys, values and state."""
+    """Frames as `arrays` describes: those of Rows for a sparse table, values and state for a dense one."""
 
     num_pushes: Count
     arrays: tuple[ArrayInfo, ...]
 
 
 class Counted(Struct, frozen=True, tag="counted"):
+    """Of the shard of a sparse table; `tiers` where it has them."""
+
     num_rows: Count
     num_bytes: Count
+    tiers: TierCounts | None = None
 
 
-Push = PushRows | PushDense | ImportRows
-Read = PullRows | PullDense | ExportRows | CountRows
+Push = PushRows | PushDense | ImportRows | ImportDense
+Read = PullRows | PullDense | ExportRows | ExportDense | CountRows
 Op = Push | Read | FillDense
 Result = Values | Done | Exported | Counted
 
@@ -297,6 +317,17 @@ def unpack_rows(infos: tuple[ArrayInfo, ...], frames: Frames) -> Rows:
     if tuple(info.dtype for info in infos) != ROW_DTYPES:
         raise Malformed(f"rows are arrays of {', '.join(ROW_DTYPES)}, not {', '.join(info.dtype for info in infos)}")
     return Rows(*(unpack_array(info, frames.take()) for info in infos))  # type: ignore[arg-type]
+
+
+DENSE_DTYPES = ("<f4", "<f4")
+
+
+def unpack_dense(infos: tuple[ArrayInfo, ...], frames: Frames) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Values [n] and state [k n] of a range, from frames that `pack_arrays` made of them."""
+    if tuple(info.dtype for info in infos) != DENSE_DTYPES or any(len(info.shape) != 1 for info in infos):
+        raise Malformed(f"a dense range is two flat arrays of float32, values and state, not {list(infos)}")
+    values, state = (unpack_array(info, frames.take()).view(np.float32) for info in infos)
+    return values, state
 
 
 class Frames:

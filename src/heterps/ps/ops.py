@@ -17,6 +17,7 @@ from heterps.ps.shard import Shard, Source
 from heterps.ps.stats import Counts
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TieredTable
 from heterps.wire import Frame, Limits, Malformed, Packed, PackedKeys, pack_values, unpack_keys, unpack_values
 
 Arrays = list[NDArray[np.generic]]
@@ -30,7 +31,7 @@ class InDoubt(Exception):
 
 def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
     """The arrays of an op, in the order of its fields; WireError where op, frames and shard do not fit together."""
-    is_dense = isinstance(op, m.PullDense | m.PushDense | m.FillDense)
+    is_dense = isinstance(op, m.PullDense | m.PushDense | m.FillDense | m.ExportDense | m.ImportDense)
     if op.table not in (shard.dense if is_dense else shard.sparse):
         raise Malformed(f"there is no {'dense' if is_dense else 'sparse'} table {op.table!r}")
     if isinstance(op, m.PushRows | m.PushDense):
@@ -47,7 +48,16 @@ def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
             return [_values(op.values, frames, (shard.dense[op.table].size,), op.table, limits)]
         case m.ImportRows():
             return list(m.unpack_rows(op.arrays, frames))
-        case m.PullDense() | m.ExportRows() | m.CountRows():
+        case m.ImportDense():
+            values, state = m.unpack_dense(op.arrays, frames)
+            table = shard.dense[op.table]
+            if (values.shape, state.shape) != (table.values.shape, table.state.shape):
+                raise Malformed(
+                    f"table {op.table} needs {table.size:,} values and {table.state.size:,} words of state here, "
+                    f"got {values.size:,} and {state.size:,}"
+                )
+            return [values, state]
+        case m.PullDense() | m.ExportRows() | m.ExportDense() | m.CountRows():
             return []
 
 
@@ -57,7 +67,10 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) 
         case m.PullRows():
             keys = arrays[0].view(np.uint64)
             counts.pulled(op.table, len(keys))
-            return _packed(shard.sparse[op.table].pull(keys, create=op.create), op.coding)
+            table = shard.sparse[op.table]
+            if op.create and isinstance(table, TieredTable):
+                table.step()  # between the last push and this pull: no row of either is needed now
+            return _packed(table.pull(keys, create=op.create), op.coding)
         case m.PullDense():
             values = shard.dense[op.table].values.copy()  # the next push changes the table, not what is on its way
             counts.pulled(op.table, len(values))
@@ -82,9 +95,17 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) 
             rows = Rows(*arrays)  # type: ignore[arg-type]
             return _once(op, shard, source, counts, len(rows.keys), lambda: shard.import_rows(
                 source, op.table, rows, op.num_pushes))  # fmt: skip
+        case m.ExportDense():
+            infos, frames = m.pack_arrays(shard.export_dense(op.table))
+            return m.Exported(shard.dense[op.table].num_pushes, infos), frames
+        case m.ImportDense():
+            values, state = arrays[0].view(np.float32), arrays[1].view(np.float32)
+            return _once(op, shard, source, counts, len(values), lambda: shard.import_dense(
+                source, op.table, values, state, op.num_steps))  # fmt: skip
         case m.CountRows():
             table = shard.sparse[op.table]
-            return m.Counted(len(table), table.num_bytes), []
+            tiers = table.counts if isinstance(table, TieredTable) else None
+            return m.Counted(len(table), table.num_bytes, tiers), []
 
 
 def _once(op: m.Push, shard: Shard, source: Source, counts: Counts, num_rows: int, apply: Callable[[], None]) -> Answer:

@@ -1,4 +1,4 @@
-"""RemoteClient: the tables of a job on its servers, through any channel. To training it is a Client like LocalClient.
+"""RemoteClient: the tables of a job on its servers, through any channel. A JobClient like LocalClient.
 
     caller's thread   pull, push --> Session: queued         future.result() --> flush: one message to each server
     I/O thread        receive answers, ask again, give up --> Session --> futures done
@@ -26,7 +26,9 @@ from heterps.ps.messages import Counted
 from heterps.ps.roster import Roster
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
+from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Channel
 
 T = TypeVar("T")
@@ -78,7 +80,7 @@ class RemoteClient:
         connect: Callable[[Roster], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
+        self.samples: int | None = None
         self._session = Session(worker, incarnation, roster, tables.digest, options)
         self._channel = channel
         self._connect = connect
@@ -86,6 +88,7 @@ class RemoteClient:
         self._clock = clock
         self._dims = {spec.name: spec.dim for spec in tables.sparse}
         self._sizes = {spec.name: spec.size for spec in tables.dense}
+        self._state_words = {spec.name: state_words(spec.optimizer, spec.size) for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
         self._prefetched: dict[tuple[str, int], _Prefetched] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -150,7 +153,6 @@ class RemoteClient:
         return self._push(table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
-        """First values of a dense table. Of all workers' fills the first counts, so all may do it."""
         with self._changed:
             return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
 
@@ -181,15 +183,29 @@ class RemoteClient:
     def num_bytes(self, table: str) -> int:
         return self._count(table).num_bytes
 
+    def tier_counts(self, table: str) -> TierCounts | None:
+        return self._count(table).tiers
+
     def export_rows(self, table: str) -> tuple[Rows, int]:
-        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
         with self._changed:
             future: Future[tuple[Rows, int]] = self._submit(calls.ExportRowsCall(table, self._pushes[table]))
         return future.result()
 
     def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
-        """Fill an empty sparse table with rows that any number of shards exported."""
         self._push(table, lambda sequence: calls.ImportRowsCall(table, rows, num_pushes, sequence)).result()
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
+        with self._changed:
+            future: Future[tuple[FloatArray, FloatArray, int]] = self._submit(
+                calls.ExportDenseCall(table, self._sizes[table], self._pushes[table])
+            )
+        return future.result()
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        values = self._dense_values(table, values)
+        if state.shape != (self._state_words[table],):
+            raise ValueError(f"the saved state has {state.size:,} words, {table} needs {self._state_words[table]:,}")
+        self._push(table, lambda sequence: calls.ImportDenseCall(table, values, state, num_steps, sequence)).result()
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

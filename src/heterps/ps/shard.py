@@ -10,7 +10,7 @@ Mostly there is one piece. After a move there are several, until the pushes unde
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from xxhash import xxh3_64_hexdigest
 
 from heterps.config import ConstantRate, Optimizer, Schedule
 from heterps.ps.cargo import Cargo, Label, PieceLabel
-from heterps.ps.client import TableSpec
+from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState
 from heterps.ps.placement import owners, slot_mask, slots_of
@@ -54,8 +54,14 @@ class Tables:
 
     @property
     def digest(self) -> str:
-        """Equal for equal tables, whatever their order."""
-        return xxh3_64_hexdigest("\n".join(sorted(repr(spec) for spec in (*self.sparse, *self.dense))).encode())
+        """Equal for tables that give equal results, whatever their order and wherever their rows are."""
+        specs = (*(replace(spec, tiers=None) for spec in self.sparse), *self.dense)
+        return xxh3_64_hexdigest("\n".join(sorted(map(repr, specs))).encode())
+
+    def in_process(self, num_shards: int = 1) -> LocalClient:
+        """A client with all of them in this process, empty."""
+        dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in self.dense}
+        return LocalClient(self.sparse, dense, num_shards)
 
 
 @dataclass(frozen=True)
@@ -205,4 +211,16 @@ class Shard:
     def push_dense(self, source: Source, table: str, grads: FloatArray, samples: int | None = None) -> None:
         self.dense_ledger.begin(source.worker, source.incarnation, table)
         self.dense[table].push(grads, samples=samples)
+        self.dense_ledger.finish(source.worker, table)
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray]:
+        """Copies of the values and the optimizer state of this server's range."""
+        return self.dense[table].values.copy(), self.dense[table].state.copy()
+
+    def import_dense(self, source: Source, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        """Take over a range as it was exported after `num_steps`, as a push of `source`. It counts as filled."""
+        self.dense_ledger.begin(source.worker, source.incarnation, table)
+        self.dense[table].values[:] = values
+        self.dense[table].restore(state, num_steps)
+        self.filled.add(table)
         self.dense_ledger.finish(source.worker, table)

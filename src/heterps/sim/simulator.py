@@ -33,8 +33,10 @@ PROGRESS_EVERY = 4096
 class Hooks:
     """What happens besides the passing of time: override to train for real. `now` is the simulated time in seconds."""
 
-    def start(self, worker: str, now: float) -> None:
-        """The worker starts an iteration, with the weights as they are now."""
+    def start(self, worker: str, now: float) -> bool:  # noqa: ARG002
+        """The worker starts an iteration, with the weights as they are now. False: there is nothing left to do for it,
+        and it leaves."""
+        return True
 
     def push(self, worker: str, now: float) -> None:
         """Its gradient, of the weights of its last start, reaches the server. It is applied now; where the policy is
@@ -138,7 +140,9 @@ class Simulator:
 
     def _start(self, names: Sequence[str], now: float) -> None:  # [1], and [2] and [3] foreseen
         latency_s, hooks, clocks = self._latency_s, self._hooks, self._clocks
-        for name in names:
+        waiting = deque(names)
+        while waiting:
+            name = waiting.popleft()
             worker = self._by_name[name]
             if worker.running:  # a second go-ahead, as the printed DSSP sends them: it lies there until it is needed
                 worker.spare += 1
@@ -146,15 +150,16 @@ class Simulator:
             if worker.left_s is not None:
                 continue  # dead, and not noticed yet
             worker.is_here = True
-            lead = clocks.of[name] - clocks.least
-            if lead > self._max_lead:
-                self._max_lead = lead
             if worker.waiting_since is not None:
                 self._account(worker, now)
                 worker.waiting_since = None
+            if hooks is not None and not hooks.start(name, now):
+                waiting.extend(self._leave(worker, now))
+                continue
+            lead = clocks.of[name] - clocks.least
+            if lead > self._max_lead:
+                self._max_lead = lead
             self._staleness.pulled(name)
-            if hooks is not None:
-                hooks.start(name, now)
             worker.running = True
             worker.released_at = now
             worker.computed_at = computed_at = worker.finish(now + latency_s)
@@ -203,11 +208,16 @@ class Simulator:
                 self._account(worker, now)
                 worker.left_s, worker.running, worker.waiting_since = now, False, None
         elif worker.name in self._clocks.of:  # else it was done before it died
-            rounds = self.policy.rounds
-            released = self.policy.on_leave(worker.name, now)
-            if self.policy.rounds > rounds:
-                self._end_round(now)
-            self._start(released, now)
+            self._start(self._leave(worker, now), now)
+
+    def _leave(self, worker: _Worker, now: float) -> list[str]:
+        """The worker is done, or gone. Returns who waited for it alone."""
+        worker.left_s = now if worker.left_s is None else worker.left_s
+        rounds = self.policy.rounds
+        released = self.policy.on_leave(worker.name, now)
+        if self.policy.rounds > rounds:
+            self._end_round(now)
+        return released
 
     def _end_round(self, now: float) -> None:
         self._staleness.end_round()

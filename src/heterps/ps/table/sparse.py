@@ -156,7 +156,7 @@ class SparseTable:
         """As `push`, for keys that the caller knows to differ: a client has summed duplicates already."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
-        factor = rate_at(self.schedule, samples)
+        factor = rate_at(self.schedule, samples, self.num_pushes)
         with self._lock:
             self.num_pushes += 1
             if self._gate is not None:
