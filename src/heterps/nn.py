@@ -39,7 +39,7 @@ from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.ps.client import LocalClient, RowClient, TableSpec
 from heterps.ps.dedup import Lookup, make_lookup
-from heterps.ps.shard import DenseSpec
+from heterps.ps.dense_range import DenseSpec
 from heterps.ps.shard import Tables as ModelTables
 
 __all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heterps.checkpoint import Snapshot, TableRows
+from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
@@ -32,11 +32,11 @@ from heterps.nn import DENSE, RowGradients, bind_tables, embeddings, model_table
 from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
 from heterps.ps.shard import Tables as ModelTables
-from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
 from heterps.training.losses import batch_loss, checked_output, logits_of
 from heterps.training.metrics import Metrics
 from heterps.training.pieces import Pieces, view_parameters
+from heterps.training.table_snapshots import load_table, save_table
 
 
 class Gradients(NamedTuple):
@@ -158,17 +158,16 @@ class Trainer:
         return None if self._cache is None or self._cache.bound == 0 else self._cache.counts()
 
     def snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
-        """Everything that a later `restore` needs to go on as if nothing had happened."""
+        """Everything that a later `restore` needs to go on as if nothing had happened.
+
+        Rows of tables with tiers are read when it is saved, or restored: do that before the next step.
+        """
         self._refresh()
         self._settle()
         dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
         _, dense["optimizer/state"], _ = self.client.export_dense(DENSE)
         dense["random/torch"] = torch.get_rng_state().numpy()
-        tables = {}
-        for name, spec in self._sparse.items():
-            rows, num_pushes = self.client.export_rows(name)
-            meta = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump(), "num_pushes": num_pushes}
-            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta, rows.uses, rows.clock)
+        tables = {name: save_table(self.client, spec) for name, spec in self._sparse.items()}
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -185,8 +184,7 @@ class Trainer:
             self.model.load_state_dict(weights)
             self.client.import_dense(DENSE, self._values, state, snapshot.clock)
             for name, table in snapshot.tables.items():
-                rows = Rows(table.keys, table.values, table.state, table.uses, table.clock)
-                self.client.import_rows(name, rows, table.meta["num_pushes"])
+                load_table(self.client, name, table)
         except (RuntimeError, ValueError) as error:
             raise _another_model(str(error)) from error
         torch.set_rng_state(torch.from_numpy(random))
