@@ -36,10 +36,12 @@ class Row:
 
 
 def make_rows(result: SimResult, num_cells: int, most_rows: int = MOST_ROWS) -> list[Row]:
-    """The window of `result`, which must have one, in `num_cells` equal parts; at most `most_rows` rows."""
-    size = math.ceil(len(result.workers) / most_rows)
+    """The window of `result` in `num_cells` equal parts, if it has one; at most `most_rows` rows."""
+    if result.window is None:
+        return []
+    size = max(1, math.ceil(len(result.workers) / most_rows))
     groups = [result.workers[i : i + size] for i in range(0, len(result.workers), size)]
-    return [_row(group, *(result.window or (0.0, 0.0)), num_cells) for group in groups]
+    return [_row(group, *result.window, num_cells) for group in groups]
 
 
 def show_timeline(console: Console, result: SimResult) -> None:

@@ -28,7 +28,7 @@ svg rect:hover { opacity: .7; }
 
 def draw_timeline(result: SimResult, style: str = "") -> str:
     """The SVG of the window that `result` kept segments for; `style` is put inside it, for a file of its own."""
-    first, last = result.window or (0.0, result.end_s)
+    first, last = result.window or (0.0, result.end_s or 1.0)
     rows = list(_rows(result, first, last))
     height = TOP + len(rows) * (ROW + GAP) + BOTTOM
     label = escape(f"{result.policy}: what {len(result.workers)} workers did from {first:g} to {last:g} s")
