@@ -184,6 +184,15 @@ def test_a_slow_down_is_seen_while_it_lasts_by_elapsed_alone(predictor: str, gra
     assert [event.extra for event in events if event.kind == "granted"] == grants
 
 
+def test_who_is_late_is_due_now_and_not_in_the_past() -> None:
+    """b took 5 s and is due at 10 s; at 13 s its push is expected at once, not at 15 s as if it had come at 10 s."""
+    events: list[Event] = []
+    policy = make_policy("dssp:11:9", workers="ab", on_event=events.append)
+    for worker, now in [("a", i) for i in range(1, 6)] + [("b", 5)] + [("a", i) for i in range(6, 14)]:
+        policy.on_push(worker, float(now))
+    assert events[-1] == Event("waits", "a", 13.0, 13, 12)
+
+
 @pytest.mark.parametrize(
     ("act", "text"),
     [

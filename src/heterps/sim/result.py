@@ -59,7 +59,7 @@ class SimResult:
     """Staleness: how many gradients had it."""
     workers: tuple[WorkerResult, ...]
     window: tuple[float, float] | None = None
-    """What part of the time the workers' segments are kept for."""
+    """What part of the time the workers' segments are kept for; None: no part, or one after the end."""
 
     @property
     def waits(self) -> int:

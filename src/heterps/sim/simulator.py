@@ -252,6 +252,9 @@ class Simulator:
             if worker.is_here and worker.left_s is None:
                 self._account(worker, self._now)
         here = [worker for worker in self._workers if worker.is_here]
+        window = self._window
+        if window is not None:
+            window = (window[0], min(window[1], self._now)) if window[0] < self._now else None
         return SimResult(
             policy=self.policy.config.label,
             seed=self._scenario.seed,
@@ -263,7 +266,7 @@ class Simulator:
             mean_staleness=self._staleness.mean,
             staleness=self._staleness.counts,
             workers=tuple(map(_as_result, here)),
-            window=self._window,
+            window=window,
         )
 
 
