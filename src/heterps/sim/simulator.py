@@ -103,7 +103,7 @@ class Simulator:
         self._schedule()
         self._start([worker.name for worker in self._workers[: len(self._scenario.workers)]], 0.0)
         self._loop(inf if self._scenario.horizon_s is None else self._scenario.horizon_s)
-        return self._result()
+        return self.result()
 
     def _schedule(self) -> None:
         for worker in self._workers[len(self._scenario.workers) :]:
@@ -247,7 +247,8 @@ class Simulator:
         first, last = self._window or (0.0, 0.0)
         worker.segments += [Segment(*part) for part in segments if first < part[1] > part[0] < last]
 
-    def _result(self) -> SimResult:
+    def result(self) -> SimResult:
+        """What came of it so far."""
         for worker in self._workers:
             if worker.is_here and worker.left_s is None:
                 self._account(worker, self._now)
