@@ -5,6 +5,7 @@
         -- optimizers   sparse (tables) and dense, with the schedule of their learning rates
         -- tables       how rows begin, which keys get one, and which rows go
         -- tiers        memory of the tables, and the disk below it
+        -- servers      where the tables are, and how workers speak with them
         -- checkpoint   how often, how many are kept
         -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
@@ -35,7 +36,7 @@ from heterps.config.optimizers import (
     SparseOptimizer,
     StepRate,
 )
-from heterps.config.servers import Chance, Faults
+from heterps.config.servers import Chance, Coding, Faults, Servers
 from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
 from heterps.config.tables import (
     Admission,
@@ -70,6 +71,7 @@ __all__ = [
     "Chance",
     "Checkpoint",
     "Cluster",
+    "Coding",
     "Constant",
     "ConstantRate",
     "CosineRate",
@@ -94,6 +96,7 @@ __all__ = [
     "Schedule",
     "ScheduledRate",
     "Schema",
+    "Servers",
     "SparseOptimizer",
     "StepRate",
     "Tables",
