@@ -33,6 +33,12 @@ def test_a_file_names_workers_by_their_place(tmp_path: Path) -> None:
     assert Scenario.model_validate(scenario.model_dump()) == scenario
 
 
+def test_the_scenario_of_the_documentation_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/choose-a-policy.md").read_text(encoding="utf-8")
+    scenario = load_scenario(write(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
+    assert len(scenario.seconds) == 10
+
+
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [("1.0,2.3", (1.0, 2.3)), ("3x.5, 1e-1", (0.5, 0.5, 0.5, 0.1)), ([1, "2X2"], None), (["2 x 2", 1], (2.0, 2.0, 1.0)),

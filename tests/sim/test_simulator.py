@@ -117,6 +117,14 @@ def test_who_joins_starts_with_the_lowest_clock() -> None:
     assert len(never.workers) == 2, "who would join after the end was not there"
 
 
+@pytest.mark.parametrize("policy", ["bsp", "ssp:1"])
+def test_who_dies_as_it_joins_holds_nobody_back(policy: str) -> None:
+    joins, deaths = ({"at_s": 3.0, "workers": 1.0},), ({"worker": "w2", "at_s": 3.0, "noticed_s": 0.5},)
+    result = simulate(Scenario(workers="2x1.0", horizon_s=20.0, joins=joins, deaths=deaths), policy)
+    assert [worker.pushes for worker in result.workers] == [20, 20, 0]
+    assert result.workers[2].joined_s == result.workers[2].left_s == 3.0
+
+
 def test_who_is_done_leaves_and_holds_nobody_back() -> None:
     result = simulate(Scenario(workers=(1.0, 2.0), iterations=10), "ssp:1")
     assert [worker.pushes for worker in result.workers] == [10, 10]
@@ -139,16 +147,23 @@ speeds = st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6).map(tuple)
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     workers = draw(speeds)
+    joined = draw(st.one_of(st.just(()), speeds))
+    joined_s = draw(st.floats(0, 40))
     who = st.sampled_from([f"w{i}" for i in range(len(workers))])
+    anybody = st.sampled_from([f"w{i}" for i in range(len(workers) + len(joined))])
     starts = draw(st.lists(st.floats(0, 30), max_size=2))
     slowdowns = [{"worker": draw(who), "from_s": s, "to_s": s + 5, "factor": draw(st.floats(0.5, 9))} for s in starts]
-    dead = draw(st.lists(who, unique=True, max_size=len(workers) - 1))
+    dead = draw(st.lists(anybody, unique=True, max_size=len(workers) - 1))
+    deaths = [
+        {"worker": name, "at_s": draw(st.floats(0 if int(name[1:]) < len(workers) else joined_s, 40)), "noticed_s": 2}
+        for name in dead
+    ]
     return Scenario(
         workers=workers,
         jitter=draw(st.sampled_from([0.0, 0.2])),
         slowdowns=slowdowns,
-        deaths=[{"worker": name, "at_s": draw(st.floats(0, 40)), "noticed_s": draw(st.floats(0, 5))} for name in dead],
-        joins=[{"at_s": draw(st.floats(0, 40)), "workers": draw(speeds)}] if draw(st.booleans()) else [],
+        deaths=deaths,
+        joins=[{"at_s": joined_s, "workers": joined}] if joined else [],
         server_s=draw(st.sampled_from([0.0, 0.05])),
         latency_s=draw(st.sampled_from([0.0, 0.1])),
         horizon_s=draw(st.floats(1.0, 60.0)),

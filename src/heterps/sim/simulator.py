@@ -10,7 +10,7 @@
 [4] after `server_s` it is applied: `hooks.push`, or `hooks.drop` if it comes too late for its round
 [5] the policy decides; after the last push of a round `hooks.end_round` comes before anybody starts
 
-At equal times pushes go before deaths and joins, and workers in their order.
+At equal times pushes come first, then joins, then deaths, and workers in their order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heterps.sim.scenario import Scenario
 from heterps.sim.speeds import Speed
 from heterps.sync import Policy, Staleness, make_policy
 
-ARRIVE, DIE, NOTICE, JOIN = range(4)
+ARRIVE, JOIN, DIE, NOTICE = range(4)  # in this order at equal times
 PROGRESS_EVERY = 4096
 
 
