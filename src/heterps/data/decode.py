@@ -119,7 +119,7 @@ class Decoder:
                 name,
                 f"number {place} of its list is not finite as a float32; write a finite value or a null",
             )
-        rows = absent.any(axis=1)
+        rows: NDArray[np.bool_] = np.any(absent, axis=1)
         self._missing_numbers(group, name, rows, int(absent.sum()), "a number of its list is null or NaN", keep)
         out[absent] = self._schema.dense_fill
 
