@@ -11,13 +11,17 @@ from servers import DIM, make_roster, make_tables, remote_client, sorted_rows, t
 
 from heterps.config import SGD, Adagrad, Adam, LinearRate, Tiers
 from heterps.errors import PeerLost, StaleIncarnation
+from heterps.ps import cargo
 from heterps.ps.client import Client, JobClient, LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
+from heterps.ps.dense_range import DenseSpec
+from heterps.ps.exports import MAX_IDLE_TICKS
 from heterps.ps.messages import Coding
 from heterps.ps.remote import RemoteClient
 from heterps.ps.session import Options
-from heterps.ps.shard import DenseSpec, Tables
+from heterps.ps.shard import Tables
+from heterps.ps.whole_tables import ExportCall
 from heterps.wire import Limits, MemoryNetwork, TooLarge
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), Adam()]
@@ -133,6 +137,74 @@ def test_a_dense_table_goes_on_elsewhere_as_if_nothing_had_happened(num_servers,
                 straight.push_dense("dense", each)
             for got, expected in zip(client.export_dense("dense"), straight.export_dense("dense"), strict=True):
                 np.testing.assert_array_equal(got, expected)
+
+
+def test_tables_of_any_size_travel_in_parts_of_one_moment(monkeypatch):
+    """Parts of a hundred bytes; a push between two of them is in none."""
+    monkeypatch.setattr(cargo, "PART_BYTES", 100)
+    tables = make_tables(Adam(), Adam(), dense_size=100)
+    network, roster = MemoryNetwork(), make_roster(2)
+    with threaded_servers(roster, tables, network) as servers, remote_client(3, tables) as second:
+        first = RemoteClient("worker", network.channel("worker"), roster, tables)
+        other = RemoteClient("other", network.channel("other"), roster, tables)
+        lookup = make_lookup(np.arange(50), 2)
+        for _ in range(3):
+            first.push("rows", lookup, np.ones((50, DIM), np.float32))
+            first.push_dense("dense", np.ones(100, np.float32))
+        expected = first.pull("rows", lookup).result()
+        submit = first._call
+
+        def pushing_between(call):
+            if isinstance(call, ExportCall) and call._op.part == 1:
+                other.push("rows", lookup, np.ones((50, DIM), np.float32)).result()
+                other.push_dense("dense", np.ones(100, np.float32)).result()
+            return submit(call)
+
+        monkeypatch.setattr(first, "_call", pushing_between)
+        rows, num_pushes = first.export_rows("rows")
+        values, state, num_steps = first.export_dense("dense")
+        assert (num_pushes, num_steps) == (3, 4)
+        second.import_rows("rows", rows, num_pushes)
+        second.import_dense("dense", values, state, num_steps)
+        there = make_lookup(np.arange(50), 3)
+        np.testing.assert_array_equal(second.pull("rows", there).result()[there.inverse], expected[lookup.inverse])
+        np.testing.assert_array_equal(second.pull_dense("dense").result(), values)
+        for got, told in zip(second.export_dense("dense"), (values, state, num_steps), strict=True):
+            np.testing.assert_array_equal(got, told)
+        assert [len(server.shard.exports) for server in servers] == [0, 0]
+        first.close()
+        other.close()
+
+
+def test_an_export_whose_copy_is_gone_begins_again(monkeypatch):
+    monkeypatch.setattr(cargo, "PART_BYTES", 100)
+    network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
+    with threaded_servers(roster, tables, network) as (server,):
+        client = RemoteClient("worker", network.channel("worker"), roster, tables)
+        client.pull("rows", make_lookup(np.arange(50))).result()
+        submit, forgotten = client._call, []
+
+        def forgetting(call):
+            if isinstance(call, ExportCall) and call._op.part == 1 and len(forgotten) < 2:
+                forgotten.append(call)
+                for _ in range(MAX_IDLE_TICKS + 1):
+                    server.shard.exports.tick()
+            return submit(call)
+
+        monkeypatch.setattr(client, "_call", forgetting)
+        rows, _ = client.export_rows("rows")
+        assert sorted(rows.keys) == list(range(50))
+        assert [call._op.number for call in forgotten] == [1, 2]
+        client.close()
+
+
+def test_rows_are_not_loaded_into_a_table_that_has_some():
+    tables = make_tables()
+    with remote_client(2, tables) as first, remote_client(2, tables) as second:
+        for client in (first, second):
+            client.pull("rows", make_lookup(np.arange(50), 2)).result()
+        with pytest.raises(PeerLost, match="rows are loaded into an empty table; this one has"):
+            second.import_rows("rows", *first.export_rows("rows"))
 
 
 @pytest.mark.parametrize("num_servers", [0, 2])

@@ -12,7 +12,8 @@ from servers import make_roster, threaded_servers
 from torch import nn
 
 from heterps.checkpoint import Snapshot
-from heterps.config import Adagrad, Adam, Optimizers, Schema
+from heterps.config import Adagrad, Adam, AfterSightings, Eviction, Optimizers, Schema, WithProbability
+from heterps.config import Tables as TableSettings
 from heterps.data.batch import Batch
 from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError
@@ -117,6 +118,28 @@ def test_a_snapshot_moves_between_here_and_servers_of_any_number() -> None:
         last.restore(snapshot)
         losses += train(last, batches[9:])
     assert losses == expected
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        TableSettings(admission=AfterSightings(num=2, sketch_bytes=1024)),
+        TableSettings(admission=WithProbability(p=0.5)),
+        TableSettings(eviction=Eviction(max_age=3)),
+        TableSettings(admission=AfterSightings(num=2, sketch_bytes=1024), eviction=Eviction(min_uses=1.5, half_life=2)),
+    ],
+    ids=["sightings", "chance", "age", "both"],
+)
+def test_what_tables_know_besides_their_rows_goes_with_a_snapshot_too(kept: TableSettings) -> None:
+    batches = make_batches()
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, tables=kept, connect=connect) as whole:
+        expected = train(whole, batches)
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, tables=kept, connect=connect) as first:
+        losses = train(first, batches[:6])
+        snapshot = first.snapshot(6 * SAMPLES, {})
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, tables=kept, connect=connect) as second:
+        second.restore(snapshot)
+        assert losses + train(second, batches[6:]) == expected
 
 
 def test_with_staleness_training_differs_a_little_and_copies_are_used() -> None:

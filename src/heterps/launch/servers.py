@@ -36,7 +36,7 @@ def first_roster(addresses: Sequence[str]) -> Roster:
     """The roster that a job begins with: a server an address."""
     if len(set(addresses)) < len(addresses):
         raise ConfigError(f"every server needs an address of its own, got {', '.join(addresses)}")
-    return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)), len(addresses))
+    return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)))
 
 
 def joined_roster(running: str, address: str, keys: Keys | None) -> Roster:

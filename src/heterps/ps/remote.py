@@ -10,16 +10,18 @@ pull is answered after the pushes that came before it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.ps import calls
+from heterps.ps import calls, whole_tables
 from heterps.ps.calls import FloatArray
 from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.messages import Counted
@@ -29,6 +31,7 @@ from heterps.ps.shard import Tables
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import Upkeep, stack
 from heterps.wire import Channel
 
 T = TypeVar("T")
@@ -90,6 +93,7 @@ class RemoteClient:
         self._sizes = {spec.name: spec.size for spec in tables.dense}
         self._state_words = {spec.name: state_words(spec.optimizer, spec.size) for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
+        self._exports = itertools.count(1)
         self._prefetched: dict[tuple[str, int], _Prefetched] = {}
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
@@ -187,25 +191,32 @@ class RemoteClient:
         return self._count(table).tiers
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
-        with self._changed:
-            future: Future[tuple[Rows, int]] = self._submit(calls.ExportRowsCall(table, self._pushes[table]))
-        return future.result()
+        return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
 
-    def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
-        self._push(table, lambda sequence: calls.ImportRowsCall(table, rows, num_pushes, sequence)).result()
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        return lambda: iter([self.export_rows(table)[0]])
+
+    def num_pushes(self, table: str) -> int:
+        return self._read_upkeep(table)[0]
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        return stack(self._read_upkeep(table)[1])
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
-        with self._changed:
-            future: Future[tuple[FloatArray, FloatArray, int]] = self._submit(
-                calls.ExportDenseCall(table, self._sizes[table], self._pushes[table])
-            )
-        return future.result()
+        if not self._sizes[table]:  # no server has anything of it
+            return np.empty(0, np.float32), np.empty(0, np.float32), self._pushes[table]
+        return whole_tables.export_dense(self._call, table, self._pushes[table], self._exports)
 
     def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
         values = self._dense_values(table, values)
         if state.shape != (self._state_words[table],):
             raise ValueError(f"the saved state has {state.size:,} words, {table} needs {self._state_words[table]:,}")
-        self._push(table, lambda sequence: calls.ImportDenseCall(table, values, state, num_steps, sequence)).result()
+        whole_tables.import_dense(self._push, table, values, state, num_steps)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -222,10 +233,17 @@ class RemoteClient:
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
 
+    def _read_upkeep(self, table: str) -> tuple[int, list[Upkeep]]:
+        read: tuple[int, list[Upkeep]] = self._call(whole_tables.ReadUpkeepCall(table, self._pushes[table])).result()
+        return read
+
     def _count(self, table: str) -> Counted:
+        counted: Counted = self._call(whole_tables.CountRowsCall(table, self._pushes[table])).result()
+        return counted
+
+    def _call(self, call: calls.Call) -> Future[Any]:
         with self._changed:
-            future: Future[Counted] = self._submit(calls.CountRowsCall(table, self._pushes[table]))
-        return future.result()
+            return self._submit(call)
 
     def _dense_values(self, table: str, values: FloatArray) -> FloatArray:
         if values.shape != (self._sizes[table],):

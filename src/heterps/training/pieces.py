@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.data.batch import Batch, Slots
-from heterps.nn import cut, embeddings
+from heterps.nn import RowGradients, cut, embeddings
 from heterps.ps.client import RowClient, done
 from heterps.ps.dedup import Lookup
 from heterps.training.losses import checked_output, is_mean_over_samples, logits_of, piece_loss
@@ -91,13 +91,11 @@ class Pieces:
             grads.zero_()
         return sum(loss for loss, _ in results), np.concatenate([logits for _, logits in results])
 
-    def push(self) -> list[Future[None]]:
-        """Push the row gradients of the last run; the dense ones are in the first gradient vector."""
+    def take_gradients(self) -> list[RowGradients]:
+        """The row gradients of the last run; the dense ones are in the first gradient vector."""
         store = self._stores[0]  # what backward did not reach in one piece it reached in none
         return [
-            self._client.push(table, lookup, store.grads[table])
-            for table, lookup in self._lookups
-            if table in store.pushed
+            RowGradients(table, lookup, store.grads[table]) for table, lookup in self._lookups if table in store.pushed
         ]
 
     def close(self) -> None:

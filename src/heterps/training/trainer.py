@@ -17,26 +17,36 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heterps.checkpoint import Snapshot, TableRows
+from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
-from heterps.nn import DENSE, bind_tables, embeddings, model_tables
+from heterps.nn import DENSE, RowGradients, bind_tables, embeddings, model_tables
 from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
 from heterps.ps.shard import Tables as ModelTables
-from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
 from heterps.training.class_metrics import AnyMetrics, make_metrics
 from heterps.training.losses import batch_loss, checked_output, logits_of
 from heterps.training.pieces import Pieces, view_parameters
+from heterps.training.table_snapshots import load_table, save_table
+
+
+class Gradients(NamedTuple):
+    """What a batch asks of the parameters."""
+
+    loss: float  # mean over the batch
+    logits: FloatArray
+    num_samples: int
+    rows: list[RowGradients]
+    dense: FloatArray  # of all dense parameters, side by side
 
 
 class Trainer:
@@ -102,29 +112,21 @@ class Trainer:
         The rows of the `upcoming` batch, if it was prepared, are asked for ahead. On servers the step may still be on
         its way when this returns; every later step, evaluation or snapshot shows it, or raises what became of it.
         """
-        self._refresh()  # [1]
-        if upcoming is not None:
-            self._prefetch(upcoming, iterations=1)
-        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
-        with self._own_code(batch):
-            value, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
-        if not math.isfinite(value):
-            raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
-        self._settle()
-        self.client.samples = self.samples
-        self._pushes = pieces.push() if pieces else [push for module in self._embeddings for push in module.push()]
-        self._pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
-        self.clock += 1
-        self.samples += len(batch)
-        if self._cache is None:
-            self._settle()
-        else:
-            self._cache.tick()
-            if upcoming is not None:
-                self._prefetch(upcoming, iterations=0)  # [5]
-        self._pulled = self.client.pull_dense(DENSE)
+        found = self._compute(batch, upcoming)
+        self._push(found, upcoming)
         self._grads.zero_()
-        return value, logits
+        return found.loss, found.logits
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """What a step on `batch` would push, with the parameters as they are now. They stay as they are."""
+        found = self._compute(batch)
+        found = found._replace(dense=found.dense.copy())
+        self._grads.zero_()
+        return found
+
+    def apply(self, gradients: Gradients) -> None:
+        """One optimizer step with gradients that were computed before, whatever has been applied since."""
+        self._push(gradients)
 
     def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics:
         """Metrics of the model as it is; creates no rows."""
@@ -161,17 +163,16 @@ class Trainer:
         return None if self._cache is None or self._cache.bound == 0 else self._cache.counts()
 
     def snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
-        """Everything that a later `restore` needs to go on as if nothing had happened."""
+        """Everything that a later `restore` needs to go on as if nothing had happened.
+
+        Rows of tables with tiers are read when it is saved, or restored: do that before the next step.
+        """
         self._refresh()
         self._settle()
         dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
         _, dense["optimizer/state"], _ = self.client.export_dense(DENSE)
         dense["random/torch"] = torch.get_rng_state().numpy()
-        tables = {}
-        for name, spec in self._sparse.items():
-            rows, num_pushes = self.client.export_rows(name)
-            meta = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump(), "num_pushes": num_pushes}
-            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta, rows.uses, rows.clock)
+        tables = {name: save_table(self.client, spec) for name, spec in self._sparse.items()}
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -188,8 +189,7 @@ class Trainer:
             self.model.load_state_dict(weights)
             self.client.import_dense(DENSE, self._values, state, snapshot.clock)
             for name, table in snapshot.tables.items():
-                rows = Rows(table.keys, table.values, table.state, table.uses, table.clock)
-                self.client.import_rows(name, rows, table.meta["num_pushes"])
+                load_table(self.client, name, table)
         except (RuntimeError, ValueError) as error:
             raise _another_model(str(error)) from error
         torch.set_rng_state(torch.from_numpy(random))
@@ -243,6 +243,37 @@ class Trainer:
     def _forward(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
         return checked_output(self.model, output, len(batch), self._num_classes)
+
+    def _compute(self, batch: Batch, upcoming: Batch | None = None) -> Gradients:
+        """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used."""
+        self._refresh()  # [1]
+        if upcoming is not None:
+            self._prefetch(upcoming, iterations=1)
+        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
+        with self._own_code(batch):
+            loss, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
+        if not math.isfinite(loss):
+            raise NotFinite(f"the loss of step {self.clock + 1} is {loss}. {self._first_bad_parameter()}")
+        if pieces:
+            rows = pieces.take_gradients()
+        else:
+            rows = [taken for module in self._embeddings for taken in module.take_gradients()]
+        return Gradients(loss, logits, len(batch), rows, self._grads.numpy())
+
+    def _push(self, gradients: Gradients, upcoming: Batch | None = None) -> None:
+        self._settle()
+        self.client.samples = self.samples
+        self._pushes = [self.client.push(*rows) for rows in gradients.rows]
+        self._pushes.append(self.client.push_dense(DENSE, gradients.dense))  # [4]
+        self.clock += 1
+        self.samples += gradients.num_samples
+        if self._cache is None:
+            self._settle()
+        else:
+            self._cache.tick()
+            if upcoming is not None:
+                self._prefetch(upcoming, iterations=0)  # [5]
+        self._pulled = self.client.pull_dense(DENSE)
 
     @contextmanager
     def _own_code(self, batch: Batch) -> Iterator[None]:
