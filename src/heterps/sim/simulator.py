@@ -33,10 +33,10 @@ PROGRESS_EVERY = 4096
 class Hooks:
     """What happens besides the passing of time: override to train for real. `now` is the simulated time in seconds."""
 
-    def start(self, worker: str, now: float) -> bool:  # noqa: ARG002
-        """The worker starts an iteration, with the weights as they are now. False: there is nothing left to do for it,
-        and it leaves."""
-        return True
+    def start(self, worker: str, now: float) -> bool | None:  # noqa: ARG002
+        """The worker starts an iteration, with the weights as they are now. False, and only that: there is nothing left
+        to do for it, and it leaves."""
+        return None
 
     def push(self, worker: str, now: float) -> None:
         """Its gradient, of the weights of its last start, reaches the server. It is applied now; where the policy is
@@ -44,6 +44,9 @@ class Hooks:
 
     def drop(self, worker: str, now: float) -> None:
         """Its gradient came too late for its round, and is not applied."""
+
+    def lose(self, worker: str, now: float) -> None:
+        """It died, which is noticed now: what it was working on, if anything, is free for others."""
 
     def end_round(self, now: float) -> None:
         """The mean of the gradients since the last round is applied (only where the policy is `by_rounds`)."""
@@ -153,7 +156,7 @@ class Simulator:
             if worker.waiting_since is not None:
                 self._account(worker, now)
                 worker.waiting_since = None
-            if hooks is not None and not hooks.start(name, now):
+            if hooks is not None and hooks.start(name, now) is False:
                 waiting.extend(self._leave(worker, now))
                 continue
             lead = clocks.of[name] - clocks.least
@@ -208,6 +211,8 @@ class Simulator:
                 self._account(worker, now)
                 worker.left_s, worker.running, worker.waiting_since = now, False, None
         elif worker.name in self._clocks.of:  # else it was done before it died
+            if self._hooks is not None:
+                self._hooks.lose(worker.name, now)
             self._start(self._leave(worker, now), now)
 
     def _leave(self, worker: _Worker, now: float) -> list[str]:

@@ -1,6 +1,7 @@
 """What a server may do with a gradient beside applying it: pure functions from gradients to gradients.
 
 mean_of      the gradient of several batches at once: a round of BSP, a batch in pieces
+sum_of       those of a round added up, as if each were applied with the whole learning rate
 compensate   DC-ASGD (Zheng et al., ICML 2017): g + strength * g * g * (w_now - w_then), a first-order guess of what the
              gradient would be at the weights as they are now; g*g stands for the diagonal of the Hessian
 damping      the staleness-aware learning rate (Zhang et al., IJCAI 2016): 1 / staleness, and 1 where nothing is stale
@@ -37,6 +38,13 @@ def mean_of(gradients: Sequence[Gradients]) -> Gradients:
         rows=[_joined(table, gradients, shares) for table in tables],
         dense=dense,
     )
+
+
+def sum_of(gradients: Sequence[Gradients]) -> Gradients:
+    """Their mean times their number. The loss stays the mean."""
+    mean, number = mean_of(gradients), np.float32(len(gradients))
+    rows = [part._replace(grads=number * part.grads) for part in mean.rows]
+    return mean._replace(rows=rows, dense=number * mean.dense)
 
 
 def _joined(table: str, gradients: Sequence[Gradients], shares: Sequence[np.float32]) -> RowGradients:
