@@ -15,7 +15,8 @@ from heterps.data.reader import Position, Reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
 from heterps.sim import Scenario, Simulator
-from heterps.sim.course import ENDLESS, Course, Point, VirtualRun
+from heterps.sim.course import Course, Point, VirtualRun
+from heterps.sim.scenario import ENDLESS
 from heterps.sim.supply import Supply
 from heterps.sim.variants import parse_variant
 from heterps.sim.virtual import Training, train_virtually

@@ -12,9 +12,6 @@ from heterps.config.base import Frozen
 from heterps.sim.result import SimResult, WorkerResult
 from heterps.sim.variants import Variant, parse_variant
 
-ENDLESS = 2**53
-"""Iterations of a worker in a scenario that shall end with the data."""
-
 
 class Course(Frozen):
     """How long virtual runs go on, and how closely they are looked at."""
