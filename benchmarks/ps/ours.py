@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 
+from load import SPEC, TABLES, Case, Load, Wait
+
 from heterps.ps.client import LocalClient
 from heterps.ps.connect import connect
 from heterps.ps.messages import Coding
@@ -14,7 +16,6 @@ from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.session import Options
 from heterps.wire import ClientChannel, MemoryNetwork, ServerChannel, Shared
-from load import SPEC, TABLES, Case, Load, Wait
 
 CHANNELS = ("memory", "ipc", "tcp", "shm")
 
@@ -51,8 +52,8 @@ class MemoryServers:
 class Remote:
     """RemoteClient at the servers of a case."""
 
-    def __init__(self, load: Load, client: RemoteClient) -> None:
-        self._load, self._client = load, client
+    def __init__(self, load: Load, client: RemoteClient, *, is_alone: bool) -> None:
+        self._load, self._client, self._is_alone = load, client, is_alone
 
     def pull(self, number: int) -> Wait:
         return self._begin(self._client.pull("rows", self._load.lookups[number]).result)
@@ -61,7 +62,8 @@ class Remote:
         return self._begin(self._client.push("rows", self._load.lookups[number], self._load.grads).result)
 
     def _begin(self, wait: Wait) -> Wait:
-        self._client.flush()
+        if not self._is_alone:  # waiting sends, too
+            self._client.flush()
         return wait
 
     def close(self) -> None:
@@ -71,13 +73,14 @@ class Remote:
 def make_remote(load: Load, case: Case, addresses: list[str], memory: MemoryServers | None, worker: str) -> Remote:
     options = Options(codings={"rows": Coding(case.values)})  # type: ignore[arg-type]
     if memory is not None:
-        channel = memory.network.channel(worker)
-        return Remote(load, RemoteClient(worker, channel, memory.roster, TABLES, options=options))
-    roster = roster_of(addresses)
-    if case.kind == "shm":
-        bare = ClientChannel(worker, {seat.name: seat.address for seat in roster.servers})
-        return Remote(load, RemoteClient(worker, Shared(bare), roster, TABLES, options=options))
-    return Remote(load, connect(worker, roster, TABLES, options=options))
+        client = RemoteClient(worker, memory.network.channel(worker), memory.roster, TABLES, options=options)
+    elif case.kind == "shm":
+        roster = roster_of(addresses)
+        channel = Shared(ClientChannel(worker, {seat.name: seat.address for seat in roster.servers}))
+        client = RemoteClient(worker, channel, roster, TABLES, options=options)
+    else:
+        client = connect(worker, roster_of(addresses), TABLES, options=options)
+    return Remote(load, client, is_alone=case.in_flight == 1)
 
 
 class InProcess:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import zmq
+from load import DIM, SPEC, WIDTHS, Load, Wait
 
 from heterps.ps import SparseTable
-from load import DIM, SPEC, WIDTHS, Load, Wait
 
 PIECE = 1024
 """Keys of one MGET or MSET in Redis's pipeline."""

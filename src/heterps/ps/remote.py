@@ -1,7 +1,6 @@
 """RemoteClient: the tables of a job on its servers, through any channel. To training it is a Client like LocalClient.
 
-    caller's thread   pull, push --> Session: queued         future.result() --> flush: one message to each server
-    I/O thread        receive answers, ask again, give up --> Session --> futures done
+    pull, push --> Session: queued        future.result() --> Pump: one message to each server; answers --> results
 
 Calls return at once. What was called since the last wait travels together; with rows in fp32 the results equal those of
 a LocalClient to the bit, whatever the network does, because servers apply the pushes of a worker in their order and a
@@ -10,7 +9,6 @@ pull is answered after the pushes that came before it.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,11 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from heterps.errors import HeterpsError, PeerLost
 from heterps.ps import calls
 from heterps.ps.calls import FloatArray
 from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.messages import Counted
+from heterps.ps.pump import Pump
 from heterps.ps.roster import Roster
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
@@ -30,28 +28,26 @@ from heterps.ps.table.sparse import Rows
 from heterps.wire import Channel
 
 T = TypeVar("T")
-LONGEST_WAIT_S = 0.05
-"""How long the I/O thread may be deaf to a caller that made its next time earlier."""
 MAX_PREFETCHED = 256
 
 
 class _Answer(Future[T]):
-    """A future that sends what is queued when somebody begins to wait for it."""
+    """A future that is fetched by whoever waits for it."""
 
-    def __init__(self, flush: Callable[[], None]) -> None:
+    def __init__(self, wait: Callable[[Future[Any], float | None], None]) -> None:
         super().__init__()
-        self._flush = flush
+        self._wait = wait
         self.set_running_or_notify_cancel()  # what is on its way cannot be called back
 
     def result(self, timeout: float | None = None) -> T:
         if not self.done():
-            self._flush()
-        return super().result(timeout)
+            self._wait(self, timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():
-            self._flush()
-        return super().exception(timeout)
+            self._wait(self, timeout)
+        return super().exception(0)
 
 
 class _Prefetched(NamedTuple):
@@ -80,19 +76,12 @@ class RemoteClient:
     ) -> None:
         self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
         self._session = Session(worker, incarnation, roster, tables.digest, options)
-        self._channel = channel
-        self._connect = connect
-        self._connected = roster
         self._clock = clock
         self._dims = {spec.name: spec.dim for spec in tables.sparse}
         self._sizes = {spec.name: spec.size for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
         self._prefetched: dict[tuple[str, int], _Prefetched] = {}
-        self._changed = threading.Condition(threading.RLock())
-        self._closed = False
-        connect(roster)
-        self._thread = threading.Thread(target=self._run, name=f"heterps-client-{worker}", daemon=True)
-        self._thread.start()
+        self._pump = Pump(self._session, channel, connect, clock)
 
     @property
     def num_shards(self) -> int:
@@ -107,7 +96,7 @@ class RemoteClient:
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         """As Client.pull. Rows prefetched for this very lookup are taken while they are fresh enough."""
-        with self._changed:
+        with self._pump.lock:
             early = self._prefetched.pop((table, id(lookup.unique)), None)
             allowed = self._session.options.max_unseen_pushes
             if early is not None and create and self._pushes[table] - early.seen <= allowed:
@@ -119,7 +108,7 @@ class RemoteClient:
 
         How many they may miss is `Options.max_unseen_pushes`; with 0 nothing is prefetched.
         """
-        with self._changed:
+        with self._pump.lock:
             if self._session.options.max_unseen_pushes == 0:
                 return
             while len(self._prefetched) >= MAX_PREFETCHED:
@@ -141,7 +130,7 @@ class RemoteClient:
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
-        with self._changed:
+        with self._pump.lock:
             coding = self._session.options.coding(table)
             return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
@@ -151,27 +140,16 @@ class RemoteClient:
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         """First values of a dense table. Of all workers' fills the first counts, so all may do it."""
-        with self._changed:
+        with self._pump.lock:
             return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
 
     def flush(self) -> None:
         """Send what was called so far. Waiting for any answer does the same."""
-        with self._changed:
-            self._session.flush()
-            self._send()
-        self._settle()
+        self._pump.flush()
 
     def close(self) -> None:
-        """End the thread and the channel. Calls without an answer fail."""
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            self._session.fail(HeterpsError("the client was closed"))
-            self._changed.notify_all()
-        self._thread.join()
-        self._settle()
-        self._channel.close()
+        """End the thread and the channel. Calls without an answer fail. Safe to call twice."""
+        self._pump.close()
 
     # --- tables as a whole -------------------------------------------------------------------------------------------
 
@@ -183,7 +161,7 @@ class RemoteClient:
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
-        with self._changed:
+        with self._pump.lock:
             future: Future[tuple[Rows, int]] = self._submit(calls.ExportRowsCall(table, self._pushes[table]))
         return future.result()
 
@@ -202,12 +180,12 @@ class RemoteClient:
         )
 
     def _push(self, table: str, make: Callable[[int], calls.Call]) -> Future[None]:
-        with self._changed:
+        with self._pump.lock:
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
 
     def _count(self, table: str) -> Counted:
-        with self._changed:
+        with self._pump.lock:
             future: Future[Counted] = self._submit(calls.CountRowsCall(table, self._pushes[table]))
         return future.result()
 
@@ -218,60 +196,8 @@ class RemoteClient:
 
     def _submit(self, call: calls.Call) -> Future[Any]:
         """Queue a call; with too many queued already, wait until servers have taken some."""
-        session = self._session
-        if not session.has_room:
-            session.flush()
-            self._send()
-            deadline_s = session.options.deadline_s
-            if not self._changed.wait_for(lambda: session.has_room or session.error is not None, deadline_s):
-                session.fail(PeerLost(f"servers took no more calls of worker {session.worker} for {deadline_s:g} s"))
-        answer: Future[Any] = _Answer(self.flush)
-        session.submit(call, answer, self._pushes[call.table], self._clock())
+        if not self._session.has_room:
+            self._pump.wait_for_room()
+        answer: Future[Any] = _Answer(self._pump.wait)
+        self._session.submit(call, answer, self._pushes[call.table], self._clock())
         return answer
-
-    def _send(self) -> None:
-        """Send what is due. A peer that is not there is asked again later, like one that is slow."""
-        if self._session.roster is not self._connected:
-            self._connected = self._session.roster
-            self._connect(self._connected)
-        for peer, parts in self._session.outgoing(self._clock()):
-            try:
-                self._channel.send(peer, parts)
-            except PeerLost:
-                continue
-
-    def _run(self) -> None:
-        """The I/O thread. Whatever ends it ends every call too: nobody waits for a thread that is gone."""
-        try:
-            while not self._closed:
-                self._turn()
-        except Exception as error:
-            with self._changed:
-                self._session.fail(
-                    PeerLost(f"worker {self._session.worker} cannot reach its servers any more: {error}")
-                )
-                self._changed.notify_all()
-            self._settle()
-
-    def _turn(self) -> None:
-        """Send what is due, then wait for a message, at most until something else is due."""
-        with self._changed:
-            self._send()
-            at = self._session.next_time()
-            self._changed.notify_all()
-        self._settle()
-        wait_s = LONGEST_WAIT_S if at is None else min(max(at - self._clock(), 0.0), LONGEST_WAIT_S)
-        received = self._channel.receive(wait_s)
-        if received is not None:
-            with self._changed:
-                self._session.receive(*received, self._clock())
-
-    def _settle(self) -> None:
-        """Give the futures what they wait for. Outside the lock, because they run callbacks."""
-        with self._changed:
-            finished = self._session.finished()
-        for future, value in finished:
-            if isinstance(value, BaseException):
-                future.set_exception(value)
-            else:
-                future.set_result(value)

@@ -200,7 +200,7 @@ def push(
 ) -> int:
     """One optimizer step for each of `keys[start:stop]`, which must all differ. Stops and returns as `pull` does."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    now, dim = np.uint32(clock), table.dim
+    now, dim, flat_grads = np.uint32(clock), table.dim, grads.reshape(-1)
     for begin in range(start, stop, BLOCK):
         block = keys[begin : min(begin + BLOCK, stop)]
         if table.counts[ROWS] + len(block) > limit:
@@ -208,8 +208,8 @@ def push(
         _resolve(table, now, True, block, tags, homes, found)
         for i in range(len(block)):
             _note_use(table, found[i], now)
-            row = table.words[found[i] * table.stride + HEADER_WORDS : (found[i] + 1) * table.stride]
-            update(kind, row[:dim], row[dim : 2 * dim], row[2 * dim : 3 * dim], grads[begin + i], coefficients)
+            found[i] = found[i] * table.stride + HEADER_WORDS
+        update(kind, table.words, found[: len(block)], dim, flat_grads, begin, coefficients)
     return stop
 
 
