@@ -23,7 +23,7 @@ from heterps.wire import Channel
 
 LONGEST_WAIT_S = 0.05
 """How long a thread may be deaf to a caller that made its next time earlier."""
-GRACE_S = 0.002
+GRACE_S = 0.005
 """How long the watcher leaves answers that are due to the callers."""
 
 

@@ -25,7 +25,7 @@ from heterps.ps.roster import Roster
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
 from heterps.ps.table.sparse import Rows
-from heterps.wire import Channel
+from heterps.wire import Channel, Shared
 
 T = TypeVar("T")
 MAX_PREFETCHED = 256
@@ -81,6 +81,7 @@ class RemoteClient:
         self._sizes = {spec.name: spec.size for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
         self._prefetched: dict[tuple[str, int], _Prefetched] = {}
+        self._room = channel.room if isinstance(channel, Shared) else None
         self._pump = Pump(self._session, channel, connect, clock)
 
     @property
@@ -120,13 +121,10 @@ class RemoteClient:
         needed = (len(lookup.inverse), self._dims[table])
         if grads.shape != needed:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
-        summed = np.empty((len(lookup.unique), needed[1]), np.float32)
-        sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
+        coding = self._session.options.coding(table)
+        summed = self._sum(lookup, grads, travels=coding == calls.EXACT)
         return self._push(
-            table,
-            lambda sequence: calls.PushRowsCall(
-                table, lookup, summed, sequence, self._session.options.coding(table), self.samples
-            ),
+            table, lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, coding, self.samples)
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
@@ -178,6 +176,20 @@ class RemoteClient:
                 table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding
             )
         )
+
+    def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
+        """Gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
+        roster, sums = self._session.roster, []
+        for number in range(len(lookup.bounds) - 1):
+            first, last = int(lookup.bounds[number]), int(lookup.bounds[number + 1])
+            shape = (last - first, grads.shape[1])
+            memory = None
+            if travels and self._room is not None and number < roster.num_shards:
+                memory = self._room(roster.servers[number].name, 4 * shape[0] * shape[1])
+            summed = np.empty(shape, np.float32) if memory is None else memory.view(np.float32).reshape(shape)
+            sum_rows(grads, lookup.sources, lookup.starts[first : last + 1], 0, last - first, summed)
+            sums.append(summed)
+        return sums
 
     def _push(self, table: str, make: Callable[[int], calls.Call]) -> Future[None]:
         with self._pump.lock:

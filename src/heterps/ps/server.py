@@ -11,11 +11,13 @@ So a peer can send what it likes: the server lives, and what it does not take it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from msgspec.json import encode as to_json
+from numpy.typing import NDArray
 
 from heterps.ps import messages as m
 from heterps.ps import ops
@@ -68,6 +70,7 @@ class Server:
         self.shard = Shard(tables, roster, self.number)
         self.counts = Counts()
         self.tables = tables
+        self.room: Callable[[str, int], NDArray[np.uint8] | None] = lambda *_: None  # for a peer's frames: see Shared
         self._codec = m.server_codec(limits)
         self._answers = m.client_codec(limits)
         self._limits = limits
@@ -288,7 +291,7 @@ class Server:
         frames: list[Frame] = []
         for op, op_arrays in zip(request.ops, arrays, strict=True):
             try:
-                result, more = ops.run(op, op_arrays, self.shard, source, self.counts)
+                result, more = ops.run(op, op_arrays, self.shard, source, self.counts, partial(self.room, peer))
             except (MemoryError, ValueError, ops.InDoubt) as error:
                 text = f"server {self.name} failed at table {op.table}: {type(error).__name__}: {error}"
                 return self._refuse(peer, request.id, _Refusal("failed", text))

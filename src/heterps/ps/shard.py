@@ -21,7 +21,7 @@ from heterps.ps.cargo import Cargo, Label, PieceLabel
 from heterps.ps.client import TableSpec
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState
-from heterps.ps.placement import owners, slot_mask, slots_of
+from heterps.ps.placement import all_in, owners, slot_mask, slots_of
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
 
@@ -107,9 +107,9 @@ class Shard:
         held = self.pieces[0].slots
         for piece in self.pieces[1:]:
             held = held | piece.slots
-        astray = ~held[slots_of(keys)]
-        if not astray.any():
+        if all_in(keys, held):
             return None
+        astray = ~held[slots_of(keys)]
         return f"{astray.sum()} of {len(keys)} keys, {keys[astray.argmax()]} first, have their home on another server"
 
     def push_rows(

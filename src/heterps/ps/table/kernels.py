@@ -154,17 +154,16 @@ def pull(table: Body, limit: int, clock: int, keys: Keys, start: int, stop: int,
     Stops before a block that could bring the table over `limit` rows; returns how many keys are done.
     """
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    now = np.uint32(clock)
+    now, size, flat_out = np.uint32(clock), np.uint64(table.dim), out.reshape(-1)
     for begin in range(start, stop, BLOCK):
         block = keys[begin : min(begin + BLOCK, stop)]
         if table.counts[ROWS] + len(block) > limit:
             return begin
         _resolve(table, now, True, block, tags, homes, found)
-        for i in range(len(block)):
-            first = found[i] * table.stride + HEADER_WORDS
-            values, target = table.words[first : first + table.dim], out[begin + i]
-            for j in range(len(values)):
-                target[j] = values[j]
+        for i in range(len(block)):  # no slices: each would count references, which takes longer than to copy a row
+            first, target = np.uint64(found[i] * table.stride + HEADER_WORDS), np.uint64((begin + i) * table.dim)
+            for j in range(size):
+                flat_out[target + j] = table.words[first + j]
     return stop
 
 
