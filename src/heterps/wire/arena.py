@@ -69,7 +69,7 @@ class Extents:
 class Arena:
     """The writer's side. Blocks are numbered in the order of sending; none is reused before it was released.
 
-    A room is a block that the writer fills before it is sent. While the writer has a view of it, it is not reused either.
+    A room is a block that the writer fills before it is sent; while it has a view of one, that is not reused either.
     """
 
     def __init__(self, num_bytes: int) -> None:
