@@ -15,8 +15,11 @@ from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.session import Options
-from heterps.wire import ClientChannel, MemoryNetwork, ServerChannel, Shared
+from heterps.wire import Checked, ClientChannel, MemoryNetwork, ServerChannel
+from heterps.wire.stack import layered
 
+# memory: servers on threads of the client's process; ipc, tcp: sockets with checksums, as between machines;
+# shm: what processes of one machine get from `connect`.
 CHANNELS = ("memory", "ipc", "tcp", "shm")
 
 
@@ -32,7 +35,7 @@ def run_server(channel: str, number: int, num_servers: int, address: str) -> Non
     print(bound.address, flush=True)
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    outer = Shared(bound) if channel == "shm" else bound
+    outer = layered(bound) if channel == "shm" else Checked(bound)
     serve(server, outer, ended.is_set)
     outer.close()
 
@@ -75,11 +78,11 @@ def make_remote(load: Load, case: Case, addresses: list[str], memory: MemoryServ
     if memory is not None:
         client = RemoteClient(worker, memory.network.channel(worker), memory.roster, TABLES, options=options)
     elif case.kind == "shm":
-        roster = roster_of(addresses)
-        channel = Shared(ClientChannel(worker, {seat.name: seat.address for seat in roster.servers}))
-        client = RemoteClient(worker, channel, roster, TABLES, options=options)
-    else:
         client = connect(worker, roster_of(addresses), TABLES, options=options)
+    else:
+        roster = roster_of(addresses)
+        channel = Checked(ClientChannel(worker, {seat.name: seat.address for seat in roster.servers}))
+        client = RemoteClient(worker, channel, roster, TABLES, options=options)
     return Remote(load, client, is_alone=case.in_flight == 1)
 
 

@@ -81,7 +81,7 @@ class Arena:
         self.offer = Offer(os.getpid(), self._descriptor, token, num_bytes)
         self._map = mmap.mmap(self._descriptor, num_bytes)
         self._memory: Bytes | None = np.frombuffer(self._map, np.uint8)
-        self._address = address_of(memoryview(self._memory))
+        self._address = address_of(memoryview(self._map))
         self._extents = Extents(num_bytes)
         self._blocks: dict[int, tuple[int, int, float]] = {}  # sent, by number: begin, bytes, when
         self._rooms: dict[int, int] = {}  # that the writer has views of, by begin: bytes
@@ -106,7 +106,7 @@ class Arena:
         block = self._memory[begin : begin + num_bytes]
         # Views of a memoryview share and keep the block, where those of an array would share what the block is part of.
         weakref.finalize(block, self._left.append, begin).atexit = False
-        return np.frombuffer(memoryview(block), np.uint8)
+        return np.frombuffer(block.data, np.uint8)
 
     def send_room(self, view: memoryview, now_s: float) -> tuple[int, int] | None:
         """Number and begin of the room that the view is, the first time; None if it is none, or was sent before."""
