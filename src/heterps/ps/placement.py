@@ -42,7 +42,7 @@ def slots_of(keys: NDArray[np.uint64]) -> NDArray[np.int16]:
 @njit(nogil=True, cache=True)
 def all_in(keys: NDArray[np.uint64], slots: NDArray[np.bool_]) -> bool:
     """Whether every key is in one of `slots` [NUM_SLOTS]."""
-    for i in range(len(keys)):
+    for i in range(len(keys)):  # noqa: SIM110 - numba knows no generators
         if not slots[slot_of(mix64(keys[i]))]:
             return False
     return True
