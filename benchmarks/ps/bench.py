@@ -249,6 +249,8 @@ def run(arguments: argparse.Namespace) -> None:
 def progress(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    elif ", 1 of" in text:
+        print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
