@@ -44,9 +44,10 @@ def make_client(network: MemoryNetwork, receivers: list[str], options: Options =
 
 
 def test_whoever_waits_receives_its_answer_itself(network, monkeypatch):
-    monkeypatch.setattr("heterps.ps.pump.LONGEST_WAIT_S", 60.0)  # the watcher sleeps
+    for wait in ("LONGEST_WAIT_S", "GRACE_S"):  # the watcher sleeps
+        monkeypatch.setattr(f"heterps.ps.pump.{wait}", 60.0)
     receivers: list[str] = []
-    client = make_client(network, receivers)
+    client = make_client(network, receivers, Options(first_retry_s=60))
     for _ in range(20):
         client.push("rows", LOOKUP, GRADS).result()
         client.pull("rows", LOOKUP).result()
