@@ -81,7 +81,7 @@ def main(folder: Path, budget: int) -> None:
     peak.start()
     save_table(table, folder / "large")
     saved = peak.end() - before
-    print(json.dumps({"rows": len(table), "trained": trained, "saved": saved, "counted": table.num_bytes}))
+    sys.stdout.write(json.dumps({"rows": len(table), "trained": trained, "saved": saved, "counted": table.num_bytes}))
 
 
 if __name__ == "__main__":
