@@ -1,4 +1,4 @@
-"""Servers for tests: on threads with a memory network, or in one thread on a network that a seed makes unreliable."""
+"""Servers for tests: on threads with a memory network, or in one thread on a simulated network."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from heterps.config import SGD, Adagrad, Optimizer
+from heterps.config import SGD, Adagrad, Faults, Optimizer
 from heterps.ps.calls import EXACT, PullRowsCall, PushDenseCall, PushRowsCall
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
+from heterps.ps.dense_range import DenseSpec
 from heterps.ps.remote import RemoteClient
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.session import Options, Session
-from heterps.ps.shard import DenseSpec, Tables
-from heterps.wire import MemoryNetwork
-from heterps.wire.message import contiguous
+from heterps.ps.shard import Tables
+from heterps.wire import MemoryNetwork, SimulatedNetwork
 
 DIM = 4
 
@@ -33,7 +33,7 @@ def make_tables(optimizer: Optimizer = Adagrad(lr=0.1), dense: Optimizer = SGD(l
 
 
 def make_roster(num_servers: int) -> Roster:
-    return Roster(tuple(Seat(f"server-{number}") for number in range(num_servers)), num_servers)
+    return Roster(tuple(Seat(f"server-{number}") for number in range(num_servers)))
 
 
 @contextmanager
@@ -69,55 +69,49 @@ def remote_client(num_servers: int, tables: Tables, options: Options = Options()
             client.close()
 
 
-class Storm:
-    """A network in one thread on a simulated clock that drops, doubles, delays, reorders and cuts, by a seed."""
+STORM = Faults(drop=0.2, double=0.2, delay_s=0.05, reorder=0.5, cut=0.02, cut_s=1.0)
 
-    def __init__(
-        self, seed: int, drop: float = 0.2, double: float = 0.2, late_s: float = 3.0, cut: float = 0.02
-    ) -> None:
+
+class SimulatedJob:
+    """Servers and sessions in one thread on a simulated network, which loses, doubles and reorders by a seed."""
+
+    def __init__(self, seed: int, tables: Tables, num_servers: int, faults: Faults = STORM) -> None:
+        self.network = SimulatedNetwork(seed, faults=faults)
         self.random = random.Random(seed)
-        self.now = 0.0
+        self.tables = tables
+        self.roster = make_roster(num_servers)
         self.servers: dict[str, Server] = {}
         self.sessions: dict[str, Session] = {}
-        self.inboxes: dict[str, list[tuple[str, list[Any]]]] = {}  # of those that look for themselves
-        self._rates = drop, double, late_s, cut
-        self._under_way: list[tuple[float, int, str, str, list[Any]]] = []
-        self._sent = 0
-        self._cut_until: dict[frozenset[str], float] = {}
+        for seat in self.roster.servers:
+            self.add_server(Server(seat.name, self.roster, tables))
 
-    def send(self, sender: str, peer: str, parts: list[Any]) -> None:
-        drop, double, late_s, cut = self._rates
-        pair = frozenset((sender, peer))
-        if self.random.random() < cut:
-            self._cut_until[pair] = self.now + self.random.random() * 2 * late_s
-        if self.random.random() < drop or self.now < self._cut_until.get(pair, 0.0):
-            return
-        for _ in range(2 if self.random.random() < double else 1):
-            self._sent += 1
-            arrival = self.now + self.random.random() ** 3 * late_s
-            self._under_way.append((arrival, self._sent, sender, peer, [contiguous(part) for part in parts]))
+    @property
+    def now(self) -> float:
+        return self.network.now_s
 
-    def step(self) -> None:
-        """Deliver the next message, or let time pass until somebody wants to do something."""
+    def add_server(self, server: Server) -> None:
+        self.servers[server.name] = server
+        self.network.attach(server.name, lambda now, sender, parts: server.handle(sender, parts, now))
+
+    def add_session(self, session: Session) -> None:
+        def receive(now: float, sender: str, parts: list[memoryview]) -> tuple[()]:
+            session.receive(sender, parts, now)
+            return ()
+
+        self.sessions[session.worker] = session
+        self.network.attach(session.worker, receive)
+
+    def step(self) -> bool:
+        """Send what sessions want to send and go on to what happens next; False if nothing will."""
         for name, session in self.sessions.items():
             for peer, parts in session.outgoing(self.now):
-                self.send(name, peer, parts)
-            self._settle(session)
-        times = [t for session in self.sessions.values() if (t := session.next_time()) is not None]
-        first = min(self._under_way, default=None)
-        if first is None or (times and min(times) < first[0]):
-            self.now = max(self.now + 1e-6, min(times, default=self.now))
-            return
-        self._under_way.remove(first)
-        self.now, _, sender, peer, parts = max(first[0], self.now), *first[1:]
-        if peer in self.servers:
-            for target, answer in self.servers[peer].handle(sender, parts, self.now):
-                self.send(peer, target, answer)
-        elif peer in self.inboxes:
-            self.inboxes[peer].append((sender, parts))
-        elif peer in self.sessions:
-            self.sessions[peer].receive(sender, parts, self.now)
-            self._settle(self.sessions[peer])
+                self.network.send(name, peer, parts)
+            settle(session)
+        times = [self.network.next_time_s, *(session.next_time() for session in self.sessions.values())]
+        known = [time for time in times if time is not None]
+        if known:
+            self.network.step(max(min(known), self.now + 0.001))
+        return bool(known)
 
     def finish(self, futures: list[Future[Any]], max_steps: int = 200_000) -> None:
         """Go on until all futures are done."""
@@ -131,16 +125,16 @@ class Storm:
 
     def deliver_leftovers(self) -> None:
         """Whatever is still under way arrives after all."""
-        while self._under_way:
-            self.step()
+        while (time := self.network.next_time_s) is not None:
+            self.network.step(time)
 
-    @staticmethod
-    def _settle(session: Session) -> None:
-        for future, value in session.finished():
-            if isinstance(value, BaseException):
-                future.set_exception(value)
-            else:
-                future.set_result(value)
+
+def settle(session: Session) -> None:
+    for future, value in session.finished():
+        if isinstance(value, BaseException):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
 
 
 OPTIONS = Options(deadline_s=1e6, first_retry_s=1.0, longest_retry_s=4.0, max_requests=3)
@@ -149,15 +143,16 @@ OPTIONS = Options(deadline_s=1e6, first_retry_s=1.0, longest_retry_s=4.0, max_re
 class Worker:
     """Makes calls of a session and keeps what they are to give."""
 
-    def __init__(self, storm: Storm, name: str, tables: Tables, num_servers: int, options: Options = OPTIONS) -> None:
-        self.session = storm.sessions[name] = Session(name, 1, make_roster(num_servers), tables.digest, options)
-        self.storm = storm
+    def __init__(self, job: SimulatedJob, name: str, options: Options = OPTIONS) -> None:
+        self.session = Session(name, 1, job.roster, job.tables.digest, options)
+        self.job = job
         self.pushes = {"rows": 0, "dense": 0}
         self.futures: list[Future[Any]] = []
+        job.add_session(self.session)
 
     def call(self, call) -> Future[Any]:
         future: Future[Any] = Future()
-        self.session.submit(call, future, self.pushes[call.table], self.storm.now)
+        self.session.submit(call, future, self.pushes[call.table], self.job.now)
         self.futures.append(future)
         return future
 
@@ -174,13 +169,6 @@ class Worker:
     def push_dense(self, grads: np.ndarray) -> None:
         self.pushes["dense"] += 1
         self.call(PushDenseCall("dense", grads, self.pushes["dense"], EXACT))
-
-
-def make_storm(seed: int, tables: Tables, num_servers: int, **rates: float) -> Storm:
-    storm = Storm(seed, **rates)
-    roster = make_roster(num_servers)
-    storm.servers = {seat.name: Server(seat.name, roster, tables) for seat in roster.servers}
-    return storm
 
 
 def sorted_rows(parts: list[Any]) -> list[np.ndarray]:

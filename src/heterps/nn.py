@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -22,13 +23,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 from xxhash import xxh3_64_intdigest
 
-from heterps.config import Adagrad, Admission, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tables
+from heterps.config import (
+    Adagrad,
+    Admission,
+    ConstantRate,
+    Eviction,
+    Initializer,
+    Optimizer,
+    Optimizers,
+    Schedule,
+    Tables,
+    Tiers,
+)
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.ps.client import LocalClient, RowClient, TableSpec
 from heterps.ps.dedup import Lookup, make_lookup
+from heterps.ps.dense_range import DenseSpec
+from heterps.ps.shard import Tables as ModelTables
 
-__all__ = ["Slots", "SparseEmbedding", "embeddings", "push_gradients"]
+__all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
+
+DENSE = "dense"
+"""The dense table of a model: all its trainable parameters, one after another."""
 
 Pooling = Literal["sum", "mean", "none"]
 
@@ -47,6 +64,14 @@ class _Use(NamedTuple):
     table: str
     part: _Part
     values: Tensor
+
+
+class RowGradients(NamedTuple):
+    """Gradients [n, dim] of all keys of a lookup, for one push to a table."""
+
+    table: str
+    lookup: Lookup
+    grads: FloatArray
 
 
 class SparseEmbedding(nn.Module):
@@ -129,7 +154,7 @@ class SparseEmbedding(nn.Module):
 
         `optimizer`, `schedule` and `tables` are for what the module does not say itself.
         """
-        names = [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
+        names = self._names(name)
         chosen = self.optimizer or optimizer
         seeds = [xxh3_64_intdigest(table.encode(), seed=(self.seed + seed) % 2**64) for table in names]
         return [
@@ -146,6 +171,10 @@ class SparseEmbedding(nn.Module):
             )
             for table, table_seed in zip(names, seeds, strict=True)
         ]
+
+    def _names(self, name: str) -> list[str]:
+        """Of its tables, where it is called `name` in its model."""
+        return [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
 
     def bind(self, client: RowClient, tables: Sequence[str]) -> None:
         """From now on rows come from these `tables` of `client`, a table a group of slots."""
@@ -211,17 +240,21 @@ class SparseEmbedding(nn.Module):
 
     def push(self) -> list[Future[None]]:
         """Send the gradients of every `backward` since the last push; one optimizer step a key and table."""
+        return [self.client.push(*gradients) for gradients in self.take_gradients()]
+
+    def take_gradients(self) -> list[RowGradients]:
+        """What `push` would send. It is the caller's now: the module has forgotten it."""
         uses, self._uses = list(self._uses.values()), {}
-        futures = []
+        taken = []
         for table in dict.fromkeys(use.table for use in uses):
             parts = [use.part for use in uses if use.table == table]
             grads = [_gradient(use.values) for use in uses if use.table == table]
             if len(parts) == 1:
-                futures.append(self.client.push(table, parts[0].lookup, grads[0]))
+                taken.append(RowGradients(table, parts[0].lookup, grads[0]))
             else:
                 lookup = make_lookup(np.concatenate([part.keys for part in parts]), self.client.num_shards)
-                futures.append(self.client.push(table, lookup, np.concatenate(grads)))
-        return futures
+                taken.append(RowGradients(table, lookup, np.concatenate(grads)))
+        return taken
 
     def _on_gradient(self, table: str, part: _Part, values: Tensor) -> None:
         """`backward` reached the values. A pass that it never reaches leaves nothing behind in the module."""
@@ -281,6 +314,36 @@ def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:
     for name, module in model.named_modules():
         if isinstance(module, SparseEmbedding):
             yield name or "embedding", module
+
+
+def model_tables(
+    model: nn.Module,
+    optimizers: Optimizers = Optimizers(),
+    *,
+    tables: Tables = Tables(),
+    tiers: Tiers | None = None,
+    seed: int = 0,
+) -> ModelTables:
+    """Every table that a model needs, wherever it is: those of its embeddings, and DENSE with its other parameters.
+
+    The same arguments give the same tables in every process of a job: its servers make what its workers ask for.
+    """
+    sparse = [
+        spec
+        for name, module in embeddings(model)
+        for spec in module.table_specs(name, optimizers.sparse, seed, schedule=optimizers.schedule, tables=tables)
+    ]
+    if tiers is not None:
+        whole = sum(spec.dim for spec in sparse)
+        sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
+    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return ModelTables(tuple(sparse), (DenseSpec(DENSE, size, optimizers.dense, optimizers.schedule),))
+
+
+def bind_tables(model: nn.Module, client: RowClient) -> None:
+    """From now on the embeddings of `model` have their rows from `client`, which has the tables of `model_tables`."""
+    for name, module in embeddings(model):
+        module.bind(client, module._names(name))
 
 
 def push_gradients(model: nn.Module) -> None:

@@ -15,13 +15,16 @@ import pytest
 from heterps.cli import main
 from heterps.config import load_job
 from heterps.errors import PeerLost
-from heterps.launch.servers import DENSE, first_roster, job_tables
+from heterps.launch.servers import first_roster, job_tables
+from heterps.model.build import build_model
+from heterps.nn import DENSE
 from heterps.ps.client import LocalClient
 from heterps.ps.connect import connect
 from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
 from heterps.ps.session import Options
 from heterps.ps.shard import Tables
+from heterps.training.trainer import Trainer
 
 
 def start(job: Path, addresses: list[str], *options: str) -> subprocess.Popen[str]:
@@ -50,6 +53,28 @@ def addresses(tiny_job: Path) -> Iterator[list[str]]:
             process.kill()
             process.communicate()
     assert not list(tiny_job.parent.glob("s?"))  # the sockets are gone
+
+
+SAID = """
+optimizers:
+  sparse: {kind: adam, lr: 0.01}
+  dense: {kind: momentum, lr: 0.1}
+  schedule: {kind: linear, warmup: 100, until: 1000}
+tables:
+  init: {kind: normal, std: 0.2}
+  admission: {kind: sightings, num: 2}
+seed: 7
+"""
+
+
+@pytest.mark.parametrize("said", ["", SAID, "tiers: {memory_bytes: 1000000}", "tables: {eviction: {max_age: 5}}"])
+def test_servers_hold_the_tables_that_the_trainer_of_the_job_makes(said, tiny_job):
+    tiny_job.write_text(tiny_job.read_text() + said)
+    job = load_job(tiny_job)
+    model = build_model(job.model, job.data.columns, job.seed)
+    tables = job_tables(job)
+    with Trainer(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed) as trainer:
+        assert tables == trainer.tables
 
 
 def test_two_processes_hold_a_job_and_tell_about_it(tiny_job, addresses, capsys):

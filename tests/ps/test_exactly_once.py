@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import DIM, Storm, Worker, make_storm, make_tables, sorted_rows
+from servers import DIM, SimulatedJob, Worker, make_tables, sorted_rows
 
-from heterps.config import SGD, Adam
+from heterps.config import SGD, Adam, Faults
 from heterps.errors import PeerLost
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
@@ -16,11 +16,11 @@ from heterps.ps.session import Options
 from heterps.ps.shard import Tables
 
 
-def state_of(storm: Storm) -> list[np.ndarray]:
+def state_of(job: SimulatedJob) -> list[np.ndarray]:
     """All that the servers hold."""
-    shards = [server.shard for server in storm.servers.values()]
-    dense = [np.concatenate([shard.dense["dense"].values, shard.dense["dense"].state]) for shard in shards]
-    pushes = [np.array([shard.sparse["rows"].num_pushes, shard.dense["dense"].num_pushes]) for shard in shards]
+    shards = [server.shard for server in job.servers.values()]
+    dense = [np.vstack([shard.dense["dense"].values(), shard.dense["dense"].state()]) for shard in shards]
+    pushes = [np.array([shard.sparse["rows"].num_pushes, shard.dense["dense"].num_steps]) for shard in shards]
     return [*sorted_rows([shard.sparse["rows"].export_rows() for shard in shards]), *dense, *pushes]
 
 
@@ -28,11 +28,11 @@ def distinct_keys(rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(60)[: rng.integers(1, 40)].astype(np.uint64)
 
 
-def one_worker(seed: int, num_servers: int, num_pushes: int, **rates: float) -> list[np.ndarray]:
-    """What is left when a worker pushed all without waiting and pulled now and then; the rates say how it travelled."""
+def one_worker(seed: int, num_servers: int, num_pushes: int, faults: Faults) -> list[np.ndarray]:
+    """What is left when a worker pushed all without waiting and pulled now and then, with these faults on the way."""
     tables = make_tables(Adam(lr=0.1), Adam(lr=0.1))
-    storm = make_storm(seed, tables, num_servers, **rates)
-    worker = Worker(storm, "worker", tables, num_servers)
+    job = SimulatedJob(seed, tables, num_servers, faults)
+    worker = Worker(job, "worker")
     rng = np.random.default_rng(seed)
     pulled = []
     for _ in range(num_pushes):
@@ -40,31 +40,31 @@ def one_worker(seed: int, num_servers: int, num_pushes: int, **rates: float) -> 
         worker.push(keys, rng.normal(size=(len(keys), DIM)).astype(np.float32))
         worker.push_dense(rng.normal(size=10).astype(np.float32))
         worker.session.flush()
-        storm.step()  # a message of its own, so that the next may overtake it
+        job.step()  # a message of its own, so that the next may overtake it
         if rng.random() < 0.5:
             pulled.append(worker.pull(np.arange(60, dtype=np.uint64)))
-            storm.finish([pulled[-1]])
-    storm.finish(worker.futures)
-    storm.deliver_leftovers()
-    return [*(future.result() for future in pulled), *state_of(storm)]
+            job.finish([pulled[-1]])
+    job.finish(worker.futures)
+    job.deliver_leftovers()
+    return [*(future.result() for future in pulled), *state_of(job)]
 
 
-CLEAN = {"drop": 0.0, "double": 0.0, "late_s": 0.0, "cut": 0.0}
+faults = st.builds(
+    Faults,
+    drop=st.floats(0, 0.5),
+    double=st.floats(0, 0.8),
+    delay_s=st.floats(0, 20),
+    reorder=st.floats(0, 1),
+    cut=st.floats(0, 0.1),
+    cut_s=st.floats(0.1, 20),
+)
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    num_servers=st.integers(1, 3),
-    num_pushes=st.integers(1, 12),
-    drop=st.floats(0, 0.5),
-    double=st.floats(0, 0.8),
-    late_s=st.floats(0, 20),
-    cut=st.floats(0, 0.1),
-)
-def test_any_faults_leave_what_a_clean_run_leaves(seed, num_servers, num_pushes, drop, double, late_s, cut):
-    clean = one_worker(seed, num_servers, num_pushes, **CLEAN)
-    stormy = one_worker(seed, num_servers, num_pushes, drop=drop, double=double, late_s=late_s, cut=cut)
+@given(seed=st.integers(0, 2**32), num_servers=st.integers(1, 3), num_pushes=st.integers(1, 12), faults=faults)
+def test_any_faults_leave_what_a_clean_run_leaves(seed, num_servers, num_pushes, faults):
+    clean = one_worker(seed, num_servers, num_pushes, Faults())
+    stormy = one_worker(seed, num_servers, num_pushes, faults)
     for expected, got in zip(clean, stormy, strict=True):
         np.testing.assert_array_equal(got, expected)
 
@@ -74,8 +74,8 @@ def test_any_faults_leave_what_a_clean_run_leaves(seed, num_servers, num_pushes,
 def test_several_workers_are_each_applied_once(seed):
     """Gradients are whole numbers, so that their sum does not depend on whose came first."""
     tables = Tables((TableSpec("rows", DIM, SGD(lr=1.0), seed=3, init_scale=0.0),))
-    storm = make_storm(seed, tables, 2)
-    workers = [Worker(storm, f"worker-{i}", tables, 2) for i in range(3)]
+    job = SimulatedJob(seed, tables, 2)
+    workers = [Worker(job, f"worker-{i}") for i in range(3)]
     rng = np.random.default_rng(seed)
     expected = np.zeros((60, DIM), np.float32)
     for _ in range(6):
@@ -85,43 +85,42 @@ def test_several_workers_are_each_applied_once(seed):
             worker.push(keys, grads)
             expected[keys.astype(int)] -= grads
             worker.session.flush()
-            storm.step()
-    storm.finish([future for worker in workers for future in worker.futures])
-    storm.deliver_leftovers()
+            job.step()
+    job.finish([future for worker in workers for future in worker.futures])
+    job.deliver_leftovers()
     rows = workers[0].pull(np.arange(60, dtype=np.uint64))
     lookup = make_lookup(np.arange(60, dtype=np.uint64), 2)
-    storm.finish([rows])
+    job.finish([rows])
     np.testing.assert_array_equal(rows.result()[lookup.inverse], expected)
 
 
 def test_repeats_are_counted():
     tables = make_tables()
-    storm = make_storm(1, tables, 1, drop=0.0, double=1.0, late_s=0.0, cut=0.0)
-    worker = Worker(storm, "worker", tables, 1)
+    job = SimulatedJob(1, tables, 1, Faults(double=1.0))
+    worker = Worker(job, "worker")
     worker.push(np.arange(5, dtype=np.uint64), np.ones((5, DIM), np.float32))
-    storm.finish(worker.futures)
-    storm.deliver_leftovers()
-    counts = storm.servers["server-0"].counts
+    job.finish(worker.futures)
+    job.deliver_leftovers()
+    counts = job.servers["server-0"].counts
     assert counts.repeats >= 1
     assert counts.tables["rows"].pushes == 1
 
 
 def test_a_server_that_is_cut_off_for_good_ends_the_wait_at_the_deadline():
     tables = make_tables()
-    storm = make_storm(1, tables, 1, drop=1.0)
-    worker = Worker(storm, "worker", tables, 1, Options(deadline_s=30.0))
+    job = SimulatedJob(1, tables, 1, Faults(drop=1.0))
+    worker = Worker(job, "worker", Options(deadline_s=30.0))
     pull = worker.pull(np.arange(5, dtype=np.uint64))
-    storm.finish([pull])
-    assert storm.now == pytest.approx(30.0, abs=1.0)
+    job.finish([pull])
+    assert job.now == pytest.approx(30.0, abs=1.0)
     with pytest.raises(PeerLost, match="server-0 did not answer worker worker within 30 s"):
         pull.result()
 
 
 def test_no_more_than_the_credit_is_in_flight():
     tables = make_tables()
-    storm = make_storm(1, tables, 1, drop=1.0)
-    storm.servers.clear()
-    worker = Worker(storm, "worker", tables, 1, Options(max_requests=2, max_waiting=8, deadline_s=100))
+    job = SimulatedJob(1, tables, 1, Faults(drop=1.0))
+    worker = Worker(job, "worker", Options(max_requests=2, max_waiting=8, deadline_s=100))
     line = worker.session._lines[0]
     line.greeted = True
     sent = []

@@ -2,194 +2,271 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import DIM, Storm, Worker, make_roster, make_storm, make_tables, sorted_rows
+from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows, threaded_servers
 
-from heterps.config import SGD, Adam
+from heterps.config import SGD, Adam, Faults
+from heterps.errors import PeerLost
 from heterps.ps import cargo as cargo_module
 from heterps.ps import messages as m
+from heterps.ps.ask import ask
+from heterps.ps.cargo import row_parts
 from heterps.ps.client import TableSpec
+from heterps.ps.dense_range import DenseSpec
 from heterps.ps.placement import owners, slots_of
 from heterps.ps.rebalance import Question, rebalance
-from heterps.ps.roster import Roster, Seat, moves
+from heterps.ps.roster import Roster, Seat, dense_move, moves
 from heterps.ps.server import Server
 from heterps.ps.shard import Tables
-from heterps.wire import Packed, PackedKeys
+from heterps.ps.table.sparse import SparseTable
+from heterps.wire import MemoryNetwork, Packed, PackedKeys
 from heterps.wire.message import contiguous
 
-CLEAN = {"drop": 0.0, "double": 0.0, "late_s": 0.0, "cut": 0.0}
 KEYS = np.arange(300, dtype=np.uint64)
+SIZE = 23  # of the dense table: no number of servers divides it
+WHOLE = SGD(lr=1.0)
+CHANGES = st.lists(st.sampled_from("++-"), min_size=1, max_size=4).map("".join)
 
 
 class Mover:
-    """Runs a rebalance in a storm: asks, and asks again, a step at a time."""
+    """Runs a rebalance on the simulated network: asks, and asks again every second."""
 
-    def __init__(self, storm: Storm, old: Roster, new: Roster) -> None:
-        self.storm = storm
-        self.inbox = storm.inboxes.setdefault("mover", [])
+    def __init__(self, job: SimulatedJob, old: Roster, new: Roster) -> None:
+        self.job = job
+        self.name = f"mover-{new.epoch}-{job.random.random()}"
         self.steps: Generator = rebalance(old, new)
         self.question: Question = next(self.steps)
-        self.asked_at = -1e9
         self.is_done = False
+        job.network.attach(self.name, self.take)
+        self.ask(self.question)
 
-    def step(self) -> None:
-        if self.is_done:
-            return
-        if self.storm.now - self.asked_at > 1.0:
-            self.asked_at = self.storm.now
-            parts = m.server_codec().encode(self.question.header, self.question.frames)
-            self.storm.send("mover", self.question.peer, parts)
-        while self.inbox and not self.is_done:
-            sender, parts = self.inbox.pop(0)
-            answer = m.client_codec().decode(parts)
-            if (sender, answer[0].id) == (self.question.peer, self.question.header.id):
-                try:
-                    self.question, self.asked_at = self.steps.send(answer), -1e9
-                except StopIteration:
-                    self.is_done = True
+    def ask(self, question: Question) -> None:
+        if question is self.question and not self.is_done:
+            parts = m.server_codec().encode(question.header, question.frames)
+            self.job.network.send(self.name, question.peer, parts)
+            self.job.network.call_at(self.job.now + 1.0, partial(self.ask, question))
+
+    def take(self, now: float, sender: str, parts: list[memoryview]) -> tuple[()]:
+        answer = m.client_codec().decode(parts)
+        is_wanted = (sender, answer[0].id) == (self.question.peer, self.question.header.id) and not self.is_done
+        if is_wanted and not (isinstance(answer[0], m.Refused) and answer[0].code == "later"):
+            try:
+                self.question = self.steps.send(answer)
+                self.ask(self.question)
+            except StopIteration:
+                self.is_done = True
+        return ()
 
     def finish(self) -> None:
         while not self.is_done:
-            self.step()
-            self.storm.step()
-            self.storm.now += 0.1
+            self.job.step()
 
 
-def join(storm: Storm, old: Roster, tables: Tables) -> Roster:
+def join(job: SimulatedJob, old: Roster) -> Roster:
     """A new server, empty still."""
-    new = old.add(Seat(f"server-{old.num_shards}"))
-    name = new.servers[-1].name
-    storm.servers[name] = Server(name, new, tables, joining=True)
+    new = old.add(Seat(f"server-{old.num_shards}", incarnation=old.epoch + 1))
+    job.add_server(Server(new.servers[-1].name, new, job.tables, joining=True))
     return new
 
 
-def run(seed: int, tables: Tables, num_workers: int, plan: str, rates: dict[str, float]) -> list[np.ndarray]:
+def push_something(worker: Worker, rng: np.random.Generator) -> None:
+    """Gradients are whole numbers: with SGD their sum does not depend on whose came first."""
+    keys = rng.permutation(KEYS)[: rng.integers(1, 200)]
+    worker.push(keys, rng.integers(-9, 9, (len(keys), DIM)).astype(np.float32))
+    worker.push_dense(rng.integers(-9, 9, SIZE).astype(np.float32))
+
+
+def run(seed: int, tables: Tables, num_workers: int, plan: str) -> list[np.ndarray]:
     """Workers push without waiting while the rosters of `plan` (+ joins, - leaves) follow each other."""
-    storm = make_storm(seed, tables, 2, **rates)
-    roster = make_roster(2)
-    workers = [Worker(storm, f"worker-{i}", tables, 2) for i in range(num_workers)]
+    job = SimulatedJob(seed, tables, 2)
+    workers = [Worker(job, f"worker-{i}") for i in range(num_workers)]
     rng = np.random.default_rng(seed)
+    roster = job.roster
     for change in [*plan, ""]:
         mover = None
-        if change:
-            new = join(storm, roster, tables) if change == "+" else roster.drop_last()
-            mover, roster = Mover(storm, roster, new), new
+        if change == "+" or (change == "-" and roster.num_shards > 1):
+            new = join(job, roster) if change == "+" else roster.drop_last()
+            mover, roster = Mover(job, roster, new), new
         for _ in range(6):
             for worker in workers:
-                keys = rng.permutation(KEYS)[: rng.integers(1, 200)]
-                worker.push(keys, rng.integers(-9, 9, (len(keys), DIM)).astype(np.float32))
+                push_something(worker, rng)
                 worker.session.flush()
-                for _ in range(storm.random.randrange(6)):
-                    storm.step()
-                    if mover:
-                        mover.step()
+                for _ in range(job.random.randrange(6)):
+                    job.step()
         if mover:
             mover.finish()
-    storm.finish([future for worker in workers for future in worker.futures])
-    pulled = workers[0].pull(KEYS)
-    storm.finish([pulled])
-    for server in storm.servers.values():
-        held = slots_of(server.shard.sparse["rows"].export_rows().keys)
-        assert (owners(roster.num_shards)[held] == server.number).all()
-        assert len(server.shard.pieces) <= 1
+    job.finish([future for worker in workers for future in worker.futures])
+    job.finish([workers[0].pull(KEYS)])
     assert {worker.session.roster for worker in workers} == {roster}
-    return sorted_rows([server.shard.sparse["rows"].export_rows() for server in storm.servers.values()])
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**32), plan=st.sampled_from(["+", "++", "+-", "+-+"]))
-def test_moves_under_faults_leave_what_a_run_without_moves_leaves(seed: int, plan: str) -> None:
-    """Adam's steps depend on their number and order: every row must see exactly its own."""
-    tables = make_tables(Adam(lr=0.1))
-    moved = run(seed, tables, 1, plan, {"late_s": 2.0})
-    for expected, got in zip(run_calm(seed, tables, 1, len(plan)), moved, strict=True):
-        np.testing.assert_array_equal(got, expected)
-
-
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 2**32), plan=st.sampled_from(["+", "+-"]))
-def test_moves_lose_and_double_no_push_of_several_workers(seed: int, plan: str) -> None:
-    """Gradients are whole numbers, so that their sum does not depend on whose came first."""
-    tables = Tables((TableSpec("rows", DIM, SGD(lr=1.0), seed=3, init_scale=0.0),))
-    moved = run(seed, tables, 3, plan, {"late_s": 2.0})[:3]  # when a row was used last depends on that, though
-    for expected, got in zip(run_calm(seed, tables, 3, len(plan))[:3], moved, strict=True):
-        np.testing.assert_array_equal(got, expected)
+    return state_of([job.servers[seat.name] for seat in roster.servers])
 
 
 def run_calm(seed: int, tables: Tables, num_workers: int, num_changes: int) -> list[np.ndarray]:
     """The same pushes on servers that stay, over a network without faults."""
-    storm = make_storm(seed, tables, 2, **CLEAN)
-    worker = Worker(storm, "worker-0", tables, 2)
+    job = SimulatedJob(seed, tables, 2, Faults())
+    worker = Worker(job, "worker-0")
     rng = np.random.default_rng(seed)
     for _ in range(6 * (num_changes + 1) * num_workers):
-        keys = rng.permutation(KEYS)[: rng.integers(1, 200)]
-        worker.push(keys, rng.integers(-9, 9, (len(keys), DIM)).astype(np.float32))
-    storm.finish(worker.futures)
-    storm.finish([worker.pull(KEYS)])
-    return sorted_rows([server.shard.sparse["rows"].export_rows() for server in storm.servers.values()])
+        push_something(worker, rng)
+    job.finish(worker.futures)
+    job.finish([worker.pull(KEYS)])
+    return state_of(list(job.servers.values()))
 
 
-def test_one_more_server_moves_its_share_and_nothing_between_the_others() -> None:
+def state_of(servers: list[Server]) -> list[np.ndarray]:
+    """All rows by key, then the dense table; each server must hold its own share and be in one piece again."""
+    for number, server in enumerate(servers):
+        held = slots_of(server.shard.sparse["rows"].export_rows().keys)
+        assert (owners(len(servers))[held] == number).all()
+        assert len(server.shard.pieces) == 1
+        assert server.shard.dense["dense"].num_pieces == 1
+    ranges = [server.shard.dense["dense"] for server in servers]
+    assert len({dense.num_steps for dense in ranges}) == 1
+    dense = np.hstack([np.vstack([dense.values(), dense.state()]) for dense in ranges])
+    return [*sorted_rows([server.shard.sparse["rows"].export_rows() for server in servers]), dense]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), plan=CHANGES)
+def test_moves_under_faults_leave_what_a_run_without_moves_leaves(seed: int, plan: str) -> None:
+    """Adam's steps depend on their number and order: every row and value must see exactly its own."""
+    tables = make_tables(Adam(lr=0.1), Adam(lr=0.1), SIZE)
+    moved = run(seed, tables, 1, plan)
+    for expected, got in zip(run_calm(seed, tables, 1, len(plan)), moved, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), plan=CHANGES, num_workers=st.integers(2, 4))
+def test_moves_lose_and_double_no_push_of_several_workers(seed: int, plan: str, num_workers: int) -> None:
+    sparse = TableSpec("rows", DIM, WHOLE, seed=3, init_scale=0.0)
+    tables = Tables((sparse,), (DenseSpec("dense", SIZE, WHOLE),))
+    *moved, uses, clocks, dense = run(seed, tables, num_workers, plan)
+    *expected, calm_uses, calm_clocks, calm_dense = run_calm(seed, tables, num_workers, len(plan))
+    for calm, got in zip([*expected, calm_dense], [*moved, dense], strict=True):
+        np.testing.assert_array_equal(got, calm)  # uses and clocks depend on whose push came first
+    assert uses.shape == calm_uses.shape
+    assert clocks.shape == calm_clocks.shape
+
+
+def test_one_more_server_moves_its_share_and_no_slot_between_the_others() -> None:
     old = make_roster(3)
     new = old.add(Seat("server-3"))
-    found = moves(old, new)
+    found = [move for move in moves(old, new) if len(move.slots)]
     assert {move.target for move in found} == {3}
     assert sum(len(move.slots) for move in found) == (owners(4) == 3).sum()
-    back = moves(new, new.drop_last())
+    back = [move for move in moves(new, new.drop_last()) if len(move.slots)]
     assert {(move.target, move.source) for move in back} == {(move.source, move.target) for move in found}
+
+
+@given(num_servers=st.integers(1, 12), size=st.integers(0, 200), is_drop=st.booleans())
+def test_every_value_of_a_dense_table_stays_or_moves_to_where_it_is_looked_for(
+    num_servers: int, size: int, is_drop: bool
+) -> None:
+    old = make_roster(num_servers + is_drop)
+    new = old.drop_last() if is_drop else old.add(Seat("another"))
+    homes = np.full(size, -1)
+    for number in range(old.num_shards):
+        homes[old.dense_range(size, number)] = number
+    for move in moves(old, new):
+        part = dense_move(size, old, new, move)
+        assert (homes[part] == move.source).all()
+        homes[part] = move.target
+    for number in range(new.num_shards):
+        assert (homes[new.dense_range(size, number)] == number).all()
 
 
 def test_rosters_that_do_not_follow_each_other_are_refused() -> None:
     old = make_roster(2)
     with pytest.raises(ValueError, match="roster 1 does not follow roster 1"):
         moves(old, old)
-    with pytest.raises(ValueError, match="holds a range of the dense tables and cannot leave"):
-        old.drop_last()
+    with pytest.raises(ValueError, match="server server-0 is the only one and cannot leave"):
+        old.drop_last().drop_last()
+    with pytest.raises(ValueError, match="roster 1 of 2 servers is the first of its job"):
+        old.before_add()
     with pytest.raises(ValueError, match="every name once"):
         old.add(Seat("server-0"))
 
 
-def test_rows_travel_in_parcels_that_fit_into_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cargo_module, "PARCEL_ROWS", 7)
-    test_moves_lose_and_double_no_push_of_several_workers.hypothesis.inner_test(5, "+-")
+def test_tables_travel_in_parcels_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cargo_module, "PART_BYTES", 100)
+    test_moves_lose_and_double_no_push_of_several_workers.hypothesis.inner_test(5, "+-", 3)
+    test_moves_under_faults_leave_what_a_run_without_moves_leaves.hypothesis.inner_test(6, "+-")
+    rows = SparseTable(DIM, WHOLE, seed=0)
+    rows.pull(KEYS)
+    parts = list(row_parts(rows.export_rows()))
+    assert len(parts) == 100  # three rows of 8 + 16 + 4 + 4 bytes each
+    np.testing.assert_array_equal(np.concatenate([part.keys for part in parts]), rows.export_rows().keys)
 
 
-def test_a_move_that_broke_off_is_ended_by_running_it_again() -> None:
-    tables = make_tables(Adam(lr=0.1))
-    storm = make_storm(1, tables, 2, **CLEAN)
-    worker = Worker(storm, "worker-0", tables, 2)
-    worker.push(KEYS, np.ones((300, DIM), np.float32))
-    storm.finish(worker.futures)
-    old = make_roster(2)
-    new = join(storm, old, tables)
-    for num_steps in (1, 3, 5, 100):
-        mover = Mover(storm, old, new)
+@pytest.mark.parametrize("plan", ["+", "-"])
+def test_a_move_that_broke_off_is_ended_by_running_it_again(plan: str) -> None:
+    tables = make_tables(Adam(lr=0.1), Adam(lr=0.1), SIZE)
+    job = SimulatedJob(1, tables, 2, Faults())
+    worker = Worker(job, "worker-0")
+    rng = np.random.default_rng(0)
+    push_something(worker, rng)
+    job.finish(worker.futures)
+    old = job.roster
+    new = join(job, old) if plan == "+" else old.drop_last()
+    for num_steps in (2, 5, 9, 100):
+        mover = Mover(job, old, new)
         for _ in range(num_steps):
-            mover.step()
-            storm.step()
-            storm.now += 0.1
+            job.step()
+        job.network.detach(mover.name)
     assert mover.is_done
-    pulled = worker.pull(KEYS)
-    storm.finish([pulled])
-    expected = run_once()
-    np.testing.assert_array_equal(np.sort(pulled.result(), axis=0), np.sort(expected, axis=0))
+    push_something(worker, rng)
+    job.finish(worker.futures)
+    calm = SimulatedJob(1, tables, 2, Faults())
+    worker, rng = Worker(calm, "worker-0"), np.random.default_rng(0)
+    for _ in range(2):
+        push_something(worker, rng)
+    calm.finish(worker.futures)
+    servers = [job.servers[seat.name] for seat in new.servers]
+    for expected, got in zip(state_of(list(calm.servers.values())), state_of(servers), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
-def run_once() -> np.ndarray:
-    """Rows of one push, on servers that stay."""
-    tables = make_tables(Adam(lr=0.1))
-    storm = make_storm(1, tables, 2, **CLEAN)
-    worker = Worker(storm, "worker-0", tables, 2)
-    worker.push(KEYS, np.ones((300, DIM), np.float32))
-    pulled = worker.pull(KEYS)
-    storm.finish([pulled])
-    rows: np.ndarray = pulled.result()
-    return rows
+def test_a_server_that_is_being_filled_tells_how_it_is() -> None:
+    job = SimulatedJob(1, make_tables(), 2, Faults())
+    new = join(job, job.roster)
+    server = job.servers["server-2"]
+    (roster,) = say(server, m.AskRoster(1))
+    assert isinstance(roster, m.Welcome)
+    assert roster.roster == new
+    (stats,) = say(server, m.AskStats(2))
+    assert isinstance(stats, m.StatsReply)
+    assert server.stats().waits_for == ["server-0", "server-1"]
+    (answer,) = say(server, m.Hello(3, "worker", 1, make_tables().digest))
+    assert isinstance(answer, m.Welcome)
+    (later,) = say(server, m.Request(4, "worker", 1, 2, (m.CountRows("rows", 0),)))
+    assert isinstance(later, m.Refused)
+    assert (later.code, later.text) == ("later", "server server-2 waits for what moves to it from server-0, server-1")
+    Mover(job, job.roster, new).finish()
+    assert server.stats().waits_for == []
+
+
+def test_a_server_that_is_not_ready_yet_is_asked_again_until_the_deadline() -> None:
+    """The first rebalance was left half done, so that its server cannot follow the next before it is."""
+    network, tables, old = MemoryNetwork(), make_tables(), make_roster(1)
+    new = old.add(Seat("server-1"))
+    with threaded_servers(old, tables, network):
+        channel = network.channel("asker")
+        ask(channel, "server-0", m.Switch(1, new))
+        with pytest.raises(PeerLost, match=r"server-0 .* within 0.3 s: it has not finished the move to epoch 2"):
+            ask(channel, "server-0", m.Switch(2, new.add(Seat("server-2"))), deadline_s=0.3)
+        later = threading.Timer(0.2, lambda: ask(network.channel("other"), "server-0", m.Forget(3, 2, 1)))
+        later.start()
+        answer, _ = ask(channel, "server-0", m.Switch(4, new.add(Seat("server-2"))), deadline_s=30.0)
+        later.join()
+        assert isinstance(answer, m.Agreed)
 
 
 def test_a_push_that_waits_in_the_old_epoch_is_let_go_at_its_end() -> None:

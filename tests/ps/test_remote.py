@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 from servers import DIM, make_roster, make_tables, remote_client, sorted_rows, threaded_servers
 
-from heterps.config import SGD, Adagrad, Adam, LinearRate
+from heterps.config import SGD, Adagrad, Adam, LinearRate, Tiers
 from heterps.errors import PeerLost, StaleIncarnation
-from heterps.ps.client import Client, LocalClient, TableSpec
+from heterps.ps import cargo
+from heterps.ps.client import Client, JobClient, LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
+from heterps.ps.dense_range import DenseSpec
+from heterps.ps.exports import MAX_IDLE_TICKS
 from heterps.ps.messages import Coding
 from heterps.ps.remote import RemoteClient
 from heterps.ps.session import Options
-from heterps.ps.shard import DenseSpec, Tables
+from heterps.ps.shard import Tables
+from heterps.ps.whole_tables import ExportCall
 from heterps.wire import Limits, MemoryNetwork, TooLarge
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), Adam()]
@@ -111,6 +115,125 @@ def test_rows_exported_from_three_servers_train_on_in_two():
         np.testing.assert_array_equal(
             first.pull("rows", lookup).result()[lookup.inverse], second.pull("rows", other).result()[other.inverse]
         )
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.kind)
+@pytest.mark.parametrize("num_servers", [1, 3, 7])
+def test_a_dense_table_goes_on_elsewhere_as_if_nothing_had_happened(num_servers, optimizer):
+    """Between servers and this process, both ways; 4 servers cut 10 values unequally, 7 leave some with one."""
+    tables = make_tables(optimizer, optimizer)
+    straight = local_client(tables)
+    with remote_client(4, tables) as first, remote_client(num_servers, tables) as second:
+        clients: list[JobClient] = [first, local_client(tables), second, local_client(tables)]
+        for client in (straight, first):
+            client.fill_dense("dense", np.arange(10, dtype=np.float32))
+        for number, client in enumerate(clients):
+            if number:
+                client.import_dense("dense", *clients[number - 1].export_dense("dense"))
+                client.fill_dense("dense", np.zeros(10, np.float32)).result()  # too late to count
+            grads = np.random.default_rng(number).normal(size=(3, 10)).astype(np.float32)
+            for each in grads:
+                client.push_dense("dense", each)
+                straight.push_dense("dense", each)
+            for got, expected in zip(client.export_dense("dense"), straight.export_dense("dense"), strict=True):
+                np.testing.assert_array_equal(got, expected)
+
+
+def test_tables_of_any_size_travel_in_parts_of_one_moment(monkeypatch):
+    """Parts of a hundred bytes; a push between two of them is in none."""
+    monkeypatch.setattr(cargo, "PART_BYTES", 100)
+    tables = make_tables(Adam(), Adam(), dense_size=100)
+    network, roster = MemoryNetwork(), make_roster(2)
+    with threaded_servers(roster, tables, network) as servers, remote_client(3, tables) as second:
+        first = RemoteClient("worker", network.channel("worker"), roster, tables)
+        other = RemoteClient("other", network.channel("other"), roster, tables)
+        lookup = make_lookup(np.arange(50), 2)
+        for _ in range(3):
+            first.push("rows", lookup, np.ones((50, DIM), np.float32))
+            first.push_dense("dense", np.ones(100, np.float32))
+        expected = first.pull("rows", lookup).result()
+        submit = first._call
+
+        def pushing_between(call):
+            if isinstance(call, ExportCall) and call._op.part == 1:
+                other.push("rows", lookup, np.ones((50, DIM), np.float32)).result()
+                other.push_dense("dense", np.ones(100, np.float32)).result()
+            return submit(call)
+
+        monkeypatch.setattr(first, "_call", pushing_between)
+        rows, num_pushes = first.export_rows("rows")
+        values, state, num_steps = first.export_dense("dense")
+        assert (num_pushes, num_steps) == (3, 4)
+        second.import_rows("rows", rows, num_pushes)
+        second.import_dense("dense", values, state, num_steps)
+        there = make_lookup(np.arange(50), 3)
+        np.testing.assert_array_equal(second.pull("rows", there).result()[there.inverse], expected[lookup.inverse])
+        np.testing.assert_array_equal(second.pull_dense("dense").result(), values)
+        for got, told in zip(second.export_dense("dense"), (values, state, num_steps), strict=True):
+            np.testing.assert_array_equal(got, told)
+        assert [len(server.shard.exports) for server in servers] == [0, 0]
+        first.close()
+        other.close()
+
+
+def test_an_export_whose_copy_is_gone_begins_again(monkeypatch):
+    monkeypatch.setattr(cargo, "PART_BYTES", 100)
+    network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
+    with threaded_servers(roster, tables, network) as (server,):
+        client = RemoteClient("worker", network.channel("worker"), roster, tables)
+        client.pull("rows", make_lookup(np.arange(50))).result()
+        submit, forgotten = client._call, []
+
+        def forgetting(call):
+            if isinstance(call, ExportCall) and call._op.part == 1 and len(forgotten) < 2:
+                forgotten.append(call)
+                for _ in range(MAX_IDLE_TICKS + 1):
+                    server.shard.exports.tick()
+            return submit(call)
+
+        monkeypatch.setattr(client, "_call", forgetting)
+        rows, _ = client.export_rows("rows")
+        assert sorted(rows.keys) == list(range(50))
+        assert [call._op.number for call in forgotten] == [1, 2]
+        client.close()
+
+
+def test_rows_are_not_loaded_into_a_table_that_has_some():
+    tables = make_tables()
+    with remote_client(2, tables) as first, remote_client(2, tables) as second:
+        for client in (first, second):
+            client.pull("rows", make_lookup(np.arange(50), 2)).result()
+        with pytest.raises(PeerLost, match="rows are loaded into an empty table; this one has"):
+            second.import_rows("rows", *first.export_rows("rows"))
+
+
+@pytest.mark.parametrize("num_servers", [0, 2])
+def test_dense_state_that_does_not_fit_is_refused_and_changes_nothing(num_servers):
+    tables = make_tables(SGD(lr=0.1), Adam())
+    with remote_client(max(num_servers, 1), tables) as remote:
+        client: JobClient = remote if num_servers else local_client(tables)
+        client.fill_dense("dense", np.ones(10, np.float32)).result()
+        with pytest.raises(ValueError, match=r"dense table dense has 10 values, got shape \[9\]"):
+            client.import_dense("dense", np.zeros(9, np.float32), np.zeros(18, np.float32), 1)
+        with pytest.raises(ValueError, match=r"dense table dense has 10 values, got shape \[9\]"):
+            client.fill_dense("dense", np.zeros(9, np.float32))
+        with pytest.raises(ValueError, match=r"the saved state has 10 words, .* needs 20"):
+            client.import_dense("dense", np.zeros(10, np.float32), np.zeros(10, np.float32), 1)
+        values, _, num_steps = client.export_dense("dense")
+        np.testing.assert_array_equal(values, np.ones(10))
+        assert num_steps == 0
+
+
+def test_the_tiers_of_tables_on_servers_are_told(tmp_path):
+    spec = TableSpec("rows", DIM, SGD(lr=0.1), 3, 0.1, tiers=Tiers(memory_bytes=2**20, folder=str(tmp_path)))
+    tables = Tables((spec, TableSpec("plain", DIM, SGD(lr=0.1), 3, 0.1)))
+    with remote_client(2, tables) as client:
+        for table in ("rows", "plain"):
+            client.pull(table, make_lookup(np.arange(300), 2))
+        counts = client.tier_counts("rows")
+        assert counts is not None
+        assert (counts.memory_rows, counts.disk_rows) == (300, 0)
+        assert client.tier_counts("plain") is None
 
 
 @pytest.mark.parametrize(("coding", "tolerance"), [(Coding("fp16"), 2e-3), (Coding("bf16", "zstd", 1), 2e-2)])

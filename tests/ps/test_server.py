@@ -17,14 +17,18 @@ from heterps.ps import server as server_module
 from heterps.ps.calls import EXACT
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
+from heterps.ps.placement import shard_numbers
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.server import Server
 from heterps.ps.shard import Tables
+from heterps.ps.table.sparse import Rows
 from heterps.wire import Packed, PackedKeys
+from heterps.wire.message import contiguous
 
 REQUESTS, ANSWERS = m.server_codec(), m.client_codec()
 KEYS = np.arange(3, dtype=np.uint64)
 GRADS = np.ones((3, DIM), np.float32)
+ROWS = Rows(KEYS, GRADS, GRADS, np.ones(3, np.float32), np.ones(3, np.uint32))
 
 
 def make_server(num_servers: int = 1) -> Server:
@@ -35,7 +39,7 @@ def make_server(num_servers: int = 1) -> Server:
 
 def send(server: Server, header, frames=(), now: float = 0.0, peer: str = "peer") -> list:
     """The headers of the answers."""
-    answers = server.handle(peer, [memoryview(part).cast("B") for part in REQUESTS.encode(header, frames)], now)
+    answers = server.handle(peer, [contiguous(part) for part in REQUESTS.encode(header, frames)], now)
     return [ANSWERS.decode(parts)[0] for _, parts in answers]
 
 
@@ -45,6 +49,10 @@ def push(sequence: int, keys: np.ndarray = KEYS, table: str = "rows") -> m.PushR
 
 def request(*ops, id: int = 5, worker: str = "worker", incarnation: int = 1, epoch: int = 1) -> m.Request:
     return m.Request(id, worker, incarnation, epoch, ops)
+
+
+def import_of(part: m.PartInfo, table: str = "dense") -> m.Import:
+    return m.Import(table, 1, 1, True, part)
 
 
 def untouched(server: Server) -> bool:
@@ -66,6 +74,31 @@ BAD = {
         request(m.PushRows("rows", 1, PackedKeys(3), Packed((2, DIM), "fp32"))),
         [KEYS, GRADS[:2]],
         r"needs values \[3, 4\] here, got \[2, 4\]",
+    ),
+    "dense state of another size": (
+        request(import_of(m.PartInfo((m.ArrayInfo("<f4", (10,)), m.ArrayInfo("<f4", (1, 10))), first=0))),
+        [np.zeros(10, np.float32), np.zeros((1, 10), np.float32)],
+        "values 0 to 10 with 0 words of state each here, got 0 to 10 with 1",
+    ),
+    "dense values of another server": (
+        request(import_of(m.PartInfo((m.ArrayInfo("<f4", (10,)), m.ArrayInfo("<f4", (0, 10))), first=1))),
+        [np.zeros(10, np.float32), np.zeros((0, 10), np.float32)],
+        "got 1 to 11 with 0",
+    ),
+    "dense values whose state does not fit": (
+        request(import_of(m.PartInfo((m.ArrayInfo("<f4", (10,)), m.ArrayInfo("<f4", (0, 9))), first=0))),
+        [np.zeros(10, np.float32), np.zeros((0, 9), np.float32)],
+        r"do not fit: \[\[10\], \[0, 9\]\]",
+    ),
+    "dense values that are no float32": (
+        request(import_of(m.PartInfo((m.ArrayInfo("<f8", (10,)), m.ArrayInfo("<f4", (0, 10))), first=0))),
+        [np.zeros(10), np.zeros((0, 10), np.float32)],
+        "a part of a table is arrays of <f4, <f4 here, not <f8, <f4",
+    ),
+    "rows for a dense table": (
+        request(import_of(m.pack_part(ROWS)[0])),
+        list(ROWS),
+        "table dense is dense, and its part is not",
     ),
     "a good op before a bad one": (request(push(1), push(2, table="x")), [KEYS, GRADS] * 2, "no sparse table 'x'"),
 }
@@ -92,6 +125,17 @@ def test_keys_of_another_server_are_refused() -> None:
     assert untouched(server)
 
 
+def test_rows_of_another_server_are_not_loaded() -> None:
+    """They would be where nobody asks for them."""
+    home = np.flatnonzero(shard_numbers(np.arange(50, dtype=np.uint64), 2))[:3].astype(np.uint64)
+    part, frames = m.pack_part(ROWS._replace(keys=home))
+    server = make_server(2)
+    (answer,) = send(server, request(import_of(part, "rows")), frames)
+    assert isinstance(answer, m.Refused)
+    assert "have their home on another server" in answer.text
+    assert untouched(server)
+
+
 def test_who_did_not_say_hello_is_not_served() -> None:
     server = make_server()
     (stranger,) = send(server, request(push(1), worker="stranger"), [KEYS, GRADS])
@@ -101,7 +145,7 @@ def test_who_did_not_say_hello_is_not_served() -> None:
 
 
 def test_another_epoch_is_refused_with_the_roster_or_asked_to_come_later() -> None:
-    server = Server("server-0", Roster((Seat("server-0"),), 1, epoch=3), make_tables())
+    server = Server("server-0", Roster((Seat("server-0"),), epoch=3), make_tables())
     send(server, m.Hello(1, "worker", 1, make_tables().digest))
     (old,) = send(server, request(push(1), epoch=2), [KEYS, GRADS])
     assert (old.code, old.roster) == ("stale_epoch", server.roster)

@@ -4,65 +4,81 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+import msgspec
 import numpy as np
 import pytest
-from servers import DIM, Storm, Worker, make_roster, make_storm, make_tables, sorted_rows
+from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows
 
-from heterps.config import Adam
-from heterps.ps.cargo import from_parcels, to_parcels
+from heterps.config import Adam, Faults
+from heterps.ps.cargo import Parcel, ValuePart, from_parcels, to_parcels
 from heterps.ps.server import Server
 from heterps.ps.shard import Tables
 from heterps.wire import Malformed
 
-TABLES = make_tables(Adam(lr=0.1))
-CLEAN = {"drop": 0.0, "double": 0.0, "late_s": 0.0, "cut": 0.0}
+TABLES = make_tables(Adam(lr=0.1), Adam(lr=0.1), dense_size=11)
 KEYS = np.arange(200, dtype=np.uint64)
 
 
-def pushed(num_servers: int, num_pushes: int) -> Storm:
-    storm = make_storm(0, TABLES, num_servers, **CLEAN)
-    worker = Worker(storm, "worker", TABLES, num_servers)
+def pushed(num_servers: int, num_pushes: int) -> SimulatedJob:
+    job = SimulatedJob(0, TABLES, num_servers, Faults())
+    worker = Worker(job, "worker")
     for number in range(num_pushes):
-        worker.push(KEYS[number:], np.full((200 - number, DIM), number + 1, np.float32))
-    storm.finish(worker.futures)
-    return storm
+        push(worker, number)
+    job.finish(worker.futures)
+    return job
 
 
-def rows_of(servers: list[Server]) -> list[np.ndarray]:
-    return sorted_rows([server.shard.sparse["rows"].export_rows() for server in servers])
+def push(worker: Worker, number: int) -> None:
+    worker.push(KEYS[number:], np.full((200 - number, DIM), number + 1, np.float32))
+    worker.push_dense(np.full(11, number + 1, np.float32))
+
+
+def state_of(job: SimulatedJob) -> list[np.ndarray]:
+    shards = [server.shard for server in job.servers.values()]
+    dense = np.hstack([np.vstack([s.dense["dense"].values(), s.dense["dense"].state()]) for s in shards])
+    return [*sorted_rows([shard.sparse["rows"].export_rows() for shard in shards]), dense]
 
 
 @pytest.mark.parametrize("num_servers", [1, 2, 3])
 def test_saved_tables_go_on_at_any_number_of_servers_as_if_nothing_had_happened(num_servers: int) -> None:
     """The worker asks again for its last push, which was saved, and then makes another."""
     saved = [server.save() for server in pushed(2, 3).servers.values()]
-    storm = make_storm(0, TABLES, num_servers, **CLEAN)
-    for server in storm.servers.values():
+    job = SimulatedJob(0, TABLES, num_servers, Faults())
+    for server in job.servers.values():
         server.restore([from_parcels(to_parcels(cargo)) for cargo in saved])
-        assert len(server.shard.pieces) == 1
-    worker = Worker(storm, "worker", TABLES, num_servers)
-    worker.pushes["rows"] = 2
+        assert len(server.shard.pieces) == server.shard.dense["dense"].num_pieces == 1
+    worker = Worker(job, "worker")
+    worker.pushes = {"rows": 2, "dense": 2}
     for number in (2, 3):
-        worker.push(KEYS[number:], np.full((200 - number, DIM), number + 1, np.float32))
-    storm.finish(worker.futures)
-    assert all(server.counts.repeats == 1 for server in storm.servers.values())
-    for expected, got in zip(
-        rows_of(list(pushed(2, 4).servers.values())), rows_of(list(storm.servers.values())), strict=True
-    ):
+        push(worker, number)
+    job.finish(worker.futures)
+    assert all(server.counts.repeats == 2 for server in job.servers.values())  # of the rows and the dense table
+    for expected, got in zip(state_of(pushed(2, 4)), state_of(job), strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
+def test_a_fill_after_a_restore_changes_nothing() -> None:
+    job = SimulatedJob(0, TABLES, 1, Faults())
+    server = job.servers["server-0"]
+    server.shard.dense["dense"].fill(np.arange(11, dtype=np.float32))
+    again = Server("server-0", make_roster(1), TABLES)
+    again.restore([from_parcels(to_parcels(server.save()))])
+    again.shard.dense["dense"].fill(np.zeros(11, np.float32))
+    np.testing.assert_array_equal(again.shard.dense["dense"].values(), np.arange(11))
+
+
 def test_what_is_saved_does_not_change_with_the_tables() -> None:
-    storm = pushed(1, 1)
-    server = storm.servers["server-0"]
+    job = pushed(1, 1)
+    server = job.servers["server-0"]
     saved = server.save()
     before = saved.rows["rows"].values.copy()
-    worker = Worker(storm, "other", TABLES, 1)
+    worker = Worker(job, "other")
     worker.push(KEYS, np.ones((200, DIM), np.float32))
     futures: list[Future] = worker.futures
-    storm.finish(futures)
+    job.finish(futures)
     np.testing.assert_array_equal(saved.rows["rows"].values, before)
     assert saved.label.pieces[0].ledger.num_pushes == {"rows": 1}
+    assert [label.ledger.num_pushes for label in saved.label.ranges] == [{"dense": 1}]
 
 
 def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
@@ -72,6 +88,10 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
     with pytest.raises(ValueError, match="200 of 200 rows to put have keys that are in the table"):
         server.shard.load(cargo)
     assert len(server.shard.sparse["rows"]) == 200
+    empty = cargo.rows["rows"].select(np.zeros(200, np.bool_))
+    with pytest.raises(ValueError, match="value 0 of table dense came twice"):
+        server.shard.load(msgspec.structs.replace(cargo, rows={"rows": empty}))
+    assert server.shard.dense["dense"].num_steps == 1
     cargo.rows["other"] = cargo.rows.pop("rows")
     with pytest.raises(ValueError, match="there are no tables other here"):
         server.shard.load(cargo)
@@ -81,6 +101,19 @@ def test_a_label_that_cannot_be_read_is_refused() -> None:
     parcels = to_parcels(pushed(1, 1).servers["server-0"].save())
     parcels[0].label = b"nonsense"
     with pytest.raises(Malformed, match="the label of a cargo cannot be read"):
+        from_parcels(parcels)
+
+
+def test_parts_of_a_dense_table_that_do_not_fit_together_are_refused() -> None:
+    parcels = to_parcels(pushed(1, 1).servers["server-0"].save())
+    part = parcels[-1].part
+    assert isinstance(part, ValuePart)
+    parcels[-1].part = part._replace(values=part.values[1:])
+    with pytest.raises(Malformed, match="the parts of 11 values of table dense do not follow each other"):
+        from_parcels(parcels)
+    parcels[-1].part = part._replace(values=part.values[:5], state=part.state[:, :5])
+    parcels.append(Parcel(True, table="dense", part=ValuePart(5, part.values[5:], part.state[:1, 5:])))
+    with pytest.raises(Malformed, match="the parts of table dense have state of different sizes"):
         from_parcels(parcels)
 
 

@@ -10,38 +10,33 @@ from types import FrameType
 
 import numpy as np
 
-from heterps.config import Job
+from heterps.config import Job, Servers
 from heterps.errors import ConfigError
 from heterps.model.build import build_model
-from heterps.nn import embeddings
+from heterps.nn import model_tables
 from heterps.ps.ask import ask, asker_channel
 from heterps.ps.messages import AskRoster, Welcome
 from heterps.ps.rebalance import run_rebalance
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
-from heterps.ps.shard import DenseSpec, Tables
+from heterps.ps.shard import Tables
 from heterps.wire.keys import Keys
+from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel
-
-DENSE = "dense"
 
 
 def job_tables(job: Job) -> Tables:
-    """What the servers of a job hold: the tables of its model's embeddings, and all its other parameters as one."""
+    """What the servers of a job hold: what its trainer would hold itself."""
     model = build_model(job.model, job.data.columns, job.seed)
-    sparse = [
-        spec for name, module in embeddings(model) for spec in module.table_specs(name, job.optimizers.sparse, job.seed)
-    ]
-    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return Tables(tuple(sparse), (DenseSpec(DENSE, size, job.optimizers.dense, job.optimizers.schedule),))
+    return model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
 
 
 def first_roster(addresses: Sequence[str]) -> Roster:
     """The roster that a job begins with: a server an address."""
     if len(set(addresses)) < len(addresses):
         raise ConfigError(f"every server needs an address of its own, got {', '.join(addresses)}")
-    return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)), len(addresses))
+    return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)))
 
 
 def joined_roster(running: str, address: str, keys: Keys | None) -> Roster:
@@ -76,14 +71,27 @@ def rebalance_servers(address: str, *, drop_last: bool, keys: Keys | None) -> tu
         channel.close()
 
 
-def run_server(server: Server, address: str, *, keys: Keys | None, ready: Callable[[str], None]) -> None:
-    """Serve at `address` until SIGTERM or SIGINT; `ready` is told where the server listens."""
+def run_server(
+    server: Server,
+    address: str,
+    *,
+    keys: Keys | None,
+    ready: Callable[[str], None],
+    servers: Servers | None = None,
+    seed: int = 0,
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
+
+    servers  what the job says of them: its faults
+    """
     _warm_up(server)
     with _stop_signals() as stopped:
-        channel = ServerChannel(server.name, address, keys=keys)
+        socket = ServerChannel(server.name, address, keys=keys)
+        channel = layered(socket, (servers or Servers()).faults, seed)
         try:
-            ready(channel.address)
-            serve(server, channel, stopped)
+            ready(socket.address)
+            serve(server, channel, lambda: stopped() or ended())
         finally:
             channel.close()
             if address.startswith("ipc://"):  # ZeroMQ leaves the file of its socket behind

@@ -10,18 +10,22 @@ from heterps.errors import PeerLost
 from heterps.ps import messages as m
 from heterps.wire import Channel, Frame, WireError
 from heterps.wire.keys import Keys
+from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ClientChannel
 
-REPEAT_S = 2.0
+REPEAT_S, LATER_S = 2.0, 0.05
 
 
 def ask(
     channel: Channel, peer: str, question: m.ToServer, frames: Sequence[Frame] = (), deadline_s: float = 10.0
 ) -> tuple[m.FromServer, list[memoryview]]:
-    """The answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated."""
+    """The answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated.
+
+    A server that asks to come later is asked again soon.
+    """
     requests, answers = m.server_codec(), m.client_codec()
     parts = requests.encode(question, frames)
-    deadline = time.monotonic() + deadline_s
+    deadline, why = time.monotonic() + deadline_s, "does it run?"
     while (now := time.monotonic()) < deadline:
         channel.send(peer, parts)
         until = min(now + REPEAT_S, deadline)
@@ -33,11 +37,14 @@ def ask(
                 header, answer_frames = answers.decode(received[1])
             except WireError:
                 continue
-            if header.id == question.id:
+            if header.id != question.id:
+                continue
+            if not isinstance(header, m.Refused) or header.code != "later":
                 return header, answer_frames
-    raise PeerLost(f"server {peer} did not answer {type(question).__name__} within {deadline_s:g} s: does it run?")
+            why, until = header.text, min(time.monotonic() + LATER_S, deadline)
+    raise PeerLost(f"server {peer} did not do {type(question).__name__} within {deadline_s:g} s: {why}")
 
 
-def asker_channel(peers: dict[str, str], keys: Keys | None = None) -> ClientChannel:
+def asker_channel(peers: dict[str, str], keys: Keys | None = None) -> Channel:
     """A channel for questions to servers by name and address."""
-    return ClientChannel(f"asker-{os.getpid()}-{time.monotonic_ns()}", peers, keys=keys)
+    return layered(ClientChannel(f"asker-{os.getpid()}-{time.monotonic_ns()}", peers, keys=keys))

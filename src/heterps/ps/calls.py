@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.ps import messages as m
-from heterps.ps.cargo import concatenate
 from heterps.ps.dedup import Lookup
 from heterps.ps.placement import shard_numbers
 from heterps.ps.roster import Roster
-from heterps.ps.table.sparse import Rows
 from heterps.wire import Frame, Malformed, pack_keys, pack_values, unpack_values
 
 FloatArray = NDArray[np.float32]
@@ -54,7 +52,7 @@ class Call(Protocol):
         """What the caller gets once every server has answered."""
 
 
-class _Homes:
+class Homes:
     """Where the keys of a call are, by server: as its lookup has them, or found anew for another roster."""
 
     def __init__(self, keys: KeyArray, bounds: NDArray[np.int64] | None = None) -> None:
@@ -71,18 +69,28 @@ class _Homes:
         return self._found[num_shards][number]
 
 
-class _Everywhere:
+class Everywhere:
     """A call that concerns every server."""
 
     def concerns(self, number: int, roster: Roster) -> bool:  # noqa: ARG002
         return True
 
 
+class Ranged:
+    """A call that concerns every server that has some of the `size` values of a dense table."""
+
+    size: int
+
+    def concerns(self, number: int, roster: Roster) -> bool:
+        part = roster.dense_range(self.size, number)
+        return bool(part.stop > part.start)
+
+
 class PullRowsCall:
     def __init__(self, table: str, lookup: Lookup, dim: int, *, after: int, create: bool, coding: m.Coding) -> None:
         self.table = table
         self._unique = lookup.unique
-        self._homes = _Homes(lookup.unique, lookup.bounds)
+        self._homes = Homes(lookup.unique, lookup.bounds)
         self._rows = np.empty((len(lookup.unique), dim), np.float32)
         self._after, self._create, self._coding = after, create, coding
 
@@ -106,7 +114,7 @@ class PullRowsCall:
         return self._rows
 
 
-class PushRowsCall(_Everywhere):
+class PushRowsCall(Everywhere):
     """Gradients of unique keys. Every server gets a part, be it empty: each counts all pushes."""
 
     def __init__(
@@ -120,7 +128,7 @@ class PushRowsCall(_Everywhere):
     ) -> None:
         self.table = table
         self._unique = lookup.unique
-        self._homes = _Homes(lookup.unique, lookup.bounds)
+        self._homes = Homes(lookup.unique, lookup.bounds)
         self._summed, self._sequence, self._coding, self._samples = summed, sequence, coding, samples
 
     def build(self, number: int, roster: Roster) -> Built:
@@ -130,20 +138,18 @@ class PushRowsCall(_Everywhere):
         return Built(m.PushRows(self.table, self._sequence, keys, grads, self._samples), [keys_frame, grads_frame])
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        _check(result, m.Done)
+        check_result(result, m.Done)
 
     def result(self) -> None:
         return None
 
 
-class PullDenseCall:
+class PullDenseCall(Ranged):
     def __init__(self, table: str, size: int, after: int, coding: m.Coding) -> None:
         self.table = table
+        self.size = size
         self._values = np.empty(size, np.float32)
         self._after, self._coding = after, coding
-
-    def concerns(self, number: int, roster: Roster) -> bool:
-        return number < roster.num_dense
 
     def build(self, number: int, roster: Roster) -> Built:
         part = roster.dense_range(len(self._values), number)
@@ -159,17 +165,15 @@ class PullDenseCall:
         return self._values
 
 
-class PushDenseCall:
+class PushDenseCall(Ranged):
     """Gradients of a dense table, or its first values: sequence 0."""
 
     def __init__(
         self, table: str, values: FloatArray, sequence: int, coding: m.Coding, samples: int | None = None
     ) -> None:
         self.table = table
+        self.size = len(values)
         self._values, self._sequence, self._coding, self._samples = values, sequence, coding, samples
-
-    def concerns(self, number: int, roster: Roster) -> bool:
-        return number < roster.num_dense
 
     def build(self, number: int, roster: Roster) -> Built:
         packed, frame = _pack(self._values[roster.dense_range(len(self._values), number)], self._coding)
@@ -178,68 +182,10 @@ class PushDenseCall:
         return Built(m.PushDense(self.table, self._sequence, packed, self._samples), [frame])
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        _check(result, m.Done)
+        check_result(result, m.Done)
 
     def result(self) -> None:
         return None
-
-
-class ExportRowsCall(_Everywhere):
-    def __init__(self, table: str, after: int) -> None:
-        self.table = table
-        self._after = after
-        self._parts: dict[int, tuple[Rows, int]] = {}
-
-    def build(self, number: int, roster: Roster) -> Built:
-        self._parts.pop(number, None)  # of a former roster
-        self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
-        return Built(m.ExportRows(self.table, self._after), [])
-
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        exported = _check(result, m.Exported)
-        self._parts[number] = m.unpack_rows(exported.arrays, frames), exported.num_pushes
-
-    def result(self) -> tuple[Rows, int]:
-        parts = [self._parts[number] for number in sorted(self._parts)]
-        return concatenate([rows for rows, _ in parts]), min(num_pushes for _, num_pushes in parts)
-
-
-class ImportRowsCall(_Everywhere):
-    def __init__(self, table: str, rows: Rows, num_pushes: int, sequence: int) -> None:
-        self.table = table
-        self._rows, self._num_pushes, self._sequence = rows, num_pushes, sequence
-        self._homes = _Homes(rows.keys)
-
-    def build(self, number: int, roster: Roster) -> Built:
-        where = self._homes.where(number, roster.num_shards)
-        infos, frames = m.pack_arrays(tuple(field[where] for field in self._rows))
-        return Built(m.ImportRows(self.table, self._sequence, self._num_pushes, infos), frames)
-
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        _check(result, m.Done)
-
-    def result(self) -> None:
-        return None
-
-
-class CountRowsCall(_Everywhere):
-    """Rows and bytes of a sparse table."""
-
-    def __init__(self, table: str, after: int) -> None:
-        self.table = table
-        self._after = after
-        self._parts: dict[int, m.Counted] = {}
-
-    def build(self, number: int, roster: Roster) -> Built:  # noqa: ARG002
-        self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
-        return Built(m.CountRows(self.table, self._after), [])
-
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        self._parts[number] = _check(result, m.Counted)
-
-    def result(self) -> m.Counted:
-        parts = self._parts.values()
-        return m.Counted(sum(part.num_rows for part in parts), sum(part.num_bytes for part in parts))
 
 
 def _pack(values: FloatArray, coding: m.Coding) -> tuple[Any, Frame]:
@@ -247,10 +193,10 @@ def _pack(values: FloatArray, coding: m.Coding) -> tuple[Any, Frame]:
 
 
 def _values(result: m.Result, frames: m.Frames) -> FloatArray:
-    return unpack_values(_check(result, m.Values).values, frames.take())
+    return unpack_values(check_result(result, m.Values).values, frames.take())
 
 
-def _check(result: m.Result, kind: type[R]) -> R:
+def check_result(result: m.Result, kind: type[R]) -> R:
     if not isinstance(result, kind):
         raise Malformed(f"expected {kind.__name__}, got {type(result).__name__}")
     return result

@@ -93,6 +93,55 @@ class Client(RowClient, Protocol):
         """Let go of threads and sockets. Safe to call twice."""
 
 
+class JobClient(Client, Protocol):
+    """What a whole job needs beyond steps: first values, sizes, and tables in and out for checkpoints.
+
+    Tables that any number of shards exported can be imported into any number of others. The calls that return no future
+    wait, and raise what a shard met.
+    """
+
+    samples: int | None
+    """That the job has seen; pushes tell the tables, whose schedules need them."""
+
+    def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
+        """First values of a dense table. Of several fills the first counts, so every worker may do it."""
+
+    def num_rows(self, table: str) -> int:
+        """Of a sparse table."""
+
+    def num_bytes(self, table: str) -> int:
+        """Of a sparse table, in memory."""
+
+    def tier_counts(self, table: str) -> TierCounts | None:
+        """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
+
+    def export_rows(self, table: str) -> tuple[Rows, int]:
+        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
+
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        """All rows of a sparse table as it is now, in parts, each time that the result is called.
+
+        Read them before the table changes: later they may be a RuntimeError.
+        """
+
+    def num_pushes(self, table: str) -> int:
+        """That a sparse table has seen."""
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        """What the shards of a sparse table know besides their rows (see table/upkeep.py)."""
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
+        """Copies of the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        """Take over what `export_dense` gave. The table counts as filled: a later fill does nothing."""
+
+
 class LocalClient:
     """Every table in this process, sparse ones in `num_shards` shards that work in parallel."""
 
@@ -100,8 +149,9 @@ class LocalClient:
         if num_shards < 1:
             raise ValueError(f"num_shards must be at least 1, got {num_shards}")
         self._shards = {spec.name: [spec.make_shard(num_shards) for _ in range(num_shards)] for spec in sparse}
-        self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
+        self.samples: int | None = None
         self._dense = dense
+        self._filled: set[str] = set()  # dense tables that have their first values
         self._num_shards = num_shards
         # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
         self._pool = ThreadPoolExecutor(num_shards - 1, "heterps-shard") if num_shards > 1 else None
@@ -143,6 +193,15 @@ class LocalClient:
         self._dense[table].push(grads, samples=self.samples)
         return done(None)
 
+    def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
+        target = self._dense[table]
+        if values.shape != (target.size,):
+            raise ValueError(f"dense table {table} has {target.size:,} values, got shape {list(values.shape)}")
+        if table not in self._filled:
+            target.values[:] = values
+            self._filled.add(table)
+        return done(None)
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
@@ -157,12 +216,10 @@ class LocalClient:
         return sum(shard.num_bytes for shard in self._shards[table])
 
     def tier_counts(self, table: str) -> TierCounts | None:
-        """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
         counts = [shard.counts for shard in self._shards[table] if isinstance(shard, TieredTable)]
         return TierCounts.total(counts) if counts else None
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
-        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
         parts = [shard.export_rows() for shard in self._shards[table]]
         return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), self._shards[table][0].num_pushes
 
@@ -188,6 +245,18 @@ class LocalClient:
         """
         parts = [shard.row_parts() for shard in self._shards[table]]
         return lambda: chain.from_iterable(read() for read in parts)
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
+        dense = self._dense[table]
+        return dense.values.copy(), dense.state.copy(), dense.num_pushes
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        dense = self._dense[table]
+        if values.shape != (dense.size,):
+            raise ValueError(f"dense table {table} has {dense.size:,} values, got shape {list(values.shape)}")
+        dense.restore(state, num_steps)
+        dense.values[:] = values
+        self._filled.add(table)
 
     def _on_every_shard(self, alone: bool, work: Callable[[int], None], result: T) -> Future[T]:
         """Do the work of every shard, each on its thread, or all of it here, `alone`."""

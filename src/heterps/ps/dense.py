@@ -41,13 +41,16 @@ class DenseTable:
         """
         if grads.shape != (self.size,):
             raise ValueError(f"a dense table of {self.size:,} values needs as many gradients, got shape {grads.shape}")
-        factor = rate_at(self.schedule, samples)
+        factor = rate_at(self.schedule, samples, self.num_pushes)
         self.num_pushes += 1
         numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=False)
         _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)
 
     def restore(self, state: NDArray[np.float32], num_pushes: int) -> None:
-        """Take over the optimizer state and count of a saved table of the same size and optimizer."""
+        """Take over the optimizer state and count of a saved table of the same size and optimizer.
+
+        ValueError, and no change, where the state is of another size.
+        """
         if state.shape != self.state.shape:
             raise ValueError(f"the saved state has {state.size:,} words, this table needs {self.state.size:,}")
         self.state[:] = state

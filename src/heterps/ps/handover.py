@@ -1,9 +1,9 @@
-"""Handover: a server's side of a move of slots between servers, while workers go on.
+"""Handover: a server's side of a move of slots and dense ranges between servers, while workers go on.
 
     rebalance (anybody with a channel)      source                         target
     [1] Switch(new roster)            -->   new epoch; requests of the     new epoch; requests wait until
                                             old one are refused with the   everything that is now its own
-                                            new roster; slots that leave   has come
+                                            new roster; what leaves   has come
                                             are packed, with their ledgers
     [2] Fetch(target, number)         -->   Parcel
     [3] Deliver(source, number)       ----------------------------------> unpacked when all have come
@@ -19,7 +19,7 @@ from __future__ import annotations
 from heterps.ps import messages as m
 from heterps.ps.cargo import Cargo, Parcel, from_parcels, to_parcels
 from heterps.ps.placement import slot_mask
-from heterps.ps.roster import Roster, moves
+from heterps.ps.roster import Roster, dense_move, moves
 from heterps.ps.shard import Shard
 from heterps.wire import Frame, Malformed
 
@@ -31,11 +31,17 @@ class Handover:
         self._packed: dict[int, list[Parcel]] = {}  # by target
         self._expected: dict[int, list[Parcel]] = {}  # by source, what has come so far
         self._arrived: set[int] = set()  # sources, all of whose parcels were unpacked
+        self._names: dict[int, str] = {}  # of the sources
 
     @property
     def is_complete(self) -> bool:
         """Whether everything that is this server's own is here."""
         return not self._expected
+
+    @property
+    def waits_for(self) -> list[str]:
+        """The servers from which something is still to come."""
+        return [self._names[number] for number in sorted(self._expected)]
 
     @property
     def is_over(self) -> bool:
@@ -45,11 +51,14 @@ class Handover:
     def begin(self, old: Roster, new: Roster, name: str, shard: Shard, workers: dict[str, int]) -> None:
         """[1] Pack what leaves and expect what comes."""
         self._arrived = set()
+        self._names = {number: seat.name for number, seat in enumerate(old.servers)}
         for move in moves(old, new):
             if old.servers[move.source].name == name:
-                self._packed[move.target] = to_parcels(shard.cut(slot_mask(move.slots), workers))
+                ranges = {n: dense_move(dense.spec.size, old, new, move) for n, dense in shard.dense.items()}
+                self._packed[move.target] = to_parcels(shard.cut(slot_mask(move.slots), ranges, workers))
             if new.servers[move.target].name == name:
                 self._expected[move.source] = []
+        shard.follow(new, new.number(name))
 
     def fetch(self, fetch: m.Fetch) -> tuple[m.ParcelReply, list[Frame]]:
         """[2] A parcel, as a message."""
@@ -57,10 +66,10 @@ class Handover:
         if parcels is None or fetch.number >= len(parcels):
             raise Malformed(f"there is no parcel {fetch.number} for server number {fetch.target}")
         parcel = parcels[fetch.number]
-        if parcel.rows is None:
-            return m.ParcelReply(fetch.id, parcel.last, "", ()), [parcel.label]
-        infos, frames = m.pack_arrays(parcel.rows)
-        return m.ParcelReply(fetch.id, parcel.last, parcel.table, infos), frames
+        if parcel.part is None:
+            return m.ParcelReply(fetch.id, parcel.last), [parcel.label]
+        part, frames = m.pack_part(parcel.part)
+        return m.ParcelReply(fetch.id, parcel.last, parcel.table, part), frames
 
     def deliver(self, deliver: m.Deliver, frames: m.Frames) -> Cargo | None:
         """[3] Take a parcel; the whole cargo of its source with the last one. Repeats change nothing."""
@@ -93,4 +102,6 @@ class Handover:
 def _read(deliver: m.Deliver, frames: m.Frames) -> Parcel:
     if deliver.number == 0:
         return Parcel(deliver.last, label=bytes(frames.take()))
-    return Parcel(deliver.last, table=deliver.table, rows=m.unpack_rows(deliver.arrays, frames))
+    if deliver.part is None:
+        raise Malformed(f"parcel {deliver.number} is empty")
+    return Parcel(deliver.last, table=deliver.table, part=m.unpack_part(deliver.part, frames))

@@ -12,10 +12,19 @@ is one number for a worker and table, and no acknowledgement is needed to trim i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from msgspec import Struct
 from msgspec.msgpack import decode, encode
+
+
+@dataclass(frozen=True)
+class Source:
+    """Who pushed: a worker in one of its lives."""
+
+    worker: str
+    incarnation: int
 
 
 class PushState(Enum):
@@ -59,11 +68,11 @@ class Ledger(Struct):
             entry = self.workers.setdefault(worker, {})[table] = Entry(incarnation)
         entry.applying = True
 
-    def finish(self, worker: str, table: str) -> None:
-        """The push that was begun is in the table."""
+    def finish(self, worker: str, table: str, num_pushes: int | None = None) -> None:
+        """The push that was begun is in the table, which has then seen one more, or `num_pushes` where that is said."""
         entry = self.workers[worker][table]
         entry.applied, entry.applying = entry.applied + 1, False
-        self.num_pushes[table] = self.num_pushes.get(table, 0) + 1
+        self.num_pushes[table] = self.num_pushes.get(table, 0) + 1 if num_pushes is None else num_pushes
 
     def incarnations(self) -> dict[str, int]:
         """The newest incarnation of every worker that has pushed."""

@@ -13,14 +13,18 @@ is in them: a server takes the frames of a message in turn, and refuses the whol
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
+from heterps.ps.cargo import ValuePart
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import NUM_COUNTERS, Upkeep, stack, unstack
 from heterps.wire import Codec, Frame, Limits, Malformed, Packed, PackedKeys
 from heterps.wire.arrays import Compression, Dtype
 
@@ -86,20 +90,50 @@ class FillDense(Struct, frozen=True, tag="fill_dense"):
     values: Packed
 
 
-class ExportRows(Struct, frozen=True, tag="export_rows"):
-    """All rows of the shard of a sparse table."""
+class Export(Struct, frozen=True, tag="export"):
+    """Part `part` of what the server has of a table, as it was when part 0 of this export was asked for.
+
+    `number` tells the exports of a worker apart. The server keeps a table of several parts until it is told EndExport,
+    and for a minute after the last question; then, and after a change of the roster, it answers `num_parts` 0.
+    """
+
+    table: Name
+    after: Count
+    number: Ordinal
+    part: Count
+
+
+class EndExport(Struct, frozen=True, tag="end_export"):
+    """The worker has all parts."""
+
+    table: Name
+    number: Ordinal
+
+
+class Import(Struct, frozen=True, tag="import"):
+    """A part (frames) of a table that has seen `num_pushes`. A push like others. The first needs an empty table."""
+
+    table: Name
+    sequence: Ordinal
+    num_pushes: Count
+    is_first: bool
+    part: PartInfo
+
+
+class ReadUpkeep(Struct, frozen=True, tag="read_upkeep"):
+    """What the shard of a sparse table knows besides its rows."""
 
     table: Name
     after: Count
 
 
-class ImportRows(Struct, frozen=True, tag="import_rows"):
-    """Rows (frames, as `arrays` describes) for an empty sparse table that has seen `num_pushes`. A push like others."""
+class Resume(Struct, frozen=True, tag="resume"):
+    """Upkeep (frames) for the shard of a sparse table that has seen `num_pushes`. A push like others."""
 
     table: Name
     sequence: Ordinal
     num_pushes: Count
-    arrays: tuple[ArrayInfo, ...]
+    arrays: UpkeepInfo
 
 
 class CountRows(Struct, frozen=True, tag="count_rows"):
@@ -116,6 +150,17 @@ class ArrayInfo(Struct, frozen=True, array_like=True):
     shape: tuple[Count, ...]
 
 
+class PartInfo(Struct, frozen=True, array_like=True):
+    """Frames of Rows; or, of a dense table from value `first` on, values [n] and their state [words a value, n]."""
+
+    arrays: tuple[ArrayInfo, ...]
+    first: Count | None = None
+
+
+UpkeepInfo = Annotated[tuple[ArrayInfo, ...], Meta(min_length=4, max_length=4)]
+"""Frames of the fields of Upkeep, for one shard."""
+
+
 class Values(Struct, frozen=True, tag="values"):
     """A frame of values: rows, or a range."""
 
@@ -127,21 +172,32 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class Exported(Struct, frozen=True, tag="exported"):
-    """Frames as `arrays` describes: keys, values and state."""
+    """A part (frames) of a table that has seen `num_pushes`; none where the table has no rows or values here."""
 
     num_pushes: Count
-    arrays: tuple[ArrayInfo, ...]
+    num_parts: Count
+    part: PartInfo | None = None
+
+
+class Kept(Struct, frozen=True, tag="kept"):
+    """Upkeep (frames) of a table that has seen `num_pushes`."""
+
+    num_pushes: Count
+    arrays: UpkeepInfo
 
 
 class Counted(Struct, frozen=True, tag="counted"):
+    """Of the shard of a sparse table; `tiers` where it has them."""
+
     num_rows: Count
     num_bytes: Count
+    tiers: TierCounts | None = None
 
 
-Push = PushRows | PushDense | ImportRows
-Read = PullRows | PullDense | ExportRows | CountRows
-Op = Push | Read | FillDense
-Result = Values | Done | Exported | Counted
+Push = PushRows | PushDense | Import | Resume
+Read = PullRows | PullDense | Export | ReadUpkeep | CountRows
+Op = Push | Read | FillDense | EndExport
+Result = Values | Done | Exported | Kept | Counted
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
@@ -225,12 +281,12 @@ class Fetch(Struct, frozen=True, tag="fetch"):
 
 
 class ParcelReply(Struct, frozen=True, tag="parcel"):
-    """The frames: the label for number 0, the arrays of rows of `table` else."""
+    """The frames: the label for number 0, a part of `table` else."""
 
     id: Count
     last: bool
-    table: str
-    arrays: tuple[ArrayInfo, ...]
+    table: str = ""
+    part: PartInfo | None = None
 
 
 class Deliver(Struct, frozen=True, tag="deliver"):
@@ -242,7 +298,7 @@ class Deliver(Struct, frozen=True, tag="deliver"):
     number: Count
     last: bool
     table: str
-    arrays: tuple[ArrayInfo, ...]
+    part: PartInfo | None
 
 
 class Forget(Struct, frozen=True, tag="forget"):
@@ -290,13 +346,52 @@ def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:
 
 
 ROW_DTYPES = ("<u8", "<f4", "<f4", "<f4", "<u4")
+VALUE_DTYPES = ("<f4", "<f4")
 
 
-def unpack_rows(infos: tuple[ArrayInfo, ...], frames: Frames) -> Rows:
-    """Rows of a table, from frames that `pack_arrays` made of them."""
-    if tuple(info.dtype for info in infos) != ROW_DTYPES:
-        raise Malformed(f"rows are arrays of {', '.join(ROW_DTYPES)}, not {', '.join(info.dtype for info in infos)}")
-    return Rows(*(unpack_array(info, frames.take()) for info in infos))  # type: ignore[arg-type]
+def pack_part(part: Rows | ValuePart) -> tuple[PartInfo, list[Frame]]:
+    """A part of a table, every bit of it, as frames."""
+    infos, frames = pack_arrays(part if isinstance(part, Rows) else (part.values, part.state))
+    return PartInfo(infos, None if isinstance(part, Rows) else part.first), frames
+
+
+def unpack_part(info: PartInfo, frames: Frames) -> Rows | ValuePart:
+    """What `pack_part` packed; Malformed where it is not that."""
+    dtypes, ranks = tuple(array.dtype for array in info.arrays), [len(array.shape) for array in info.arrays]
+    expected = ROW_DTYPES if info.first is None else VALUE_DTYPES
+    if dtypes != expected:
+        raise Malformed(f"a part of a table is arrays of {', '.join(expected)} here, not {', '.join(dtypes)}")
+    arrays: list[Any] = [unpack_array(array, frames.take()) for array in info.arrays]
+    if info.first is None:
+        return Rows(*arrays)
+    if ranks != [1, 2] or arrays[1].shape[1] != len(arrays[0]):
+        raise Malformed(f"values [n] and their state [k, n] do not fit: {[list(array.shape) for array in arrays]}")
+    return ValuePart(info.first, *arrays)
+
+
+UPKEEP_DTYPES = ("<i8", "<i8", "<i8", "|u1")
+
+
+def pack_upkeep(upkeep: Upkeep) -> tuple[UpkeepInfo, list[Frame]]:
+    return pack_arrays(tuple(stack([upkeep]).values()))
+
+
+def unpack_upkeep(infos: UpkeepInfo, frames: Frames) -> list[NDArray[np.generic]]:
+    """The arrays that `pack_upkeep` packed; Malformed where they are not that."""
+    shapes = [info.shape for info in infos]
+    ranks = [len(shape) for shape in shapes]
+    if tuple(info.dtype for info in infos) != UPKEEP_DTYPES or ranks != [1, 1, 2, 2] or any(s[0] != 1 for s in shapes):
+        raise Malformed(f"upkeep is arrays of one shard, of {', '.join(UPKEEP_DTYPES)}; got shapes {shapes}")
+    if shapes[2][1] != NUM_COUNTERS:
+        raise Malformed(f"upkeep has {NUM_COUNTERS} counters, got {shapes[2][1]}")
+    return [unpack_array(info, frames.take()) for info in infos]
+
+
+def as_upkeep(arrays: Sequence[NDArray[np.generic]]) -> Upkeep:
+    """The upkeep whose arrays `unpack_upkeep` gave."""
+    kept = unstack(dict(zip(Upkeep._fields, arrays, strict=True)), 1)[0]
+    assert kept is not None
+    return kept
 
 
 class Frames:

@@ -7,21 +7,25 @@ them a request may be held, so nothing that a push could change is looked at too
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heterps.ps import messages as m
-from heterps.ps.ledger import PushState
-from heterps.ps.shard import Shard, Source
+from heterps.ps.cargo import ValuePart
+from heterps.ps.ledger import PushState, Source
+from heterps.ps.shard import Shard
 from heterps.ps.stats import Counts
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TieredTable
 from heterps.wire import Frame, Limits, Malformed, Packed, PackedKeys, pack_values, unpack_keys, unpack_values
 
 Arrays = list[NDArray[np.generic]]
 Answer = tuple[m.Result, list[Frame]]
 DONE: Answer = (m.Done(), [])
+_DENSE, _EITHER = m.PullDense | m.PushDense | m.FillDense, m.Export | m.EndExport | m.Import
 
 
 class InDoubt(Exception):
@@ -30,9 +34,9 @@ class InDoubt(Exception):
 
 def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
     """The arrays of an op, in the order of its fields; WireError where op, frames and shard do not fit together."""
-    is_dense = isinstance(op, m.PullDense | m.PushDense | m.FillDense)
-    if op.table not in (shard.dense if is_dense else shard.sparse):
-        raise Malformed(f"there is no {'dense' if is_dense else 'sparse'} table {op.table!r}")
+    kind = "dense" if isinstance(op, _DENSE) or (isinstance(op, _EITHER) and op.table in shard.dense) else "sparse"
+    if op.table not in (shard.dense if kind == "dense" else shard.sparse):
+        raise Malformed(f"there is no {kind} table {op.table!r}")
     if isinstance(op, m.PushRows | m.PushDense):
         _check_samples(op, shard)
     match op:
@@ -45,9 +49,16 @@ def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
             return [_values(op.grads, frames, (shard.dense[op.table].size,), op.table, limits)]
         case m.FillDense():
             return [_values(op.values, frames, (shard.dense[op.table].size,), op.table, limits)]
-        case m.ImportRows():
-            return list(m.unpack_rows(op.arrays, frames))
-        case m.PullDense() | m.ExportRows() | m.CountRows():
+        case m.Import():
+            return _checked_part(op, m.unpack_part(op.part, frames), shard)
+        case m.Resume():
+            arrays = m.unpack_upkeep(op.arrays, frames)
+            try:
+                shard.sparse[op.table].check_upkeep(m.as_upkeep(arrays))
+            except ValueError as error:
+                raise Malformed(f"table {op.table}: {error}") from None
+            return arrays
+        case m.ReadUpkeep() | m.PullDense() | m.Export() | m.EndExport() | m.CountRows():
             return []
 
 
@@ -57,9 +68,12 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) 
         case m.PullRows():
             keys = arrays[0].view(np.uint64)
             counts.pulled(op.table, len(keys))
-            return _packed(shard.sparse[op.table].pull(keys, create=op.create), op.coding)
+            table = shard.sparse[op.table]
+            if op.create and isinstance(table, TieredTable):
+                table.step()  # between the last push and this pull: no row of either is needed now
+            return _packed(table.pull(keys, create=op.create), op.coding)
         case m.PullDense():
-            values = shard.dense[op.table].values.copy()  # the next push changes the table, not what is on its way
+            values = shard.dense[op.table].values()
             counts.pulled(op.table, len(values))
             return _packed(values, op.coding)
         case m.PushRows():
@@ -69,22 +83,36 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) 
         case m.PushDense():
             grads = arrays[0].view(np.float32)
             return _once(
-                op, shard, source, counts, len(grads), lambda: shard.push_dense(source, op.table, grads, op.samples)
+                op,
+                shard,
+                source,
+                counts,
+                len(grads),
+                lambda: shard.dense[op.table].push(source, op.sequence, grads, op.samples),
             )
         case m.FillDense():
-            shard.fill_dense(op.table, arrays[0].view(np.float32))
+            shard.dense[op.table].fill(arrays[0].view(np.float32))
             return DONE
-        case m.ExportRows():
-            rows, num_pushes = shard.export_rows(op.table)
-            infos, frames = m.pack_arrays(rows)
-            return m.Exported(num_pushes, infos), frames
-        case m.ImportRows():
-            rows = Rows(*arrays)  # type: ignore[arg-type]
-            return _once(op, shard, source, counts, len(rows.keys), lambda: shard.import_rows(
-                source, op.table, rows, op.num_pushes))  # fmt: skip
+        case m.Export():
+            page = shard.export(source, op.table, op.number, op.part)
+            info, frames = (None, []) if page.part is None else m.pack_part(page.part)
+            return m.Exported(page.num_pushes, page.num_parts, info), frames
+        case m.EndExport():
+            shard.exports.end(source.worker, op.table, op.number)
+            return DONE
+        case m.Import():
+            return _once(op, shard, source, counts, len(arrays[0]), lambda: shard.put(
+                source, op.table, op.sequence, _part(op, arrays), op.num_pushes, is_first=op.is_first))  # fmt: skip
+        case m.ReadUpkeep():
+            infos, frames = m.pack_upkeep(shard.sparse[op.table].export_upkeep())
+            return m.Kept(shard.num_pushes(op.table), infos), frames
+        case m.Resume():
+            return _once(op, shard, source, counts, 0, lambda: shard.resume(
+                source, op.table, op.sequence, op.num_pushes, m.as_upkeep(arrays)))  # fmt: skip
         case m.CountRows():
             table = shard.sparse[op.table]
-            return m.Counted(len(table), table.num_bytes), []
+            tiers = table.counts if isinstance(table, TieredTable) else None
+            return m.Counted(len(table), table.num_bytes, tiers), []
 
 
 def _once(op: m.Push, shard: Shard, source: Source, counts: Counts, num_rows: int, apply: Callable[[], None]) -> Answer:
@@ -102,8 +130,31 @@ def _once(op: m.Push, shard: Shard, source: Source, counts: Counts, num_rows: in
     return DONE
 
 
+def _checked_part(op: m.Import, part: Rows | ValuePart, shard: Shard) -> Arrays:
+    """The arrays of a part whose table, homes and sizes are those of the shard."""
+    if isinstance(part, Rows) != (op.table in shard.sparse):
+        raise Malformed(f"table {op.table} is {'sparse' if op.table in shard.sparse else 'dense'}, and its part is not")
+    if isinstance(part, Rows):
+        if wrong := shard.home_error(part.keys):
+            raise Malformed(wrong)
+        return list(part)
+    dense = shard.dense[op.table]
+    stop = part.first + len(part.values)
+    if not dense.within.start <= part.first <= stop <= dense.within.stop or len(part.state) != dense.num_words:
+        raise Malformed(
+            f"table {op.table} has values {dense.within.start} to {dense.within.stop} with {dense.num_words} words of "
+            f"state each here, got {part.first} to {stop} with {len(part.state)}"
+        )
+    return [part.values, part.state]
+
+
+def _part(op: m.Import, arrays: Arrays) -> Rows | ValuePart:
+    made: list[Any] = list(arrays)
+    return Rows(*made) if op.part.first is None else ValuePart(op.part.first, *made)
+
+
 def _check_samples(op: m.PushRows | m.PushDense, shard: Shard) -> None:
-    table = shard.sparse[op.table] if isinstance(op, m.PushRows) else shard.dense[op.table]
+    table = shard.sparse[op.table] if isinstance(op, m.PushRows) else shard.dense[op.table].spec
     try:
         rate_at(table.schedule, op.samples)
     except ValueError as error:

@@ -42,7 +42,7 @@ def rebalance(old: Roster, new: Roster) -> Generator[Question, Answer, int]:
                     break  # a former run has moved this already
                 raise PeerLost(f"server {source} refused to hand over: {getattr(parcel, 'text', parcel)}")
             last = parcel.last
-            deliver = m.Deliver(next(ids), new.epoch, move.source, number, last, parcel.table, parcel.arrays)
+            deliver = m.Deliver(next(ids), new.epoch, move.source, number, last, parcel.table, parcel.part)
             _agreed(target, (yield Question(target, deliver, list(frames))))  # [3]
             moved_bytes += sum(frame.nbytes for frame in frames)
             number += 1

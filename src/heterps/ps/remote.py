@@ -1,4 +1,4 @@
-"""RemoteClient: the tables of a job on its servers, through any channel. To training it is a Client like LocalClient.
+"""RemoteClient: the tables of a job on its servers, through any channel. A JobClient like LocalClient.
 
     caller's thread   pull, push --> Session: queued         future.result() --> flush: one message to each server
     I/O thread        receive answers, ask again, give up --> Session --> futures done
@@ -10,23 +10,28 @@ pull is answered after the pushes that came before it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.ps import calls
+from heterps.ps import calls, whole_tables
 from heterps.ps.calls import FloatArray
 from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.messages import Counted
 from heterps.ps.roster import Roster
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
+from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import Upkeep, stack
 from heterps.wire import Channel
 
 T = TypeVar("T")
@@ -78,7 +83,7 @@ class RemoteClient:
         connect: Callable[[Roster], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.samples: int | None = None  # that the job has seen; pushes tell the tables, whose schedules need them
+        self.samples: int | None = None
         self._session = Session(worker, incarnation, roster, tables.digest, options)
         self._channel = channel
         self._connect = connect
@@ -86,7 +91,9 @@ class RemoteClient:
         self._clock = clock
         self._dims = {spec.name: spec.dim for spec in tables.sparse}
         self._sizes = {spec.name: spec.size for spec in tables.dense}
+        self._state_words = {spec.name: state_words(spec.optimizer, spec.size) for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
+        self._exports = itertools.count(1)
         self._prefetched: dict[tuple[str, int], _Prefetched] = {}
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
@@ -150,7 +157,6 @@ class RemoteClient:
         return self._push(table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
-        """First values of a dense table. Of all workers' fills the first counts, so all may do it."""
         with self._changed:
             return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
 
@@ -181,15 +187,36 @@ class RemoteClient:
     def num_bytes(self, table: str) -> int:
         return self._count(table).num_bytes
 
-    def export_rows(self, table: str) -> tuple[Rows, int]:
-        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
-        with self._changed:
-            future: Future[tuple[Rows, int]] = self._submit(calls.ExportRowsCall(table, self._pushes[table]))
-        return future.result()
+    def tier_counts(self, table: str) -> TierCounts | None:
+        return self._count(table).tiers
 
-    def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
-        """Fill an empty sparse table with rows that any number of shards exported."""
-        self._push(table, lambda sequence: calls.ImportRowsCall(table, rows, num_pushes, sequence)).result()
+    def export_rows(self, table: str) -> tuple[Rows, int]:
+        return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
+
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        return lambda: iter([self.export_rows(table)[0]])
+
+    def num_pushes(self, table: str) -> int:
+        return self._read_upkeep(table)[0]
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        return stack(self._read_upkeep(table)[1])
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
+        if not self._sizes[table]:  # no server has anything of it
+            return np.empty(0, np.float32), np.empty(0, np.float32), self._pushes[table]
+        return whole_tables.export_dense(self._call, table, self._pushes[table], self._exports)
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        values = self._dense_values(table, values)
+        if state.shape != (self._state_words[table],):
+            raise ValueError(f"the saved state has {state.size:,} words, {table} needs {self._state_words[table]:,}")
+        whole_tables.import_dense(self._push, table, values, state, num_steps)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -206,10 +233,17 @@ class RemoteClient:
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
 
+    def _read_upkeep(self, table: str) -> tuple[int, list[Upkeep]]:
+        read: tuple[int, list[Upkeep]] = self._call(whole_tables.ReadUpkeepCall(table, self._pushes[table])).result()
+        return read
+
     def _count(self, table: str) -> Counted:
+        counted: Counted = self._call(whole_tables.CountRowsCall(table, self._pushes[table])).result()
+        return counted
+
+    def _call(self, call: calls.Call) -> Future[Any]:
         with self._changed:
-            future: Future[Counted] = self._submit(calls.CountRowsCall(table, self._pushes[table]))
-        return future.result()
+            return self._submit(call)
 
     def _dense_values(self, table: str, values: FloatArray) -> FloatArray:
         if values.shape != (self._sizes[table],):

@@ -1,10 +1,10 @@
 """Roster: which servers are in the job and what each holds. A value; its epoch orders it among its successors.
 
     slot s of every sparse table   on the server with number placement.owners(num_shards)[s]
-    a dense table of n values      in equal ranges on the first `num_dense` servers
+    a dense table of n values      in equal ranges, one a server, by number
 
-Dense ranges stay where the job began: they are small beside the rows, and every step touches all of them anyway, so
-spreading them over later servers would save nothing.
+One more server takes 1/(n+1) of every other's slots. Of a dense table about half moves, each range by a little: equal
+ranges stay next to each other, and dense tables are small beside the rows.
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ class Roster(Struct, frozen=True):
     """The servers by number. Requests carry its epoch; a server with another epoch refuses them."""
 
     servers: tuple[Seat, ...]
-    num_dense: int
     epoch: Annotated[int, Meta(ge=1, lt=2**62)] = 1
 
     def __post_init__(self) -> None:
         names = [seat.name for seat in self.servers]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"a roster needs at least one server and every name once, got {names}")
-        if not 1 <= self.num_dense <= len(names):
-            raise ValueError(f"num_dense must be at least 1 and at most {len(names)} servers, got {self.num_dense}")
 
     @property
     def num_shards(self) -> int:
@@ -49,28 +46,30 @@ class Roster(Struct, frozen=True):
         return next((number for number, seat in enumerate(self.servers) if seat.name == name), -1)
 
     def dense_range(self, size: int, number: int) -> slice:
-        """The values of a dense table of `size` values that server `number` holds."""
-        if number >= self.num_dense:
-            return slice(size, size)
-        return slice(size * number // self.num_dense, size * (number + 1) // self.num_dense)
+        """The values of a dense table of `size` values that server `number` holds; -1, which is none, holds none."""
+        if number < 0:
+            return slice(0, 0)
+        return slice(size * number // self.num_shards, size * (number + 1) // self.num_shards)
 
     def add(self, seat: Seat) -> Roster:
         """The next roster, with one more server."""
-        return Roster((*self.servers, seat), self.num_dense, self.epoch + 1)
+        return Roster((*self.servers, seat), self.epoch + 1)
 
     def drop_last(self) -> Roster:
-        """The next roster, without the newest server. One that holds dense ranges must stay."""
-        if self.num_shards == self.num_dense:
-            raise ValueError(f"server {self.servers[-1].name} holds a range of the dense tables and cannot leave")
-        return Roster(self.servers[:-1], self.num_dense, self.epoch + 1)
+        """The next roster, without the newest server. The last one of all must stay."""
+        if self.num_shards == 1:
+            raise ValueError(f"server {self.servers[-1].name} is the only one and cannot leave")
+        return Roster(self.servers[:-1], self.epoch + 1)
 
     def before_add(self) -> Roster:
-        """The roster that `add` made this one of."""
-        return Roster(self.servers[:-1], self.num_dense, self.epoch - 1)
+        """The roster that `add` made this one of; ValueError for one that cannot have been made so."""
+        if self.num_shards == 1 or self.epoch == 1:
+            raise ValueError(f"roster {self.epoch} of {self.num_shards} servers is the first of its job")
+        return Roster(self.servers[:-1], self.epoch - 1)
 
 
 class Move(NamedTuple):
-    """Slots that change their home, by server numbers of the old and of the new roster."""
+    """What changes its home, by server numbers of the old and of the new roster: slots, and `dense_move` of tables."""
 
     source: int
     target: int
@@ -79,18 +78,26 @@ class Move(NamedTuple):
 
 def follows(new: Roster, old: Roster) -> bool:
     """Whether `new` can come after `old`: the next epoch, with one server more or less at the end."""
-    if new.num_shards > old.num_shards:
-        return new.before_add() == old
-    return old.num_shards > old.num_dense and new == old.drop_last()
+    more, fewer = (new, old) if new.num_shards > old.num_shards else (old, new)
+    return new.epoch == old.epoch + 1 and more.servers[:-1] == fewer.servers
 
 
 def moves(old: Roster, new: Roster) -> list[Move]:
-    """What must move between servers when `new` follows `old`."""
+    """Who must hand over to whom when `new` follows `old`; first those between neighbours that move no slots."""
     if not follows(new, old):
         raise ValueError(f"roster {new.epoch} does not follow roster {old.epoch} by one server more or less")
     before, after = owners(old.num_shards), owners(new.num_shards)
-    pairs = np.unique(np.stack([before, after])[:, before != after], axis=1).T
+    pairs = set(zip(before[before != after].tolist(), after[before != after].tolist(), strict=True))
+    step = 1 if new.num_shards > old.num_shards else -1
+    neighbours = {(number, number + step) for number in range(max(0, -step), old.num_shards)}
     return [
-        Move(int(source), int(target), np.flatnonzero((before == source) & (after == target)))
-        for source, target in pairs
+        Move(source, target, np.flatnonzero((before == source) & (after == target)))
+        for source, target in (*sorted(neighbours - pairs), *sorted(pairs))
     ]
+
+
+def dense_move(size: int, old: Roster, new: Roster, move: Move) -> slice:
+    """The values of a dense table of `size` values that move with `move`; between neighbours only there are any."""
+    before, after = old.dense_range(size, move.source), new.dense_range(size, move.target)
+    first = max(before.start, after.start)
+    return slice(first, max(first, min(before.stop, after.stop)))

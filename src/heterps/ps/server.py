@@ -14,16 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from msgspec.json import encode as to_json
 
 from heterps.ps import messages as m
 from heterps.ps import ops
 from heterps.ps.cargo import Cargo, restrict
 from heterps.ps.handover import Handover
-from heterps.ps.placement import NUM_SLOTS
+from heterps.ps.ledger import Source
 from heterps.ps.roster import Roster, follows
-from heterps.ps.shard import Shard, Source, Tables
+from heterps.ps.shard import Shard, Tables
 from heterps.ps.stats import Counts, Rate, ServerStats, TableStats, Traffic
 from heterps.wire import Frame, Limits, WireError
 
@@ -76,7 +75,7 @@ class Server:
         self._rate = Rate()
         self._handover = Handover()
         if joining:
-            self.shard.pieces = []
+            self.shard.empty()
             self._handover.begin(roster.before_add(), roster, name, self.shard, {})
 
     def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
@@ -128,6 +127,7 @@ class Server:
             if now - held.since > HOLD_S:
                 del self._held[key]
                 self.counts.drop("held_too_long")
+        self.shard.exports.tick()
         self._rate.update(self.counts.num_rows, now)
 
     def stats(self) -> ServerStats:
@@ -136,7 +136,7 @@ class Server:
         sizes = {name: (len(table), table.num_bytes) for name, table in shard.sparse.items()}
         fates = {name: table.counters() for name, table in shard.sparse.items()}
         gone = {name: (sum(fate.evicted.values()), fate.refused) for name, fate in fates.items()}
-        sizes |= {name: (table.size, 4 * (table.size + table.state.size)) for name, table in shard.dense.items()}
+        sizes |= {name: (dense.size, dense.num_bytes) for name, dense in shard.dense.items()}
         return ServerStats(
             server=self.name,
             shard=self.number,
@@ -147,6 +147,7 @@ class Server:
             requests=counts.requests,
             repeats=counts.repeats,
             held=len(self._held),
+            waits_for=self._handover.waits_for,
             dropped=dict(counts.dropped),
             rows_per_s=self._rate.per_s,
             latency_s={f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
@@ -159,15 +160,15 @@ class Server:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self) -> Cargo:
-        """A copy of the sparse tables and of what has been applied to them, at this moment."""
-        return self.shard.copy(np.ones(NUM_SLOTS, np.bool_), self._workers)
+        """A copy of all tables and of what has been applied to them, at this moment."""
+        return self.shard.copy(self.shard.slots, self.shard.ranges, self._workers)
 
     def restore(self, saved: Sequence[Cargo]) -> None:
         """Fill the empty tables from what servers, of whatever number, saved at one moment."""
-        mine = self.shard.pieces[0].slots
-        self.shard.pieces = []
+        slots, ranges = self.shard.slots, self.shard.ranges
+        self.shard.empty()
         for cargo in saved:
-            self._load(restrict(cargo, mine))
+            self._load(restrict(cargo, slots, ranges))
 
     # --- who speaks --------------------------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class Server:
             text = f"server {self.name} is at epoch {self.roster.epoch}; epoch {roster.epoch} does not follow it"
             raise _Refusal("bad_request", text)
         if not self._handover.is_over:
-            raise _Refusal("later", f"server {self.name} has not finished the move to epoch {self.roster.epoch}")
+            raise _Refusal("later", f"it has not finished the move to epoch {self.roster.epoch}")
         self._handover.begin(self.roster, roster, self.name, self.shard, self._workers)
         self.roster, self.number = roster, roster.number(self.name)
         self._held.clear()
@@ -232,7 +233,8 @@ class Server:
             raise _Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
         self._check_epoch(request.epoch)
         if not self._handover.is_complete:
-            raise _Refusal("later", f"server {self.name} waits for rows that move to it")
+            sources = ", ".join(self._handover.waits_for)
+            raise _Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
         try:
             arrays = self._unpack(request, m.Frames(frames))  # [3]
         except WireError as error:
@@ -265,7 +267,7 @@ class Server:
         source = Source(request.worker, request.incarnation)
         reached: dict[str, int] = {}
         for op in request.ops:
-            if isinstance(op, m.FillDense):
+            if isinstance(op, m.FillDense | m.EndExport):
                 continue
             applied = reached.setdefault(op.table, self.shard.applied(source, op.table))
             if isinstance(op, m.Push):

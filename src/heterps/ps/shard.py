@@ -9,35 +9,28 @@ Mostly there is one piece. After a move there are several, until the pushes unde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
-from heterps.config import ConstantRate, Optimizer, Schedule
-from heterps.ps.cargo import Cargo, Label, PieceLabel
-from heterps.ps.client import TableSpec
+from heterps.ps.cargo import Cargo, PieceLabel, ValuePart, make_cargo
+from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
-from heterps.ps.ledger import Ledger, PushState
-from heterps.ps.placement import owners, slot_mask, slots_of
+from heterps.ps.dense_range import DensePart, DenseRange, DenseSpec
+from heterps.ps.exports import Exports, Page
+from heterps.ps.ledger import Ledger, PushState, Source
+from heterps.ps.placement import NUM_SLOTS, owners, slot_mask, slots_of
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.upkeep import Upkeep
 
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class DenseSpec:
-    """A dense table, as a worker asks for it and servers make their ranges of it."""
-
-    name: str
-    size: int
-    optimizer: Optimizer
-    schedule: Schedule = field(default_factory=ConstantRate)
 
 
 @dataclass(frozen=True)
@@ -54,16 +47,14 @@ class Tables:
 
     @property
     def digest(self) -> str:
-        """Equal for equal tables, whatever their order."""
-        return xxh3_64_hexdigest("\n".join(sorted(repr(spec) for spec in (*self.sparse, *self.dense))).encode())
+        """Equal for tables that give equal results, whatever their order and wherever their rows are."""
+        specs = (*(replace(spec, tiers=None) for spec in self.sparse), *self.dense)
+        return xxh3_64_hexdigest("\n".join(sorted(map(repr, specs))).encode())
 
-
-@dataclass(frozen=True)
-class Source:
-    """Who pushed: a worker in one of its lives."""
-
-    worker: str
-    incarnation: int
+    def in_process(self, num_shards: int = 1) -> LocalClient:
+        """A client with all of them in this process, empty."""
+        dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in self.dense}
+        return LocalClient(self.sparse, dense, num_shards)
 
 
 @dataclass
@@ -77,36 +68,31 @@ class Shard:
 
     def __init__(self, tables: Tables, roster: Roster, number: int) -> None:
         self.sparse = {spec.name: spec.make_shard() for spec in tables.sparse}
-        self.dense: dict[str, DenseTable] = {}
-        for spec in tables.dense:
-            part = roster.dense_range(spec.size, number)
-            self.dense[spec.name] = DenseTable(part.stop - part.start, spec.optimizer, spec.schedule)
+        self.dense = {spec.name: DenseRange(spec, roster.dense_range(spec.size, number)) for spec in tables.dense}
         self.pieces = [Piece(owners(roster.num_shards) == number, Ledger())]
-        self.dense_ledger = Ledger()
-        self.filled: set[str] = set()  # dense tables that have their first values
+        self.exports = Exports()
 
     # --- who has pushed what -----------------------------------------------------------------------------------------
 
     def applied(self, source: Source, table: str) -> int:
-        """The last push of `source` that all of the table has taken."""
-        return min(ledger.applied(source.worker, source.incarnation, table) for ledger in self._ledgers(table))
+        """The last push of `source` that all of the table has taken; of nothing, every push."""
+        ledgers = self._ledgers(table)
+        return min((ledger.applied(source.worker, source.incarnation, table) for ledger in ledgers), default=2**62)
 
     def state(self, source: Source, table: str, sequence: int) -> PushState:
-        """The state of a push in the piece that is least far."""
+        """The state of a push in the piece that is least far; APPLIED where nothing of the table is here."""
         states = {ledger.state(source.worker, source.incarnation, table, sequence) for ledger in self._ledgers(table)}
         order = (PushState.EARLY, PushState.APPLYING, PushState.NEXT, PushState.APPLIED)
-        return next(state for state in order if state in states)
+        return next((state for state in order if state in states), PushState.APPLIED)
 
     def _ledgers(self, table: str) -> Sequence[Ledger]:
-        return [self.dense_ledger] if table in self.dense else [piece.ledger for piece in self.pieces]
+        return self.dense[table].ledgers if table in self.dense else [piece.ledger for piece in self.pieces]
 
     # --- sparse tables -----------------------------------------------------------------------------------------------
 
     def home_error(self, keys: KeyArray) -> str | None:
         """What is wrong with keys whose home is not here."""
-        held = self.pieces[0].slots
-        for piece in self.pieces[1:]:
-            held = held | piece.slots
+        held = self.pieces[0].slots if len(self.pieces) == 1 else self.slots
         astray = ~held[slots_of(keys)]
         if not astray.any():
             return None
@@ -129,18 +115,6 @@ class Shard:
             ledger.finish(source.worker, table)
         self._join_pieces()
 
-    def export_rows(self, table: str) -> tuple[Rows, int]:
-        """All rows, and how many pushes they have seen: the least of all pieces."""
-        return self.sparse[table].export_rows(), min(p.ledger.num_pushes.get(table, 0) for p in self.pieces)
-
-    def import_rows(self, source: Source, table: str, rows: Rows, num_pushes: int) -> None:
-        """Fill an empty table, as a push of `source`. ValueError, and no change, where rows do not fit."""
-        self.sparse[table].import_rows(rows, num_pushes)
-        for piece in self.pieces:
-            piece.ledger.begin(source.worker, source.incarnation, table)
-            piece.ledger.finish(source.worker, table)
-            piece.ledger.num_pushes[table] = num_pushes
-
     def _join_pieces(self) -> None:
         """Make one of pieces that have come to the same pushes."""
         if len(self.pieces) < 2:
@@ -154,55 +128,116 @@ class Shard:
                 equal.slots = equal.slots | piece.slots
         self.pieces = joined
 
+    def num_pushes(self, table: str) -> int:
+        """That all rows of a sparse table have seen."""
+        return min((piece.ledger.num_pushes.get(table, 0) for piece in self.pieces), default=0)
+
+    # --- tables in and out -------------------------------------------------------------------------------------------
+
+    def export(self, source: Source, table: str, number: int, part: int) -> Page:
+        """A part of a table for `source`; with part 0 the table is copied."""
+        if part:
+            return self.exports.page(source.worker, table, number, part)
+        whole: Rows | ValuePart
+        if table in self.dense:
+            dense = self.dense[table]
+            whole, num_pushes = ValuePart(dense.within.start, dense.values(), dense.state()), dense.num_steps
+        else:
+            whole = self.sparse[table].export_rows()
+            num_pushes = self.num_pushes(table)
+        return self.exports.begin(source.worker, table, number, num_pushes, whole)
+
+    def put(
+        self, source: Source, table: str, sequence: int, part: Rows | ValuePart, num_pushes: int, *, is_first: bool
+    ) -> None:
+        """Take in a part of a table that has seen `num_pushes`, as a push. ValueError, and no change, if wrong."""
+        if not isinstance(part, Rows):
+            filled = DensePart(part.first, part.values, part.state, True, Ledger())
+            self.dense[table].put(source, sequence, filled, num_pushes)
+            return
+        push, target = (source.worker, source.incarnation, table), self.sparse[table]
+        homes = slots_of(part.keys)
+        for piece in [piece for piece in self.pieces if piece.ledger.state(*push, sequence) is PushState.NEXT]:
+            if is_first and len(target) and piece.slots[slots_of(target.export_rows().keys)].any():
+                raise ValueError(f"rows are loaded into an empty table; this one has {len(target):,} rows")
+            target.num_pushes, before = num_pushes, target.num_pushes
+            try:
+                target.put(part.select(piece.slots[homes]))
+            except BaseException:
+                target.num_pushes = before
+                raise
+            piece.ledger.begin(*push)
+            piece.ledger.finish(source.worker, table, num_pushes)
+        self._join_pieces()
+
+    def resume(self, source: Source, table: str, sequence: int, num_pushes: int, upkeep: Upkeep) -> None:
+        """Take over what the shard of a table knew besides its rows, as a push."""
+        push = (source.worker, source.incarnation, table)
+        self.sparse[table].resume(num_pushes, upkeep)
+        for piece in [piece for piece in self.pieces if piece.ledger.state(*push, sequence) is PushState.NEXT]:
+            piece.ledger.begin(*push)
+            piece.ledger.finish(source.worker, table, num_pushes)
+        self._join_pieces()
+
     # --- moves -------------------------------------------------------------------------------------------------------
 
-    def copy(self, slots: Mask, workers: dict[str, int]) -> Cargo:
-        """Slots with their rows and ledgers, for a checkpoint or a move; `workers` are the lives to know of there."""
+    @property
+    def slots(self) -> Mask:
+        """That are here."""
+        return np.any([piece.slots for piece in self.pieces], axis=0) if self.pieces else np.zeros(NUM_SLOTS, np.bool_)
+
+    @property
+    def ranges(self) -> dict[str, slice]:
+        """Of the dense tables, that are this server's."""
+        return {name: dense.within for name, dense in self.dense.items()}
+
+    def copy(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> Cargo:
+        """Slots and ranges with their ledgers, for a checkpoint or a move; `workers` are the lives to know of there."""
         labels = [
             PieceLabel(np.flatnonzero(piece.slots & slots).tolist(), piece.ledger.copy())
             for piece in self.pieces
             if (piece.slots & slots).any()
         ]
-        rows = {name: table.export_rows() for name, table in self.sparse.items()}
-        return Cargo(
-            Label(labels, dict(workers)), {name: r.select(slots[slots_of(r.keys)]) for name, r in rows.items()}
-        )
+        rows = {}
+        if slots.any():
+            rows = {name: table.export_rows() for name, table in self.sparse.items()}
+            rows = {name: r.select(slots[slots_of(r.keys)]) for name, r in rows.items()}
+        return make_cargo(labels, workers, rows, {name: self.dense[name].copy(part) for name, part in ranges.items()})
 
-    def cut(self, slots: Mask, workers: dict[str, int]) -> Cargo:
+    def cut(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> Cargo:
         """As `copy`, and they are no longer here."""
-        cargo = self.copy(slots, workers)
+        cargo = self.copy(slots, ranges, workers)
         self.pieces = [
             Piece(piece.slots & ~slots, piece.ledger) for piece in self.pieces if (piece.slots & ~slots).any()
         ]
         for name, rows in cargo.rows.items():
             self.sparse[name].take(rows.keys)
+        for name, part in ranges.items():
+            self.dense[name].cut(part)
         return cargo
 
+    def empty(self) -> None:
+        """Let go of everything, to be filled by `load`."""
+        self.cut(self.slots, self.ranges, {})
+
+    def follow(self, roster: Roster, number: int) -> None:
+        """From now on the ranges are those of server `number` of `roster`, of which nothing more has to leave."""
+        for dense in self.dense.values():
+            dense.within = roster.dense_range(dense.spec.size, number)
+        self.exports.clear()
+
     def load(self, cargo: Cargo) -> None:
-        """Put in slots from elsewhere, none of which is here. ValueError, and no change, where rows do not fit."""
-        if unknown := set(cargo.rows) - set(self.sparse):
+        """Put in slots and ranges that are not here. ValueError, and no change, where they do not fit."""
+        if unknown := (set(cargo.rows) - set(self.sparse)) | (set(cargo.dense) - set(self.dense)):
             raise ValueError(f"there are no tables {', '.join(sorted(unknown))} here")
-        done: list[str] = []
-        try:
+        with ExitStack() as undo:
             for name, rows in cargo.rows.items():
                 self.sparse[name].put(rows)
-                done.append(name)
-        except (ValueError, MemoryError):
-            for name in done:
-                self.sparse[name].take(cargo.rows[name].keys)
-            raise
+                undo.callback(self.sparse[name].take, rows.keys)
+            for name, parts in cargo.dense.items():
+                self.dense[name].load(parts)
+                for part in parts:
+                    undo.callback(self.dense[name].cut, slice(part.first, part.stop))
+            undo.pop_all()
         self.pieces += [Piece(slot_mask(label.slots), label.ledger) for label in cargo.label.pieces]
         self._join_pieces()
-
-    # --- dense tables ------------------------------------------------------------------------------------------------
-
-    def fill_dense(self, table: str, values: FloatArray) -> None:
-        """Give a table its first values; where it has some, nothing happens."""
-        if table not in self.filled:
-            self.dense[table].values[:] = values
-            self.filled.add(table)
-
-    def push_dense(self, source: Source, table: str, grads: FloatArray, samples: int | None = None) -> None:
-        self.dense_ledger.begin(source.worker, source.incarnation, table)
-        self.dense[table].push(grads, samples=samples)
-        self.dense_ledger.finish(source.worker, table)

@@ -60,6 +60,7 @@ class ServerStats(Struct):
     requests: int
     repeats: int  # pushes that were answered again and not applied again
     held: int  # requests that wait for an older push, now
+    waits_for: list[str]  # servers from which rows or values are still to come: until then it takes no requests
     dropped: dict[str, int]  # messages that were refused or not understood, by reason
     rows_per_s: float  # pulled and pushed, over the last interval
     latency_s: dict[str, float]  # of a message inside the server: p50, p90, p99, p99.9

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from heterps.checkpoint import TableRows, TableStream
-from heterps.ps.client import LocalClient, TableSpec
+from heterps.ps.client import JobClient, TableSpec
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
 
 
-def save_table(client: LocalClient, spec: TableSpec) -> TableRows | TableStream:
+def save_table(client: JobClient, spec: TableSpec) -> TableRows | TableStream:
     """A table with everything that it needs to go on.
 
     One in memory is copied. One with tiers may be larger than memory: its rows are read when the snapshot is saved,
@@ -32,7 +32,7 @@ def save_table(client: LocalClient, spec: TableSpec) -> TableRows | TableStream:
     return TableStream(client.num_rows(spec.name), widths, read, meta, upkeep)
 
 
-def load_table(client: LocalClient, name: str, table: TableRows | TableStream) -> None:
+def load_table(client: JobClient, name: str, table: TableRows | TableStream) -> None:
     """Fill the empty table `name`. ValueError, and no change, where it is of another kind."""
     rows = table.whole()
     arrays = Rows(rows.keys, rows.values, rows.state, rows.uses, rows.clock)

@@ -74,6 +74,11 @@ class SimulatedNetwork:
         for due_s, message in self._fates[sender].of(peer, copies, self.now_s + self._latency_s):
             self.call_at(due_s, functools.partial(self._arrive, sender, peer, message))
 
+    @property
+    def next_time_s(self) -> float | None:
+        """When the next event happens; None while nothing is under way."""
+        return self._events[0][0] if self._events else None
+
     def step(self, until_s: float) -> bool:
         """Go to the next event and let it happen; False, with the clock at `until_s`, if there is none by then."""
         if not self._events or self._events[0][0] > until_s:

@@ -198,7 +198,7 @@ class SparseTable:
         self, keys: Keys, step: Callable[[Keys, Which, int, FloatArray], Step], samples: int | None, evict: bool
     ) -> None:
         """Count a push, ask the gate, let `step` do the work for the keys that passed it, and let rows go."""
-        factor = rate_at(self.schedule, samples)
+        factor = rate_at(self.schedule, samples, self.num_pushes)
         with self._lock:
             self.num_pushes += 1
             passed: Keys = keys

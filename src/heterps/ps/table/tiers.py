@@ -246,6 +246,14 @@ class TieredTable:
                 raise
             self._hot.resume(num_pushes, upkeep)
 
+    def check_upkeep(self, upkeep: Upkeep | None) -> None:
+        """ValueError where `resume` could not take it."""
+        self._hot.check_upkeep(upkeep)
+
+    def resume(self, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+        """Take over what another table knew besides its rows."""
+        self._hot.resume(num_pushes, upkeep)
+
     def export_upkeep(self) -> Upkeep:
         """A copy of what the table knows besides its rows."""
         return self._hot.export_upkeep()

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from heterps.ps.table.eviction import REASONS, Reason
 
 Counts = NDArray[np.uint8]
+NUM_COUNTERS = 2 + len(REASONS)
 
 
 class TableCounters(NamedTuple):
@@ -52,7 +53,7 @@ class Upkeep(NamedTuple):
 
 def stack(shards: Sequence[Upkeep]) -> dict[str, NDArray[Any]]:
     """As arrays with a place for each shard."""
-    return {
+    return {  # in the order of the fields
         "hand": np.array([each.hand for each in shards], np.int64),
         "sightings": np.array([each.sightings for each in shards], np.int64),
         "counters": np.array([_numbers(each.counters) for each in shards], np.int64),
@@ -64,7 +65,7 @@ def unstack(arrays: Mapping[str, NDArray[Any]], num_shards: int) -> list[Upkeep 
     """What `stack` gave, for `num_shards` shards; None for each where nothing was kept."""
     if not arrays:
         return [None] * num_shards
-    hand, sightings, counters, sketch = (arrays[name] for name in ("hand", "sightings", "counters", "sketch"))
+    hand, sightings, counters, sketch = (arrays[name] for name in Upkeep._fields)
     if len(hand) != num_shards:
         hand = np.zeros(num_shards, np.int64)
         sightings = np.full(num_shards, sightings.max())
