@@ -196,7 +196,8 @@ def report(rounds: list[Seconds], num_ids: int, inserts: list[Inserted], num_key
         f"{numbers} of values and state and {alone - numbers} of key and header."
     )
     print(
-        f"The longest of the inserting calls of {BATCH:,} keys took {longest_s * 1e3:.1f} ms; all took {user_s:.2f} s of the processor."
+        f"The longest of the inserting calls of {BATCH:,} keys took {longest_s * 1e3:.1f} ms; "
+        f"all took {user_s:.2f} s of the processor in user code."
     )
 
 
