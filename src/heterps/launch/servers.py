@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import numpy as np
@@ -80,8 +79,6 @@ def run_server(server: Server, address: str, *, keys: Keys | None, ready: Callab
             serve(server, channel, stopped)
         finally:
             channel.close()
-            if address.startswith("ipc://"):  # ZeroMQ leaves the file of its socket behind
-                Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 def _warm_up(server: Server) -> None:
