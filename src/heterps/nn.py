@@ -40,7 +40,7 @@ from heterps.data.keys import slots_from_ids
 from heterps.ps.client import LocalClient, RowClient, TableSpec
 from heterps.ps.dedup import Lookup, make_lookup
 from heterps.ps.dense_range import DenseSpec
-from heterps.ps.shard import Tables as AllTables
+from heterps.ps.shard import Tables as ModelTables
 
 __all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
 
@@ -64,6 +64,14 @@ class _Use(NamedTuple):
     table: str
     part: _Part
     values: Tensor
+
+
+class RowGradients(NamedTuple):
+    """Gradients [n, dim] of all keys of a lookup, for one push to a table."""
+
+    table: str
+    lookup: Lookup
+    grads: FloatArray
 
 
 class SparseEmbedding(nn.Module):
@@ -232,17 +240,21 @@ class SparseEmbedding(nn.Module):
 
     def push(self) -> list[Future[None]]:
         """Send the gradients of every `backward` since the last push; one optimizer step a key and table."""
+        return [self.client.push(*gradients) for gradients in self.take_gradients()]
+
+    def take_gradients(self) -> list[RowGradients]:
+        """What `push` would send. It is the caller's now: the module has forgotten it."""
         uses, self._uses = list(self._uses.values()), {}
-        futures = []
+        taken = []
         for table in dict.fromkeys(use.table for use in uses):
             parts = [use.part for use in uses if use.table == table]
             grads = [_gradient(use.values) for use in uses if use.table == table]
             if len(parts) == 1:
-                futures.append(self.client.push(table, parts[0].lookup, grads[0]))
+                taken.append(RowGradients(table, parts[0].lookup, grads[0]))
             else:
                 lookup = make_lookup(np.concatenate([part.keys for part in parts]), self.client.num_shards)
-                futures.append(self.client.push(table, lookup, np.concatenate(grads)))
-        return futures
+                taken.append(RowGradients(table, lookup, np.concatenate(grads)))
+        return taken
 
     def _on_gradient(self, table: str, part: _Part, values: Tensor) -> None:
         """`backward` reached the values. A pass that it never reaches leaves nothing behind in the module."""
@@ -311,7 +323,7 @@ def model_tables(
     tables: Tables = Tables(),
     tiers: Tiers | None = None,
     seed: int = 0,
-) -> AllTables:
+) -> ModelTables:
     """Every table that a model needs, wherever it is: those of its embeddings, and DENSE with its other parameters.
 
     The same arguments give the same tables in every process of a job: its servers make what its workers ask for.
@@ -325,7 +337,7 @@ def model_tables(
         whole = sum(spec.dim for spec in sparse)
         sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
     size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return AllTables(tuple(sparse), (DenseSpec(DENSE, size, optimizers.dense, optimizers.schedule),))
+    return ModelTables(tuple(sparse), (DenseSpec(DENSE, size, optimizers.dense, optimizers.schedule),))
 
 
 def bind_tables(model: nn.Module, client: RowClient) -> None:

@@ -25,6 +25,7 @@ def make(clock: int, *, num_rows: int = 5) -> Snapshot:
                 {"dim": 4, "optimizer": {"kind": "adagrad", "lr": 0.05}},
                 generator.random(num_rows, np.float32),
                 generator.integers(0, 2**32, num_rows, np.uint32),
+                {"hand": np.array([clock]), "sketch": generator.integers(0, 256, (1, 8), np.uint8)},
             ),
             "item/ads.v2": TableRows(
                 np.empty(0, np.uint64), np.empty((0, 8), np.float32), np.empty((0, 0), np.float32)
@@ -45,6 +46,9 @@ def assert_same(found: Snapshot, expected: Snapshot) -> None:
         assert found.tables[name].meta == rows.meta
         for part in ("keys", "values", "state", "uses", "clock"):
             assert_same_bits(getattr(found.tables[name], part), getattr(rows, part))
+        assert set(found.tables[name].upkeep) == set(rows.upkeep)
+        for part, array in rows.upkeep.items():
+            assert_same_bits(found.tables[name].upkeep[part], array)
 
 
 def assert_same_bits(found: NDArray[Any], expected: NDArray[Any]) -> None:

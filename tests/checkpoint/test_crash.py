@@ -11,7 +11,7 @@ import pytest
 from fragile import Crash, FragileOS
 from snapshots import assert_same, make
 
-from heterps.checkpoint import disk, latest, load, load_latest, rows, save
+from heterps.checkpoint import disk, latest, load, load_latest, save, snapshot
 
 KILL, POWER = "the process is killed", "the power fails"
 
@@ -21,7 +21,7 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     """Run a save once for each of its calls, crashing there; the folders that are left, in the order of the calls."""
 
     def run(base: Path, clock: int, how: str) -> list[Path]:
-        monkeypatch.setattr(rows, "CHUNK_ROWS", 2)
+        monkeypatch.setattr(snapshot, "PART_ROWS", 2)
 
         def attempt(number: int | None) -> tuple[Path, FragileOS]:
             folder = tmp_path / "attempts" / str(number) / "run" / "checkpoints"

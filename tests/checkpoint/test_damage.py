@@ -109,9 +109,9 @@ def test_a_path_that_leaves_the_folder_is_refused(path: Path, where: str, target
 def test_a_newer_version_is_refused_and_not_passed_over(path: Path) -> None:
     newer = path.parent / "0000000002"
     shutil.copytree(path, newer)
-    forge(newer, lambda body: body.update(version=3, clock="a thing of the future"))
+    forge(newer, lambda body: body.update(version=4, clock="a thing of the future"))
     for attempt in (lambda: load(newer), lambda: load_latest(path.parent)):
-        with pytest.raises(RunError, match=r"version 3 .* reads up to version 2\. Resume with the heterps") as error:
+        with pytest.raises(RunError, match=r"version 4 .* reads up to version 3\. Resume with the heterps") as error:
             attempt()
         assert not isinstance(error.value, CorruptCheckpoint)
 
@@ -182,10 +182,11 @@ def test_an_arrow_file_that_lies_about_its_rows_is_refused(path: Path, shape: An
         load(path)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_checkpoint_of_an_earlier_version_is_read_forever(version: int) -> None:
     """The files in golden/ were written once, by the first heterps of each version; do not write them again."""
     use = (np.float32([1.5, 1, 3]), np.uint32([7, 0, 2**32 - 1])) if version > 1 else ()
+    upkeep = {"hand": np.array([3, 2**32 - 1]), "sketch": np.uint8([[0, 1], [255, 2]])} if version > 2 else {}
     expected = Snapshot(
         clock=7,
         samples=700,
@@ -197,6 +198,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read_forever(version: int) -> Non
                 np.full((3, 1), 0.5, np.float32),
                 {"dim": 2},
                 *use,
+                upkeep=upkeep,
             )
         },
         progress={"epoch": 1},

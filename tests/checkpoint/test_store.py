@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from snapshots import assert_same, make
 
-from heterps.checkpoint import Snapshot, TableRows, disk, latest, load, load_latest, rows, save
+from heterps.checkpoint import Snapshot, TableRows, TableStream, disk, latest, load, load_latest, save
+from heterps.checkpoint import snapshot as snapshot_module
 from heterps.errors import CorruptCheckpoint, RunError, StorageError
 
 
@@ -36,7 +38,9 @@ def table_rows(draw: st.DrawFn) -> TableRows:
 
     meta = draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3))
     clock = draw(hnp.arrays(np.uint32, len(keys)))
-    return TableRows(keys, bits(draw(st.integers(0, 5))), bits(draw(st.integers(0, 3))), meta, bits(1)[:, 0], clock)
+    values, state = bits(draw(st.integers(0, 5))), bits(draw(st.integers(0, 3)))
+    upkeep = draw(st.dictionaries(st.text(max_size=5), dense_arrays, max_size=2))
+    return TableRows(keys, values, state, meta, bits(1)[:, 0], clock, upkeep)
 
 
 dense_arrays = hnp.arrays(
@@ -66,10 +70,35 @@ def test_every_bit_comes_back(tmp_path_factory: pytest.TempPathFactory, snapshot
 
 
 def test_rows_of_many_chunks_come_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(snapshot_module, "PART_ROWS", 7)
     for num_rows in (1, 6, 7, 8, 14, 30):
         snapshot = make(num_rows, num_rows=num_rows)
         assert_same(load(save(tmp_path, snapshot)), snapshot)
+
+
+def in_parts(table: TableRows) -> TableStream:
+    read = table.parts
+    return TableStream(len(table), table.widths, read, table.meta, table.upkeep)
+
+
+def test_a_table_saved_in_parts_is_the_table_saved_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_module, "PART_ROWS", 7)
+    whole = make(3, num_rows=30)
+    parts = replace(whole, tables={name: in_parts(table) for name, table in whole.tables.items()})
+    assert parts.num_bytes == whole.num_bytes
+    assert_same(replace(parts, tables={name: table.whole() for name, table in parts.tables.items()}), whole)
+    paths = save(tmp_path / "parts", parts), save(tmp_path / "whole", whole)
+    assert_same(load(paths[0]), whole)
+    first, second = ((path / "manifest.json").read_bytes() for path in paths)
+    assert first == second
+
+
+def test_a_stream_that_gives_other_rows_than_it_said_fails_the_save_and_leaves_nothing(tmp_path: Path) -> None:
+    rows = make(1, num_rows=30).tables["user"]
+    stream = TableStream(31, rows.widths, rows.parts)
+    with pytest.raises(ValueError, match="31 rows gave 30"):
+        save(tmp_path, Snapshot(1, 1, tables={"t": stream}))
+    assert names(tmp_path) == []
 
 
 def test_views_of_other_arrays_are_saved_as_they_read(tmp_path: Path) -> None:

@@ -54,9 +54,7 @@ def test_servers_hold_the_tables_that_the_trainer_of_the_job_makes(said, tiny_jo
     model = build_model(job.model, job.data.columns, job.seed)
     tables = job_tables(job)
     with Trainer(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed) as trainer:
-        assert {spec.name: spec for spec in tables.sparse} == trainer._specs
-        (dense,), own = tables.dense, trainer._dense
-        assert (dense.size, dense.optimizer, dense.schedule) == (own.size, own.optimizer, own.schedule)
+        assert tables == trainer.tables
 
 
 def test_two_processes_hold_a_job_and_tell_about_it(tiny_job, addresses, capsys):

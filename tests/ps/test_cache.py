@@ -25,7 +25,6 @@ class CountingClient:
         self.num_shards = num_shards
         self.versions: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(NUM_WORKERS, np.float32))
         self.pulled: list[list[int]] = []
-        self.closed = False
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future:
         keys = lookup.unique.tolist()
@@ -36,15 +35,6 @@ class CountingClient:
         for key in lookup.unique.tolist():
             self.versions[key] = self.versions[key] + grads[0]
         return done(None)
-
-    def pull_dense(self, table: str) -> Future:
-        return done(np.float32([1, 2]))
-
-    def push_dense(self, table: str, grads: np.ndarray) -> Future:
-        return done(None)
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class LateClient(CountingClient):
@@ -98,6 +88,11 @@ def test_no_iteration_misses_a_push_from_before_its_bound(turns, first_bound, me
         client.tick(lead=clocks[worker] - min(clocks))
 
 
+def push(server: CountingClient, keys: list[int]) -> None:
+    """A push of every worker."""
+    server.push("t", make_lookup(keys), np.ones((len(keys), NUM_WORKERS), np.float32))
+
+
 def train(client: LocalClient | CachedClient, num_batches: int = 20) -> list[np.ndarray]:
     rng, seen = np.random.default_rng(0), []
     for _ in range(num_batches):
@@ -116,17 +111,20 @@ def local(num_shards: int) -> LocalClient:
 
 @pytest.mark.parametrize("num_shards", [1, 3])
 def test_at_bound_0_training_is_that_without_a_cache_to_the_bit(num_shards):
-    cached = CachedClient(local(num_shards), bound=0)
-    for ours, plain in zip(train(cached), train(local(num_shards)), strict=True):
-        np.testing.assert_array_equal(ours, plain)
+    below, plain = local(num_shards), local(num_shards)
+    cached = CachedClient(below, bound=0)
+    for ours, wanted in zip(train(cached), train(plain), strict=True):
+        np.testing.assert_array_equal(ours, wanted)
     assert cached.counts("rows").hit_rate is None
     assert cached.num_bytes == 0
-    cached.close()
+    below.close()
+    plain.close()
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])
 def test_within_a_bound_rows_of_any_shard_are_those_of_some_recent_clock(num_shards):
-    cached, plain = CachedClient(local(num_shards), bound=2), local(num_shards)
+    below, plain = local(num_shards), local(num_shards)
+    cached = CachedClient(below, bound=2)
     assert cached.num_shards == num_shards
     rng = np.random.default_rng(0)
     history: list[np.ndarray] = []
@@ -142,7 +140,7 @@ def test_within_a_bound_rows_of_any_shard_are_those_of_some_recent_clock(num_sha
             client.push("rows", lookup, grads).result()
         cached.tick()
     assert 0 < cached.counts("rows").hit_rate < 1
-    cached.close()
+    below.close()
     plain.close()
 
 
@@ -220,13 +218,84 @@ def test_an_error_of_the_client_is_the_future_s_and_the_cache_goes_on():
         small.pull("t", make_lookup([1])).result()
 
 
-def test_dense_tables_and_closing_go_to_the_client():
+def test_rows_asked_for_ahead_are_those_that_the_pull_of_the_same_lookup_gets():
     server = CountingClient()
     client = CachedClient(server, bound=1)
-    np.testing.assert_array_equal(client.pull_dense("d").result(), [1, 2])
-    assert client.push_dense("d", np.zeros(2, np.float32)).result() is None
-    client.close()
-    assert server.closed
+    lookup, other = make_lookup([1, 2]), make_lookup([1, 2])
+    client.prefetch("t", lookup, iterations=1)
+    push(server, [1, 2])
+    client.tick()
+    np.testing.assert_array_equal(client.pull("t", lookup).result()[:, 0], [0, 0])
+    assert server.pulled == [[1, 2]]
+    client.tick()
+    np.testing.assert_array_equal(client.pull("t", other).result()[:, 0], [1, 1])
+
+
+def test_rows_asked_for_ahead_that_are_too_old_by_then_are_asked_for_again():
+    server = CountingClient()
+    client = CachedClient(server, bound=1)
+    lookup = make_lookup([1])
+    client.prefetch("t", lookup, iterations=1)
+    push(server, [1])
+    client.tick()
+    client.tick()
+    assert client.pull("t", lookup).result()[0, 0] == 1
+    assert server.pulled == [[1], [1]]
+
+
+def test_a_copy_that_would_be_too_old_at_its_use_is_not_taken_for_rows_ahead():
+    server = CountingClient()
+    client = CachedClient(server, bound=1)
+    client.pull("t", make_lookup([1])).result()
+    push(server, [1])
+    client.tick()
+    lookup = make_lookup([1])
+    client.prefetch("t", lookup, iterations=1)  # a copy of clock 0 is good now, and no longer at clock 2
+    client.tick()
+    assert client.pull("t", lookup).result()[0, 0] == 1
+
+
+def test_at_bound_0_rows_are_asked_for_ahead_once_the_last_push_is_made_and_no_sooner():
+    server = CountingClient()
+    client = CachedClient(server, bound=0)
+    lookup = make_lookup([1])
+    client.prefetch("t", lookup, iterations=1)
+    assert server.pulled == []
+    push(server, [1])
+    client.tick()
+    client.prefetch("t", lookup)
+    assert client.pull("t", lookup).result()[0, 0] == 1
+    assert server.pulled == [[1]]
+    client.prefetch("t", lookup)
+    assert client.pull("t", lookup, create=False).result()[0, 0] == 1
+    assert server.pulled == [[1]] * 3, "an evaluation took rows that were asked for ahead"
+
+
+def test_a_worker_that_runs_ahead_of_others_asks_for_nothing_that_could_not_be_used():
+    server = CountingClient()
+    client = CachedClient(server, bound=1)
+    client.tick(lead=1)
+    client.prefetch("t", make_lookup([1]), iterations=1)
+    assert server.pulled == []
+
+
+def test_waiting_for_rows_that_are_partly_copies_waits_for_the_others():
+    class Lazy(CountingClient):
+        """Does its work when somebody waits."""
+
+        def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future:
+            real = super().pull(table, lookup, create=create)
+
+            class Waiting(Future):
+                def exception(self, timeout: float | None = None) -> None:
+                    if not self.done():
+                        self.set_result(real.result())
+
+            return Waiting()
+
+    client = CachedClient(Lazy(), bound=1)
+    assert client.pull("t", make_lookup([1])).result(timeout=10).shape == (1, NUM_WORKERS)
+    assert client.pull("t", make_lookup([1, 2])).exception(timeout=10) is None
 
 
 def test_impossible_bounds_and_leads_are_refused():

@@ -106,7 +106,7 @@ def test_an_error_in_one_shard_is_the_future_s_error(broken, monkeypatch):
 
     shard = client._shards["rows"][broken]
     monkeypatch.setattr(shard, "pull", fail)
-    monkeypatch.setattr(shard, "push_unique", fail)
+    monkeypatch.setattr(shard, "push_sums", fail)
     with pytest.raises(MemoryError, match=f"shard {broken} is full"):
         client.pull("rows", lookup).result()
     with pytest.raises(MemoryError, match=f"shard {broken} is full"):

@@ -63,3 +63,20 @@ def test_a_push_without_samples_is_refused_by_a_schedule_and_changes_nothing():
 def test_a_ramp_that_ends_before_it_is_up_is_refused(kind):
     with pytest.raises(ValidationError, match=r"until \(1,000\) must come after warmup \(1,000\)"):
         kind(warmup=1000, until=1000)
+
+
+@pytest.mark.parametrize("table", ["sparse", "dense"])
+def test_a_schedule_by_updates_follows_the_table_whatever_the_samples(table):
+    schedule = StepRate(every=2, factor=0.5, unit="updates")
+    steps = []
+    if table == "sparse":
+        rows = SparseTable(1, SGD(lr=1.0), init_scale=0.0, schedule=schedule)
+        for samples in (None, 900, 1, 7, None):
+            rows.push([5], np.ones((1, 1), np.float32), samples=samples)
+            steps.append(float(rows.pull([5])[0, 0]))
+    else:
+        values = DenseTable(1, SGD(lr=1.0), schedule)
+        for samples in (None, 900, 1, 7, None):
+            values.push(np.ones(1, np.float32), samples=samples)
+            steps.append(float(values.values[0]))
+    np.testing.assert_allclose(np.diff([0.0, *steps]), [-1, -1, -0.5, -0.5, -0.25])

@@ -1,23 +1,43 @@
-"""Any order of what can be done to a table leaves it equal, to the bit, to a dict and NumPy."""
+"""Any order of what can be done to a table, with tiers or without, leaves it equal, to the bit, to a dict and NumPy."""
 
 from __future__ import annotations
 
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from table_model import ModelTable
 
-from heterps.checkpoint import Snapshot, TableRows, load, save
-from heterps.config import FTRL, Adam, CosineRate, Eviction, Normal, RowAdagrad
+from heterps.checkpoint import Snapshot, TableRows, TableStream, load, save
+from heterps.config import (
+    FTRL,
+    Adam,
+    AfterSightings,
+    Always,
+    CosineRate,
+    Eviction,
+    Normal,
+    RowAdagrad,
+    Tiers,
+    WithProbability,
+)
 from heterps.ps import SparseTable
-from heterps.ps.table.reference import ReferenceTable
+from heterps.ps.table import budget
+from heterps.ps.table.eviction import LOG_LENGTH
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.tiers import TieredTable
+from heterps.ps.table.upkeep import stack, unstack
 
 DIM = 3
+SKETCH_BYTES = 1024
+MEMORY_BYTES = 16_000 + 12 * 64
 key_batches = st.lists(st.integers(0, 40) | st.integers(2**64 - 5, 2**64 - 1), max_size=70)
-POLICIES = [
+OPTIMIZERS = [Adam(), RowAdagrad(), FTRL(l1=0.01)]
+ADMISSIONS = [Always(), WithProbability(p=0.4), AfterSightings(num=2, sketch_bytes=SKETCH_BYTES)]
+EVICTIONS = [
     Eviction(),
     Eviction(max_age=6),
     Eviction(min_uses=1.2, half_life=5),
@@ -27,81 +47,167 @@ POLICIES = [
 
 
 class TableMachine(RuleBasedStateMachine):
-    """Rows that eviction chose are taken from its log: which they are is tested elsewhere, that nothing else changes
-    is tested here."""
+    """A SparseTable against the model; what eviction takes, and what a gate refuses, is the model's too."""
 
-    @initialize(optimizer=st.sampled_from([Adam(), RowAdagrad(), FTRL(l1=0.01)]), eviction=st.sampled_from(POLICIES))
-    def start(self, optimizer, eviction):
-        self.options = {"seed": 9, "init": Normal(std=0.1), "schedule": CosineRate(warmup=20, until=400)}
-        self.make = lambda: SparseTable(DIM, optimizer, eviction=eviction, **self.options)
-        self.table, self.reference = self.make(), ReferenceTable(DIM, optimizer, **self.options)
-        self.reference._fading = self.table._fading
+    tiers: Tiers | None = None
+
+    @initialize(
+        optimizer=st.sampled_from(OPTIMIZERS),
+        admission=st.sampled_from(ADMISSIONS),
+        eviction=st.sampled_from(EVICTIONS),
+    )
+    def start(self, optimizer, admission, eviction):
+        options = {"seed": 9, "init": Normal(std=0.1), "schedule": CosineRate(warmup=20, until=400)}
+        options |= {"admission": admission, "eviction": eviction}
+        self.make = lambda: self.with_tiers(SparseTable(DIM, optimizer, **options))
+        self.table, self.model = self.make(), ModelTable(DIM, optimizer, **options)
         self.rng = np.random.default_rng(0)
-        self.samples = self.num_evicted = 0
+        self.samples = 0
         self.fresh = 1000
 
-    def follow_evictions(self):
-        total = sum(self.table.counters().evicted.values())
-        new, self.num_evicted = total - self.num_evicted, total
-        gone = self.table.evictions()["key"][len(self.table.evictions()) - new :]
-        assert self.reference.known(gone).all(), "a row went that was not there"
-        self.reference.take(gone)
+    def with_tiers(self, table):
+        return table
 
     @rule(keys=key_batches, create=st.booleans())
     def pull(self, keys, create):
         keys = np.array(keys, np.uint64)
-        np.testing.assert_array_equal(self.table.pull(keys, create=create), self.reference.pull(keys, create=create))
+        np.testing.assert_array_equal(self.table.pull(keys, create=create), self.model.pull(keys, create=create))
 
-    @rule(keys=key_batches)
-    def push(self, keys):
-        keys = np.array(keys, np.uint64)
+    @rule(keys=key_batches, unique=st.booleans())
+    def push(self, keys, unique):
+        keys = np.array(list(dict.fromkeys(keys)) if unique else keys, np.uint64)
         grads = self.rng.normal(size=(len(keys), DIM)).astype(np.float32)
-        self.table.push(keys, grads, samples=self.samples)
-        self.reference.push(keys, grads, samples=self.samples)
+        for table in (self.table, self.model):
+            (table.push_unique if unique else table.push)(keys, grads, samples=self.samples)
         self.samples += len(keys)
-        self.follow_evictions()
 
     @rule(keys=key_batches, back=st.booleans())
     def take(self, keys, back):
         keys = np.array(keys, np.uint64)
-        taken, expected = self.table.take(keys), self.reference.take(keys)
-        for mine, other in zip(taken, expected, strict=True):
-            np.testing.assert_array_equal(mine, other)
+        taken, expected = self.table.take(keys), self.model.take(keys)
+        assert_equal_rows(taken, expected)
+        assert not self.table.known(keys).any()
         if back:
             self.table.put(taken)
-            self.reference.put(taken)
+            self.model.put(taken)
 
     @rule(step=st.integers(0, 50))
     def evict(self, step):
-        before = len(self.table)
-        assert self.table.evict(step) == before - len(self.table)
-        self.follow_evictions()
+        assert self.table.evict(step) == self.model.evict(step)
 
     @rule(num=st.integers(1, 700))
     def grow(self, num):
         keys = np.arange(self.fresh, self.fresh + num)
         self.fresh += num
-        np.testing.assert_array_equal(self.table.pull(keys), self.reference.pull(keys))
+        np.testing.assert_array_equal(self.table.pull(keys), self.model.pull(keys))
+
+    @precondition(lambda self: self.tiers is not None)
+    @rule(num=st.integers(1, 60))
+    def demote(self, num):
+        before = self.table.counts.disk_rows
+        assert self.table.step(num) == self.table.counts.disk_rows - before <= num
 
     @rule()
     def save_and_load(self):
-        rows, num_pushes = self.table.export_rows(), self.table.num_pushes
-        cut = Snapshot(0, 0, tables={"t": TableRows(*rows[:3], {}, *rows[3:])})
+        """Through the real store; the table that goes on is another."""
+        parts, num_pushes, old = self.table.row_parts(), self.table.num_pushes, self.table
+        kept = stack([old.export_upkeep()])
+
+        def read():
+            return (TableRows(*rows[:3], {}, *rows[3:]) for rows in parts())
+
+        stream = TableStream(len(old), self.widths, read, {"num_pushes": num_pushes}, kept)
         with TemporaryDirectory() as folder:
-            saved = load(save(folder, cut)).tables["t"]
-        self.table, self.num_evicted = self.make(), 0
-        self.table.import_rows(Rows(saved.keys, saved.values, saved.state, saved.uses, saved.clock), num_pushes)
+            saved = load(save(folder, Snapshot(0, 0, tables={"t": stream}))).tables["t"]
+        self.close()
+        self.table = self.make()
+        rows = Rows(saved.keys, saved.values, saved.state, saved.uses, saved.clock)
+        self.table.import_rows(rows, saved.meta["num_pushes"], unstack(saved.upkeep, 1)[0])
+        self.model.gone_before = len(self.model.gone)
+
+    @property
+    def widths(self):
+        rows = self.model.export_rows()
+        return DIM, rows.state.shape[1]
 
     @invariant()
     def the_tables_are_equal(self):
         if not hasattr(self, "table"):
             return
-        assert len(self.table) == len(self.reference)
-        ours, theirs = self.table.export_rows(), self.reference.export_rows()
-        ours, theirs = ours.select(np.argsort(ours.keys)), theirs.select(np.argsort(theirs.keys))
-        for mine, other in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(mine, other)
+        assert (len(self.table), self.table.num_pushes) == (len(self.model), self.model.num_pushes)
+        assert_equal_rows(self.table.export_rows(), self.model.export_rows())
+
+    @invariant()
+    def what_came_and_went_is_equal(self):
+        if not hasattr(self, "table"):
+            return
+        model, counters = self.model, self.table.counters()
+        assert counters.refused == model.num_refused
+        reasons = [reason for _, reason in model.gone]
+        assert counters.evicted == {reason: reasons.count(reason) for reason in ("age", "uses", "bytes")}
+        lately = model.gone[getattr(model, "gone_before", 0) :][-LOG_LENGTH:]
+        assert self.table.evictions()[["key", "reason"]].tolist() == lately
+        upkeep = self.table.export_upkeep()
+        assert (upkeep.hand, upkeep.sightings) == (model.hand, model.sightings)
+        if len(upkeep.sketch):
+            np.testing.assert_array_equal(upkeep.sketch, model.sketch(SKETCH_BYTES))
+
+    @invariant()
+    def sizes_are_of_all_rows(self):
+        if hasattr(self, "table"):
+            sizes = self.table.sizes()
+            assert sizes.memory_rows + sizes.disk_rows == len(self.table)
+            assert sizes.memory_bytes == self.table.num_bytes
+            if self.tiers is None:
+                assert (sizes.disk_rows, sizes.disk_bytes) == (0, 0)
+
+    def close(self):
+        pass
+
+
+class TieredMachine(TableMachine):
+    """The same, for a table that has room for a few dozen rows in memory, as long as it has no more than a thousand."""
+
+    tiers = Tiers(memory_bytes=MEMORY_BYTES, folder="unset")
+
+    def __init__(self):
+        super().__init__()
+        self.folder, self.patch = TemporaryDirectory(), pytest.MonkeyPatch()
+        self.patch.setattr(budget, "LEAST_ROWS", 4)
+
+    def with_tiers(self, table):
+        memory_bytes = MEMORY_BYTES + 12_000 * (table.eviction != Eviction())
+        return TieredTable(table, Tiers(memory_bytes=memory_bytes, folder=self.folder.name))
+
+    @rule(num=st.integers(1, 60))
+    def grow(self, num):  # the index of rows on disk takes memory, so not by many
+        if self.fresh < 1600:
+            keys = np.arange(self.fresh, self.fresh + num)
+            self.fresh += num
+            np.testing.assert_array_equal(self.table.pull(keys), self.model.pull(keys))
+
+    @invariant()
+    def memory_is_within_the_budget(self):
+        if hasattr(self, "table"):
+            assert self.table.num_bytes <= MEMORY_BYTES + 12_000
+
+    def close(self):
+        self.table.close()
+
+    def teardown(self):
+        if hasattr(self, "table"):
+            self.close()
+        self.folder.cleanup()
+        self.patch.undo()
+
+
+def assert_equal_rows(ours: Rows, theirs: Rows) -> None:
+    ours, theirs = ours.select(np.argsort(ours.keys)), theirs.select(np.argsort(theirs.keys))
+    for name, mine, other in zip(Rows._fields, ours, theirs, strict=True):
+        np.testing.assert_array_equal(mine, other, err_msg=name)
 
 
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestTableMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestTieredMachine = TieredMachine.TestCase
+TestTieredMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -19,7 +19,7 @@ from heterps.errors import ConfigError, StorageError
 from heterps.ps import SGD, Adagrad, Adam, SparseTable
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
-from heterps.ps.table import cold, tiers
+from heterps.ps.table import budget, cold, tiers
 from heterps.ps.table.index import ALL_MOVED
 from heterps.ps.table.reference import ReferenceTable
 from heterps.ps.table.sparse import Rows
@@ -69,7 +69,7 @@ class TiersChangeNothing(RuleBasedStateMachine):
     @initialize(optimizer=st.sampled_from(OPTIMIZERS), room=st.integers(8, 30))
     def start(self, optimizer, room: int) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(tiers, "LEAST_ROWS", 4)
+        self.patch.setattr(budget, "LEAST_ROWS", 4)
         self.memory_bytes = INDEX_BYTES + cold.LEAST_INDEX * 8 * 2 + room * 60
         self.optimizer = optimizer
         self.table = make_tiered(self.memory_bytes, tempfile.gettempdir(), optimizer=optimizer)
@@ -311,12 +311,42 @@ def test_a_budget_for_too_few_rows_is_refused_at_once(tiered):
         tiered(1000)
 
 
-def test_tiers_and_eviction_do_not_go_together(tmp_path: Path):
-    budget = Tiers(memory_bytes=1 << 20, folder=str(tmp_path))
-    for limit in ({"max_age": 5}, {"min_uses": 0.1}, {"max_bytes": 10_000}):
-        with pytest.raises(ConfigError, match=r"keeps every row.*leave out tiers, or max_age, min_uses and max_bytes"):
-            TieredTable(SparseTable(DIM, eviction=Eviction(**limit)), budget)
-    TieredTable(SparseTable(DIM, eviction=Eviction(half_life=10, order="lru")), budget).close()
+@pytest.mark.parametrize("order", ["lfu", "lru"])
+@pytest.mark.parametrize("limits", [{"max_age": 18}, {"min_uses": 0.5, "half_life": 8}, {"max_bytes": 250_000}])
+def test_eviction_takes_the_same_rows_with_tiers_as_without(tmp_path: Path, limits: dict, order: str):
+    policy = Eviction(**limits, order=order)
+    plain = SparseTable(DIM, eviction=policy)
+    table = TieredTable(SparseTable(DIM, eviction=policy), Tiers(memory_bytes=300_000, folder=str(tmp_path)))
+    rng = np.random.default_rng(1)
+    for turn in range(40):
+        keys = np.concatenate([rng.integers(0, 500, 200), rng.integers(turn * 300, turn * 300 + 900, 700)])
+        grads = rng.normal(size=(900, DIM)).astype(np.float32)
+        np.testing.assert_array_equal(table.pull(keys), plain.pull(keys))
+        for each in (table, plain):
+            each.push(keys, grads)
+            if turn % 3 == 0:
+                each.evict(100)
+        table.step(200)
+        assert table.num_bytes <= 300_000
+    assert table.counts.disk_rows > 300
+    assert sum(table.counters().evicted.values()) > 1000
+    assert table.counters() == plain.counters()
+    np.testing.assert_array_equal(table.evictions(), plain.evictions())
+    assert_equal_rows(table.export_rows(), plain.export_rows())
+    table.close()
+
+
+def test_the_coldest_of_both_tiers_are_found_and_nothing_moves(tiered):
+    table = tiered(160_000)
+    table.push(np.arange(4000), np.ones((4000, DIM), np.float32))
+    for _ in range(3):
+        table.push(np.arange(3900), np.ones((3900, DIM), np.float32))
+    before = table.counts
+    assert before.disk_rows > 1000
+    assert set(table.coldest(100, table.num_pushes).tolist()) <= set(range(4000))
+    assert set(table.coldest(600, table.num_pushes).tolist()) >= set(range(3900, 4000))
+    assert len(table.coldest(10_000, 4)) == 4000
+    assert table.counts == before
 
 
 def test_admission_and_schedules_are_those_of_the_table_in_memory(tmp_path: Path):

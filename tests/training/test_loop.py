@@ -322,9 +322,9 @@ def clock(monkeypatch):
     monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     step = Trainer.step
 
-    def slow(self, batch):
+    def slow(self, batch, upcoming):
         clock.now += 30
-        return step(self, batch)
+        return step(self, batch, upcoming)
 
     monkeypatch.setattr(Trainer, "step", slow)
     return clock

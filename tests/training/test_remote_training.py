@@ -2,66 +2,166 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
-from servers import remote_client
-from torch import Tensor, nn
+from servers import make_roster, threaded_servers
+from torch import nn
 
-from heterps.config import Adagrad, Adam, Optimizers, Schema
+from heterps.checkpoint import Snapshot
+from heterps.config import Adagrad, Adam, AfterSightings, Eviction, Optimizers, Schema, WithProbability
+from heterps.config import Tables as TableSettings
 from heterps.data.batch import Batch
 from heterps.data.keys import slots_from_ids
+from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
-from heterps.nn import DENSE, bind_tables, embeddings, model_tables
+from heterps.ps.client import JobClient
 from heterps.ps.remote import RemoteClient
-from heterps.training.losses import batch_loss
-from heterps.training.pieces import view_parameters
+from heterps.ps.shard import Tables
 from heterps.training.trainer import Trainer
+from heterps.wire import MemoryNetwork
 
 SCHEMA = Schema(dense=("a", "b", "c"), slots=("s", "t", "u", "v"))
 OPTIMIZERS = Optimizers(sparse=Adagrad(lr=0.05), dense=Adam(lr=0.01))
+SAMPLES = 160
 
 
-def make_batches() -> list[Batch]:
+def make_batches(num: int = 12) -> list[Batch]:
     random = np.random.default_rng(0)
     batches = []
-    for _ in range(12):
-        ids = random.integers(0, 40, (32, 4))
-        dense = random.normal(size=(32, 3)).astype(np.float32)
+    for _ in range(num):
+        ids = random.integers(0, 40, (SAMPLES, 4))
+        dense = random.normal(size=(SAMPLES, 3)).astype(np.float32)
         label = ((ids[:, 0] % 3 + dense[:, 0]) > 1).astype(np.float32)
         batches.append(Batch(dense, slots_from_ids(ids, SCHEMA.slots), label))
     return batches
 
 
-def make_model() -> nn.Module:
+def make_model(factory: str = "ctr_dnn") -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return ZOO["ctr_dnn"](SCHEMA, embedding_dim=4, hidden=(16, 8))
+        return ZOO[factory](SCHEMA, embedding_dim=4, hidden=(16, 8))
 
 
-def remote_losses(model: nn.Module, client: RemoteClient, values: Tensor, grads: Tensor) -> list[float]:
-    losses = []
-    for batch in make_batches():
-        values[:] = torch.from_numpy(client.pull_dense(DENSE).result())
-        loss = batch_loss(model, model(torch.from_numpy(batch.dense), batch.slots), torch.from_numpy(batch.label))
-        loss.backward()
-        for _, module in embeddings(model):
-            module.push()
-        client.push_dense(DENSE, grads.numpy())
-        grads.zero_()
-        losses.append(float(loss.detach()))
-    return losses
+@contextmanager
+def servers(num: int) -> Iterator[Callable[[Tables], JobClient]]:
+    """A way to `num` servers on threads, which are made for the tables of the first who takes it."""
+    network, roster = MemoryNetwork(), make_roster(num)
+    running: list[object] = []
+
+    def connect(tables: Tables) -> JobClient:
+        context = threaded_servers(roster, tables, network)
+        context.__enter__()
+        running.append(context)
+        return RemoteClient("worker", network.channel("worker"), roster, tables)
+
+    try:
+        yield connect
+    finally:
+        for context in running:
+            context.__exit__(None, None, None)  # type: ignore[attr-defined]
 
 
+def train(trainer: Trainer, batches: list[Batch]) -> list[float]:
+    batches = [trainer.prepare(batch) for batch in batches]
+    return [trainer.step(batch, ahead)[0] for batch, ahead in zip(batches, [*batches[1:], None], strict=True)]
+
+
+def state(snapshot: Snapshot) -> dict[str, np.ndarray]:
+    """All arrays of a snapshot, rows by key."""
+    arrays = dict(snapshot.dense)
+    for name, table in snapshot.tables.items():
+        order = np.argsort(table.keys)
+        arrays |= {f"{name}/{field}": getattr(table, field)[order] for field in ("keys", "values", "state", "uses")}
+    return arrays
+
+
+def assert_equal(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert got.keys() == wanted.keys()
+    for name in wanted:
+        np.testing.assert_array_equal(got[name], wanted[name], err_msg=name)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("num_servers", [1, 3])
-def test_training_on_servers_equals_training_here(num_servers: int) -> None:
-    with Trainer(make_model(), OPTIMIZERS) as trainer:
-        expected = [trainer.step(trainer.prepare(batch))[0] for batch in make_batches()]
-    model = make_model()
-    values = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-    grads = torch.zeros(len(values))
-    view_parameters(model, values, grads)
-    with remote_client(num_servers, model_tables(model, OPTIMIZERS)) as client:
-        client.fill_dense(DENSE, values.numpy())
-        bind_tables(model, client)
-        assert remote_losses(model, client, values, grads) == expected
+@pytest.mark.parametrize("factory", ["ctr_dnn", "deepfm"])
+def test_training_on_servers_equals_training_here(factory: str, num_servers: int, num_threads: int) -> None:
+    with Trainer(make_model(factory), OPTIMIZERS, num_threads=num_threads) as here:
+        expected = train(here, make_batches())
+        wanted, metrics = here.snapshot(0, {}), here.evaluate(make_batches(2))
+    with (
+        servers(num_servers) as connect,
+        Trainer(make_model(factory), OPTIMIZERS, num_threads=num_threads, connect=connect) as there,
+    ):
+        assert train(there, make_batches()) == expected
+        assert_equal(state(there.snapshot(0, {})), state(wanted))
+        assert there.evaluate(make_batches(2)).log_loss == metrics.log_loss
+        assert there.num_rows == here.num_rows
+        assert there.cache_counts is None, "with no staleness allowed there are no copies"
+
+
+def test_a_snapshot_moves_between_here_and_servers_of_any_number() -> None:
+    batches = make_batches()
+    with Trainer(make_model(), OPTIMIZERS) as whole:
+        expected = train(whole, batches)
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, connect=connect) as first:
+        losses = train(first, batches[:5])
+        snapshot = first.snapshot(5 * SAMPLES, {})
+    with servers(3) as connect, Trainer(make_model(), OPTIMIZERS, connect=connect) as second:
+        second.restore(snapshot)
+        losses += train(second, batches[5:9])
+        snapshot = second.snapshot(9 * SAMPLES, {})
+    with Trainer(make_model(), OPTIMIZERS, num_shards=2) as last:
+        last.restore(snapshot)
+        losses += train(last, batches[9:])
+    assert losses == expected
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        TableSettings(admission=AfterSightings(num=2, sketch_bytes=1024)),
+        TableSettings(admission=WithProbability(p=0.5)),
+        TableSettings(eviction=Eviction(max_age=3)),
+        TableSettings(admission=AfterSightings(num=2, sketch_bytes=1024), eviction=Eviction(min_uses=1.5, half_life=2)),
+    ],
+    ids=["sightings", "chance", "age", "both"],
+)
+def test_what_tables_know_besides_their_rows_goes_with_a_snapshot_too(kept: TableSettings) -> None:
+    batches = make_batches()
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, tables=kept, connect=connect) as whole:
+        expected = train(whole, batches)
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, tables=kept, connect=connect) as first:
+        losses = train(first, batches[:6])
+        snapshot = first.snapshot(6 * SAMPLES, {})
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, tables=kept, connect=connect) as second:
+        second.restore(snapshot)
+        assert losses + train(second, batches[6:]) == expected
+
+
+def test_with_staleness_training_differs_a_little_and_copies_are_used() -> None:
+    with Trainer(make_model(), OPTIMIZERS) as here:
+        exact = train(here, make_batches())
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, connect=connect, staleness=3) as there:
+        stale = train(there, make_batches())
+        counts = there.cache_counts
+    assert counts is not None
+    assert counts.hit_rate is not None
+    assert counts.hit_rate > 0.5
+    assert stale[0] == exact[0]
+    assert stale != exact
+    np.testing.assert_allclose(stale, exact, rtol=0.1)
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_servers_too() -> None:
+    with Trainer(make_model("deepfm"), OPTIMIZERS) as other:
+        snapshot = other.snapshot(0, {})
+    with (
+        servers(1) as connect,
+        Trainer(make_model(), OPTIMIZERS, connect=connect) as trainer,
+        pytest.raises(ModelError, match="another model"),
+    ):
+        trainer.restore(snapshot)

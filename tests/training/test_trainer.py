@@ -379,3 +379,30 @@ def test_closing_leaves_no_threads(monkeypatch):
         assert set(threading.enumerate()) > before
     trainer.close()
     assert set(threading.enumerate()) == before
+
+
+def test_gradients_applied_later_are_those_of_the_parameters_they_were_computed_with():
+    """What an asynchronous worker does."""
+    batches = make_batches(2)
+    with Trainer(make_model(), Optimizers(sparse=SGD(lr=0.1), dense=SGD(lr=0.5))) as trainer:
+        first, second = (trainer.prepare(batch) for batch in batches)
+        before = trainer.client.export_dense("dense")[0]
+        found = trainer.gradients(first)
+        np.testing.assert_array_equal(trainer.client.export_dense("dense")[0], before)
+        trainer.step(second)
+        between = trainer.client.export_dense("dense")[0]
+        assert trainer.gradients(first).loss != found.loss
+        trainer.apply(found)
+        np.testing.assert_allclose(trainer.client.export_dense("dense")[0], between - 0.5 * found.dense, rtol=1e-6)
+        assert (trainer.clock, trainer.samples) == (2, len(first) + len(second))
+
+
+def test_gradients_and_then_apply_are_a_step():
+    with Trainer(make_model()) as whole, Trainer(make_model()) as halves:
+        for batch in make_batches(4):
+            loss, logits = whole.step(whole.prepare(batch))
+            found = halves.gradients(halves.prepare(batch))
+            halves.apply(found)
+            assert found.loss == loss
+            np.testing.assert_array_equal(found.logits, logits)
+        assert_equal_states(state_of(whole), state_of(halves))

@@ -7,7 +7,7 @@ rows.py       the rows of one table as an Arrow file
 disk.py       files that know their digest, folders that appear whole
 """
 
-from heterps.checkpoint.snapshot import Snapshot, TableRows
+from heterps.checkpoint.snapshot import Snapshot, TableRows, TableStream
 from heterps.checkpoint.store import latest, load, load_latest, save
 
-__all__ = ["Snapshot", "TableRows", "latest", "load", "load_latest", "save"]
+__all__ = ["Snapshot", "TableRows", "TableStream", "latest", "load", "load_latest", "save"]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 
 from heterps.errors import CorruptCheckpoint, RunError
 
-VERSION = 2
+VERSION = 3
 NAME = "manifest.json"
 
 
@@ -52,6 +52,7 @@ class Manifest(Value):
     dense: File
     progress: File
     tables: dict[str, File]
+    upkeep: dict[str, File] = {}  # by table, for those that know something besides their rows; since version 3
 
     def encode(self) -> bytes:
         body = self.model_dump()

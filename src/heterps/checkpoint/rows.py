@@ -4,7 +4,7 @@
 
 A matrix without columns (w = 0) has no column here either. Version 1 of the format had no `uses` and no `clock`.
 
-Written and read a chunk of rows at a time: the file costs no memory beyond the arrays themselves and one chunk. Bits
+Written and read a part of the rows at a time: the file costs no memory beyond the arrays themselves and one part. Bits
 are kept: NaN payloads, negative zeros and the keys 0 and 2**64 - 1 come back as they went.
 """
 
@@ -19,25 +19,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heterps.checkpoint.disk import DigestWriter
-from heterps.checkpoint.snapshot import TableRows
+from heterps.checkpoint.snapshot import TableRows, TableStream
 
-CHUNK_ROWS = 1 << 16
 METADATA_KEY = b"heterps"
 _VECTORS = {"keys": pa.uint64(), "uses": pa.float32(), "clock": pa.uint32()}
 _VECTORS_V1 = {"keys": pa.uint64()}
 
 
-def write_rows(file: DigestWriter, rows: TableRows) -> None:
-    matrices = {"values": rows.values, "state": rows.state}
-    shape = {"rows": len(rows), "values": rows.values.shape[1], "state": rows.state.shape[1]}
-    header = json.dumps({"shape": shape, "meta": rows.meta})
+def write_rows(file: DigestWriter, table: TableRows | TableStream) -> None:
+    shape = {"rows": len(table), "values": table.widths[0], "state": table.widths[1]}
+    header = json.dumps({"shape": shape, "meta": table.meta})
     schema = _schema(shape, _VECTORS).with_metadata({METADATA_KEY: header.encode()})
     with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
-        for start in range(0, len(rows), CHUNK_ROWS):
-            chunk = slice(start, start + CHUNK_ROWS)
-            columns = [pa.array(getattr(rows, name)[chunk]) for name in _VECTORS]
+        for part in table.parts():
+            columns = [pa.array(getattr(part, name)) for name in _VECTORS]
             for name in schema.names[len(_VECTORS) :]:
-                flat = pa.array(matrices[name][chunk].reshape(-1))
+                flat = pa.array(getattr(part, name).reshape(-1))
                 columns.append(pa.FixedSizeListArray.from_arrays(flat, shape[name]))
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
@@ -66,7 +63,8 @@ def read_rows(path: Path) -> TableRows:
             at = chunk.stop
         if at != num_rows:
             raise ValueError(f"it claims {num_rows} rows and holds {at}")
-        return TableRows(**vectors, **matrices, meta=header["meta"])
+        arrays: dict[str, Any] = {**vectors, **matrices}
+        return TableRows(**arrays, meta=header["meta"])
 
 
 def _schema(shape: dict[str, int], vectors: dict[str, Any]) -> Any:
@@ -76,4 +74,4 @@ def _schema(shape: dict[str, int], vectors: dict[str, Any]) -> Any:
 
 def _matrix(column: Any) -> NDArray[np.float32]:
     flat: NDArray[np.float32] = column.flatten().to_numpy()
-    return flat.reshape(len(column), -1)
+    return flat.reshape(len(column), column.type.list_size)

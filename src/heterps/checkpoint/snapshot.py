@@ -6,7 +6,7 @@ keys and not their place, so a snapshot can be loaded on any number of servers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,9 @@ DTYPES = frozenset({"bool", "float16", "float32", "float64"}) | {
     f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)
 }
 """What a dense array may hold: the dtypes that safetensors and NumPy share."""
+PART_ROWS = 1 << 16
+"""Rows that are written to a file at a time."""
+ROW_BYTES = 16  # key, uses and clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,7 @@ class TableRows:
     meta: Mapping[str, Any] = field(default_factory=dict)  # JSON: dim, optimizer, steps, seed
     uses: NDArray[np.float32] = field(default_factory=lambda: np.ones(0, np.float32))  # [n], faded up to the clock
     clock: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))  # [n], of the last use
+    upkeep: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the table knows besides its rows
 
     def __post_init__(self) -> None:
         n = len(self.keys)
@@ -51,13 +55,65 @@ class TableRows:
                     f"it is {array.dtype} of shape {array.shape}"
                 )
         require_json(self.meta, "meta")
+        require_dtypes(self.upkeep, "upkeep")
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
-    def num_bytes(self) -> int:
-        return sum(a.nbytes for a in (self.keys, self.values, self.state, self.uses, self.clock))
+    def widths(self) -> tuple[int, int]:
+        """Columns of the values and of the state."""
+        return self.values.shape[1], self.state.shape[1]
+
+    def parts(self) -> Iterator[TableRows]:
+        """The rows, PART_ROWS at a time: views."""
+        for start in range(0, len(self), PART_ROWS):
+            part = slice(start, start + PART_ROWS)
+            yield TableRows(self.keys[part], self.values[part], self.state[part], {}, self.uses[part], self.clock[part])
+
+    def whole(self) -> TableRows:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class TableStream:
+    """As TableRows, for a table that should not be in memory all at once: its rows come in parts, when they are saved.
+
+    Until then the table must stay as it is. `read` gives the parts, from the first, each time that it is called.
+    """
+
+    num_rows: int
+    widths: tuple[int, int]
+    read: Callable[[], Iterator[TableRows]]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    upkeep: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_json(self.meta, "meta")
+        require_dtypes(self.upkeep, "upkeep")
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def parts(self) -> Iterator[TableRows]:
+        """The rows; ValueError at the end where they were not as many as was said."""
+        num_read = 0
+        for part in self.read():
+            num_read += len(part)
+            yield part
+        if num_read != self.num_rows:
+            raise ValueError(f"a stream of {self.num_rows:,} rows gave {num_read:,}")
+
+    def whole(self) -> TableRows:
+        """All rows in memory."""
+        parts = list(self.parts())
+        empty = np.empty((0, self.widths[0]), np.float32), np.empty((0, self.widths[1]), np.float32)
+        parts = parts or [TableRows(np.empty(0, np.uint64), *empty)]
+        arrays = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("keys", "values", "state", "uses", "clock")
+        }
+        return TableRows(**arrays, meta=self.meta, upkeep=self.upkeep)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +123,30 @@ class Snapshot:
     clock: int  # optimizer steps so far
     samples: int  # samples trained on so far
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # weights and optimizer state, names free
-    tables: Mapping[str, TableRows] = field(default_factory=dict)
+    tables: Mapping[str, TableRows | TableStream] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)  # JSON: data position, metrics, random state
 
     def __post_init__(self) -> None:
         if self.clock < 0 or self.samples < 0:
             raise ValueError(f"clock and samples count from 0, they are {self.clock} and {self.samples}")
-        for name, array in self.dense.items():
-            if array.dtype.name not in DTYPES:
-                raise ValueError(f"dense[{name!r}] is {array.dtype}; allowed: {', '.join(sorted(DTYPES))}")
-        if "__metadata__" in self.dense:
-            raise ValueError("dense['__metadata__']: safetensors keeps this name for itself, take another")
+        require_dtypes(self.dense, "dense")
         require_json(self.progress, "progress")
 
     @property
     def num_bytes(self) -> int:
-        """What the arrays take in memory, and within a few kilobytes on disk."""
-        return sum(a.nbytes for a in self.dense.values()) + sum(t.num_bytes for t in self.tables.values())
+        """What the arrays take on disk, within a few kilobytes."""
+        arrays = [*self.dense.values(), *(a for table in self.tables.values() for a in table.upkeep.values())]
+        rows = sum(len(table) * (ROW_BYTES + 4 * sum(table.widths)) for table in self.tables.values())
+        return sum(array.nbytes for array in arrays) + rows
+
+
+def require_dtypes(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+    """Refuse what safetensors cannot hold."""
+    for name, array in arrays.items():
+        if array.dtype.name not in DTYPES:
+            raise ValueError(f"{where}[{name!r}] is {array.dtype}; allowed: {', '.join(sorted(DTYPES))}")
+    if "__metadata__" in arrays:
+        raise ValueError(f"{where}['__metadata__']: safetensors keeps this name for itself, take another")
 
 
 def require_json(value: object, where: str) -> None:

@@ -3,6 +3,7 @@
     run/checkpoints/
       .saving-0000001234/        [1] a draft beside the finished ones
           tables/000-user.arrow  [2] each file written and synced
+          tables/000-user.safetensors    what the table knows besides its rows, if anything
           dense.safetensors
           progress.json
           manifest.json          [3] last inside: sizes and digests of all others
@@ -20,18 +21,20 @@ import errno
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import safetensors.numpy
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from heterps.checkpoint import disk, manifest
 from heterps.checkpoint.manifest import File, Manifest
 from heterps.checkpoint.rows import read_rows, write_rows
-from heterps.checkpoint.snapshot import Snapshot
+from heterps.checkpoint.snapshot import Snapshot, TableRows
 from heterps.errors import CorruptCheckpoint, RunError, StorageError
 
 T = TypeVar("T")
@@ -59,7 +62,7 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2) -> Path:
         try:
             _write(draft, snapshot)  # [1] [2] [3]
             disk.rename(draft, target)  # [4]
-        except OSError:
+        except Exception:
             _try_to_remove(draft)
             raise
     _prune(folder, target, snapshot.clock, keep)  # [5]
@@ -72,13 +75,13 @@ def load(path: str | Path) -> Snapshot:
     if not path.is_dir():
         raise RunError(f"{path}: there is no such checkpoint. Those of a run are in its folder checkpoints/.")
     index = manifest.decode(_read(path / manifest.NAME, Path.read_bytes), path / manifest.NAME)
-    for file in (index.dense, index.progress, *index.tables.values()):
+    for file in (index.dense, index.progress, *index.tables.values(), *index.upkeep.values()):
         _verify(path, file)
     return Snapshot(
         clock=index.clock,
         samples=index.samples,
         dense=_read(index.dense.locate(path), safetensors.numpy.load_file),
-        tables={name: _read(file.locate(path), read_rows) for name, file in index.tables.items()},
+        tables={name: _read_table(path, index, name) for name in index.tables},
         progress=_read(index.progress.locate(path), lambda p: json.loads(p.read_bytes())),
     )
 
@@ -108,26 +111,41 @@ def load_latest(folder: str | Path) -> Snapshot:
     raise RunError(f"{folder}: there is no checkpoint here. Check the path, or start without --resume.")
 
 
+def _read_table(folder: Path, index: Manifest, name: str) -> TableRows:
+    rows = _read(index.tables[name].locate(folder), read_rows)
+    if name not in index.upkeep:
+        return rows
+    return replace(rows, upkeep=_read(index.upkeep[name].locate(folder), safetensors.numpy.load_file))
+
+
 def _write(draft: Path, snapshot: Snapshot) -> None:
     disk.make_folder(draft / "tables")
-    tables = {}
+    tables, upkeep = {}, {}
     for number, (name, rows) in enumerate(snapshot.tables.items()):
-        with disk.new_file(path := draft / "tables" / _file_name(number, name)) as file:
+        path = f"tables/{_file_name(number, name)}"
+        with disk.new_file(draft / f"{path}.arrow") as file:
             write_rows(file, rows)
-        tables[name] = File(path=f"tables/{path.name}", num_bytes=file.num_bytes, xxh3=file.xxh3)
+        tables[name] = File(path=f"{path}.arrow", num_bytes=file.num_bytes, xxh3=file.xxh3)
+        if rows.upkeep:
+            upkeep[name] = _write_arrays(draft, f"{path}.safetensors", rows.upkeep)
     disk.sync_folder(draft / "tables")
-    # safetensors takes the memory as it lies: an array that is a view of another must be laid out first.
-    dense = {name: np.asarray(array, order="C") for name, array in snapshot.dense.items()}
     index = Manifest(
         version=manifest.VERSION,
         clock=snapshot.clock,
         samples=snapshot.samples,
-        dense=_write_file(draft, "dense.safetensors", safetensors.numpy.save(dense)),
+        dense=_write_arrays(draft, "dense.safetensors", snapshot.dense),
         progress=_write_file(draft, "progress.json", json.dumps(snapshot.progress).encode()),
         tables=tables,
+        upkeep=upkeep,
     )
     _write_file(draft, manifest.NAME, index.encode())
     disk.sync_folder(draft)
+
+
+def _write_arrays(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> File:
+    # safetensors takes the memory as it lies: an array that is a view of another must be laid out first.
+    laid_out = {key: np.asarray(array, order="C") for key, array in arrays.items()}
+    return _write_file(folder, name, safetensors.numpy.save(laid_out))
 
 
 def _write_file(folder: Path, name: str, content: bytes) -> File:
@@ -138,7 +156,7 @@ def _write_file(folder: Path, name: str, content: bytes) -> File:
 
 def _file_name(number: int, table: str) -> str:
     """A name that every file system takes, whatever the table is called; the manifest knows which is whose."""
-    return f"{number:03d}-{re.sub(r'[^A-Za-z0-9_]+', '_', table)[:64]}.arrow"
+    return f"{number:03d}-{re.sub(r'[^A-Za-z0-9_]+', '_', table)[:64]}"
 
 
 def _verify(folder: Path, file: File) -> None:

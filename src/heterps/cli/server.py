@@ -65,11 +65,14 @@ def start(
     keys = load_keys(key) if key is not None else None
     roster = first_roster(address) if join is None else joined_roster(join, address[0], keys)
     number = shard if join is None else roster.num_shards - 1
-    server = Server(roster.servers[number].name, roster, job_tables(load_job(job)), joining=join is not None)
+    read = load_job(job)
+    server = Server(roster.servers[number].name, roster, job_tables(read), joining=join is not None)
     run_server(
         server,
         address[shard],
         keys=keys,
+        servers=read.servers,
+        seed=read.seed,
         ready=lambda where: typer.echo(f"{server.name} (shard {number} of {roster.num_shards}) listens at {where}"),
     )
 

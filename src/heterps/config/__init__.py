@@ -5,6 +5,7 @@
         -- optimizers   sparse (tables) and dense, with the schedule of their learning rates
         -- tables       how rows begin, which keys get one, and which rows go
         -- tiers        memory of the tables, and the disk below it
+        -- servers      where the tables are, and how workers speak with them
         -- checkpoint   how often, how many are kept
         -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
@@ -35,7 +36,7 @@ from heterps.config.optimizers import (
     SparseOptimizer,
     StepRate,
 )
-from heterps.config.servers import Chance, Faults
+from heterps.config.servers import Chance, Coding, Faults, Servers
 from heterps.config.tables import (
     Admission,
     AfterSightings,
@@ -65,6 +66,7 @@ __all__ = [
     "Chance",
     "Checkpoint",
     "Cluster",
+    "Coding",
     "Constant",
     "ConstantRate",
     "CosineRate",
@@ -88,6 +90,7 @@ __all__ = [
     "Schedule",
     "ScheduledRate",
     "Schema",
+    "Servers",
     "SparseOptimizer",
     "StepRate",
     "Tables",

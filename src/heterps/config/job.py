@@ -16,6 +16,7 @@ from heterps.config.base import Frozen, Name
 from heterps.config.cluster import PAPER_CLUSTER, Cluster
 from heterps.config.data import Data
 from heterps.config.optimizers import Optimizers
+from heterps.config.servers import Servers
 from heterps.config.tables import Tables, Tiers
 from heterps.errors import ConfigError
 from heterps.yamlfile import check_role, parse, read_model, read_text, validate
@@ -47,6 +48,9 @@ class Job(Frozen):
     tables: Tables = Field(Tables(), description="How rows of embedding tables come and go.")
     tiers: Tiers | None = Field(
         None, description="Memory for embedding tables, and where their other rows are; none: all rows are in memory."
+    )
+    servers: Servers | None = Field(
+        None, description="Parameter servers that hold the tables; none: they are in this process."
     )
     checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")

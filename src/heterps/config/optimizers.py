@@ -96,7 +96,11 @@ class ConstantRate(Frozen):
 class ScheduledRate(Frozen):
     """A learning rate that follows the progress of the job."""
 
-    unit: Literal["samples"] = Field("samples", description="What progress is counted in.")
+    unit: Literal["samples", "updates"] = Field(
+        "samples",
+        description="What progress is counted in: samples that the job has seen, or updates of the table, of which "
+        "asynchronous workers make as many times more as there are workers.",
+    )
 
 
 class LinearRate(ScheduledRate):

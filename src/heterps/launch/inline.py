@@ -1,4 +1,5 @@
-"""The inline launcher: workers, servers and coordinator are this one process."""
+"""The inline launcher: the worker and the coordinator are this one process, and the servers too unless the job has some
+of their own."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from heterps.config import SGD, Adagrad, Adam, Job
+from heterps.launch.run_servers import run_servers
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
@@ -22,8 +24,15 @@ from heterps.training.run import Run
 def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Outcome:
     """Train `job` here. Ctrl-C and SIGTERM end it after the running step, with everything saved."""
     warm_up()
-    with _threads(job.num_threads), _signals() as received:
-        return train_job(job, run, resume=resume, observer=observer, stop=lambda: received[0] if received else None)
+    with _threads(job.num_threads), _signals() as received, run_servers(job, run.folder / "job.yaml") as connect:
+        return train_job(
+            job,
+            run,
+            resume=resume,
+            observer=observer,
+            stop=lambda: received[0] if received else None,
+            connect=connect,
+        )
 
 
 def warm_up() -> None:

@@ -9,7 +9,7 @@ from types import FrameType
 
 import numpy as np
 
-from heterps.config import Job
+from heterps.config import Job, Servers
 from heterps.errors import ConfigError
 from heterps.model.build import build_model
 from heterps.nn import model_tables
@@ -21,6 +21,7 @@ from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.shard import Tables
 from heterps.wire.keys import Keys
+from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel
 
 
@@ -69,14 +70,27 @@ def rebalance_servers(address: str, *, drop_last: bool, keys: Keys | None) -> tu
         channel.close()
 
 
-def run_server(server: Server, address: str, *, keys: Keys | None, ready: Callable[[str], None]) -> None:
-    """Serve at `address` until SIGTERM or SIGINT; `ready` is told where the server listens."""
+def run_server(
+    server: Server,
+    address: str,
+    *,
+    keys: Keys | None,
+    ready: Callable[[str], None],
+    servers: Servers | None = None,
+    seed: int = 0,
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
+
+    servers  what the job says of them: its faults
+    """
     _warm_up(server)
     with _stop_signals() as stopped:
-        channel = ServerChannel(server.name, address, keys=keys)
+        socket = ServerChannel(server.name, address, keys=keys)
+        channel = layered(socket, (servers or Servers()).faults, seed)
         try:
-            ready(channel.address)
-            serve(server, channel, stopped)
+            ready(socket.address)
+            serve(server, channel, lambda: stopped() or ended())
         finally:
             channel.close()
 

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
 from heterps.config import Optimizers
 from heterps.model.stages import StageModule, Values, split
 from heterps.model.trace import trace
+from heterps.processes import give_answer, own_stdout
 from heterps.profiling.batches import batch_size_of, divide
 from heterps.profiling.sandbox import Sandbox
 from heterps.profiling.source import Source
@@ -36,16 +36,16 @@ BLOCK_BYTES = 8 * 2**20
 
 
 def main() -> None:
-    commands, answers = sys.stdin, _own_stdout()
+    commands, answers = sys.stdin, own_stdout()
     torch.set_num_threads(1)
     try:
         start = json.loads(commands.readline())
         unit = Unit(Source.from_json(start["source"]), start["shared"], start["index"])
-        _answer(answers, {})
+        give_answer(answers, {})
         for line in commands:
-            _answer(answers, unit.do(json.loads(line)))
+            give_answer(answers, unit.do(json.loads(line)))
     except Exception as error:  # the model's own code, memory that is not there: told to whoever waits
-        _answer(answers, {"error": f"{type(error).__name__}: {error}"})
+        give_answer(answers, {"error": f"{type(error).__name__}: {error}"})
 
 
 class Unit:
@@ -124,18 +124,6 @@ def _run_s(work: Callable[[], object], at: float, seconds: float) -> float:
         work()
         times.append(time.process_time() - start)
     return statistics.quantiles(times, n=4, method="inclusive")[0]
-
-
-def _own_stdout() -> TextIO:
-    """Standard output for answers alone: what the model's own code prints goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
-
-
-def _answer(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
 
 
 if __name__ == "__main__":

@@ -8,26 +8,21 @@
 Half a batch alone would not tell what the units take from each other: memory bandwidth, shared caches, clock. The same
 goes for communication: each unit moves the bytes of its part through memory that both share, alone and at once.
 
-Nothing of the user's is pickled: each process makes the model from its source. Every wait has a deadline that ends the
-process waited for, and its error names it. `close` leaves nothing running.
+Each process makes the model anew from its source.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from threading import Timer
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
 from heterps.errors import PeerLost
+from heterps.processes import Child
 from heterps.profiling.source import Source
 
 NUM_UNITS = 2
@@ -35,8 +30,6 @@ START_S = 180.0
 """To import torch, compile kernels that no run has compiled yet, and make the model."""
 ANSWER_S = 120.0
 """For an answer, beyond the seconds that a measurement was given."""
-STOP_S = 5.0
-"""For a process that was ended to be gone."""
 ROUNDS = 3
 HEAD_START_S = 0.01
 """Between a command and its common start: enough to reach both processes."""
@@ -55,17 +48,17 @@ class Units:
         from heterps.profiling.unit import BLOCK_BYTES
 
         self._layer = ""
-        self._processes: list[_Process] = []
+        self._processes: list[Child] = []
         with ExitStack() as opened:  # closes all again where something fails on the way
             shared = opened.enter_context(tempfile.TemporaryFile())  # without a name: nobody has to delete it
             shared.truncate((1 + NUM_UNITS) * BLOCK_BYTES)
             for index in range(NUM_UNITS):
-                process = _Process(index, shared.fileno())
+                process = Child(f"unit {index + 1} of {NUM_UNITS}", "heterps.profiling.unit", [shared.fileno()])
                 opened.callback(process.close)
                 self._processes.append(process)
                 process.send({"source": source.to_json(), "shared": shared.fileno(), "index": index})
             for process in self._processes:
-                process.answer(START_S, "makes the model")
+                _answer(process, START_S, "makes the model")
             self._opened = opened.pop_all()
 
     def enter(self, layer: str) -> None:
@@ -106,83 +99,21 @@ class Units:
         alone, together = zip(*rounds, strict=True)
         return min(alone), min(together)
 
-    def _time(self, processes: Sequence[_Process], command: Mapping[str, Any], seconds: float) -> float:
+    def _time(self, processes: Sequence[Child], command: Mapping[str, Any], seconds: float) -> float:
         timed = {**command, "at": time.monotonic() + HEAD_START_S, "seconds": seconds}
         answers = self._ask(processes, timed, seconds + ANSWER_S)
         return max(float(answer["run_s"]) for answer in answers)
 
-    def _ask(
-        self, processes: Sequence[_Process], command: Mapping[str, Any], deadline_s: float
-    ) -> list[dict[str, Any]]:
+    def _ask(self, processes: Sequence[Child], command: Mapping[str, Any], deadline_s: float) -> list[dict[str, Any]]:
         for process in processes:
             process.send(command)
-        return [process.answer(deadline_s, f"measures {self._layer}") for process in processes]
+        return [_answer(process, deadline_s, f"measures {self._layer}") for process in processes]
 
 
-class _Process:
-    """One unit's process, and the lines of JSON to and from it."""
-
-    def __init__(self, index: int, shared: int) -> None:
-        """`shared` is a file descriptor that the process gets too."""
-        self.index = index
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "heterps.profiling.unit"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            pass_fds=[shared],
-            start_new_session=True,  # a group of its own, to end what the model's code may have started as well
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-        )
-
-    def send(self, command: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone: the answer that does not come says so
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
-
-    def answer(self, deadline_s: float, doing: str) -> dict[str, Any]:
-        """The next answer; raises PeerLost where none comes in time: the process is ended then."""
-        assert self._process.stdout is not None
-        late: list[bool] = []
-
-        def give_up() -> None:
-            late.append(True)
-            self._kill()
-
-        timer = Timer(deadline_s, give_up)
-        timer.start()
-        try:
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-            timer.join()
-        answer: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
-        if answer is not None and "error" not in answer:
-            return answer
-        if answer is not None:
-            why = f"failed with {answer['error']}"
-        elif late:
-            why = f"did not answer within {deadline_s:g} s"
-        else:
-            why = f"ended with exit code {self._process.wait(STOP_S)}"
+def _answer(process: Child, deadline_s: float, doing: str) -> dict[str, Any]:
+    try:
+        return process.answer(deadline_s, doing)
+    except PeerLost as error:
         raise PeerLost(
-            f"unit {self.index + 1} of {NUM_UNITS} (process {self._process.pid}), which {doing}, {why}. "
-            "Fit alpha and beta from parts of the batch in this process instead: --units parts."
-        )
-
-    def close(self) -> None:
-        """Ends it at once: it holds nothing that anybody needs."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._kill()
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(STOP_S)
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            f"{error}. Fit alpha and beta from parts of the batch in this process instead: --units parts."
+        ) from None

@@ -10,6 +10,7 @@ from heterps.errors import PeerLost
 from heterps.ps import messages as m
 from heterps.wire import Channel, Frame, WireError
 from heterps.wire.keys import Keys
+from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ClientChannel
 
 REPEAT_S, LATER_S = 2.0, 0.05
@@ -44,6 +45,6 @@ def ask(
     raise PeerLost(f"server {peer} did not do {type(question).__name__} within {deadline_s:g} s: {why}")
 
 
-def asker_channel(peers: dict[str, str], keys: Keys | None = None) -> ClientChannel:
+def asker_channel(peers: dict[str, str], keys: Keys | None = None) -> Channel:
     """A channel for questions to servers by name and address."""
-    return ClientChannel(f"asker-{os.getpid()}-{time.monotonic_ns()}", peers, keys=keys)
+    return layered(ClientChannel(f"asker-{os.getpid()}-{time.monotonic_ns()}", peers, keys=keys))

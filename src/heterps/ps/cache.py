@@ -13,7 +13,10 @@ The worker's own pushes are no exception: the servers apply them, and a copy sho
 `bound` iterations later. To apply them to the copy as well would take the optimizer's state, which is on the servers,
 and to drop the copy would leave no cache: what a worker pulls in training is what it pushes.
 
-A bound of 0 turns the cache off, and every pull goes through: BSP stays exact.
+A bound of 0 keeps no copies: every row comes from the servers as it is, and BSP stays exact.
+
+Rows of a coming batch can be asked for ahead of use, as early as the bound allows: with 1 or more while this batch is
+still computed, with 0 together with its pushes, in the same message to each server.
 """
 
 from __future__ import annotations
@@ -21,15 +24,18 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client import Client, FloatArray, done
+from heterps.ps.client import FloatArray, RowClient, done
 from heterps.ps.dedup import Lookup
 from heterps.ps.row_cache import RowCache
 
 MEMORY_BYTES = 64 << 20
+MAX_AHEAD = 64
+"""Lookups that rows were asked for ahead of use; beyond, the oldest are forgotten."""
 
 
 @dataclass
@@ -46,17 +52,42 @@ class CacheCounts:
         return self.num_hits / num_rows if num_rows else None
 
 
+class _After(Future[FloatArray]):
+    """A future whose result is made of another's. Waiting for it is waiting for the other, which may need to know."""
+
+    def __init__(self, other: Future[FloatArray]) -> None:
+        super().__init__()
+        self._other = other
+
+    def result(self, timeout: float | None = None) -> FloatArray:
+        self._other.exception(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._other.exception(timeout)
+        return super().exception(timeout)
+
+
+class _Ahead(NamedTuple):
+    """Rows asked for ahead of use, all with this stamp at least."""
+
+    lookup: Lookup  # kept, so that the id of its keys stays its own
+    stamp: int
+    rows: Future[FloatArray]
+
+
 class CachedClient:
-    """`client`, with up to `memory_bytes` of copies for each sparse table. It is one worker's: call `tick` after each
-    of its iterations. Futures may be answered on any thread.
+    """The rows of `client`, with up to `memory_bytes` of copies for each table. It is one worker's: call `tick` after
+    each of its iterations. Futures may be answered on any thread.
     """
 
-    def __init__(self, client: Client, bound: int, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, client: RowClient, bound: int, memory_bytes: int = MEMORY_BYTES) -> None:
         self._client = client
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._caches: dict[str, RowCache] = {}
         self._counts: dict[str, CacheCounts] = {}
+        self._ahead: dict[tuple[str, int], _Ahead] = {}
         self._clock = self._lead = 0
         self.bound = bound
 
@@ -81,10 +112,11 @@ class CachedClient:
         with self._lock:
             return sum(cache.num_bytes for cache in self._caches.values())
 
-    def counts(self, table: str) -> CacheCounts:
-        """Hits and misses of a table so far."""
+    def counts(self, table: str | None = None) -> CacheCounts:
+        """Hits and misses so far of a table, or of all."""
         with self._lock:
-            return CacheCounts(**vars(self._counts.get(table, CacheCounts())))
+            chosen = self._counts.values() if table is None else [self._counts.get(table, CacheCounts())]
+            return CacheCounts(sum(c.num_hits for c in chosen), sum(c.num_misses for c in chosen))
 
     def tick(self, lead: int = 0) -> None:
         """An iteration is pushed; the next starts, `lead` iterations ahead of the slowest worker."""
@@ -98,11 +130,44 @@ class CachedClient:
         """Forget every copy: the servers went back to a checkpoint, or rows were changed by other ways than pushes."""
         with self._lock:
             self._caches = {}  # another dict: what is on its way still goes into the old one
+            self._ahead = {}
+
+    def prefetch(self, table: str, lookup: Lookup, iterations: int = 0) -> None:
+        """Ask for rows that the `pull` of this very lookup will need so many iterations from now.
+
+        It gets them unless they are too old by then. With a bound below `iterations` they would be, and nothing is
+        asked for.
+        """
+        with self._lock:
+            oldest = self._clock + iterations - self._bound
+            stamp = self._clock - self._lead
+            known = self._ahead.get((table, id(lookup.unique)))
+        if stamp < oldest or (known is not None and known.stamp >= oldest):
+            return
+        rows = self._pull(table, lookup, oldest)
+        with self._lock:
+            while len(self._ahead) >= MAX_AHEAD:
+                del self._ahead[next(iter(self._ahead))]
+            self._ahead[table, id(lookup.unique)] = _Ahead(lookup, oldest, rows)
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         """As the client's. Without `create`, as in an evaluation, every row comes from the servers."""
-        if self._bound == 0 or not create:
-            return self._client.pull(table, lookup, create=create)
+        with self._lock:
+            ahead = self._ahead.pop((table, id(lookup.unique)), None)
+            oldest = self._clock - self._bound
+        if not create:
+            return self._client.pull(table, lookup, create=False)
+        if ahead is not None and ahead.stamp >= oldest:
+            return ahead.rows
+        return self._pull(table, lookup, oldest)
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+        return self._client.push(table, lookup, grads)
+
+    def _pull(self, table: str, lookup: Lookup, oldest: int) -> Future[FloatArray]:
+        """Rows with a stamp of at least `oldest`."""
+        if self._bound == 0 or self._memory_bytes == 0:
+            return self._client.pull(table, lookup)
         with self._lock:
             stamp = self._clock - self._lead  # now, and not when the answer comes: until then others push
             caches = self._caches
@@ -111,14 +176,15 @@ class CachedClient:
                 rows, hits = None, np.zeros(len(lookup.unique), np.bool_)
             else:
                 rows = np.empty((len(lookup.unique), cache.dim), np.float32)
-                hits = cache.get(lookup.unique, self._clock - self._bound, rows)
+                hits = cache.get(lookup.unique, oldest, rows)
             counts = self._counts.setdefault(table, CacheCounts())
             counts.num_hits += int(hits.sum())
             counts.num_misses += int((~hits).sum())
         if rows is not None and hits.all():
             return done(rows)
         part = _only(lookup, ~hits)
-        answer: Future[FloatArray] = Future()
+        pulling = self._client.pull(table, part)
+        answer = _After(pulling)
 
         def finish(pulled: Future[FloatArray]) -> None:
             try:
@@ -131,20 +197,8 @@ class CachedClient:
             else:
                 answer.set_result(whole)
 
-        self._client.pull(table, part).add_done_callback(finish)
+        pulling.add_done_callback(finish)
         return answer
-
-    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
-        return self._client.push(table, lookup, grads)
-
-    def pull_dense(self, table: str) -> Future[FloatArray]:
-        return self._client.pull_dense(table)
-
-    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        return self._client.push_dense(table, grads)
-
-    def close(self) -> None:
-        self._client.close()
 
     def _keep(
         self, caches: dict[str, RowCache], table: str, keys: NDArray[np.uint64], rows: FloatArray, stamp: int

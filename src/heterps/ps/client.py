@@ -9,20 +9,22 @@ each on a thread of its own, so that no shard needs a lock; clients of remote se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
-from heterps.ps.dedup import Lookup, sum_rows
+from heterps.ps.dedup import Lookup
 from heterps.ps.dense import DenseTable
 from heterps.ps.placement import shard_numbers
 from heterps.ps.table.sparse import Rows, SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
+from heterps.ps.table.upkeep import stack, unstack
 
 FloatArray = NDArray[np.float32]
 T = TypeVar("T")
@@ -116,8 +118,22 @@ class JobClient(Client, Protocol):
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 
-    def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
-        """Fill an empty sparse table with rows that any number of shards exported."""
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        """All rows of a sparse table as it is now, in parts, each time that the result is called.
+
+        Read them before the table changes: later they may be a RuntimeError.
+        """
+
+    def num_pushes(self, table: str) -> int:
+        """That a sparse table has seen."""
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        """What the shards of a sparse table know besides their rows (see table/upkeep.py)."""
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         """Copies of the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
@@ -162,12 +178,11 @@ class LocalClient:
         needed = (len(lookup.inverse), shards[0].dim)
         if grads.shape != needed:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
-        summed = np.empty((len(lookup.unique), shards[0].dim), np.float32)
 
         def push_shard(shard: int) -> None:
             first, last = lookup.bounds[shard], lookup.bounds[shard + 1]
-            sum_rows(grads, lookup.sources, lookup.starts, first, last, summed)
-            shards[shard].push_unique(lookup.unique[first:last], summed[first:last], samples=self.samples)
+            keys, starts = lookup.unique[first:last], lookup.starts[first : last + 1]
+            shards[shard].push_sums(keys, grads, lookup.sources, starts, samples=self.samples)
 
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PUSH, push_shard, None)
 
@@ -208,10 +223,28 @@ class LocalClient:
         parts = [shard.export_rows() for shard in self._shards[table]]
         return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), self._shards[table][0].num_pushes
 
-    def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
         homes = shard_numbers(rows.keys, self._num_shards)
-        for number, shard in enumerate(self._shards[table]):
-            shard.import_rows(rows.select(homes == number), num_pushes)
+        for number, kept in enumerate(unstack(upkeep or {}, self._num_shards)):
+            self._shards[table][number].import_rows(rows.select(homes == number), num_pushes, kept)
+
+    def num_pushes(self, table: str) -> int:
+        return self._shards[table][0].num_pushes
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        """What the shards of a sparse table know besides their rows."""
+        return stack([shard.export_upkeep() for shard in self._shards[table]])
+
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        """All rows of a sparse table as it is now, in parts, each time that the result is called.
+
+        Once a shard has changed, its parts are a RuntimeError.
+        """
+        parts = [shard.row_parts() for shard in self._shards[table]]
+        return lambda: chain.from_iterable(read() for read in parts)
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         dense = self._dense[table]

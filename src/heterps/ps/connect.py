@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from heterps.config import Faults
 from heterps.ps.remote import RemoteClient
 from heterps.ps.roster import Roster
 from heterps.ps.session import Options
 from heterps.ps.shard import Tables
 from heterps.wire.keys import Keys
+from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ClientChannel
 
 
@@ -18,8 +20,13 @@ def connect(
     incarnation: int = 1,
     keys: Keys | None = None,
     options: Options = Options(),
+    faults: Faults = Faults(),
+    seed: int = 0,
 ) -> RemoteClient:
-    """A client of the servers of `roster`, at their addresses. PeerLost where one cannot be reached in time."""
+    """A client of the servers of `roster`, at their addresses. PeerLost where one cannot be reached in time.
+
+    What it sends meets `faults`, by `seed`.
+    """
     channel = ClientChannel(f"{worker}.{incarnation}", {}, keys=keys)
     reached: dict[str, str] = {}
 
@@ -36,4 +43,12 @@ def connect(
     except BaseException:
         channel.close()
         raise
-    return RemoteClient(worker, channel, roster, tables, incarnation=incarnation, options=options, connect=reach)
+    return RemoteClient(
+        worker,
+        layered(channel, faults, seed),
+        roster,
+        tables,
+        incarnation=incarnation,
+        options=options,
+        connect=reach,
+    )

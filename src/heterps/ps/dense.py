@@ -41,7 +41,7 @@ class DenseTable:
         """
         if grads.shape != (self.size,):
             raise ValueError(f"a dense table of {self.size:,} values needs as many gradients, got shape {grads.shape}")
-        factor = rate_at(self.schedule, samples)
+        factor = rate_at(self.schedule, samples, self.num_pushes)
         self.num_pushes += 1
         numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=False)
         _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)

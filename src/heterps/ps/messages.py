@@ -13,6 +13,7 @@ is in them: a server takes the frames of a message in turn, and refuses the whol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from heterps.ps.cargo import ValuePart
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import NUM_COUNTERS, Upkeep, stack, unstack
 from heterps.wire import Codec, Frame, Limits, Malformed, Packed, PackedKeys
 from heterps.wire.arrays import Compression, Dtype
 
@@ -118,6 +120,22 @@ class Import(Struct, frozen=True, tag="import"):
     part: PartInfo
 
 
+class ReadUpkeep(Struct, frozen=True, tag="read_upkeep"):
+    """What the shard of a sparse table knows besides its rows."""
+
+    table: Name
+    after: Count
+
+
+class Resume(Struct, frozen=True, tag="resume"):
+    """Upkeep (frames) for the shard of a sparse table that has seen `num_pushes`. A push like others."""
+
+    table: Name
+    sequence: Ordinal
+    num_pushes: Count
+    arrays: UpkeepInfo
+
+
 class CountRows(Struct, frozen=True, tag="count_rows"):
     """How many rows and bytes the shard of a sparse table has."""
 
@@ -139,6 +157,10 @@ class PartInfo(Struct, frozen=True, array_like=True):
     first: Count | None = None
 
 
+UpkeepInfo = Annotated[tuple[ArrayInfo, ...], Meta(min_length=4, max_length=4)]
+"""Frames of the fields of Upkeep, for one shard."""
+
+
 class Values(Struct, frozen=True, tag="values"):
     """A frame of values: rows, or a range."""
 
@@ -157,6 +179,13 @@ class Exported(Struct, frozen=True, tag="exported"):
     part: PartInfo | None = None
 
 
+class Kept(Struct, frozen=True, tag="kept"):
+    """Upkeep (frames) of a table that has seen `num_pushes`."""
+
+    num_pushes: Count
+    arrays: UpkeepInfo
+
+
 class Counted(Struct, frozen=True, tag="counted"):
     """Of the shard of a sparse table; `tiers` where it has them."""
 
@@ -165,10 +194,10 @@ class Counted(Struct, frozen=True, tag="counted"):
     tiers: TierCounts | None = None
 
 
-Push = PushRows | PushDense | Import
-Read = PullRows | PullDense | Export | CountRows
+Push = PushRows | PushDense | Import | Resume
+Read = PullRows | PullDense | Export | ReadUpkeep | CountRows
 Op = Push | Read | FillDense | EndExport
-Result = Values | Done | Exported | Counted
+Result = Values | Done | Exported | Kept | Counted
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
@@ -338,6 +367,31 @@ def unpack_part(info: PartInfo, frames: Frames) -> Rows | ValuePart:
     if ranks != [1, 2] or arrays[1].shape[1] != len(arrays[0]):
         raise Malformed(f"values [n] and their state [k, n] do not fit: {[list(array.shape) for array in arrays]}")
     return ValuePart(info.first, *arrays)
+
+
+UPKEEP_DTYPES = ("<i8", "<i8", "<i8", "|u1")
+
+
+def pack_upkeep(upkeep: Upkeep) -> tuple[UpkeepInfo, list[Frame]]:
+    return pack_arrays(tuple(stack([upkeep]).values()))
+
+
+def unpack_upkeep(infos: UpkeepInfo, frames: Frames) -> list[NDArray[np.generic]]:
+    """The arrays that `pack_upkeep` packed; Malformed where they are not that."""
+    shapes = [info.shape for info in infos]
+    ranks = [len(shape) for shape in shapes]
+    if tuple(info.dtype for info in infos) != UPKEEP_DTYPES or ranks != [1, 1, 2, 2] or any(s[0] != 1 for s in shapes):
+        raise Malformed(f"upkeep is arrays of one shard, of {', '.join(UPKEEP_DTYPES)}; got shapes {shapes}")
+    if shapes[2][1] != NUM_COUNTERS:
+        raise Malformed(f"upkeep has {NUM_COUNTERS} counters, got {shapes[2][1]}")
+    return [unpack_array(info, frames.take()) for info in infos]
+
+
+def as_upkeep(arrays: Sequence[NDArray[np.generic]]) -> Upkeep:
+    """The upkeep whose arrays `unpack_upkeep` gave."""
+    kept = unstack(dict(zip(Upkeep._fields, arrays, strict=True)), 1)[0]
+    assert kept is not None
+    return kept
 
 
 class Frames:

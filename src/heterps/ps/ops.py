@@ -51,7 +51,14 @@ def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
             return [_values(op.values, frames, (shard.dense[op.table].size,), op.table, limits)]
         case m.Import():
             return _checked_part(op, m.unpack_part(op.part, frames), shard)
-        case m.PullDense() | m.Export() | m.EndExport() | m.CountRows():
+        case m.Resume():
+            arrays = m.unpack_upkeep(op.arrays, frames)
+            try:
+                shard.sparse[op.table].check_upkeep(m.as_upkeep(arrays))
+            except ValueError as error:
+                raise Malformed(f"table {op.table}: {error}") from None
+            return arrays
+        case m.ReadUpkeep() | m.PullDense() | m.Export() | m.EndExport() | m.CountRows():
             return []
 
 
@@ -96,6 +103,12 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) 
         case m.Import():
             return _once(op, shard, source, counts, len(arrays[0]), lambda: shard.put(
                 source, op.table, op.sequence, _part(op, arrays), op.num_pushes, is_first=op.is_first))  # fmt: skip
+        case m.ReadUpkeep():
+            infos, frames = m.pack_upkeep(shard.sparse[op.table].export_upkeep())
+            return m.Kept(shard.num_pushes(op.table), infos), frames
+        case m.Resume():
+            return _once(op, shard, source, counts, 0, lambda: shard.resume(
+                source, op.table, op.sequence, op.num_pushes, m.as_upkeep(arrays)))  # fmt: skip
         case m.CountRows():
             table = shard.sparse[op.table]
             tiers = table.counts if isinstance(table, TieredTable) else None

@@ -13,11 +13,12 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps.errors import HeterpsError, PeerLost
 from heterps.ps import calls, whole_tables
@@ -30,6 +31,7 @@ from heterps.ps.shard import Tables
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import Upkeep, stack
 from heterps.wire import Channel
 
 T = TypeVar("T")
@@ -191,8 +193,19 @@ class RemoteClient:
     def export_rows(self, table: str) -> tuple[Rows, int]:
         return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
 
-    def import_rows(self, table: str, rows: Rows, num_pushes: int) -> None:
-        whole_tables.import_rows(self._push, table, rows, num_pushes)
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        return lambda: iter([self.export_rows(table)[0]])
+
+    def num_pushes(self, table: str) -> int:
+        return self._read_upkeep(table)[0]
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        return stack(self._read_upkeep(table)[1])
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         if not self._sizes[table]:  # no server has anything of it
@@ -219,6 +232,10 @@ class RemoteClient:
         with self._changed:
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
+
+    def _read_upkeep(self, table: str) -> tuple[int, list[Upkeep]]:
+        read: tuple[int, list[Upkeep]] = self._call(whole_tables.ReadUpkeepCall(table, self._pushes[table])).result()
+        return read
 
     def _count(self, table: str) -> Counted:
         counted: Counted = self._call(whole_tables.CountRowsCall(table, self._pushes[table])).result()

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
 from heterps.ps.cargo import Cargo, PieceLabel, ValuePart, make_cargo
-from heterps.ps.client import TableSpec
+from heterps.ps.client import LocalClient, TableSpec
+from heterps.ps.dense import DenseTable
 from heterps.ps.dense_range import DensePart, DenseRange, DenseSpec
 from heterps.ps.exports import Exports, Page
 from heterps.ps.ledger import Ledger, PushState, Source
 from heterps.ps.placement import NUM_SLOTS, owners, slot_mask, slots_of
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
+from heterps.ps.table.upkeep import Upkeep
 
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
@@ -48,6 +50,11 @@ class Tables:
         """Equal for tables that give equal results, whatever their order and wherever their rows are."""
         specs = (*(replace(spec, tiers=None) for spec in self.sparse), *self.dense)
         return xxh3_64_hexdigest("\n".join(sorted(map(repr, specs))).encode())
+
+    def in_process(self, num_shards: int = 1) -> LocalClient:
+        """A client with all of them in this process, empty."""
+        dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in self.dense}
+        return LocalClient(self.sparse, dense, num_shards)
 
 
 @dataclass
@@ -121,6 +128,10 @@ class Shard:
                 equal.slots = equal.slots | piece.slots
         self.pieces = joined
 
+    def num_pushes(self, table: str) -> int:
+        """That all rows of a sparse table have seen."""
+        return min((piece.ledger.num_pushes.get(table, 0) for piece in self.pieces), default=0)
+
     # --- tables in and out -------------------------------------------------------------------------------------------
 
     def export(self, source: Source, table: str, number: int, part: int) -> Page:
@@ -133,7 +144,7 @@ class Shard:
             whole, num_pushes = ValuePart(dense.within.start, dense.values(), dense.state()), dense.num_steps
         else:
             whole = self.sparse[table].export_rows()
-            num_pushes = min((piece.ledger.num_pushes.get(table, 0) for piece in self.pieces), default=0)
+            num_pushes = self.num_pushes(table)
         return self.exports.begin(source.worker, table, number, num_pushes, whole)
 
     def put(
@@ -155,6 +166,15 @@ class Shard:
             except BaseException:
                 target.num_pushes = before
                 raise
+            piece.ledger.begin(*push)
+            piece.ledger.finish(source.worker, table, num_pushes)
+        self._join_pieces()
+
+    def resume(self, source: Source, table: str, sequence: int, num_pushes: int, upkeep: Upkeep) -> None:
+        """Take over what the shard of a table knew besides its rows, as a push."""
+        push = (source.worker, source.incarnation, table)
+        self.sparse[table].resume(num_pushes, upkeep)
+        for piece in [piece for piece in self.pieces if piece.ledger.state(*push, sequence) is PushState.NEXT]:
             piece.ledger.begin(*push)
             piece.ledger.finish(source.worker, table, num_pushes)
         self._join_pieces()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps.errors import PeerLost
 from heterps.ps import messages as m
@@ -16,6 +17,7 @@ from heterps.ps.cargo import PART_BYTES, ValuePart, concatenate, row_parts, valu
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import Upkeep, unstack
 
 NUM_ATTEMPTS = 8
 """To export a table while the roster changes."""
@@ -45,6 +47,47 @@ class CountRowsCall(Everywhere):
             sum(part.num_bytes for part in parts),
             TierCounts.total(tiers) if tiers else None,
         )
+
+
+class ReadUpkeepCall(Everywhere):
+    """What the shards of a sparse table know besides their rows, and the least number of pushes that they have seen."""
+
+    def __init__(self, table: str, after: int) -> None:
+        self.table = table
+        self._after = after
+        self._parts: dict[int, tuple[int, Upkeep]] = {}
+
+    def build(self, number: int, roster: Roster) -> Built:  # noqa: ARG002
+        self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
+        return Built(m.ReadUpkeep(self.table, self._after), [])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        kept = check_result(result, m.Kept)
+        self._parts[number] = kept.num_pushes, m.as_upkeep(m.unpack_upkeep(kept.arrays, frames))
+
+    def result(self) -> tuple[int, list[Upkeep]]:
+        parts = [self._parts[number] for number in sorted(self._parts)]
+        return min(num_pushes for num_pushes, _ in parts), [upkeep for _, upkeep in parts]
+
+
+class ResumeCall(Everywhere):
+    """Upkeep that any number of shards had, for those of now."""
+
+    def __init__(self, table: str, upkeep: Mapping[str, NDArray[Any]], num_pushes: int, sequence: int) -> None:
+        self.table = table
+        self._upkeep, self._num_pushes, self._sequence = upkeep, num_pushes, sequence
+
+    def build(self, number: int, roster: Roster) -> Built:
+        upkeep = unstack(self._upkeep, roster.num_shards)[number]
+        assert upkeep is not None
+        infos, frames = m.pack_upkeep(upkeep)
+        return Built(m.Resume(self.table, self._sequence, self._num_pushes, infos), frames)
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        check_result(result, m.Done)
+
+    def result(self) -> None:
+        return None
 
 
 # --- out -------------------------------------------------------------------------------------------------------------
@@ -187,11 +230,13 @@ Push = Callable[[str, Callable[[int], Call]], Future[None]]
 """Takes a table and what makes a call of the number of the push."""
 
 
-def import_rows(push: Push, table: str, rows: Rows, num_pushes: int) -> None:
-    """Fill an empty sparse table."""
+def import_rows(push: Push, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]]) -> None:
+    """Fill an empty sparse table, with the upkeep if there is some."""
     parts = list(row_parts(rows)) or [rows]
     _import(push, table, parts, lambda part, sequence, is_first: ImportRowsCall(
         table, part, num_pushes, sequence, is_first=is_first))  # fmt: skip
+    if upkeep:
+        push(table, lambda sequence: ResumeCall(table, upkeep, num_pushes, sequence)).result()
 
 
 def import_dense(push: Push, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:

@@ -12,24 +12,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from heterps.checkpoint import latest, load_latest, save
-from heterps.config import Job
+from heterps.config import Job, Servers
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
 from heterps.data.reader import Position, Reader
 from heterps.errors import StorageError
 from heterps.model import build_model
+from heterps.ps.client import JobClient
+from heterps.ps.shard import Tables
 from heterps.training.losses import has_own_loss
 from heterps.training.metrics import Metrics
 from heterps.training.run import Run
 from heterps.training.trainer import Trainer
+
+T = TypeVar("T")
 
 
 class Observer:
@@ -70,15 +74,25 @@ class Outcome:
     has_own_loss: bool  # the model's own method says what was minimised
 
 
-def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Callable[[], str | None]) -> Outcome:
+def train_job(
+    job: Job,
+    run: Run,
+    *,
+    resume: bool,
+    observer: Observer,
+    stop: Callable[[], str | None],
+    connect: Callable[[Tables], JobClient] | None = None,
+) -> Outcome:
     """Train `job` in the folder of `run` until the last epoch ends or `stop()` names a reason.
 
+    `connect` gives a client of the servers of a job that has some.
     Equal jobs take equal steps: torch's random state starts at the job's seed, and is left as it was.
     """
     reader = Reader(
         job.data.train, job.data.columns, batch_size=job.data.batch_size, shuffle=job.data.shuffle, seed=job.seed
     )
     model = build_model(job.model, job.data.columns, job.seed)
+    servers = job.servers or Servers()
     with (
         torch.random.fork_rng(devices=[]),
         Trainer(
@@ -89,6 +103,9 @@ def train_job(job: Job, run: Run, *, resume: bool, observer: Observer, stop: Cal
             seed=job.seed,
             num_shards=job.num_threads,
             num_threads=job.num_threads,
+            connect=connect,
+            staleness=servers.staleness,
+            cache_bytes=servers.cache_bytes,
         ) as trainer,
     ):
         torch.default_generator.manual_seed(job.seed)
@@ -132,8 +149,8 @@ class _Loop:
         while self.position.epoch < self.job.data.epochs:
             with Prefetch(self.reader.read(self.position), self.job.data.prefetch, self._prepare) as batches:
                 before = time.perf_counter()
-                for batch, position in batches:
-                    loss, logits = self.trainer.step(batch)
+                for (batch, position), upcoming in _with_next(batches):
+                    loss, logits = self.trainer.step(batch, upcoming[0] if upcoming else None)
                     self.position = position
                     self.samples += len(batch)
                     self.interval.update(logits, batch.label)
@@ -164,6 +181,8 @@ class _Loop:
         }
         if (counts := self.trainer.tier_counts) is not None:
             line["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        if (cached := self.trainer.cache_counts) is not None:
+            line["cache"] = asdict(cached) | {"hit_rate": cached.hit_rate}
         self.run.add_metrics(line)
         self.observer.measured(line)
         self.whole.merge(self.interval)
@@ -228,6 +247,20 @@ class _Loop:
         by_samples = every.every_samples is not None and self.samples - self.saved_samples >= every.every_samples
         by_time = every.every_minutes is not None and self.seconds - self.saved_s >= 60 * every.every_minutes
         return by_samples or by_time
+
+
+def _with_next(items: Iterable[T]) -> Iterator[tuple[T, T | None]]:
+    """Each item with the one after it; the last with None. Where the next fails, the item before comes first."""
+    ahead = iter(items)
+    item = next(ahead, None)
+    while item is not None:
+        try:
+            upcoming = next(ahead, None)
+        except Exception:
+            yield item, None
+            raise
+        yield item, upcoming
+        item = upcoming
 
 
 def metric_fields(metrics: Metrics) -> dict[str, float | None]:

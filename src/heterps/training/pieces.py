@@ -28,10 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.data.batch import Batch, Slots
-from heterps.nn import cut, embeddings
-from heterps.ps.client import Client, done
+from heterps.nn import RowGradients, cut, embeddings
+from heterps.ps.client import RowClient, done
 from heterps.ps.dedup import Lookup
-from heterps.ps.dense import DenseTable
 from heterps.training.losses import checked_output, is_mean_over_samples, logits_of, piece_loss
 
 LEAST_SAMPLES = 64
@@ -41,15 +40,17 @@ FloatArray = NDArray[np.float32]
 
 
 class Pieces:
-    """Runs steps of `model`, whose parameters are views of `dense` and whose tables are `client`'s."""
+    """Runs steps of `model`, whose parameters are views of `values` and whose tables are `client`'s."""
 
-    def __init__(self, model: nn.Module, dense: DenseTable, grads: Tensor, client: Client, num_threads: int) -> None:
+    def __init__(
+        self, model: nn.Module, values: FloatArray, grads: Tensor, client: RowClient, num_threads: int
+    ) -> None:
         self._model = model
         self._client = client
         self._embeddings = [module for _, module in embeddings(model)]
         self._grads = [grads, *(torch.zeros_like(grads) for _ in range(num_threads - 1))]
         self._stores = [_PulledRows(client.num_shards) for _ in range(num_threads)]
-        self._twins = [_twin(model, dense, flat, store) for flat, store in zip(self._grads, self._stores, strict=True)]
+        self._twins = [_twin(model, values, flat, store) for flat, store in zip(self._grads, self._stores, strict=True)]
         self._pool = ThreadPoolExecutor(
             num_threads - 1, "heterps-piece", initializer=torch.set_num_threads, initargs=(1,)
         )
@@ -83,13 +84,11 @@ class Pieces:
             grads.zero_()
         return sum(loss for loss, _ in results), np.concatenate([logits for _, logits in results])
 
-    def push(self) -> list[Future[None]]:
-        """Push the row gradients of the last run; the dense ones are in the first gradient vector."""
+    def take_gradients(self) -> list[RowGradients]:
+        """The row gradients of the last run; the dense ones are in the first gradient vector."""
         store = self._stores[0]  # what backward did not reach in one piece it reached in none
         return [
-            self._client.push(table, lookup, store.grads[table])
-            for table, lookup in self._lookups
-            if table in store.pushed
+            RowGradients(table, lookup, store.grads[table]) for table, lookup in self._lookups if table in store.pushed
         ]
 
     def close(self) -> None:
@@ -98,7 +97,8 @@ class Pieces:
     def _cut(self, batch: Batch) -> tuple[list[int], list[Slots]]:
         """Pull the rows of the batch for all twins, make room for their gradients, and cut the batch."""
         self._lookups = [found for module in self._embeddings for found in module.lookups(batch.slots)]
-        rows = {table: self._client.pull(table, lookup).result() for table, lookup in self._lookups}
+        pulls = {table: self._client.pull(table, lookup) for table, lookup in self._lookups}
+        rows = {table: pull.result() for table, pull in pulls.items()}
         grads = {
             table: np.empty((len(lookup.inverse), rows[table].shape[1]), np.float32) for table, lookup in self._lookups
         }
@@ -174,10 +174,10 @@ def view_parameters(model: nn.Module, values: Tensor, grads: Tensor) -> None:
         at = view.stop
 
 
-def _twin(model: nn.Module, dense: DenseTable, grads: Tensor, store: _PulledRows) -> nn.Module:
+def _twin(model: nn.Module, values: FloatArray, grads: Tensor, store: _PulledRows) -> nn.Module:
     """A copy of the model with its own gradients, on the same parameters and on the rows of `store`."""
     twin = copy.deepcopy(model)
-    view_parameters(twin, torch.from_numpy(dense.values), grads)
+    view_parameters(twin, torch.from_numpy(values), grads)
     for (_, module), (_, original) in zip(embeddings(twin), embeddings(model), strict=True):
         module.bind(store, original.table_names)
     return twin

@@ -27,6 +27,7 @@ MAY_CHANGE = {
     "cluster",
     "launcher",
     "threads",
+    "servers",
     "tiers",
     "data.test",
     "data.epochs",

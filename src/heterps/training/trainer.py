@@ -1,41 +1,52 @@
 """Trainer: a model, its tables and one step of training, for heterps' own loop and for yours.
 
     batch --prepare (ahead of use, any thread)--> lookups
-          --step--> [1] forward: pull rows, run the layers    [2] loss and backward
-                    [3] push the row gradients                [4] push the dense gradients
+          --step--> [1] pull the dense parameters             [2] forward: pull rows, run the layers
+                    [3] loss and backward                     [4] push the gradients of rows and dense parameters
+                    [5] ask for the rows of the next batch: with the pushes, or before [2] where rows may be stale
 
 The dense parameters of the model are views of one flat vector, the dense table; their gradients are views of another.
-So pulling and pushing them is one message for a whole model, and in this process not even a copy.
+So pulling and pushing them is one message for a whole model, and in this process not even a copy. On servers what is
+asked from [4] to the next [2] travels together: one message to each server and back for a step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heterps.checkpoint import Snapshot, TableRows
+from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import HeterpsError, ModelError, NotFinite
-from heterps.nn import SparseEmbedding, embeddings
-from heterps.ps.client import LocalClient, TableSpec
-from heterps.ps.dense import DenseTable
-from heterps.ps.table.sparse import Rows
+from heterps.nn import DENSE, RowGradients, bind_tables, embeddings, model_tables
+from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
+from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
+from heterps.ps.shard import Tables as ModelTables
 from heterps.ps.table.tiers import TierCounts
 from heterps.training.losses import batch_loss, checked_output, logits_of
 from heterps.training.metrics import Metrics
 from heterps.training.pieces import Pieces, view_parameters
+from heterps.training.table_snapshots import load_table, save_table
 
-DENSE = "dense"
+
+class Gradients(NamedTuple):
+    """What a batch asks of the parameters."""
+
+    loss: float  # mean over the batch
+    logits: FloatArray
+    num_samples: int
+    rows: list[RowGradients]
+    dense: FloatArray  # of all dense parameters, side by side
 
 
 class Trainer:
@@ -47,6 +58,8 @@ class Trainer:
     tiers       memory for the sparse tables and a folder for the rows beyond it; none: all rows are in memory
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
+    connect     a client of servers that hold these tables; none: they are in this process
+    staleness   by how many pushes rows on servers may be behind (see ps/cache.py), with `cache_bytes` for each table
     """
 
     def __init__(
@@ -59,26 +72,27 @@ class Trainer:
         seed: int = 0,
         num_shards: int = 1,
         num_threads: int = 1,
+        connect: Callable[[ModelTables], JobClient] | None = None,
+        staleness: int = 0,
+        cache_bytes: int = MEMORY_BYTES,
     ) -> None:
         self.model = model.train()
         self.clock = 0
         self.samples = 0  # trained on so far
-        self._dense, self._grads = _flatten(model, optimizers)
-        self._embeddings: list[SparseEmbedding] = []
-        self._specs: dict[str, TableSpec] = {}
-        bound = []
-        for name, module in embeddings(model):
-            specs = module.table_specs(name, optimizers.sparse, seed, schedule=optimizers.schedule, tables=tables)
-            self._specs |= {spec.name: spec for spec in specs}
-            self._embeddings.append(module)
-            bound.append([spec.name for spec in specs])
-        if tiers is not None:
-            whole = sum(spec.dim for spec in self._specs.values())
-            self._specs = {name: replace(s, tiers=tiers.share(s.dim, whole)) for name, s in self._specs.items()}
-        self.client = LocalClient(list(self._specs.values()), {DENSE: self._dense}, num_shards)
-        for module, names in zip(self._embeddings, bound, strict=True):
-            module.bind(self.client, names)
-        self._pieces = Pieces(model, self._dense, self._grads, self.client, num_threads) if num_threads > 1 else None
+        self._embeddings = [module for _, module in embeddings(model)]
+        self.tables = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
+        values = _flat_parameters(model)
+        self.client: JobClient = self.tables.in_process(num_shards) if connect is None else connect(self.tables)
+        self.client.fill_dense(DENSE, values).result()
+        self._cache = None if connect is None else CachedClient(self.client, staleness, cache_bytes)
+        self._values = np.require(self.client.pull_dense(DENSE).result(), requirements="W")
+        self._grads = torch.zeros(len(values))
+        view_parameters(model, torch.from_numpy(self._values), self._grads)
+        rows: RowClient = self._cache or self.client
+        bind_tables(model, rows)
+        self._pieces = Pieces(model, self._values, self._grads, rows, num_threads) if num_threads > 1 else None
+        self._pushes: list[Future[None]] = []  # of the last step
+        self._pulled: Future[FloatArray] | None = None  # the dense parameters for the next one
 
     def prepare(self, batch: Batch) -> Batch:
         """Work out ahead of use what `step` will ask of the tables. Any thread may call it."""
@@ -87,26 +101,32 @@ class Trainer:
                 module.prepare(batch.slots)
         return batch
 
-    def step(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
-        """One optimizer step on `batch`; its mean loss and logits, as they were before the step."""
-        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
-        with self._own_code(batch):
-            value, logits = pieces.run(batch) if pieces else self._run(batch)  # [1] [2]
-        if not math.isfinite(value):
-            raise NotFinite(f"the loss of step {self.clock + 1} is {value}. {self._first_bad_parameter()}")
-        self.client.samples = self.samples
-        pushes = pieces.push() if pieces else [push for module in self._embeddings for push in module.push()]  # [3]
-        pushes.append(self.client.push_dense(DENSE, self._grads.numpy()))  # [4]
-        for push in pushes:
-            push.result()
+    def step(self, batch: Batch, upcoming: Batch | None = None) -> tuple[float, NDArray[np.float32]]:
+        """One optimizer step on `batch`; its mean loss and logits, as they were before the step.
+
+        The rows of the `upcoming` batch, if it was prepared, are asked for ahead. On servers the step may still be on
+        its way when this returns; every later step, evaluation or snapshot shows it, or raises what became of it.
+        """
+        found = self._compute(batch, upcoming)
+        self._push(found, upcoming)
         self._grads.zero_()
-        self.clock += 1
-        self.samples += len(batch)
-        return value, logits
+        return found.loss, found.logits
+
+    def gradients(self, batch: Batch) -> Gradients:
+        """What a step on `batch` would push, with the parameters as they are now. They stay as they are."""
+        found = self._compute(batch)
+        found = found._replace(dense=found.dense.copy())
+        self._grads.zero_()
+        return found
+
+    def apply(self, gradients: Gradients) -> None:
+        """One optimizer step with gradients that were computed before, whatever has been applied since."""
+        self._push(gradients)
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
         """Metrics of the model as it is; creates no rows."""
         metrics = Metrics()
+        self._refresh()
         self.model.eval()
         try:
             with torch.no_grad():
@@ -120,28 +140,34 @@ class Trainer:
 
     @property
     def num_rows(self) -> int:
-        return sum(self.client.num_rows(table) for table in self._specs)
+        return sum(self.client.num_rows(table) for table in self._sparse)
 
     @property
     def table_bytes(self) -> int:
-        return sum(self.client.num_bytes(table) for table in self._specs)
+        return sum(self.client.num_bytes(table) for table in self._sparse)
 
     @property
     def tier_counts(self) -> TierCounts | None:
         """What the tables have in memory and on disk, and what has moved; None without tiers."""
-        counts = [count for table in self._specs if (count := self.client.tier_counts(table)) is not None]
+        counts = [count for table in self._sparse if (count := self.client.tier_counts(table)) is not None]
         return TierCounts.total(counts) if counts else None
 
+    @property
+    def cache_counts(self) -> CacheCounts | None:
+        """Rows that came from copies of this worker, and rows that did not; None where no copies are kept."""
+        return None if self._cache is None or self._cache.bound == 0 else self._cache.counts()
+
     def snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
-        """Everything that a later `restore` needs to go on as if nothing had happened."""
+        """Everything that a later `restore` needs to go on as if nothing had happened.
+
+        Rows of tables with tiers are read when it is saved, or restored: do that before the next step.
+        """
+        self._refresh()
+        self._settle()
         dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
-        dense["optimizer/state"] = self._dense.state.copy()
+        _, dense["optimizer/state"], _ = self.client.export_dense(DENSE)
         dense["random/torch"] = torch.get_rng_state().numpy()
-        tables = {}
-        for name, spec in self._specs.items():
-            rows, num_pushes = self.client.export_rows(name)
-            meta = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump(), "num_pushes": num_pushes}
-            tables[name] = TableRows(rows.keys, rows.values, rows.state, meta, rows.uses, rows.clock)
+        tables = {name: save_table(self.client, spec) for name, spec in self._sparse.items()}
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -152,17 +178,17 @@ class Trainer:
         arrays = dict(snapshot.dense)
         state, random = arrays.pop("optimizer/state"), arrays.pop("random/torch")
         weights = {name.removeprefix("model/"): torch.from_numpy(array) for name, array in arrays.items()}
-        if differing := set(self._specs) ^ set(snapshot.tables):
+        if differing := set(self._sparse) ^ set(snapshot.tables):
             raise _another_model(f"only one of them has the tables {', '.join(sorted(differing))}")
         try:
             self.model.load_state_dict(weights)
-            self._dense.restore(state, snapshot.clock)
+            self.client.import_dense(DENSE, self._values, state, snapshot.clock)
             for name, table in snapshot.tables.items():
-                rows = Rows(table.keys, table.values, table.state, table.uses, table.clock)
-                self.client.import_rows(name, rows, table.meta["num_pushes"])
+                load_table(self.client, name, table)
         except (RuntimeError, ValueError) as error:
             raise _another_model(str(error)) from error
         torch.set_rng_state(torch.from_numpy(random))
+        self._pulled = None
         self.clock = snapshot.clock
         self.samples = snapshot.samples
 
@@ -179,6 +205,29 @@ class Trainer:
     ) -> None:
         self.close()
 
+    @property
+    def _sparse(self) -> dict[str, TableSpec]:
+        return {spec.name: spec for spec in self.tables.sparse}
+
+    def _refresh(self) -> None:
+        """Make the model's parameters the newest. In this process they are always."""
+        pulled = (self._pulled or self.client.pull_dense(DENSE)).result()
+        self._pulled = None
+        if not np.may_share_memory(pulled, self._values):
+            self._values[:] = pulled
+
+    def _settle(self) -> None:
+        """Wait for the pushes of the last step; raise what one of them met."""
+        pushes, self._pushes = self._pushes, []
+        for push in pushes:
+            push.result()
+
+    def _prefetch(self, batch: Batch, iterations: int) -> None:
+        if self._cache is not None:
+            for module in self._embeddings:
+                for table, lookup in module.lookups(batch.slots):
+                    self._cache.prefetch(table, lookup, iterations)
+
     def _run(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
         """Forward and backward on the whole batch; its mean loss and logits."""
         output = self._forward(batch)
@@ -189,6 +238,37 @@ class Trainer:
     def _forward(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
         return checked_output(self.model, output, len(batch))
+
+    def _compute(self, batch: Batch, upcoming: Batch | None = None) -> Gradients:
+        """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used."""
+        self._refresh()  # [1]
+        if upcoming is not None:
+            self._prefetch(upcoming, iterations=1)
+        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
+        with self._own_code(batch):
+            loss, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
+        if not math.isfinite(loss):
+            raise NotFinite(f"the loss of step {self.clock + 1} is {loss}. {self._first_bad_parameter()}")
+        if pieces:
+            rows = pieces.take_gradients()
+        else:
+            rows = [taken for module in self._embeddings for taken in module.take_gradients()]
+        return Gradients(loss, logits, len(batch), rows, self._grads.numpy())
+
+    def _push(self, gradients: Gradients, upcoming: Batch | None = None) -> None:
+        self._settle()
+        self.client.samples = self.samples
+        self._pushes = [self.client.push(*rows) for rows in gradients.rows]
+        self._pushes.append(self.client.push_dense(DENSE, gradients.dense))  # [4]
+        self.clock += 1
+        self.samples += gradients.num_samples
+        if self._cache is None:
+            self._settle()
+        else:
+            self._cache.tick()
+            if upcoming is not None:
+                self._prefetch(upcoming, iterations=0)  # [5]
+        self._pulled = self.client.pull_dense(DENSE)
 
     @contextmanager
     def _own_code(self, batch: Batch) -> Iterator[None]:
@@ -211,20 +291,15 @@ class Trainer:
         return "Every dense parameter is finite: look at the rows of the embeddings, the data and the loss itself."
 
 
-def _flatten(model: nn.Module, optimizers: Optimizers) -> tuple[DenseTable, Tensor]:
-    """Move the model's trainable parameters into a dense table; they and their gradients become views."""
+def _flat_parameters(model: nn.Module) -> FloatArray:
+    """The model's trainable parameters side by side."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     for name, parameter in parameters.items():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise ModelError(
                 f"parameter {name} is {parameter.dtype} on {parameter.device}; heterps trains float32 on cpu here."
             )
-    table = DenseTable(sum(p.numel() for p in parameters.values()), optimizers.dense, optimizers.schedule)
-    grads = torch.zeros(table.size)
-    values = torch.from_numpy(table.values)
-    values[:] = torch.cat([torch.zeros(0), *(parameter.detach().reshape(-1) for parameter in parameters.values())])
-    view_parameters(model, values, grads)
-    return table, grads
+    return torch.cat([torch.zeros(0), *(parameter.detach().reshape(-1) for parameter in parameters.values())]).numpy()
 
 
 def _another_model(why: str) -> ModelError:

@@ -7,7 +7,7 @@
                   often has its chance often ("Poisson inclusion").
 
 Only pushes count: each trains on its keys once, while pulls may be repeated or made ahead. So a pull creates no rows in
-a table with a gate. The sketch is not in checkpoints: after a restart keys without a row are counted from zero.
+a table with a gate. The sketch and its sightings are part of a checkpoint (see upkeep.py); chance needs only the clock.
 """
 
 from __future__ import annotations
@@ -35,6 +35,29 @@ class Gate:
         if isinstance(admission, AfterSightings):
             self._counts = np.zeros(1 << (admission.sketch_bytes.bit_length() - 1), np.uint8)
         self._sightings = np.zeros(1, np.int64)
+
+    @property
+    def sightings(self) -> int:
+        """Since the counts were last halved."""
+        return int(self._sightings[0])
+
+    @property
+    def sketch(self) -> Counts:
+        """A copy of the counts; empty where nothing is counted."""
+        return self._counts.copy()
+
+    def check_sketch(self, sketch: Counts) -> None:
+        """ValueError where these counts are of a sketch of another size. None at all are good: all are zero then."""
+        if len(sketch) not in (0, len(self._counts)):
+            raise ValueError(f"a sketch of {len(sketch):,} bytes does not fit one of {len(self._counts):,}")
+
+    def resume(self, sketch: Counts, sightings: int, num_refused: int) -> None:
+        """Go on from what another gate of this kind had counted."""
+        self.check_sketch(sketch)
+        if len(sketch):
+            self._counts[:] = sketch
+            self._sightings[0] = sightings
+        self.num_refused = num_refused
 
     def admit(self, keys: Keys, known: Mask, clock: int) -> Mask:
         """Which of `keys`, all different, may be pushed at this clock: those that are `known`, and those admitted."""

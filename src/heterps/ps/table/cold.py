@@ -6,6 +6,10 @@ The file has no name: it is taken out of its folder as soon as it is made, so no
 left behind, and the room on disk is free again when the process ends, however it ends. What a job must keep across a
 restart goes through a checkpoint.
 
+Of the file's pages only some are mapped at a time: a call goes through in portions, and what it has mapped is left to
+the system when it is more than `mapped_bytes`. The rows stay in the system's cache of the disk as long as it has room;
+what ends is this process's claim on them.
+
 The file grows by slabs whose room on disk is taken before they are used: a full disk is then an error of the call
 that needed the slab, and not a signal in the middle of a write to mapped memory.
 """
@@ -32,19 +36,22 @@ MAX_LOAD = 0.8
 LEAST_INDEX = 64
 MAX_ROWS = 2**31
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 20, 1 << 30
-MAPPED_BYTES = 256 << 20
-"""Of the file's pages, what the process holds on to where nothing else is said; the system may take them any time."""
+MAPPED_BYTES = 4 << 20
+"""Of the file's pages, what the process holds on to where nothing else is said; never more than twice as much."""
+LEAST_PORTION = 16
 _AROUND = 1 << 16  # a fault maps up to so many bytes around it
 
 
 class ColdStore:
     """Rows of `num_words` 32-bit words, by 64-bit key, in a nameless file in `folder` (made where it is missing).
 
-    Pages of the file beyond `mapped_bytes` are left to the system, which keeps what it has room for. Keys of one call
-    must differ. No lock: one thread at a time. A call that fails has changed nothing.
+    The first `kept_words` of each row are kept in memory as well. Keys of one call must differ. No lock: one thread at
+    a time. A call that fails has changed nothing.
     """
 
-    def __init__(self, num_words: int, folder: str | Path, mapped_bytes: int = MAPPED_BYTES) -> None:
+    def __init__(
+        self, num_words: int, folder: str | Path, mapped_bytes: int = MAPPED_BYTES, kept_words: int = 0
+    ) -> None:
         if num_words < 1:
             raise ValueError(f"num_words must be at least 1, got {num_words}")
         self.num_words = num_words
@@ -54,6 +61,7 @@ class ColdStore:
         self._num_rows = 0
         self._marks = np.zeros(2, np.int64)
         self._entries = np.zeros(0, np.uint64)
+        self._kept = np.zeros((0, kept_words), np.uint32)  # by slot
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=self.folder))  # noqa: SIM115 -- closed below
@@ -70,8 +78,8 @@ class ColdStore:
 
     @property
     def num_bytes(self) -> int:
-        """Memory in use: the index. Pages of the file are not counted: the system takes them back when it needs to."""
-        return self._entries.nbytes
+        """Memory in use: the index, and words that are kept. Pages of the file are not counted."""
+        return self._entries.nbytes + self._kept.nbytes
 
     @property
     def disk_bytes(self) -> int:
@@ -79,8 +87,9 @@ class ColdStore:
         return self._file_bytes
 
     def index_bytes(self, num_rows: int) -> int:
-        """What the index may take in memory with up to `num_rows` rows."""
-        return max(len(self._entries), _index_size(num_rows)) * 8
+        """What the index, and words that are kept, may take in memory with up to `num_rows` rows."""
+        size = max(len(self._entries), _index_size(num_rows))
+        return 8 * size + 4 * self._kept.shape[1] * int(MAX_LOAD * size)
 
     def reserve(self, num_rows: int) -> None:
         """Room on disk and in the index for `num_rows` rows in all: puts up to there cannot fail."""
@@ -94,20 +103,28 @@ class ColdStore:
             entries = np.zeros(_index_size(num_rows), np.uint64)
             kernels.rehash(self._entries, entries)
             self._entries = entries
+            kept = np.zeros((int(MAX_LOAD * len(entries)), self._kept.shape[1]), np.uint32)
+            kept[: len(self._kept)] = self._kept
+            self._kept = kept
         self._bind()
 
     def find(self, keys: Keys) -> Numbers:
         """The slot of each key, -1 where it has none. Slots are good until the next `put` or `take`."""
-        slots = np.empty(len(keys), np.int64)
-        if self._num_rows == 0:
-            slots.fill(-1)
-        elif kernels.find(self._body, keys, slots):
-            self._touch(slots[slots >= 0])
+        slots = np.full(len(keys), -1, np.int64)
+        if self._num_rows:
+            for part in self._portions(len(keys)):
+                if kernels.find(self._body, keys[part], slots[part]):
+                    self._touch(slots[part])
         return slots
 
     def read(self, slots: Numbers, out: NDArray[np.uint32]) -> None:
-        """Copy the rows in `slots` into `out` [n, num_words], which stays as it is where a slot is -1."""
-        kernels.gather(self._body, slots, out)
+        """Copy the rows in `slots`, or their first words, into `out` [n, up to num_words].
+
+        It stays as it is where a slot is -1.
+        """
+        for part in self._portions(len(slots)):
+            kernels.gather(self._body, slots[part], out[part])
+            self._touch(slots[part])
 
     def put(self, keys: Keys, rows: NDArray[np.uint32]) -> None:
         """Write `rows` [n, num_words] under `keys`; a key that is there already gets the new row."""
@@ -115,19 +132,43 @@ class ColdStore:
             raise ValueError(f"{len(keys)} keys need rows [{len(keys)}, {self.num_words}], got {list(rows.shape)}")
         self.reserve(self._num_rows + len(keys))
         slots = np.empty(len(keys), np.int64)
-        self._num_rows += kernels.put(self._body, keys, rows, slots)
-        self._touch(slots)
+        for part in self._portions(len(keys)):
+            self._num_rows += kernels.put(self._body, keys[part], rows[part], slots[part])
+            self._touch(slots[part])
+        self._kept[slots] = rows[:, : self._kept.shape[1]]
 
     def take(self, keys: Keys) -> NDArray[np.uint32]:
         """Remove the rows of `keys`, which must all be there, and return them, [n, num_words]."""
-        slots = self.find(keys)
-        if missing := int((slots < 0).sum()):
-            raise KeyError(f"{missing} of {len(keys)} keys have no row on disk; the first is {keys[slots < 0][0]}")
+        slots = self._find_all(keys)
         rows = np.empty((len(keys), self.num_words), np.uint32)
-        self.read(slots, rows)
-        kernels.remove(self._body, keys)
-        self._num_rows -= len(keys)
+        for part in self._portions(len(keys)):
+            kernels.gather(self._body, slots[part], rows[part])
+            self._remove(keys[part], slots[part])
         return rows
+
+    def drop(self, keys: Keys) -> None:
+        """Remove the rows of `keys`, which must all be there."""
+        slots = self._find_all(keys)
+        for part in self._portions(len(keys)):
+            self._remove(keys[part], slots[part])
+
+    def in_tags(self, low: int, high: int) -> tuple[Numbers, NDArray[np.uint32]]:
+        """Slots of all keys whose tag is at least `low` and less than `high`, and these tags; nothing is read."""
+        if self._num_rows == 0 or low >= high:
+            return np.empty(0, np.int64), np.empty(0, np.uint32)
+        return kernels.slots_in_tags(self._entries, low, high)
+
+    def kept(self, slots: Numbers) -> NDArray[np.uint32]:
+        """The words of rows that are kept in memory, [n, kept_words]."""
+        return self._kept[slots]
+
+    def keys_at(self, slots: Numbers) -> Keys:
+        """The keys in `slots`, which all have one."""
+        keys = np.empty(len(slots), np.uint64)
+        for part in self._portions(len(slots)):
+            kernels.gather_keys(self._body, slots[part], keys[part])
+            self._touch(slots[part])
+        return keys
 
     def parts(self, num_rows: int) -> Iterator[tuple[Keys, NDArray[np.uint32]]]:
         """Every key with its row, up to `num_rows` at a time, in the order of the file."""
@@ -137,9 +178,10 @@ class ColdStore:
         for begin in range(0, len(slots), num_rows):
             part = slots[begin : begin + num_rows]
             keys, rows = np.empty(len(part), np.uint64), np.empty((len(part), self.num_words), np.uint32)
-            kernels.gather_keys(self._body, part, keys)
-            self.read(part, rows)
-            self._touch(part)
+            for inner in self._portions(len(part)):
+                kernels.gather_keys(self._body, part[inner], keys[inner])
+                kernels.gather(self._body, part[inner], rows[inner])
+                self._touch(part[inner])
             yield keys, rows
 
     def close(self) -> None:
@@ -147,6 +189,7 @@ class ColdStore:
         self._num_rows = self._file_bytes = 0
         self._marks[:] = 0
         self._entries = np.zeros(0, np.uint64)
+        self._kept = self._kept[:0]
         self._map = None
         self._bind()
         self._close_file()
@@ -164,12 +207,25 @@ class ColdStore:
         self._file_bytes = file_bytes
         self._touched = np.zeros(-(-file_bytes // _AROUND), np.bool_)
 
-    def _touch(self, slots: Numbers) -> None:
-        """Note which parts of the file are mapped now; leave them to the system when they are many.
+    def _find_all(self, keys: Keys) -> Numbers:
+        slots = self.find(keys)
+        if missing := int((slots < 0).sum()):
+            raise KeyError(f"{missing} of {len(keys)} keys have no row on disk; the first is {keys[slots < 0][0]}")
+        return slots
 
-        Rows stay in the system's cache of the disk as long as it has room: what ends is this process's claim on them.
-        """
-        self._touched[slots * (self._stride * 4) // _AROUND] = True
+    def _remove(self, keys: Keys, slots: Numbers) -> None:
+        kernels.remove(self._body, keys)
+        self._num_rows -= len(keys)
+        self._touch(slots)
+
+    def _portions(self, num: int) -> Iterator[slice]:
+        """Parts of `num` rows that map at most `mapped_bytes`, wherever in the file they are."""
+        size = max(self._mapped_bytes // _AROUND, LEAST_PORTION)
+        return (slice(begin, begin + size) for begin in range(0, num, size))
+
+    def _touch(self, slots: Numbers) -> None:
+        """Note which parts of the file are mapped now; leave them to the system when they are many."""
+        self._touched[slots[slots >= 0] * (self._stride * 4) // _AROUND] = True
         if self._map is not None and int(np.count_nonzero(self._touched)) * _AROUND > self._mapped_bytes:
             if hasattr(mmap, "MADV_DONTNEED"):
                 self._map.madvise(mmap.MADV_DONTNEED)

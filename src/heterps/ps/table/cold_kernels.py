@@ -160,3 +160,26 @@ def rehash(old: Keys, new: Keys) -> None:
             while new[position] != np.uint64(0):
                 position = position + 1 if position + 1 < len(new) else 0
             new[position] = entry
+
+
+@_kernel
+def slots_in_tags(entries: Keys, low: int, high: int) -> tuple[Numbers, NDArray[np.uint32]]:
+    """All slots whose key's tag is at least `low` and less than `high`, in no order, and these tags."""
+    size = len(entries)
+    first, last = _home(np.uint64(low), size), _home(np.uint64(high - 1), size)
+    slots, tags, num_found = np.empty(64, np.int64), np.empty(64, np.uint32), 0
+    for i in range(first, first + size):
+        entry = entries[i if i < size else i - size]
+        if entry == np.uint64(0):
+            if i >= last:
+                break  # every entry whose home is up to `last` comes before
+            continue
+        tag = entry >> _32
+        if np.uint64(low) <= tag and tag < np.uint64(high):
+            if num_found == len(slots):
+                more_slots, more_tags = np.empty(2 * num_found, np.int64), np.empty(2 * num_found, np.uint32)
+                more_slots[:num_found], more_tags[:num_found] = slots, tags
+                slots, tags = more_slots, more_tags
+            slots[num_found], tags[num_found] = np.int64(entry & _LOW_32) - 1, np.uint32(tag)
+            num_found += 1
+    return slots[:num_found], tags[:num_found]

@@ -153,3 +153,31 @@ def move(entries: Keys, counts: Numbers, num: int) -> int:
             entries[position] = np.uint64(0)
         at += 1
         num_visited += 1
+
+
+@kernel
+def rows_in_tags(entries: Keys, counts: Numbers, low: int, high: int) -> Numbers:
+    """Numbers of all rows whose tag is at least `low` and less than `high`, in no order.
+
+    Homes rise with the tag, so they are in one stretch of the index, or of each of the two while it grows.
+    """
+    found, num_found = np.empty(64, np.int64), 0
+    base, shift = counts[SIZE], np.uint64(counts[SHIFT])
+    while True:
+        first, last = np.int64(np.uint64(low) >> shift), np.int64(np.uint64(high - 1) >> shift)
+        for i in range(first, first + base):
+            entry = entries[base + (i & (base - 1))]
+            if entry == np.uint64(0):
+                if i >= last:
+                    break  # every entry whose home is up to `last` comes before
+                continue
+            if np.uint64(low) <= tag_in(entry) and tag_in(entry) < np.uint64(high):
+                if num_found == len(found):
+                    more = np.empty(2 * num_found, np.int64)
+                    more[:num_found] = found
+                    found = more
+                found[num_found] = row_in(entry)
+                num_found += 1
+        if base != counts[SIZE] or counts[MOVED] == ALL_MOVED:
+            return found[:num_found]
+        base, shift = base >> 1, shift + np.uint64(1)

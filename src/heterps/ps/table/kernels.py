@@ -38,6 +38,7 @@ from heterps.ps.table.optimizers import update
 from heterps.ps.table.prefetch import prefetch
 
 Words = NDArray[np.float32]
+Positions = NDArray[np.int32]
 
 BLOCK = 64
 HEADER_WORDS = 4
@@ -214,6 +215,44 @@ def push(
 
 
 @kernel
+def push_sums(
+    table: Body,
+    limit: int,
+    clock: int,
+    keys: Keys,
+    start: int,
+    stop: int,
+    grads: Words,
+    sources: Positions,
+    begins: Positions,
+    ends: Positions,
+    kind: int,
+    coefficients: Words,
+) -> int:
+    """As `push`; the gradient of `keys[u]` is the sum of the rows `sources[begins[u]:ends[u]]` of `grads`, in order."""
+    tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+    now, dim = np.uint32(clock), table.dim
+    total = np.empty(dim, np.float32)
+    for begin in range(start, stop, BLOCK):
+        block = keys[begin : min(begin + BLOCK, stop)]
+        if table.counts[ROWS] + len(block) > limit:
+            return begin
+        _resolve(table, now, True, block, tags, homes, found)
+        for i in range(len(block)):
+            source = grads[sources[begins[begin + i]]]
+            for j in range(len(total)):
+                total[j] = source[j]
+            for k in range(begins[begin + i] + 1, ends[begin + i]):
+                source = grads[sources[k]]
+                for j in range(len(total)):
+                    total[j] += source[j]
+            _note_use(table, found[i], now)
+            row = table.words[found[i] * table.stride + HEADER_WORDS : (found[i] + 1) * table.stride]
+            update(kind, row[:dim], row[dim : 2 * dim], row[2 * dim : 3 * dim], total, coefficients)
+    return stop
+
+
+@kernel
 def known(table: Body, keys: Keys, out: NDArray[np.bool_]) -> None:
     """`out[i]` = whether `keys[i]` has a row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
@@ -283,3 +322,12 @@ def _fill_gap(table: Body, row: int) -> None:
         point_to(table.entries, table.counts, _tag_of(table.pairs[last * pairs]), last, row)
         for j in range(pairs):
             table.pairs[row * pairs + j] = table.pairs[last * pairs + j]
+
+
+@kernel
+def tags_of(keys: Keys) -> NDArray[np.uint32]:
+    """The upper half of each key's hash."""
+    out = np.empty(len(keys), np.uint32)
+    for i in range(len(keys)):
+        out[i] = np.uint32(_tag_of(keys[i]))
+    return out

@@ -116,7 +116,7 @@ class ReferenceTable:
         self.push_unique(unique, sums, samples=samples)
 
     def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        factor = rate_at(self.schedule, samples)
+        factor = rate_at(self.schedule, samples, self.num_pushes)
         self.num_pushes += 1
         for key, grad in zip(as_keys(keys).tolist(), np.asarray(grads, np.float32), strict=True):
             row = self._rows.setdefault(key, self._new_row(key))

@@ -1,8 +1,12 @@
-"""What a learning rate is multiplied by, as a job goes on: pure functions of the samples seen so far.
+"""What a learning rate is multiplied by, as a job goes on: pure functions of its progress.
 
-linear   warm-up to 1 over the first `warmup` samples, then a straight line down to `floor` at `until`
+linear   warm-up to 1 over the first `warmup`, then a straight line down to `floor` at `until`
 cosine   the same with half a cosine in place of the line
-step     times `factor` after each `every` samples
+step     times `factor` after each `every`
+
+Progress is counted in samples of the whole job. That is fair to every way of synchronising workers: with P of them,
+asynchronous ones make P updates for each that synchronous ones make, and a schedule by updates would come down P times
+as early. Counting updates is possible, to see what that does.
 """
 
 from __future__ import annotations
@@ -12,27 +16,27 @@ import math
 from heterps.config import ConstantRate, CosineRate, LinearRate, Schedule, StepRate
 
 
-def rate_at(schedule: Schedule, samples: int | None) -> float:
-    """The factor for a push that was made after `samples` samples of the job.
+def rate_at(schedule: Schedule, samples: int | None, num_pushes: int = 0) -> float:
+    """The factor for a push that was made after `samples` samples of the job, to a table that has had `num_pushes`.
 
-    The count is the whole job's and not the table's own, so that a table which is loaded or re-sharded goes on where it
-    was. A schedule that needs it refuses a push without it: going on at a wrong rate would be seen by nobody.
+    A schedule by samples refuses a push without them: going on at a wrong rate would be seen by nobody.
     """
     if isinstance(schedule, ConstantRate):
         return 1.0
-    if samples is None:
+    done = num_pushes if schedule.unit == "updates" else samples
+    if done is None:
         raise ValueError(
             f"the table's learning rate follows a {schedule.kind} schedule by {schedule.unit}: "
             "tell each push how many the job has seen (samples=...)"
         )
     match schedule:
         case StepRate(every=every, factor=factor):
-            return float(factor ** (samples // every))
+            return float(factor ** (done // every))
         case LinearRate() | CosineRate():
-            if samples < schedule.warmup:
-                return (samples + 1) / (schedule.warmup + 1)
+            if done < schedule.warmup:
+                return (done + 1) / (schedule.warmup + 1)
             if schedule.until is None:
                 return 1.0
-            done = min((samples - schedule.warmup) / (schedule.until - schedule.warmup), 1.0)
-            left = 1 - done if isinstance(schedule, LinearRate) else (1 + math.cos(math.pi * done)) / 2
+            down = min((done - schedule.warmup) / (schedule.until - schedule.warmup), 1.0)
+            left = 1 - down if isinstance(schedule, LinearRate) else (1 + math.cos(math.pi * down)) / 2
             return schedule.floor + (1 - schedule.floor) * left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,19 +21,22 @@ from heterps.config import (
     Schedule,
     Uniform,
 )
-from heterps.ps.dedup import as_keys, make_lookup, sum_rows
+from heterps.ps.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
-from heterps.ps.table.eviction import EvictionLog, Reason, coldest, expired
+from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
+from heterps.ps.table.hand import Headers
 from heterps.ps.table.optimizers import coefficients, kind_of, state_words
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.store import RowStore
+from heterps.ps.table.upkeep import TableCounters, TableSizes, Upkeep
 from heterps.ps.table.usage import make_fading
 
 Keys = NDArray[np.uint64]
 FloatArray = NDArray[np.float32]
+Which = NDArray[np.bool_] | slice
+Step = Callable[[kernels.Body, int, int, int], int]
 
-SAMPLE = 8  # rows looked at for each that is asked of `coldest`
 EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
 
@@ -50,12 +54,9 @@ class Rows(NamedTuple):
         return Rows(*(array[which] for array in self))
 
 
-class TableCounters(NamedTuple):
-    """What became of keys and rows, since the table was made."""
-
-    admitted: int  # rows created
-    refused: int  # gradients dropped because their key was not admitted
-    evicted: dict[Reason, int]
+def evict_step(num_keys: int) -> int:
+    """How many rows the hand of eviction passes with a push of so many different keys."""
+    return max(EVICT_STEP, 2 * num_keys)
 
 
 class SparseTable:
@@ -94,10 +95,9 @@ class SparseTable:
         self._fading = make_fading(eviction.half_life)
         self._store = RowStore(dim, optimizer, seed, init or Uniform(scale=init_scale), self._fading)
         self._gate = None if isinstance(admission, Always) else Gate(admission, seed)
-        self._log = EvictionLog()
+        self.evictor = Evictor(eviction, self._fading)
         self._num_admitted = 0
         self._glance = 0  # where `coldest` begins to look
-        self._hand = 0  # where `evict` goes on
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -112,6 +112,16 @@ class SparseTable:
     def row_bytes(self) -> int:
         """Memory of one row, without its place in the index."""
         return self._store.row_bytes
+
+    @property
+    def index_size(self) -> int:
+        """Entries of the index, of 8 bytes each; while it grows, half as many are there besides."""
+        return self._store.index_size
+
+    def finish_growth(self) -> None:
+        """Give back the old half of an index that grows, at once instead of a little with each batch."""
+        with self._lock:
+            self._store.finish_growth()
 
     # --- pull and push -----------------------------------------------------------------------------------------------
 
@@ -143,35 +153,65 @@ class SparseTable:
 
         `samples` are those that the job had seen before this push; only a schedule needs them.
         """
-        keys = as_keys(keys)
-        grads = self._as_grads(grads, len(keys))
         lookup = make_lookup(keys)
-        if len(lookup.unique) < len(keys):
-            summed = np.empty((len(lookup.unique), self.dim), np.float32)
-            sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
-            keys, grads = lookup.unique, summed
-        self.push_unique(keys, grads, samples=samples)
+        self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
 
-    def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
+    def push_sums(
+        self,
+        keys: Keys,
+        grads: ArrayLike,
+        sources: Positions,
+        starts: Positions,
+        *,
+        samples: int | None = None,
+        evict: bool = True,
+    ) -> None:
+        """As `push`, for a lookup that is there already: `keys` all differ, and the gradients of `keys[u]` are the rows
+        `sources[starts[u]:starts[u + 1]]` of `grads`. Each sum is made and used in one pass.
+
+        Unless it is told to `evict`, rows that should go stay: for a caller that sees to it.
+        """
+        grads = self._as_grads(grads, len(sources))
+
+        def step(keys: Keys, which: Which, now: int, numbers: FloatArray) -> Step:
+            begins, ends, kind = starts[:-1][which], starts[1:][which], kind_of(self.optimizer)
+            return lambda body, limit, start, stop: kernels.push_sums(
+                body, limit, now, keys, start, stop, grads, sources, begins, ends, kind, numbers
+            )
+
+        self._push(keys, step, samples, evict)
+
+    def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None, evict: bool = True) -> None:
         """As `push`, for keys that the caller knows to differ: a client has summed duplicates already."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
-        factor = rate_at(self.schedule, samples)
+
+        def step(keys: Keys, which: Which, now: int, numbers: FloatArray) -> Step:
+            mine, kind = grads[which], kind_of(self.optimizer)
+            return lambda body, limit, start, stop: kernels.push(
+                body, limit, now, keys, start, stop, mine, kind, numbers
+            )
+
+        self._push(keys, step, samples, evict)
+
+    def _push(
+        self, keys: Keys, step: Callable[[Keys, Which, int, FloatArray], Step], samples: int | None, evict: bool
+    ) -> None:
+        """Count a push, ask the gate, let `step` do the work for the keys that passed it, and let rows go."""
+        factor = rate_at(self.schedule, samples, self.num_pushes)
         with self._lock:
             self.num_pushes += 1
+            passed: Keys = keys
+            which: Which = slice(None)
             if self._gate is not None:
-                admitted = self._gate.admit(keys, self._known(keys), self._now)
-                keys, grads = keys[admitted], grads[admitted]
+                which = self._gate.admit(keys, self._known(keys), self._now)
+                passed = keys[which]
             numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=True)
-            before, now, kind = len(self), self._now, kind_of(self.optimizer)
-            self._store.in_steps(
-                len(keys),
-                lambda body, limit, start, stop: kernels.push(
-                    body, limit, now, keys, start, stop, grads, kind, numbers
-                ),
-            )
+            before = len(self)
+            self._store.in_steps(len(passed), step(passed, which, self._now, numbers))
             self._num_admitted += len(self) - before
-            self._evict(max(EVICT_STEP, 2 * len(keys)))
+            if evict:
+                self.evictor.evict(self._store, evict_step(len(keys)), self.num_pushes)
 
     # --- rows in and out ---------------------------------------------------------------------------------------------
 
@@ -183,7 +223,7 @@ class SparseTable:
     def take(self, keys: ArrayLike) -> Rows:
         """Remove the rows of those `keys` that have one, and return them; their keys are unknown from then on."""
         with self._lock:
-            return self._take(as_keys(keys))
+            return self._as_rows(self._store.take(as_keys(keys)))
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error of the rows the table stays as it is."""
@@ -197,19 +237,53 @@ class SparseTable:
                 )
             self._load(keys, rows)
 
-    def export_rows(self) -> Rows:
-        """A copy of every row. As long as none was removed, the oldest comes first."""
+    def export_rows(self, part: slice = slice(None)) -> Rows:
+        """A copy of every row, or of a part of them. As long as none was removed, the oldest comes first."""
         with self._lock:
-            return self._as_rows(self._store.words())
+            return self._as_rows(self._store.words()[part])
 
-    def import_rows(self, rows: Rows, num_pushes: int) -> None:
-        """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty."""
+    def row_parts(self) -> Callable[[], Iterator[Rows]]:
+        """All rows as they are now, each time that the result is called: here one part, a copy."""
+        rows = self.export_rows()
+        return lambda: iter([rows])
+
+    def import_rows(self, rows: Rows, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+        """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty.
+
+        With the `upkeep` that was exported beside the rows the table goes on exactly as that one would.
+        """
         keys = self._check_rows(rows)
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
+            self.check_upkeep(upkeep)
             self._load(keys, rows)
+        self.resume(num_pushes, upkeep)
+
+    def check_upkeep(self, upkeep: Upkeep | None) -> None:
+        """ValueError where `resume` would refuse it."""
+        if self._gate is not None and upkeep is not None:
+            self._gate.check_sketch(upkeep.sketch)
+
+    def resume(self, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+        """Set how many pushes the table has seen, and what it knows besides its rows."""
+        self.check_upkeep(upkeep)
+        with self._lock:
             self.num_pushes = num_pushes
+            if upkeep is None:
+                return
+            self.evictor.hand.at = upkeep.hand
+            self.evictor.log.counts = dict(upkeep.counters.evicted)
+            self._num_admitted = upkeep.counters.admitted
+            if self._gate is not None:
+                self._gate.resume(upkeep.sketch, upkeep.sightings, upkeep.counters.refused)
+
+    def export_upkeep(self) -> Upkeep:
+        """A copy of what the table knows besides its rows."""
+        with self._lock:
+            gate = self._gate
+            sketch = np.zeros(0, np.uint8) if gate is None else gate.sketch
+            return Upkeep(self.evictor.hand.at, 0 if gate is None else gate.sightings, self._counters(), sketch)
 
     # --- cold rows ---------------------------------------------------------------------------------------------------
 
@@ -219,7 +293,15 @@ class SparseTable:
         They are the coldest of SAMPLE times as many rows, spread over the table, and of others with each call.
         """
         with self._lock:
-            return self._coldest(num, clock)
+            num_rows = len(self)
+            num = min(num, num_rows)
+            if num < 1:
+                return np.empty(0, np.uint64)
+            num_seen = min(SAMPLE * num, num_rows)
+            seen = (np.arange(num_seen) * num_rows // num_seen + self._glance) % num_rows
+            self._glance += 1
+            found = coldest(self._store.headers(seen), num, clock, self.eviction.order, self._fading)
+            return self._store.keys_at(found.places[:num])
 
     def evict(self, step: int = EVICT_STEP) -> int:
         """Let the hand of eviction pass `step` rows; returns how many went. Every push does it for a few rows.
@@ -227,17 +309,32 @@ class SparseTable:
         At most `step` rows go because of the byte ceiling.
         """
         with self._lock:
-            return self._evict(step)
+            return self.evictor.evict(self._store, step, self.num_pushes)
 
     def evictions(self) -> NDArray[np.void]:
         """The last rows that eviction removed, the earliest first; fields key, reason, clock and uses."""
         with self._lock:
-            return self._log.entries()
+            return self.evictor.log.entries()
+
+    def in_tags(self, low: int, high: int) -> Headers:
+        """Headers of all rows whose tag is at least `low` and less than `high`, as a Hand asks for them."""
+        with self._lock:
+            return self._store.in_tags(low, high)
+
+    def keys_at(self, places: NDArray[np.int64]) -> Keys:
+        """Keys of rows that `in_tags` found, as long as no row has come or gone since."""
+        with self._lock:
+            return self._store.keys_at(places)
+
+    # --- what there is, and what became of it ------------------------------------------------------------------------
+
+    def sizes(self) -> TableSizes:
+        """How many rows and bytes are where: all in memory."""
+        return TableSizes(len(self), 0, self.num_bytes, 0)
 
     def counters(self) -> TableCounters:
         with self._lock:
-            refused = 0 if self._gate is None else self._gate.num_refused
-            return TableCounters(self._num_admitted, refused, dict(self._log.counts))
+            return self._counters()
 
     # --- with the lock held ------------------------------------------------------------------------------------------
 
@@ -251,11 +348,6 @@ class SparseTable:
         kernels.known(self._store.body, keys, out)
         return out
 
-    def _take(self, keys: Keys) -> Rows:
-        out = np.empty((len(keys), self.row_bytes // 8), np.uint64)
-        num_taken = kernels.take(self._store.body, keys, out)
-        return self._as_rows(out[:num_taken].view(np.float32))
-
     def _load(self, keys: Keys, rows: Rows) -> None:
         self._store.in_steps(
             len(keys),
@@ -264,33 +356,9 @@ class SparseTable:
             ),
         )
 
-    def _coldest(self, num: int, clock: int) -> Keys:
-        num_rows = len(self)
-        num = min(num, num_rows)
-        if num < 1:
-            return np.empty(0, np.uint64)
-        num_seen = min(SAMPLE * num, num_rows)
-        seen = (np.arange(num_seen) * num_rows // num_seen + self._glance) % num_rows
-        self._glance += 1
-        return coldest(self._store.headers(seen), num, clock, self.eviction.order, self._fading)
-
-    def _evict(self, step: int) -> int:
-        policy, before = self.eviction, len(self)
-        if before and (policy.max_age is not None or policy.min_uses is not None):
-            passed = self._store.headers((self._hand + np.arange(min(step, before))) % before)
-            self._hand = (self._hand + step) % before
-            for reason, keys in expired(passed, self.num_pushes, policy, self._fading).items():
-                self._remove(reason, keys)
-        if policy.max_bytes is not None:
-            excess = len(self) - max(1, policy.max_bytes // self.row_bytes)
-            if excess > 0:
-                self._remove("bytes", self._coldest(min(excess, step), self.num_pushes))
-        return before - len(self)
-
-    def _remove(self, reason: Reason, keys: Keys) -> None:
-        if len(keys):
-            rows = self._take(keys)
-            self._log.note(reason, rows.keys, rows.uses, self.num_pushes)
+    def _counters(self) -> TableCounters:
+        refused = 0 if self._gate is None else self._gate.num_refused
+        return TableCounters(self._num_admitted, refused, dict(self.evictor.log.counts))
 
     def _as_rows(self, words: FloatArray) -> Rows:
         """Copies of the parts of whole rows."""

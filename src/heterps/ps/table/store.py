@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from heterps.config import Initializer, Optimizer
 from heterps.hashing import mix64
 from heterps.ps.table import index, kernels
-from heterps.ps.table.eviction import Headers
+from heterps.ps.table.hand import NUM_TAGS, Headers
 from heterps.ps.table.initializers import GOLDEN, kind_and_size, quantiles
 from heterps.ps.table.memory import INDEX_RESERVE_BYTES, release, reserve
 from heterps.ps.table.optimizers import initial_state, state_words
@@ -58,16 +58,49 @@ class RowStore:
     def is_growing(self) -> bool:
         return bool(self._counts[index.MOVED] != index.ALL_MOVED)
 
+    @property
+    def index_size(self) -> int:
+        """Entries of the index, without those of an old one."""
+        return int(self._counts[index.SIZE])
+
+    def finish_growth(self) -> None:
+        """Grow to the end at once, where the index is growing."""
+        if self.is_growing:
+            self._move(index.ALL_MOVED)
+
     def words(self) -> NDArray[np.float32]:
         """All rows, [n, words of a row]: a view."""
         return self.body.words[: len(self) * self.row_bytes // 4].reshape(-1, self.row_bytes // 4)
 
     def headers(self, rows: NDArray[np.int64]) -> Headers:
-        """Keys and headers of the rows of these numbers."""
+        """Of the rows of these numbers."""
         words = self.words()
+        keys = words.view(np.uint64)[rows, 0]
         return Headers(
-            words.view(np.uint64)[rows, 0], words[rows, kernels.USES], words.view(np.uint32)[rows, kernels.CLOCK]
+            kernels.tags_of(keys), words[rows, kernels.USES], words.view(np.uint32)[rows, kernels.CLOCK], rows
         )
+
+    def in_tags(self, low: int, high: int) -> Headers:
+        """All rows whose tag is at least `low` and less than `high`, in no order; their places are their numbers."""
+        if (high - low) * int(self._counts[index.SIZE]) < NUM_TAGS * len(self):
+            return self.headers(index.rows_in_tags(self.body.entries, self._counts, low, high))
+        every = self.headers(np.arange(len(self)))  # fewer than the entries to look at: rows went, the index stayed
+        return every.select((every.tags >= low) & (every.tags < high))
+
+    def keys_at(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The keys of the rows of these numbers."""
+        keys: NDArray[np.uint64] = self.words().view(np.uint64)[places, 0]
+        return keys
+
+    def take(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Remove the rows of those `keys` that have one, and return them whole, [n, words of a row]."""
+        out = np.empty((len(keys), self.row_bytes // 8), np.uint64)
+        num_taken = kernels.take(self.body, keys, out)
+        return out[:num_taken].view(np.float32)
+
+    def drop(self, keys: NDArray[np.uint64]) -> None:
+        """Remove the rows of `keys`."""
+        self.take(keys)
 
     def in_steps(self, num: int, work: Callable[[kernels.Body, int, int, int], int]) -> None:
         """Call `work(body, limit, start, stop)` until all `num` keys are done, making room where it stops short.
@@ -93,8 +126,7 @@ class RowStore:
             self._memory = _larger(self._memory, reserve(num_rows * self.row_bytes))
             self._bind()  # at once: the next step may be refused
         if num_rows > MAX_LOAD * self._counts[index.SIZE]:
-            if self.is_growing:
-                self._move(index.ALL_MOVED)
+            self.finish_growth()
             size = int(self._counts[index.SIZE])
             if 4 * size * 8 > len(self._index):
                 self._index = _larger(self._index, reserve(4 * size * 8, INDEX_RESERVE_BYTES, spare_small=True))

@@ -7,9 +7,8 @@
     step, between batches: [5] some of the coldest rows go down, so that [2] mostly finds room
 
 What goes down is what counts least by uses that fade with time (usage.py). A row moves with its state and header, bit
-for bit, and every operation is done by the SparseTable on rows in memory: results do not depend on the budget.
-
-    memory_bytes >= rows in memory + their index + the index of the rows on disk (10 to 12.5 bytes each)
+for bit, and every operation is done by the SparseTable on rows in memory: results do not depend on the budget. Eviction
+goes over the rows of both tiers in one order (hand.py), and takes the same ones as without tiers.
 
 Room on disk for every row of a table that is over its budget is taken before a batch changes anything. So only the
 call that brings new keys can fail for want of room, it fails whole, and going down never does.
@@ -18,29 +17,28 @@ call that brings new keys can fail for want of room, it fails whole, and going d
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import Schedule, Tiers
-from heterps.errors import ConfigError
-from heterps.ps.dedup import as_keys, make_lookup, sum_rows
-from heterps.ps.table import kernels
-from heterps.ps.table.cold import MAPPED_BYTES, ColdStore
-from heterps.ps.table.index import ALL_MOVED
+from heterps.ps.dedup import Positions, as_keys, make_lookup
+from heterps.ps.table.budget import Budget
+from heterps.ps.table.cold import MAPPED_BYTES
+from heterps.ps.table.cold_rows import PART_ROWS, ColdRows
+from heterps.ps.table.eviction import SAMPLE, coldest
+from heterps.ps.table.hand import Hand, Headers
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import Rows, SparseTable, TableCounters
-from heterps.ps.table.store import MAX_LOAD
+from heterps.ps.table.sparse import EVICT_STEP, Rows, SparseTable, evict_step
+from heterps.ps.table.upkeep import TableCounters, TableSizes, Upkeep
 from heterps.ps.table.usage import faded, make_fading
 
-LEAST_ROWS = 256
-"""Rows that must fit in memory, or a table would do nothing but read and write its disk."""
+Keys = NDArray[np.uint64]
 STEP_ROWS = 1024
-PART_ROWS = 1 << 16  # rows of a copy from or to disk
-_USES, _CLOCK, _HEADER_WORDS = 0, 1, 2  # of a row on disk
+MAPPED_PART = 16  # of the memory a sixteenth, and at least MAPPED_BYTES, is what may be mapped of the file besides
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,35 @@ class TierCounts:
         return cls(*map(sum, zip(*map(astuple, counts), strict=True)))
 
 
+class BothTiers(NamedTuple):
+    """The rows of a table in memory and on disk, as eviction sees them: a place on disk is -1 - slot."""
+
+    hot: SparseTable
+    cold: ColdRows
+
+    def __len__(self) -> int:
+        return len(self.hot) + len(self.cold)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.hot.row_bytes
+
+    def in_tags(self, low: int, high: int) -> Headers:
+        above, below = self.hot.in_tags(low, high), self.cold.in_tags(low, high)
+        return Headers.join([above, below._replace(places=-1 - below.places)])
+
+    def keys_at(self, places: NDArray[np.int64]) -> Keys:
+        keys, below = np.empty(len(places), np.uint64), places < 0
+        keys[~below] = self.hot.keys_at(places[~below])
+        keys[below] = self.cold.keys_at(-1 - places[below])
+        return keys
+
+    def drop(self, keys: Keys) -> None:
+        known = self.hot.known(keys)
+        self.hot.take(keys[known])
+        self.cold.drop(keys[~known])
+
+
 class TieredTable:
     """The interface and the results of `table`, an empty SparseTable, in at most `tiers.memory_bytes` of memory.
 
@@ -75,24 +102,25 @@ class TieredTable:
     """
 
     def __init__(self, table: SparseTable, tiers: Tiers) -> None:
-        if any(
-            limit is not None for limit in (table.eviction.max_age, table.eviction.min_uses, table.eviction.max_bytes)
-        ):
-            raise ConfigError(
-                "a table with tiers keeps every row, on disk if not in memory: leave out tiers, or max_age, min_uses "
-                "and max_bytes of the table's eviction"
-            )
+        policy = table.eviction
+        evicts = any(limit is not None for limit in (policy.max_age, policy.min_uses, policy.max_bytes))
         self._hot = table
+        self._cold = ColdRows(
+            table.dim,
+            state_words(table.optimizer, table.dim),
+            tiers.folder,
+            max(MAPPED_BYTES, tiers.memory_bytes // MAPPED_PART),
+            keep_headers=evicts,
+        )
+        self._both = BothTiers(self._hot, self._cold)
+        self._budget = Budget(tiers.memory_bytes, self._hot, self._cold)
+        self._glance = Hand()  # where `coldest` goes on
         self._lock = threading.Lock()
-        self._memory_bytes = tiers.memory_bytes
         self._num_hits = self._num_promotions = self._num_demotions = 0
-        num_words = table.dim + state_words(table.optimizer, table.dim)
-        self._row_bytes = table.row_bytes
-        self._cold = ColdStore(_HEADER_WORDS + num_words, tiers.folder, max(MAPPED_BYTES, tiers.memory_bytes))
-        self._capacity(LEAST_ROWS)
+        self._num_changes = 0  # calls that may have changed or moved a row
 
     def __len__(self) -> int:
-        return len(self._hot) + len(self._cold)
+        return len(self._both)
 
     @property
     def dim(self) -> int:
@@ -110,21 +138,24 @@ class TieredTable:
     def schedule(self) -> Schedule:
         return self._hot.schedule
 
-    def counters(self) -> TableCounters:
-        """What became of keys and rows; moving between tiers is no eviction."""
-        return self._hot.counters()
+    # --- what there is, and what became of it ------------------------------------------------------------------------
 
     @property
     def num_bytes(self) -> int:
         """Memory in use: rows in memory, their index, and the index of the rows on disk."""
         return self._hot.num_bytes + self._cold.num_bytes
 
+    def sizes(self) -> TableSizes:
+        """How many rows and bytes are where."""
+        return TableSizes(len(self._hot), len(self._cold), self.num_bytes, self._cold.disk_bytes)
+
+    def counters(self) -> TableCounters:
+        """What became of keys and rows; moving between tiers is no eviction."""
+        return self._hot.counters()
+
     @property
     def counts(self) -> TierCounts:
-        return TierCounts(
-            len(self._hot), len(self._cold), self.num_bytes, self._cold.disk_bytes,
-            self._num_hits, self._num_promotions, self._num_demotions,
-        )  # fmt: skip
+        return TierCounts(*self.sizes(), self._num_hits, self._num_promotions, self._num_demotions)
 
     # --- as a SparseTable does ---------------------------------------------------------------------------------------
 
@@ -138,7 +169,7 @@ class TieredTable:
         with self._lock:
             if not create:
                 self._hot.pull(keys, out, create=False)
-                self._read_cold(keys, out)
+                self._cold.read_values(keys, out)
                 return out
             for part in self._parts(keys):
                 self._hot.pull(keys[part], out[part])
@@ -146,37 +177,40 @@ class TieredTable:
 
     def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
         """As SparseTable.push."""
-        keys = as_keys(keys)
-        grads = self._as_grads(grads, len(keys))
         lookup = make_lookup(keys)
-        summed = np.empty((len(lookup.unique), self.dim), np.float32)
-        sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
-        self.push_unique(lookup.unique, summed, samples=samples)
+        self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
+
+    def push_sums(
+        self, keys: Keys, grads: ArrayLike, sources: Positions, starts: Positions, *, samples: int | None = None
+    ) -> None:
+        """As SparseTable.push_sums."""
+        grads = self._as_grads(grads, len(sources))
+        self._push(
+            keys,
+            lambda part: self._hot.push_sums(
+                keys[part], grads, sources, starts[part.start : part.stop + 1], samples=samples, evict=False
+            ),
+        )
 
     def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
         """As SparseTable.push_unique."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
-        with self._lock:
-            before = self._hot.num_pushes
-            for part in self._parts(keys):
-                self._hot.num_pushes = before  # however many parts: one push
-                self._hot.push_unique(keys[part], grads[part], samples=samples)
-            self._hot.num_pushes = before + 1
+        self._push(keys, lambda part: self._hot.push_unique(keys[part], grads[part], samples=samples, evict=False))
 
     def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
         """Which of `keys` have a row, in memory or on disk, [n]."""
         keys = as_keys(keys)
         with self._lock:
-            return self._hot.known(keys) | (self._cold.find(keys) >= 0)
+            return self._hot.known(keys) | self._cold.known(keys)
 
     def take(self, keys: ArrayLike) -> Rows:
         """Remove the rows of those `keys` that have one, and return them; their keys are unknown from then on."""
         keys = np.unique(as_keys(keys))
         with self._lock:
+            self._num_changes += 1
             hot = self._hot.take(keys)
-            cold = keys[self._cold.find(keys) >= 0]
-            return _joined([hot, self._unpack(cold, self._cold.take(cold))])
+            return _joined([hot, self._cold.take(keys[self._cold.known(keys)])])
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error the table stays as it is."""
@@ -188,22 +222,59 @@ class TieredTable:
 
     def export_rows(self) -> Rows:
         """A copy of every row: those in memory, then those on disk in the order of the file."""
-        with self._lock:
-            parts = [self._hot.export_rows()]
-            parts += [self._unpack(keys, words) for keys, words in self._cold.parts(PART_ROWS)]
-        return _joined(parts)
+        return _joined(list(self.row_parts()()))
 
-    def import_rows(self, rows: Rows, num_pushes: int) -> None:
-        """Put `rows` into this empty table, the hottest into memory, and set how many pushes it has seen."""
+    def row_parts(self) -> Callable[[], Iterator[Rows]]:
+        """All rows as they are now, a part at a time, each time that the result is called.
+
+        Once a row has changed or moved, the next part is a RuntimeError instead.
+        """
+        changes = self._num_changes
+        return lambda: self._read_parts(changes)
+
+    def import_rows(self, rows: Rows, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+        """As SparseTable.import_rows, the hottest rows into memory."""
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
+            self._hot.check_upkeep(upkeep)
             self._hot.num_pushes, before = num_pushes, self._hot.num_pushes
             try:
                 self._insert(rows)
             except BaseException:
                 self._hot.num_pushes = before
                 raise
+            self._hot.resume(num_pushes, upkeep)
+
+    def check_upkeep(self, upkeep: Upkeep | None) -> None:
+        """ValueError where `resume` could not take it."""
+        self._hot.check_upkeep(upkeep)
+
+    def resume(self, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+        """Take over what another table knew besides its rows."""
+        self._hot.resume(num_pushes, upkeep)
+
+    def export_upkeep(self) -> Upkeep:
+        """A copy of what the table knows besides its rows."""
+        return self._hot.export_upkeep()
+
+    def coldest(self, num: int, clock: int) -> Keys:
+        """As SparseTable.coldest, of the rows of both tiers."""
+        with self._lock:
+            seen = self._glance.advance(self._both, SAMPLE * num)
+            policy = self._hot.eviction
+            found = coldest(seen, min(num, len(self)), clock, policy.order, make_fading(policy.half_life))
+            return self._both.keys_at(found.places[:num])
+
+    def evict(self, step: int = EVICT_STEP) -> int:
+        """As SparseTable.evict."""
+        with self._lock:
+            self._num_changes += 1
+            return self._hot.evictor.evict(self._both, step, self.num_pushes)
+
+    def evictions(self) -> NDArray[np.void]:
+        """As SparseTable.evictions."""
+        return self._hot.evictions()
 
     def step(self, max_rows: int = STEP_ROWS) -> int:
         """Bring down up to `max_rows` of the coldest rows while memory is nearly full; how many went. [5]
@@ -213,43 +284,53 @@ class TieredTable:
         with self._lock:
             if not len(self._cold):
                 return 0  # all rows fit, and there is no index of others to keep
-            capacity = self._capacity(len(self))
+            capacity = self._budget.capacity(len(self))
             num = min(max_rows, len(self._hot) - (capacity - capacity // 8))
             if num > 0:
+                self._num_changes += 1
                 self._demote(self._hot.coldest(num, self.num_pushes))
             return max(num, 0)
 
     def close(self) -> None:
         """Give back the room on disk. Safe to call twice; the rows that were there are gone."""
         with self._lock:
+            self._num_changes += 1
             self._cold.close()
 
     # --- up and down -------------------------------------------------------------------------------------------------
 
-    def _parts(self, keys: NDArray[np.uint64]) -> Iterator[slice]:
+    def _push(self, keys: Keys, work: Callable[[slice], None]) -> None:
+        with self._lock:
+            before = self._hot.num_pushes
+            for part in self._parts(keys):
+                self._hot.num_pushes = before  # however many parts: one push
+                work(part)
+            self._hot.num_pushes = before + 1
+            self._hot.evictor.evict(self._both, evict_step(len(keys)), before + 1)
+
+    def _parts(self, keys: Keys) -> Iterator[slice]:
         """Parts of `keys` that memory can hold, each when its known rows are up and there is room for its new ones."""
+        self._num_changes += 1
         missing, cold = self._look_up(keys)
         num_rows = len(self) + len(missing) - len(cold)
-        capacity = self._capacity(num_rows)
+        capacity = self._budget.capacity(num_rows)
         if num_rows > capacity:
             self._cold.reserve(num_rows)
         size = capacity // 2
         for begin in range(0, len(keys), size):
-            part = slice(begin, begin + size)
+            part = slice(begin, min(begin + size, len(keys)))
             if len(keys) > size:
                 missing, cold = self._look_up(keys[part])
             self._bring_up(keys[part], missing, cold, capacity)
             yield part
 
-    def _look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _look_up(self, keys: Keys) -> tuple[Keys, Keys]:
         """The keys that are not in memory, each once, and those of them that are on disk. [1]"""
         unknown = keys[~self._hot.known(keys)]
         missing = np.unique(unknown) if len(unknown) else unknown
-        return missing, missing[self._cold.find(missing) >= 0]
+        return missing, missing[self._cold.known(missing)]
 
-    def _bring_up(
-        self, keys: NDArray[np.uint64], missing: NDArray[np.uint64], cold: NDArray[np.uint64], capacity: int
-    ) -> None:
+    def _bring_up(self, keys: Keys, missing: Keys, cold: Keys, capacity: int) -> None:
         """Room in memory for the rows of `keys`, and in it those that are on disk."""
         self._num_hits += len(keys) - len(missing)
         self._num_promotions += len(cold)
@@ -257,9 +338,9 @@ class TieredTable:
         if num_over > 0:  # [2]
             self._demote(self._coldest_but(keys, num_over))
         if len(cold):  # [3]
-            self._hot.put(self._unpack(cold, self._cold.take(cold)))
+            self._hot.put(self._cold.take(cold))
 
-    def _coldest_but(self, keys: NDArray[np.uint64], num: int) -> NDArray[np.uint64]:
+    def _coldest_but(self, keys: Keys, num: int) -> Keys:
         """The coldest rows in memory, at least `num`, without those of `keys`, which are about to be used."""
         asked = num + min(STEP_ROWS, len(self._hot) // 16)  # some more, so that the next batches find room
         while True:
@@ -270,10 +351,9 @@ class TieredTable:
             assert asked < len(self._hot), "a part is at most half of what memory holds"
             asked = min(2 * asked, len(self._hot))
 
-    def _demote(self, keys: NDArray[np.uint64]) -> None:
+    def _demote(self, keys: Keys) -> None:
         self._cold.reserve(len(self))  # before anything moves: a full disk must not catch rows on their way
-        rows = self._hot.take(keys)
-        self._cold.put(rows.keys, self._pack(rows))
+        self._cold.put(self._hot.take(keys))
         self._num_demotions += len(keys)
 
     def _insert(self, rows: Rows) -> None:
@@ -282,7 +362,8 @@ class TieredTable:
             raise ValueError(f"rows need as many of each part, got {[len(array) for array in rows]}")
         if (distinct := len(np.unique(rows.keys))) < len(rows.keys):
             raise ValueError(f"{len(rows.keys):,} rows hold only {distinct:,} distinct keys")
-        capacity = self._capacity(len(self) + len(rows.keys))
+        self._num_changes += 1
+        capacity = self._budget.capacity(len(self) + len(rows.keys))
         room = max(capacity - len(self._hot), 0)
         if len(rows.keys) <= room:
             self._hot.put(rows)
@@ -295,72 +376,20 @@ class TieredTable:
         self._hot.put(rows.select(by_heat[:room]))
         for begin in range(room, len(by_heat), PART_ROWS):
             part = rows.select(by_heat[begin : begin + PART_ROWS])
-            self._cold.put(as_keys(part.keys), self._pack(part))
+            self._cold.put(part._replace(keys=as_keys(part.keys)))
 
-    def _read_cold(self, keys: NDArray[np.uint64], out: NDArray[np.float32]) -> None:
-        """The values of those `keys` that are on disk, into their places of `out`."""
-        slots = self._cold.find(keys)
-        at = np.flatnonzero(slots >= 0)
-        words = np.empty((len(at), self._cold.num_words), np.uint32)
-        self._cold.read(slots[at], words)
-        out[at] = words.view(np.float32)[:, _HEADER_WORDS : _HEADER_WORDS + self.dim]
-
-    # --- rows on disk: [uses | clock | values | state], and how many fit in memory -----------------------------------
-
-    def _pack(self, rows: Rows) -> NDArray[np.uint32]:
-        words = np.empty((len(rows.keys), self._cold.num_words), np.uint32)
-        numbers = words.view(np.float32)
-        numbers[:, _USES], words[:, _CLOCK] = rows.uses, rows.clock
-        numbers[:, _HEADER_WORDS : _HEADER_WORDS + self.dim] = rows.values
-        numbers[:, _HEADER_WORDS + self.dim :] = rows.state
-        return words
-
-    def _unpack(self, keys: NDArray[np.uint64], words: NDArray[np.uint32]) -> Rows:
-        numbers = words.view(np.float32)
-        values = numbers[:, _HEADER_WORDS : _HEADER_WORDS + self.dim]
-        state = numbers[:, _HEADER_WORDS + self.dim :]
-        return Rows(keys, values.copy(), state.copy(), numbers[:, _USES].copy(), words[:, _CLOCK].copy())
-
-    def _capacity(self, num_rows: int) -> int:
-        """How many rows may be in memory when the table has `num_rows`: all of them, or as many as leave room for the
-        index of all rows on disk.
-        """
-        if not len(self._cold):
-            available = self._memory_bytes - self._cold.num_bytes
-            if self._fitting(available) < num_rows and self._hot._store.is_growing:
-                self._hot._store._move(ALL_MOVED)  # without the old index all rows may fit
-            if (fitting := self._fitting(available)) >= num_rows:
-                return fitting
-        index_bytes = self._cold.index_bytes(num_rows)
-        fitting = self._fitting(self._memory_bytes - index_bytes)
-        if fitting < LEAST_ROWS:
-            needed = index_bytes + 8 * self._index_size + LEAST_ROWS * self._row_bytes
-            raise ConfigError(
-                f"tiers.memory_bytes gives this table shard {self._memory_bytes:,} bytes; with {num_rows:,} rows it "
-                f"needs at least {needed:,}: {LEAST_ROWS} rows and their index in memory, and the index of those on "
-                "disk. Raise it, or use more servers."
-            )
-        return fitting
-
-    def _fitting(self, num_bytes: int) -> int:
-        """How many rows and their index fit in `num_bytes`.
-
-        The index doubles when it is full, and is never smaller again. While it does, the old one is there still.
-        """
-        index_bytes = self._hot.num_bytes - len(self._hot) * self._row_bytes
-        size, fitting = self._index_size, 0
-        while num_bytes > index_bytes:
-            full = int(MAX_LOAD * size) - kernels.BLOCK
-            fitting = max(fitting, min(full, (num_bytes - index_bytes) // self._row_bytes))
-            size *= 2
-            index_bytes = 12 * size
-        return fitting
-
-    @property
-    def _index_size(self) -> int:
-        """Entries of the index in memory, without those of an old one."""
-        entries = (self._hot.num_bytes - len(self._hot) * self._row_bytes) // 8
-        return 1 << (int(entries).bit_length() - 1)
+    def _read_parts(self, changes: int) -> Iterator[Rows]:
+        """All rows, as long as there were no more than so many changes."""
+        hot = (self._hot.export_rows(slice(at, at + PART_ROWS)) for at in range(0, max(len(self._hot), 1), PART_ROWS))
+        for parts in (hot, self._cold.parts()):
+            while True:
+                with self._lock:
+                    if self._num_changes != changes:
+                        raise RuntimeError("a table with tiers has changed since its rows were asked for")
+                    part = next(parts, None)
+                if part is None:
+                    break
+                yield part
 
     def _as_grads(self, grads: ArrayLike, n: int) -> NDArray[np.float32]:
         array = np.ascontiguousarray(grads, np.float32)

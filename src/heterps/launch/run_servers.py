@@ -1,0 +1,145 @@
+"""The servers of a run: started or found, reached by a client, and gone when the run is over."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from heterps.config import Faults, Job, Servers
+from heterps.errors import ConfigError, PeerLost
+from heterps.launch.servers import first_roster
+from heterps.processes import Child
+from heterps.ps.client import JobClient
+from heterps.ps.connect import connect
+from heterps.ps.messages import Coding
+from heterps.ps.remote import RemoteClient
+from heterps.ps.roster import Roster, Seat
+from heterps.ps.serve import serve
+from heterps.ps.server import Server
+from heterps.ps.session import Options
+from heterps.ps.shard import Tables
+from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
+from heterps.wire.keys import load_keys
+
+WORKER = "worker-0"
+START_S = 180.0
+"""For a server to import what it needs, compile kernels that no run has compiled yet, and make the model's tables."""
+STOP_S = 10.0
+
+Connect = Callable[[Tables], JobClient]
+
+
+@contextmanager
+def run_servers(job: Job, job_file: Path) -> Iterator[Connect | None]:
+    """How the job that is written in `job_file` reaches its servers, while the context lasts; None if it has none.
+
+    An error of a server that ended on its own says so, whatever the worker met because of it.
+    """
+    servers = job.servers
+    if servers is None:
+        yield None
+    elif servers.addresses:
+        yield _found(servers, job.seed)
+    elif servers.channel == "memory":
+        with _threads(servers, job.seed) as reach:
+            yield reach
+    else:
+        with _processes(servers, job.seed, job_file) as reach:
+            yield reach
+
+
+def _found(servers: Servers, seed: int) -> Connect:
+    roster = first_roster(servers.addresses)
+    keys = load_keys(servers.key) if servers.key is not None else None
+
+    def reach(tables: Tables) -> JobClient:
+        life = time.time_ns() // 1_000_000  # servers may know earlier lives of this worker, of other runs
+        client = connect(
+            WORKER,
+            roster,
+            tables,
+            incarnation=life,
+            keys=keys,
+            options=_options(servers, tables),
+            faults=servers.faults,
+            seed=seed,
+        )
+        used = [spec.name for spec in tables.sparse if client.num_rows(spec.name) > 0]
+        if used:
+            client.close()
+            raise ConfigError(
+                f"the servers at {', '.join(servers.addresses)} hold rows of an earlier run already (table {used[0]}): "
+                "start them anew; a run that is resumed brings its rows from its checkpoint"
+            )
+        return client
+
+    return reach
+
+
+@contextmanager
+def _threads(servers: Servers, seed: int) -> Iterator[Connect]:
+    """Servers on threads of this process. They are made when the tables are known, and end with the context."""
+    network, stop = MemoryNetwork(), threading.Event()
+    roster = Roster(tuple(Seat(f"server-{number}") for number in range(servers.count)), servers.count)
+
+    def channel(name: str) -> Channel:
+        plain: Channel = network.channel(name)
+        return plain if servers.faults == Faults() else Checked(Faulty(plain, servers.faults, seed))
+
+    with ExitStack() as opened:
+
+        def reach(tables: Tables) -> JobClient:
+            for seat in roster.servers:
+                server, end = Server(seat.name, roster, tables), channel(seat.name)
+                thread = threading.Thread(target=serve, args=(server, end, stop.is_set), name=seat.name, daemon=True)
+                opened.callback(end.close)
+                opened.callback(thread.join)
+                thread.start()
+            opened.callback(stop.set)
+            return RemoteClient(WORKER, channel(WORKER), roster, tables, options=_options(servers, tables))
+
+        yield reach
+
+
+@contextmanager
+def _processes(servers: Servers, seed: int, job_file: Path) -> Iterator[Connect]:
+    """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
+    with ExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-"))
+        addresses = [f"ipc://{folder}/{number}" for number in range(servers.count)]
+        children = []
+        for shard in range(servers.count):
+            child = Child(f"server-{shard}", "heterps.launch.server_process")
+            opened.callback(child.stop, STOP_S)
+            child.send({"job": str(job_file), "addresses": addresses, "shard": shard})
+            children.append(child)
+        for child in children:
+            child.answer(START_S, "makes its tables")
+        roster = first_roster(addresses)
+
+        def reach(tables: Tables) -> JobClient:
+            options = _options(servers, tables)
+            return connect(WORKER, roster, tables, options=options, faults=servers.faults, seed=seed)
+
+        try:
+            yield reach
+        except PeerLost as error:
+            if gone := [f"{child.name} (process {child.pid}) {how}" for child in children if (how := child.ended)]:
+                raise PeerLost(f"{error}. {'; '.join(gone)}") from error
+            raise
+
+
+def _options(servers: Servers, tables: Tables) -> Options:
+    names = [spec.name for spec in tables.sparse] + [spec.name for spec in tables.dense]
+    if unknown := sorted(set(servers.codings) - set(names)):
+        raise ConfigError(f"servers.codings: the job has no table {unknown[0]!r}; it has {', '.join(names)}")
+    chosen = {name: servers.codings.get(name, servers.coding) for name in names}
+    return Options(
+        deadline_s=servers.deadline_s,
+        first_retry_s=servers.retry_s,
+        codings={name: Coding(c.values, c.compression, c.least_bytes) for name, c in chosen.items()},
+    )

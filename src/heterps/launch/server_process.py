@@ -1,0 +1,49 @@
+"""One server of a run as a process of its own: `python -m heterps.launch.server_process`, started by run_servers.py.
+
+{"job": "run/job.yaml", "addresses": ["ipc://..."], "shard": 0}  -->  {"address": "ipc://..."}  it listens
+the end of input, or SIGTERM                                          the end
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+
+from heterps.config import load_job
+from heterps.launch.servers import first_roster, job_tables, run_server
+from heterps.processes import give_answer, own_stdout
+from heterps.ps.server import Server
+
+
+def main() -> None:
+    answers = own_stdout()
+    try:
+        start = json.loads(sys.stdin.readline())
+        job = load_job(start["job"])
+        roster = first_roster(start["addresses"])
+        server = Server(roster.servers[start["shard"]].name, roster, job_tables(job))
+        orphaned = threading.Event()
+        threading.Thread(target=_wait_for_end_of_input, args=(orphaned,), daemon=True).start()
+        run_server(
+            server,
+            start["addresses"][start["shard"]],
+            keys=None,
+            ready=lambda address: give_answer(answers, {"address": address}),
+            servers=job.servers,
+            seed=job.seed,
+            ended=orphaned.is_set,
+        )
+    except Exception as error:  # told to whoever waits
+        give_answer(answers, {"error": f"{type(error).__name__}: {error}"})
+        sys.exit(1)
+
+
+def _wait_for_end_of_input(ended: threading.Event) -> None:
+    while sys.stdin.readline():
+        pass
+    ended.set()
+
+
+if __name__ == "__main__":
+    main()

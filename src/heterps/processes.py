@@ -1,0 +1,140 @@
+"""Child: a process of ours that answers lines of JSON with lines of JSON, and ends when its input ends.
+
+    {"command": ...}  -->  stdin        nothing of the user's is pickled: a child makes what it needs anew from files
+    {"answer": ...}   <--  stdout       an answer {"error": text} says what went wrong there
+                           stderr  -->  a file, whose last line tells why a child ended that said nothing
+
+Every wait has a deadline that ends the child, and its error names it. `close` leaves nothing running, and a child whose
+parent is gone, however that happened, ends by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from threading import Timer
+from typing import Any, TextIO
+
+from heterps.errors import PeerLost
+
+STOP_S = 5.0
+"""For a process that was ended to be gone."""
+
+
+class Child:
+    """`python -m module` under the name that errors shall call it by. It gets the files `pass_fds` too."""
+
+    def __init__(self, name: str, module: str, pass_fds: Sequence[int] = ()) -> None:
+        self.name = name
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 closed in `close`; without a name: nobody has to delete it
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            encoding="utf-8",
+            pass_fds=pass_fds,
+            start_new_session=True,  # Ctrl-C is for the parent; and a group, to end what user code may have started
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, command: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone: the answer that does not come says so
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+
+    def answer(self, deadline_s: float, doing: str) -> dict[str, Any]:
+        """The next answer; PeerLost where none comes in time, or one that is an error: the process is ended then."""
+        assert self._process.stdout is not None
+        late: list[bool] = []
+
+        def give_up() -> None:
+            late.append(True)
+            self._kill()
+
+        timer = Timer(deadline_s, give_up)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
+            timer.join()
+        answer: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
+        if answer is not None and "error" not in answer:
+            return answer
+        if answer is not None:
+            why = f"failed with {answer['error']}"
+        elif late:
+            why = f"did not answer within {deadline_s:g} s"
+        else:
+            self._process.wait(STOP_S)
+            why = self.ended or "closed its output"
+        raise PeerLost(f"{self.name} (process {self.pid}), which {doing}, {why}")
+
+    @property
+    def ended(self) -> str | None:
+        """How the process ended; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        by = f" ({signal.Signals(-code).name})" if code < 0 else ""
+        return f"ended with exit code {code}{by}{self._last_words()}"
+
+    def stop(self, deadline_s: float) -> None:
+        """Let it end in peace, which the end of its input asks for, and by force after the deadline."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(deadline_s)
+        self.close()
+
+    def close(self) -> None:
+        """End it at once."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._kill()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(STOP_S)
+        self._errors.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _last_words(self) -> str:
+        if self._errors.closed:
+            return ""
+        self._errors.seek(0)
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        written = [line.strip() for line in lines if line.strip()]
+        return f": {written[-1]}" if written else ""
+
+
+# --- in the child ----------------------------------------------------------------------------------------------------
+
+
+def own_stdout() -> TextIO:
+    """Standard output for answers alone: what user code prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def give_answer(answers: TextIO, answer: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()

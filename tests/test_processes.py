@@ -1,0 +1,123 @@
+"""Children that answer, fail, say nothing, hang, or lose their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heterps.errors import PeerLost
+from heterps.processes import Child
+
+ECHO = """
+    import json, sys
+    from heterps.processes import give_answer, own_stdout
+    answers = own_stdout()
+    print("user code prints")
+    for line in sys.stdin:
+        give_answer(answers, {"got": json.loads(line)})
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Child]:
+    """A child that runs the given code."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made: list[Child] = []
+
+    def make(code: str) -> Child:
+        (tmp_path / "child_of_tests.py").write_text(textwrap.dedent(code))
+        made.append(Child("helper-7", "child_of_tests"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+    assert all(not is_running(one.pid) for one in made)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_commands_are_answered_whatever_user_code_prints(child) -> None:
+    echo = child(ECHO)
+    for number in range(3):
+        echo.send({"number": number})
+        assert echo.answer(60, "echoes") == {"got": {"number": number}}
+    assert echo.ended is None
+    echo.stop(60)
+    assert echo._process.returncode == 0, "the end of its input was not enough to end it"
+
+
+def test_an_error_is_told_with_the_name_and_what_it_did(child) -> None:
+    failing = child('import sys\nfrom heterps.processes import *\ngive_answer(own_stdout(), {"error": "no disk"})')
+    with pytest.raises(PeerLost, match=rf"helper-7 \(process {failing.pid}\), which looks, failed with no disk"):
+        failing.answer(60, "looks")
+
+
+def test_one_that_ends_without_a_word_is_quoted_from_its_errors(child) -> None:
+    broken = child("raise OSError('the cable is out')")
+    with pytest.raises(PeerLost, match=r"helper-7 .*, which looks, ended with exit code 1: OSError: the cable is out"):
+        broken.answer(60, "looks")
+
+
+def test_one_that_does_not_answer_is_ended_at_the_deadline(child) -> None:
+    silent = child("import time\ntime.sleep(600)")
+    with pytest.raises(PeerLost, match=r"which sleeps, did not answer within 0\.2 s"):
+        silent.answer(0.2, "sleeps")
+    silent.close()
+    assert silent.ended == "ended with exit code -9 (SIGKILL)"
+
+
+def test_one_that_will_not_stop_is_ended_by_force(child) -> None:
+    stubborn = child("import time\nprint('{}', flush=True)\ntime.sleep(600)")
+    stubborn.answer(60, "starts")
+    stubborn.stop(0.1)
+    assert not is_running(stubborn.pid)
+
+
+def test_a_signal_that_ended_it_is_named(child) -> None:
+    killed = child(ECHO)
+    killed.send({})
+    killed.answer(60, "starts")
+    os.kill(killed.pid, signal.SIGKILL)
+    with pytest.raises(PeerLost, match=r"ended with exit code -9 \(SIGKILL\)"):
+        killed.answer(60, "echoes")
+
+
+def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "child_of_tests.py").write_text(textwrap.dedent(ECHO))
+    code = textwrap.dedent(
+        f"""
+        import sys, time
+        sys.path.insert(0, {str(tmp_path)!r})
+        from heterps.processes import Child
+        child = Child("helper-7", "child_of_tests")
+        child.send({{}})
+        child.answer(60, "starts")
+        print(child.pid, flush=True)
+        time.sleep(600)
+        """
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    try:
+        orphan = int(parent.stdout.readline())
+    finally:
+        parent.kill()
+        parent.communicate()
+    deadline = time.monotonic() + 60
+    while is_running(orphan):
+        assert time.monotonic() < deadline, "the child outlives its parent"
+        time.sleep(0.02)
