@@ -27,6 +27,7 @@ def requests() -> list[tuple[m.Op, list[Frame]]]:
     server.shard.sparse["rows"].push(KEYS, GRADS)
     rows, rows_frames = m.pack_part(server.shard.sparse["rows"].export_rows())
     values, values_frames = m.pack_part(ValuePart(0, np.ones(5, np.float32), np.ones((2, 5), np.float32)))
+    upkeep, upkeep_frames = m.pack_upkeep(server.shard.sparse["rows"].export_upkeep())
     return [
         (m.PullRows("rows", keys, 0, True, EXACT), [keys_frame]),
         (m.PushRows("rows", 1, PackedKeys(5), Packed((5, 4), "fp32")), [KEYS, GRADS]),
@@ -41,6 +42,8 @@ def requests() -> list[tuple[m.Op, list[Frame]]]:
         (m.Import("rows", 1, 3, True, rows), rows_frames),
         (m.Import("dense", 1, 3, True, values), values_frames),
         (m.CountRows("wide", 0), []),
+        (m.ReadUpkeep("rows", 0), []),
+        (m.Resume("rows", 1, 3, upkeep), upkeep_frames),
     ]
 
 
