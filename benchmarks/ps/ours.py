@@ -16,8 +16,10 @@ from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.session import Options
 from heterps.wire import Checked, ClientChannel, MemoryNetwork, ServerChannel
+from heterps.wire import Options as SocketOptions
 from heterps.wire.stack import layered
 
+OPEN = SocketOptions(open_loopback=True)  # tcp without keys
 # memory: servers on threads of the client's process; ipc, tcp: sockets with checksums, as between machines;
 # shm: what processes of one machine get from `connect`.
 CHANNELS = ("memory", "ipc", "tcp", "shm")
@@ -31,7 +33,7 @@ def run_server(channel: str, number: int, num_servers: int, address: str) -> Non
     """Serve until stdin is closed. The address bound is the first line of stdout."""
     roster = roster_of([f"{address}-{n}" for n in range(num_servers)])
     server = Server(f"server-{number}", roster, TABLES)
-    bound = ServerChannel(server.name, address)
+    bound = ServerChannel(server.name, address, options=OPEN)
     print(bound.address, flush=True)
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -81,7 +83,7 @@ def make_remote(load: Load, case: Case, addresses: list[str], memory: MemoryServ
         client = connect(worker, roster_of(addresses), TABLES, options=options)
     else:
         roster = roster_of(addresses)
-        channel = Checked(ClientChannel(worker, {seat.name: seat.address for seat in roster.servers}))
+        channel = Checked(ClientChannel(worker, {seat.name: seat.address for seat in roster.servers}, options=OPEN))
         client = RemoteClient(worker, channel, roster, TABLES, options=options)
     return Remote(load, client, is_alone=case.in_flight == 1)
 

@@ -139,15 +139,15 @@ class Pump:
                 self._send()  # what waited for credit
 
     def _send(self) -> None:
-        """Send what is due. A peer that is not there is asked again later, like one that is slow."""
+        """Send what is due, without waiting: a peer that is not there must not keep the others from theirs."""
         if self._session.roster is not self._connected:
             self._connected = self._session.roster
             self._connect(self._connected)
         for peer, parts in self._session.outgoing(self._clock()):
             try:
-                self._channel.send(peer, parts)
+                self._channel.send(peer, parts, 0.0)
             except PeerLost:
-                continue
+                self._session.unsent(peer, parts, self._clock())
 
     def _settle(self, *, is_end_of_turn: bool = False) -> None:
         """Give the futures what they wait for. Outside the lock, because they run callbacks."""
