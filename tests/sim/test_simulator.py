@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from heterps.errors import ConfigError
 from heterps.sim import Hooks, Scenario, SimResult, Simulator, simulate
 from heterps.sync import record
+from heterps.sync.literal import LiteralDynamic
 from heterps.sync.trace import replay_lines
 
 EVERY = ("bsp", "bsp+backup:1", "asp", "ssp:0", "ssp:3", "dssp:3:12", "dssp:1:4+elapsed+hysteresis:1")
@@ -249,6 +250,19 @@ def check_times(result: SimResult) -> None:
         for kind in ("compute", "push", "wait"):
             spent = sum(segment.end - segment.start for segment in worker.segments if segment.kind == kind)
             assert spent == pytest.approx(getattr(worker, f"{kind}_s"), abs=1e-6)
+
+
+def test_a_second_go_ahead_lies_there_until_it_is_needed() -> None:
+    """As printed, DSSP sends some: nobody runs twice at once, whoever finds one goes on, and all of it replays."""
+    journal, trace = Journal(), io.StringIO()
+    simulator = Simulator(Scenario(workers="4x1.0,2.3", jitter=0.3, horizon_s=300.0), "dssp:2:6+literal", hooks=journal)
+    record(simulator.policy, trace)
+    result = simulator.run()
+    assert isinstance(simulator.policy, LiteralDynamic)
+    assert simulator.policy.doubled > 0
+    assert result.max_lead > 2 + 6
+    assert journal.staleness == result.staleness
+    assert isinstance(replay_lines(io.StringIO(trace.getvalue())), LiteralDynamic)
 
 
 def test_segments_are_kept_for_the_window_only() -> None:
