@@ -10,6 +10,7 @@ import pytest
 
 from heterps.config import PAPER_CLUSTER
 from heterps.data.generate import DatasetInfo, SplitInfo
+from heterps.data.images.write import ImagesInfo, ImageSplit
 from heterps.planning.explain import Explanation, Move, Neighbour, Sensitivity, Station
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.schedulers.base import TracePoint
@@ -36,6 +37,7 @@ def section(title: str) -> str:
         ("heterps plan --frontier --json", ["complete", "plans"]),
         ("Prices", [*price_list()[0], *rented_list(PAPER_CLUSTER)[0]]),
         ("dataset.json", [name for model in (DatasetInfo, SplitInfo) for name in model.model_fields]),
+        ("dataset.json", [name for model in (ImagesInfo, ImageSplit) for name in model.model_fields]),
     ],
 )
 def test_every_field_is_on_the_page(title: str, names: list[str]) -> None:
