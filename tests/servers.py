@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -37,9 +37,11 @@ def make_roster(num_servers: int) -> Roster:
 
 
 @contextmanager
-def threaded_servers(roster: Roster, tables: Tables, network: MemoryNetwork) -> Iterator[list[Server]]:
-    """Every server of the roster on a thread of its own."""
-    servers = [Server(seat.name, roster, tables) for seat in roster.servers]
+def threaded_servers(
+    roster: Roster, tables: Tables, network: MemoryNetwork, names: Sequence[str] | None = None
+) -> Iterator[list[Server]]:
+    """Every server of the roster, or those of these names, on a thread of its own."""
+    servers = [Server(seat.name, roster, tables) for seat in roster.servers if names is None or seat.name in names]
     channels = [network.channel(server.name) for server in servers]
     stop = threading.Event()
     threads = [

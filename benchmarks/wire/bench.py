@@ -27,6 +27,7 @@ from heterps.wire import (
     Counters,
     Frame,
     MemoryNetwork,
+    Options,
     Received,
     ServerChannel,
     Shared,
@@ -34,6 +35,7 @@ from heterps.wire import (
 )
 
 ROWS, DIM = 26_624, 16
+OPEN = Options(open_loopback=True)
 CARRIERS = ("memory", "raw ipc", "ipc", "tcp", "shm")
 
 
@@ -100,7 +102,7 @@ def connected(carrier: str) -> Iterator[Channel]:
             if carrier == "raw ipc":
                 yield stopping(RawChannel(zmq.DEALER, bound))
                 return
-            client = ClientChannel("client", {"server": bound})
+            client = ClientChannel("client", {"server": bound}, options=OPEN)
             yield stopping(Shared(client) if carrier == "shm" else client)
 
 
@@ -123,7 +125,7 @@ def run_server(carrier: str, address: str) -> None:
         print(address, flush=True)
         serve(raw)
         return
-    channel = ServerChannel("server", address)
+    channel = ServerChannel("server", address, options=OPEN)
     print(channel.address, flush=True)
     serve(Shared(channel) if carrier == "shm" else channel)
 

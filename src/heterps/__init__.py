@@ -4,7 +4,8 @@
     plan = heterps.plan(profile, cluster, throughput=20_000, samples=1e9)    who runs what, and what it costs
     run = heterps.train(job)                                                 the job, from data to report
 
-`heterps.Trainer` is for a loop of your own, `heterps.nn` and `heterps.ps` are the modules and tables under it.
+`heterps.Trainer` is for a loop of your own, `heterps.nn` and `heterps.ps` are the modules and tables under it,
+and `heterps.sync` the policies that keep workers in step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from heterps import nn, ps
+    from heterps import nn, ps, sync
     from heterps.config import Cluster, Job, load_cluster, load_job
     from heterps.launch import train
     from heterps.planning import plan
@@ -34,7 +35,7 @@ _HOMES = {
     "profile": "heterps.profiling.profiler",
     "train": "heterps.launch",
 }
-_ROOMS = ("nn", "ps")
+_ROOMS = ("nn", "ps", "sync")
 
 __all__ = [
     "Cluster",
@@ -47,6 +48,7 @@ __all__ = [
     "plan",
     "profile",
     "ps",
+    "sync",
     "train",
 ]
 

@@ -30,6 +30,7 @@ SIGNS: dict[str, tuple[set[str], str]] = {  # what a file is: the fields that te
     "plan": ({"stages", "servers"}, "`heterps train JOB --plan PLAN` takes plans"),
     "comparison of plans": ({"chosen", "options"}, "write the chosen plan to a file with `heterps plan ... --out`"),
     "cluster file": ({"resources", "server_resource"}, "`heterps plan PROFILE CLUSTER` takes it second"),
+    "scenario": ({"workers"}, "`heterps simulate --scenario SCENARIO` takes it"),
     "profile": ({"batch_size", "layers"}, "`heterps plan PROFILE CLUSTER` takes it first"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -15,7 +16,11 @@ from heterps.planning.explain import Explanation, Move, Neighbour, Sensitivity, 
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.schedulers.base import TracePoint
 from heterps.report.price_table import price_list, rented_list
+from heterps.sim import Scenario, simulate
+from heterps.sim.scenario import Death, Join, Slowdown
+from heterps.sync.trace import Header, Line
 
+SIMULATED = simulate(Scenario(workers="2x1.0", horizon_s=1.0), "bsp")
 PAGE = (Path(__file__).parents[2] / "docs/reference/files.md").read_text(encoding="utf-8")
 
 
@@ -36,6 +41,9 @@ def section(title: str) -> str:
         ),
         ("heterps plan --frontier --json", ["complete", "plans"]),
         ("Prices", [*price_list()[0], *rented_list(PAPER_CLUSTER)[0]]),
+        ("Scenario", [name for model in (Scenario, Slowdown, Death, Join) for name in model.model_fields]),
+        ("heterps simulate --json", [*SIMULATED.as_json(), *SIMULATED.workers[0].as_json(), "policies"]),
+        ("Trace", [*Header.model_fields, *Line.model_fields, *get_args(Line.model_fields["event"].annotation)]),
         ("dataset.json", [name for model in (DatasetInfo, SplitInfo) for name in model.model_fields]),
         ("dataset.json", [name for model in (ImagesInfo, ImageSplit) for name in model.model_fields]),
     ],

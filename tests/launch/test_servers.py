@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from server_commands import run_command, started, told_stats
 
-from heterps.cli import main
 from heterps.config import load_job
 from heterps.errors import PeerLost
 from heterps.launch.servers import first_roster, job_tables
@@ -27,31 +23,15 @@ from heterps.ps.shard import Tables
 from heterps.training.trainer import Trainer
 
 
-def start(job: Path, addresses: list[str], *options: str) -> subprocess.Popen[str]:
-    words = ["server", "start", str(job), *options]
-    for address in addresses:
-        words += ["--address", address]
-    code = f"from heterps.cli import main; main({words!r})"
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-
-
 @pytest.fixture
 def addresses(tiny_job: Path) -> Iterator[list[str]]:
-    """Of two servers that run; each must end in peace afterwards."""
+    """Of two servers that run."""
     wanted = [f"ipc://{tiny_job.parent}/s{number}" for number in range(2)]
-    processes = [start(tiny_job, wanted, "--shard", str(number)) for number in range(2)]
-    try:
-        for number, process in enumerate(processes):
-            assert process.stdout is not None
-            assert process.stdout.readline() == f"server-{number} (shard {number} of 2) listens at {wanted[number]}\n"
+    with (
+        started(tiny_job, wanted, f"server-0 (shard 0 of 2) listens at {wanted[0]}", "--shard", "0"),
+        started(tiny_job, wanted, f"server-1 (shard 1 of 2) listens at {wanted[1]}", "--shard", "1"),
+    ):
         yield wanted
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        assert [process.wait(timeout=30) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
     assert not list(tiny_job.parent.glob("s?"))  # the sockets are gone
 
 
@@ -94,62 +74,48 @@ def test_two_processes_hold_a_job_and_tell_about_it(tiny_job, addresses, capsys)
             client.push_dense(DENSE, dense)
     assert remote.num_rows(name) == local.num_rows(name)
     remote.close()
-    stats = [told(capsys, address) for address in addresses]
+    stats = [told_stats(capsys, address) for address in addresses]
     assert [figures["shard"] for figures in stats] == [0, 1]
     assert sum(figures["tables"][name]["rows"] for figures in stats) == local.num_rows(name)
     assert all(figures["tables"][name]["pushes"] == 5 for figures in stats)
     assert all(figures["latency_s"]["p50"] > 0 for figures in stats)
-    with pytest.raises(SystemExit):
-        main(["server", "stats", addresses[0]])
-    assert "server-0  shard 0 of 2, epoch 1, 1 workers" in capsys.readouterr().out
+    assert "server-0  shard 0 of 2, epoch 1, 1 workers" in run_command(capsys, "stats", addresses[0])[1]
 
 
 def test_a_third_process_joins_and_leaves_while_a_worker_trains(tiny_job, addresses, capsys):
     tables = job_tables(load_job(tiny_job))
-    name, dim = tables.sparse[0].name, tables.sparse[0].dim
-    local = LocalClient(tables.sparse, {})
+    name, dim, size = tables.sparse[0].name, tables.sparse[0].dim, tables.dense[0].size
+    local = LocalClient(tables.sparse, {DENSE: DenseTable(size, tables.dense[0].optimizer)})
     remote = connect("worker", first_roster(addresses), tables, options=Options(first_retry_s=0.1))
     rng = np.random.default_rng(0)
 
     def train() -> None:
         for _ in range(5):
             keys, grads = rng.integers(0, 500, 64), rng.normal(size=(64, dim)).astype(np.float32)
+            dense = rng.normal(size=size).astype(np.float32)
             for client in (local, remote):
                 lookup = make_lookup(keys, client.num_shards)
                 client.pull(name, lookup)
                 client.push(name, lookup, grads)
+                client.push_dense(DENSE, dense)
 
     train()
     third = f"ipc://{tiny_job.parent}/s2"
-    process = start(tiny_job, [third], "--join", addresses[0])
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"server-2 (shard 2 of 3) listens at {third}\n"
+    with started(tiny_job, [third], f"server-2 (shard 2 of 3) listens at {third}", "--join", addresses[0]):
         for words, epoch, num_servers in (([third], 2, 3), ([addresses[0], "--drop-last"], 3, 2)):
             train()
-            with pytest.raises(SystemExit) as end:
-                main(["server", "rebalance", *words])
-            assert end.value.code == 0
-            assert f"epoch {epoch}: {num_servers} servers, 0.0 MiB moved" in capsys.readouterr().out
+            code, out, _ = run_command(capsys, "rebalance", *words)
+            assert code == 0
+            assert f"epoch {epoch}: {num_servers} servers, 0.0 MiB moved" in out
             train()
             lookup, other = make_lookup(np.arange(500)), make_lookup(np.arange(500), remote.num_shards)
             expected = local.pull(name, lookup).result()[lookup.inverse]
             np.testing.assert_array_equal(remote.pull(name, other).result()[other.inverse], expected)
             assert (remote.num_shards, remote.num_rows(name)) == (num_servers, local.num_rows(name))
-            assert (told(capsys, third)["tables"][name]["rows"] > 0) == (num_servers == 3)
+            for got, wanted in zip(remote.export_dense(DENSE), local.export_dense(DENSE), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+            assert (told_stats(capsys, third)["tables"][name]["rows"] > 0) == (num_servers == 3)
         remote.close()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def told(capsys, address: str) -> dict:
-    with pytest.raises(SystemExit) as end:
-        main(["server", "stats", address, "--json"])
-    assert end.value.code == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_a_server_that_does_not_run_is_named(tmp_path):
@@ -168,10 +134,11 @@ def test_a_server_that_does_not_run_is_named(tmp_path):
             "and no --shard; it becomes the last",
         ),
         (["--address", "tcp://0.0.0.0:5555"], "can be reached from other machines, and no key protects it"),
+        (["--address", "tcp://127.0.0.1:5555"], "make one with `heterps keys create DIR`"),
+        (["--address", "ipc:///tmp/a"], "other users can write to /tmp, and no key protects the socket"),
     ],
 )
 def test_addresses_that_cannot_be_are_refused(words, text, tiny_job, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["server", "start", str(tiny_job), *words])
-    assert end.value.code == 2
-    assert text in capsys.readouterr().err
+    code, _, error = run_command(capsys, "start", str(tiny_job), *words)
+    assert code == 2
+    assert text in error

@@ -290,6 +290,16 @@ def say(server: Server, header: m.ToServer, frames: Sequence[np.ndarray] = ()) -
     return [m.client_codec().decode(answer)[0] for _, answer in server.handle("peer", parts, 0.0)]
 
 
+def test_a_request_for_a_server_that_has_left_is_answered_with_the_roster_by_its_namesake() -> None:
+    """A worker that has missed both changes must not take the new server for the old one that lost its memory."""
+    old = make_roster(2).drop_last()
+    new = old.add(Seat("server-1", incarnation=3))
+    server = Server("server-1", new, make_tables(), joining=True)
+    (answer,) = say(server, m.Request(1, "worker", 1, 1, (m.CountRows("rows", 0),)))
+    assert isinstance(answer, m.Refused)
+    assert (answer.code, answer.roster) == ("stale_epoch", new)
+
+
 def test_a_server_begins_no_move_before_the_last_is_over() -> None:
     tables, old = make_tables(), make_roster(2)
     server = Server("server-0", old, tables)

@@ -22,7 +22,7 @@ from heterps.ps.remote import RemoteClient
 from heterps.ps.session import Options
 from heterps.ps.shard import Tables
 from heterps.ps.whole_tables import ExportCall
-from heterps.wire import Limits, MemoryNetwork, TooLarge
+from heterps.wire import Channel, Limits, MemoryNetwork, TooLarge
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), Adam()]
 
@@ -352,3 +352,34 @@ def test_prefetched_rows_are_used_while_they_miss_few_enough_pushes():
         assert np.array_equal(at_once, before) or np.array_equal(at_once, before - 1)
         client.push("rows", lookups[0], grads).result()
         np.testing.assert_array_equal(client.pull("rows", lookups[1]).result(), before - 1 - 1)  # would miss two
+
+
+class Recording:
+    """A channel that notes how long each send may wait."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.name, self.counters, self._channel = channel.name, channel.counters, channel
+        self.receive, self.close = channel.receive, channel.close
+        self.sends: list[tuple[str, float | None]] = []
+
+    def send(self, peer, parts, deadline_s=None):
+        self.sends.append((peer, deadline_s))
+        self._channel.send(peer, parts, deadline_s)
+
+
+def test_a_server_that_is_not_there_keeps_no_other_waiting_and_is_asked_as_soon_as_it_comes():
+    tables, network, roster = make_tables(), MemoryNetwork(), make_roster(2)
+    with threaded_servers(roster, tables, network, ["server-0"]):
+        channel = Recording(network.channel("worker"))
+        client = RemoteClient("worker", channel, roster, tables, options=Options(first_retry_s=60.0, deadline_s=120.0))
+        mine = make_lookup(np.arange(50), 2)
+        whole = client.pull("rows", mine)  # of both servers
+        client.flush()
+        first = make_lookup(mine.unique[: mine.bounds[1]], 2)  # of the one that is there
+        assert client.pull("rows", first).result(timeout=30).shape == (mine.bounds[1], DIM)
+        assert not whole.done()
+        with threaded_servers(roster, tables, network, ["server-1"]):
+            assert whole.result(timeout=30).shape == (50, DIM)  # long before a retry is due
+        assert {deadline_s for _, deadline_s in channel.sends} == {0.0}
+        assert client._session.retries == 0
+        client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import msgspec
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from servers import DIM, make_roster, make_tables
 
-from heterps.config import SGD, LinearRate
+from heterps.config import SGD, AfterSightings, LinearRate, Tiers
 from heterps.ps import messages as m
 from heterps.ps import server as server_module
 from heterps.ps.calls import EXACT
@@ -22,6 +24,7 @@ from heterps.ps.roster import Roster, Seat
 from heterps.ps.server import Server
 from heterps.ps.shard import Tables
 from heterps.ps.table.sparse import Rows
+from heterps.report.server_table import server_table
 from heterps.wire import Packed, PackedKeys
 from heterps.wire.message import contiguous
 
@@ -256,6 +259,39 @@ def test_stats_say_what_is_held_and_what_was_done() -> None:
     assert (rows.rows, rows.pulls, rows.pushes, rows.rows_pulled, rows.rows_pushed) == (3, 2, 1, 6, 3)
     assert (stats.requests, stats.repeats, stats.workers, stats.rows_per_s) == (4, 1, 1, 1.5)
     assert stats.tables["dense"].rows == 10
+
+
+def test_stats_say_what_is_on_disk_and_what_was_not_admitted(tmp_path) -> None:
+    spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, admission=AfterSightings(num=2))
+    tiered = TableSpec("tiered", DIM, SGD(lr=0.1), 0, 0.1, tiers=Tiers(memory_bytes=120_000, folder=str(tmp_path)))
+    server = Server("server-0", make_roster(1), Tables((spec, tiered)))
+    keys = np.arange(5_000, dtype=np.uint64)
+    server.shard.sparse["rows"].push(KEYS, GRADS)
+    server.shard.sparse["tiered"].pull(keys)
+    stats = server.stats().tables
+    assert (stats["rows"].refused, stats["rows"].rows, stats["rows"].tiers) == (3, 0, None)
+    tiers = stats["tiered"].tiers
+    assert tiers is not None
+    assert tiers.memory_rows + tiers.disk_rows == stats["tiered"].rows == 5_000
+    assert tiers.disk_rows > 0
+    assert tiers.disk_bytes > 0
+    assert tiers.memory_bytes <= 120_000
+    printed = io.StringIO()
+    Console(file=printed, width=120).print(server_table(server.stats()))
+    shown = printed.getvalue()
+    assert f"{tiers.disk_rows:,}" in shown
+    assert f"{tiers.disk_bytes:,}" in shown
+    assert re.search(r"rows +0 .* 0 +3\n", shown)
+
+
+def test_a_table_that_cannot_grow_fails_the_request_and_not_the_server(tmp_path) -> None:
+    spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, tiers=Tiers(memory_bytes=20_000, folder=str(tmp_path)))
+    server = Server("server-0", make_roster(1), Tables((spec,)))
+    send(server, m.Hello(1, "worker", 1, server.tables.digest))
+    keys = np.arange(50_000, dtype=np.uint64)
+    (answer,) = send(server, request(m.PullRows("rows", PackedKeys(50_000), 0, True, EXACT)), [keys])
+    assert (answer.code, "tiers.memory_bytes" in answer.text) == ("failed", True)
+    assert isinstance(send(server, m.AskStats(2))[0], m.StatsReply)
 
 
 def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() -> None:

@@ -1,4 +1,4 @@
-"""Key files are private, whole, and never replaced; addresses beyond loopback need one."""
+"""Key files are private, whole, and never replaced; addresses that others can reach need one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heterps.errors import ConfigError, StorageError
-from heterps.wire.address import check_address, is_local
+from heterps.wire.address import check_address, check_folder, is_local
 from heterps.wire.keys import Keys, create_keys, load_keys
 
 
@@ -71,20 +71,30 @@ def test_a_missing_key_file_says_how_to_make_one(tmp_path: Path) -> None:
         load_keys(tmp_path / "none")
 
 
-LOCAL = ["ipc:///tmp/s", "ipc://./s", "tcp://127.0.0.1:5555", "tcp://127.0.0.9:*", "tcp://localhost:1", "tcp://[::1]:9"]
+IPC = ["ipc:///tmp/s", "ipc://./s"]
+LOOPBACK = ["tcp://127.0.0.1:5555", "tcp://127.0.0.9:*", "tcp://localhost:1", "tcp://[::1]:9"]
 BEYOND = ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.0.0.1:1", "tcp://[::]:5", "tcp://host:80", "tcp://eth0:7"]
 
 
-@pytest.mark.parametrize("address", LOCAL)
-def test_addresses_of_this_machine_need_no_key(address: str) -> None:
+@pytest.mark.parametrize("address", IPC)
+def test_sockets_in_the_file_system_need_no_key(address: str) -> None:
     assert check_address(address) == address
+    assert is_local(address)
+
+
+@pytest.mark.parametrize("address", LOOPBACK)
+def test_loopback_is_refused_without_a_key_because_every_user_reaches_it(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"by every user of this machine, and no key.*heterps keys create"):
+        check_address(address)
+    assert check_address(address, Keys("p", "s")) == check_address(address, open_loopback=True) == address
     assert is_local(address)
 
 
 @pytest.mark.parametrize("address", BEYOND)
 def test_addresses_beyond_loopback_are_refused_without_a_key(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"no key protects it.*heterps keys create"):
-        check_address(address)
+    for open_loopback in (False, True):
+        with pytest.raises(ConfigError, match=r"from other machines, and no key protects it.*heterps keys create"):
+            check_address(address, open_loopback=open_loopback)
     assert check_address(address, Keys("p", "s")) == address
     assert not is_local(address)
 
@@ -105,3 +115,16 @@ def test_addresses_beyond_loopback_are_refused_without_a_key(address: str) -> No
 def test_what_is_no_address_is_refused_with_the_form(address: str) -> None:
     with pytest.raises(ConfigError, match="ipc://PATH"):
         check_address(address, Keys("p", "s"))
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_folder_in_which_others_can_write_needs_a_key(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(ConfigError, match=r"other users can write to .*open, and no key.*mkdir -m 700 DIR"):
+        check_folder(f"ipc://{folder}/s", None)
+    check_folder(f"ipc://{folder}/s", Keys("p", "s"))
+    folder.chmod(0o755)
+    check_folder(f"ipc://{folder}/s", None)
+    check_folder(f"ipc://{folder}/none/s", None)

@@ -51,7 +51,9 @@ def test_two_processes_exchange_messages(tmp_path: Path, address: str) -> None:
     address = f"ipc://{tmp_path}/s" if address == "ipc" else address
     with (
         echo(address) as (process, bound),
-        closing(ClientChannel("client", {"server": bound}, options=Options(send_deadline_s=30))) as channel,
+        closing(
+            ClientChannel("client", {"server": bound}, options=Options(send_deadline_s=30, open_loopback=True))
+        ) as channel,
     ):
         exchange(channel, 5)
         stop(channel, process)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -18,7 +20,8 @@ from heterps.wire.keys import Keys, create_keys, load_keys
 from heterps.wire.zmq_channel import ClientChannel, ServerChannel
 from heterps.wire.zmq_socket import Options
 
-QUICK = Options(send_deadline_s=0.1)
+QUICK = Options(send_deadline_s=0.1, open_loopback=True)
+OPEN = Options(open_loopback=True)
 
 
 @pytest.fixture
@@ -33,8 +36,8 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def pair(stack: ExitStack, address: str, keys: Keys | None = None) -> tuple[ServerChannel, ClientChannel]:
-    server = stack.enter_context(closing(ServerChannel("server", address, keys=keys)))
-    client = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, keys=keys)))
+    server = stack.enter_context(closing(ServerChannel("server", address, keys=keys, options=OPEN)))
+    client = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, keys=keys, options=OPEN)))
     return server, client
 
 
@@ -123,7 +126,7 @@ def test_a_server_that_is_not_there_is_named_with_its_address(stack: ExitStack, 
 
 
 def test_a_client_that_never_came_is_named(stack: ExitStack, address: str) -> None:
-    server = stack.enter_context(closing(ServerChannel("s0", address)))
+    server = stack.enter_context(closing(ServerChannel("s0", address, options=OPEN)))
     with pytest.raises(PeerLost, match="s0 cannot send to w9"):
         server.send("w9", [b"x"])
 
@@ -147,12 +150,12 @@ def test_a_peer_that_takes_nothing_is_back_pressure(stack: ExitStack, tmp_path: 
 
 def test_a_server_that_comes_back_is_found_again(stack: ExitStack, tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    first = ServerChannel("s", address)
-    client = stack.enter_context(closing(ClientChannel("c", {"s": address})))
+    first = ServerChannel("s", address, options=OPEN)
+    client = stack.enter_context(closing(ClientChannel("c", {"s": address}, options=OPEN)))
     client.send("s", [b"1"])
     receive_within(first, 30, "c")
     first.close()
-    second = stack.enter_context(closing(ServerChannel("s", address)))
+    second = stack.enter_context(closing(ServerChannel("s", address, options=OPEN)))
     client.wait_connected("s", 30)
     assert retry(second, lambda: client.send("s", [b"2"])) == "c"
     assert client.counters.disconnects >= 1
@@ -163,7 +166,7 @@ def test_a_client_that_comes_back_takes_its_place(stack: ExitStack, tmp_path: Pa
     old.send("server", [b"hello"])
     receive_within(server, 30, "client")
     old.close()
-    new = stack.enter_context(closing(ClientChannel("client", {"server": server.address})))
+    new = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, options=OPEN)))
     new.send("server", [b"hello again"])
     receive_within(server, 30, "client")
     server.send("client", [b"to the new one"])
@@ -224,21 +227,43 @@ def test_a_nameless_peer_is_dropped_and_counted(stack: ExitStack, tmp_path: Path
 def test_a_frame_beyond_the_limit_costs_the_peer_its_connection_and_the_server_nothing(
     stack: ExitStack, address: str
 ) -> None:
-    server = stack.enter_context(closing(ServerChannel("s", address, options=Options(frame_bytes=1000))))
-    client = stack.enter_context(closing(ClientChannel("c", {"s": server.address})))
+    server = stack.enter_context(
+        closing(ServerChannel("s", address, options=Options(frame_bytes=1000, open_loopback=True)))
+    )
+    client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, options=OPEN)))
     client.send("s", [bytes(1001)])
     wait_for(server, lambda: bool(server.counters.disconnects))
     client.wait_connected("s", 30)
     assert retry(server, lambda: client.send("s", [bytes(1000)])) == "c"
 
 
+def test_a_message_of_too_many_frames_is_let_go_and_the_next_one_comes(stack: ExitStack, address: str) -> None:
+    options = Options(message_frames=10, open_loopback=True)
+    server = stack.enter_context(closing(ServerChannel("s", address, options=options)))
+    client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, options=OPEN)))
+    for num_frames in (9, 10, 5_000, 1):  # beside the peer's name
+        client.send("s", [b"x"] * num_frames)
+    assert [len(receive_within(server, 30, "c")[1]) for _ in range(2)] == [9, 1]
+    assert server.counters.dropped == {"too many frames": 2}
+
+
+def test_a_socket_in_the_file_system_is_its_owners(stack: ExitStack, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        pair(stack, f"ipc://{tmp_path}/s")
+        assert os.umask(0) == 0, "the umask of the process stays"
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+
+
 def test_an_address_that_is_served_already_is_not_taken_over(stack: ExitStack, tmp_path: Path) -> None:
     server, _ = pair(stack, f"ipc://{tmp_path}/s")
     with pytest.raises(ConfigError, match="another process listens there"):
         ServerChannel("thief", server.address)
-    tcp = stack.enter_context(closing(ServerChannel("t", "tcp://127.0.0.1:*")))
+    tcp = stack.enter_context(closing(ServerChannel("t", "tcp://127.0.0.1:*", options=OPEN)))
     with pytest.raises(ConfigError, match="is the port taken"):
-        ServerChannel("thief", tcp.address)
+        ServerChannel("thief", tcp.address, options=OPEN)
 
 
 def test_a_closed_channel_says_so(stack: ExitStack, address: str) -> None:
@@ -267,6 +292,16 @@ def test_a_client_with_another_key_is_refused(stack: ExitStack, tmp_path: Path, 
     with pytest.raises(PeerLost, match="same key file"):
         client.send("s", [b"x"])
     wait_for(server, lambda: bool(server.counters.refusals))
+
+
+def test_a_refused_client_does_not_wait_for_its_deadline(stack: ExitStack, tmp_path: Path, keys: Keys) -> None:
+    other = load_keys(create_keys(tmp_path / "other"))
+    server = stack.enter_context(closing(ServerChannel("s", "tcp://127.0.0.1:*", keys=keys)))
+    options = Options(send_deadline_s=3600.0)
+    client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, keys=other, options=options)))
+    for ask in (lambda: client.wait_connected("s", 3600.0), lambda: client.send("s", [b"x"])):
+        with pytest.raises(PeerLost, match="it refused the connection: do both hold the same key file"):
+            ask()
 
 
 def test_a_client_without_a_key_is_refused(stack: ExitStack, keys: Keys) -> None:

@@ -11,7 +11,11 @@ group = typer.Typer(help="Run parameter servers and look at them.", no_args_is_h
 
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--key", help="The job's key file; needed for addresses beyond this machine.", show_default=False),
+    typer.Option(
+        "--key",
+        help="The job's key file, as `heterps keys create` makes it; tcp addresses need it.",
+        show_default=False,
+    ),
 ]
 
 
@@ -20,8 +24,8 @@ def register(app: typer.Typer) -> None:
 
 
 @group.command(
-    epilog="Examples: heterps server start job.yaml --address ipc:///tmp/ps-0 --address ipc:///tmp/ps-1 --shard 0  |  "
-    "heterps server start job.yaml --address ipc:///tmp/ps-2 --join ipc:///tmp/ps-0"
+    epilog="Examples: heterps server start job.yaml --address ipc://./ps-0 --address ipc://./ps-1 --shard 0  |  "
+    "heterps server start job.yaml --address ipc://./ps-2 --join ipc://./ps-0"
 )
 def start(
     job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.", show_default=False)],
@@ -45,7 +49,8 @@ def start(
 ) -> None:
     """Run one server of a job in this process until SIGTERM or Ctrl-C.
 
-    Addresses are ipc://PATH or tcp://HOST:PORT; beyond loopback they need a key. What the server holds ends with it.
+    Addresses are tcp://HOST:PORT, with the job's key, or ipc://PATH in a folder of your own. What the server holds ends
+    with it.
     """
     from heterps.config import load_job
     from heterps.errors import ConfigError
@@ -73,7 +78,7 @@ def start(
 
 
 @group.command(
-    epilog="Examples: heterps server rebalance ipc:///tmp/ps-2  |  heterps server rebalance ipc:///tmp/ps-0 --drop-last"
+    epilog="Examples: heterps server rebalance ipc://./ps-2  |  heterps server rebalance ipc://./ps-0 --drop-last"
 )
 def rebalance(
     address: Annotated[
@@ -97,7 +102,7 @@ def rebalance(
     typer.echo(f"epoch {roster.epoch}: {roster.num_shards} servers, {moved_bytes / 2**20:,.1f} MiB moved")
 
 
-@group.command(epilog="Example: heterps server stats ipc:///tmp/ps-0 --json")
+@group.command(epilog="Example: heterps server stats ipc://./ps-0 --json")
 def stats(
     address: Annotated[str, typer.Argument(help="Where the server listens.", show_default=False)],
     key: KeyFile = None,

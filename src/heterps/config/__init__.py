@@ -37,6 +37,7 @@ from heterps.config.optimizers import (
     StepRate,
 )
 from heterps.config.servers import Chance, Coding, Faults, Servers
+from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
 from heterps.config.tables import (
     Admission,
     AfterSightings,
@@ -53,9 +54,13 @@ from heterps.config.tables import (
 )
 
 __all__ = [
+    "ASP",
+    "BSP",
+    "DSSP",
     "FTRL",
     "PAPER_CLUSTER",
     "SGD",
+    "SSP",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -85,6 +90,7 @@ __all__ = [
     "Optimizer",
     "Optimizers",
     "Paths",
+    "PolicyConfig",
     "Resource",
     "RowAdagrad",
     "Schedule",

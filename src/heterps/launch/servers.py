@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import numpy as np
@@ -94,8 +93,6 @@ def run_server(
             serve(server, channel, lambda: stopped() or ended())
         finally:
             channel.close()
-            if address.startswith("ipc://"):  # ZeroMQ leaves the file of its socket behind
-                Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 def _warm_up(server: Server) -> None:

@@ -10,10 +10,6 @@ from heterps.ps.shard import Tables
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ClientChannel
-from heterps.wire.zmq_socket import Options as SocketOptions
-
-SEND_DEADLINE_S = 0.1
-"""How long one server that is not there may keep the others waiting; the session asks it again later."""
 
 
 def connect(
@@ -31,9 +27,7 @@ def connect(
 
     What it sends meets `faults`, by `seed`.
     """
-    channel = ClientChannel(
-        f"{worker}.{incarnation}", {}, keys=keys, options=SocketOptions(send_deadline_s=SEND_DEADLINE_S)
-    )
+    channel = ClientChannel(f"{worker}.{incarnation}", {}, keys=keys)
     reached: dict[str, str] = {}
 
     def reach(newest: Roster) -> None:

@@ -264,15 +264,15 @@ class RemoteClient:
         return answer
 
     def _send(self) -> None:
-        """Send what is due. A peer that is not there is asked again later, like one that is slow."""
+        """Send what is due, without waiting: a peer that is not there must not keep the others from theirs."""
         if self._session.roster is not self._connected:
             self._connected = self._session.roster
             self._connect(self._connected)
         for peer, parts in self._session.outgoing(self._clock()):
             try:
-                self._channel.send(peer, parts)
+                self._channel.send(peer, parts, 0.0)
             except PeerLost:
-                continue
+                self._session.unsent(peer, parts, self._clock())
 
     def _run(self) -> None:
         """The I/O thread. Whatever ends it ends every call too: nobody waits for a thread that is gone."""

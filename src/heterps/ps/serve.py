@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from heterps.errors import PeerLost
 from heterps.ps.server import Server
-from heterps.wire import Channel
+from heterps.wire import BackPressure, Channel
 
 TICK_S = 1.0
 
@@ -23,7 +23,9 @@ def serve(server: Server, channel: Channel, stopped: Callable[[], bool], wait_s:
             server.counts.latency.add(time.monotonic() - now)
             for peer, parts in answers:
                 try:
-                    channel.send(peer, parts)
+                    channel.send(peer, parts, 0.0)  # a peer that does not read must not keep the others waiting
+                except BackPressure:
+                    server.counts.drop("peer_full")
                 except PeerLost:  # it asks again if it still wants to know
                     server.counts.drop("peer_gone")
         if now - ticked >= TICK_S:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from msgspec.json import encode as to_json
 
+from heterps.errors import HeterpsError
 from heterps.ps import messages as m
 from heterps.ps import ops
 from heterps.ps.cargo import Cargo, restrict
@@ -23,7 +24,7 @@ from heterps.ps.handover import Handover
 from heterps.ps.ledger import Source
 from heterps.ps.roster import Roster, follows
 from heterps.ps.shard import Shard, Tables
-from heterps.ps.stats import Counts, Rate, ServerStats, TableStats, Traffic
+from heterps.ps.stats import Counts, Rate, ServerStats, table_stats
 from heterps.wire import Frame, Limits, WireError
 
 Outgoing = list[tuple[str, list[Frame]]]
@@ -93,6 +94,8 @@ class Server:
             return [self._refuse(peer, header.id, refusal)]
         except (WireError, ValueError) as error:
             return [self._refuse(peer, header.id, _Refusal("bad_request", str(error)))]
+        except (MemoryError, HeterpsError) as error:
+            return [self._refuse(peer, header.id, _Refusal("failed", f"{type(error).__name__}: {error}"))]
         return [(peer, self._answers.encode(answer, answer_frames))]
 
     def _reply(self, header: m.ToServer, frames: m.Frames) -> tuple[m.FromServer, list[Frame]]:
@@ -131,12 +134,7 @@ class Server:
         self._rate.update(self.counts.num_rows, now)
 
     def stats(self) -> ServerStats:
-        counts, shard = self.counts, self.shard
-        traffic = {name: counts.tables.get(name, Traffic()) for name in (*shard.sparse, *shard.dense)}
-        sizes = {name: (len(table), table.num_bytes) for name, table in shard.sparse.items()}
-        fates = {name: table.counters() for name, table in shard.sparse.items()}
-        gone = {name: (sum(fate.evicted.values()), fate.refused) for name, fate in fates.items()}
-        sizes |= {name: (dense.size, dense.num_bytes) for name, dense in shard.dense.items()}
+        counts = self.counts
         return ServerStats(
             server=self.name,
             shard=self.number,
@@ -151,10 +149,7 @@ class Server:
             dropped=dict(counts.dropped),
             rows_per_s=self._rate.per_s,
             latency_s={f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
-            tables={
-                name: TableStats(*sizes[name], t.pulls, t.pushes, t.rows_pulled, t.rows_pushed, *gone.get(name, ()))
-                for name, t in traffic.items()
-            },
+            tables=table_stats(self.shard, counts),
         )
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
@@ -229,9 +224,9 @@ class Server:
     def _take(self, peer: str, request: m.Request, frames: list[memoryview], now: float) -> Outgoing:
         self.counts.requests += 1
         self._check_life(request.worker, request.incarnation)  # [2]
+        self._check_epoch(request.epoch)  # before the next: it may be meant for a server of this name that has left
         if request.incarnation != self._workers.get(request.worker, 0):
             raise _Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
-        self._check_epoch(request.epoch)
         if not self._handover.is_complete:
             sources = ", ".join(self._handover.waits_for)
             raise _Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
@@ -291,7 +286,7 @@ class Server:
         for op, op_arrays in zip(request.ops, arrays, strict=True):
             try:
                 result, more = ops.run(op, op_arrays, self.shard, source, self.counts)
-            except (MemoryError, ValueError, ops.InDoubt) as error:
+            except (MemoryError, ValueError, HeterpsError, ops.InDoubt) as error:
                 text = f"server {self.name} failed at table {op.table}: {type(error).__name__}: {error}"
                 return self._refuse(peer, request.id, _Refusal("failed", text))
             results.append(result)

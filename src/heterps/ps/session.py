@@ -24,6 +24,7 @@ from heterps.wire.message import message_bytes
 
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_OPS = 256
+UNSENT_RETRY_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class _Flight:
     deadline: float
     retry_at: float
     retry_s: float
+    is_unsent: bool = False  # the channel did not take it
 
 
 @dataclass
@@ -143,6 +145,14 @@ class Session:
         except WireError as error:  # a call that no message can hold
             self.fail(error)
         return messages if self.error is None else []
+
+    def unsent(self, peer: str, parts: list[Frame], now: float) -> None:
+        """A message of `outgoing` was not taken, as its peer is absent or full. It is tried again soon, as if new."""
+        flights = [flight for line in self._lines if line.seat.name == peer for flight in line.flights.values()]
+        for flight in flights:
+            if flight.parts is parts:
+                flight.is_unsent, flight.retry_s = True, self.options.first_retry_s
+                flight.retry_at = min(now + UNSENT_RETRY_S, flight.deadline)
 
     def next_time(self) -> float | None:
         """When `outgoing` is to be called again, if nothing else happens."""
@@ -236,7 +246,8 @@ class Session:
             if now >= flight.retry_at:
                 flight.retry_s = min(2 * flight.retry_s, self.options.longest_retry_s)
                 flight.retry_at = min(now + flight.retry_s, flight.deadline)
-                self.retries += 1
+                self.retries += not flight.is_unsent
+                flight.is_unsent = False
                 yield flight.parts
 
     def _give_up(self, line: _Line, flight: _Flight) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+
+from heterps.ps.shard import Shard
+from heterps.ps.table.sparse import SparseTable
+from heterps.ps.table.tiers import TieredTable
 
 BUCKETS_PER_OCTAVE = 4
 LEAST_S = 1e-6
@@ -19,10 +24,8 @@ class Histogram:
         self.num = 0
 
     def add(self, seconds: float) -> None:
-        bucket, border = 0, LEAST_S
-        while seconds > border and bucket < NUM_BUCKETS:
-            bucket, border = bucket + 1, border * 2 ** (1 / BUCKETS_PER_OCTAVE)
-        self._counts[bucket] += 1
+        octaves = math.log2(max(seconds, LEAST_S) / LEAST_S)
+        self._counts[min(math.ceil(octaves * BUCKETS_PER_OCTAVE), NUM_BUCKETS)] += 1
         self.num += 1
 
     def percentile(self, percent: float) -> float:
@@ -38,14 +41,27 @@ class Histogram:
 class TableStats(Struct):
     """A table's shard."""
 
-    rows: int
-    bytes: int
+    rows: int  # in memory and on disk
+    bytes: int  # of memory
     pulls: int
     pushes: int
     rows_pulled: int
     rows_pushed: int
     evicted: int = 0
     refused: int = 0  # gradients of keys that were not admitted
+    tiers: TierStats | None = None  # where the table has some
+
+
+class TierStats(Struct):
+    """Rows of a table by tier; what has moved between them so far."""
+
+    memory_rows: int
+    disk_rows: int
+    memory_bytes: int
+    disk_bytes: int
+    promotions: int
+    demotions: int
+    hit_rate: float | None  # of the rows that pulls and pushes used, the part that was in memory; none before the first
 
 
 class ServerStats(Struct):
@@ -90,6 +106,11 @@ class Counts:
     def drop(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
+    def traffic(self, table: str) -> tuple[int, int, int, int]:
+        """Pulls, pushes, rows pulled and rows pushed of a table."""
+        traffic = self.tables.get(table, Traffic())
+        return traffic.pulls, traffic.pushes, traffic.rows_pulled, traffic.rows_pushed
+
     def pulled(self, table: str, num_rows: int) -> None:
         traffic = self.tables.setdefault(table, Traffic())
         traffic.pulls += 1
@@ -103,6 +124,26 @@ class Counts:
     @property
     def num_rows(self) -> int:
         return sum(traffic.rows_pulled + traffic.rows_pushed for traffic in self.tables.values())
+
+
+def table_stats(shard: Shard, counts: Counts) -> dict[str, TableStats]:
+    """Every table of a shard, with what `counts` has counted of it."""
+    stats = {}
+    for name, rows in shard.sparse.items():
+        traffic, fate = counts.traffic(name), rows.counters()
+        evicted = sum(fate.evicted.values())
+        stats[name] = TableStats(len(rows), rows.num_bytes, *traffic, evicted, fate.refused, _tier_stats(rows))
+    for name, dense in shard.dense.items():
+        stats[name] = TableStats(dense.size, dense.num_bytes, *counts.traffic(name))
+    return stats
+
+
+def _tier_stats(table: SparseTable | TieredTable) -> TierStats | None:
+    if isinstance(table, SparseTable):
+        return None
+    c = table.counts
+    sizes = c.memory_rows, c.disk_rows, c.memory_bytes, c.disk_bytes
+    return TierStats(*sizes, c.num_promotions, c.num_demotions, c.hit_rate)
 
 
 @dataclass

@@ -24,6 +24,16 @@ NUM_ATTEMPTS = 8
 Submit = Callable[[Call], Future[Any]]
 
 
+class Acknowledged:
+    """A call that every server answers by Done."""
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+        check_result(result, m.Done)
+
+    def result(self) -> None:
+        return None
+
+
 class CountRowsCall(Everywhere):
     """Rows and bytes of a sparse table."""
 
@@ -70,7 +80,7 @@ class ReadUpkeepCall(Everywhere):
         return min(num_pushes for num_pushes, _ in parts), [upkeep for _, upkeep in parts]
 
 
-class ResumeCall(Everywhere):
+class ResumeCall(Acknowledged, Everywhere):
     """Upkeep that any number of shards had, for those of now."""
 
     def __init__(self, table: str, upkeep: Mapping[str, NDArray[Any]], num_pushes: int, sequence: int) -> None:
@@ -82,12 +92,6 @@ class ResumeCall(Everywhere):
         assert upkeep is not None
         infos, frames = m.pack_upkeep(upkeep)
         return Built(m.Resume(self.table, self._sequence, self._num_pushes, infos), frames)
-
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        check_result(result, m.Done)
-
-    def result(self) -> None:
-        return None
 
 
 # --- out -------------------------------------------------------------------------------------------------------------
@@ -128,19 +132,13 @@ class ExportCall:
         return self._gathered
 
 
-class EndExportCall(Everywhere):
+class EndExportCall(Acknowledged, Everywhere):
     def __init__(self, table: str, number: int) -> None:
         self.table = table
         self._number = number
 
     def build(self, number: int, roster: Roster) -> Built:  # noqa: ARG002
         return Built(m.EndExport(self.table, self._number), [])
-
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        check_result(result, m.Done)
-
-    def result(self) -> None:
-        return None
 
 
 def export_rows(submit: Submit, table: str, after: int, numbers: Iterator[int]) -> tuple[Rows, int]:
@@ -181,7 +179,7 @@ def _export(
 # --- in --------------------------------------------------------------------------------------------------------------
 
 
-class ImportRowsCall(Everywhere):
+class ImportRowsCall(Acknowledged, Everywhere):
     """A part of a sparse table that has seen `num_pushes`."""
 
     def __init__(self, table: str, rows: Rows, num_pushes: int, sequence: int, *, is_first: bool) -> None:
@@ -194,14 +192,8 @@ class ImportRowsCall(Everywhere):
         part, frames = m.pack_part(self._rows.select(where))  # type: ignore[arg-type]
         return Built(m.Import(self.table, self._sequence, self._num_pushes, self._is_first, part), frames)
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        check_result(result, m.Done)
 
-    def result(self) -> None:
-        return None
-
-
-class ImportDenseCall(Ranged):
+class ImportDenseCall(Acknowledged, Ranged):
     """A part of a dense table of `size` values after `num_steps`. Servers without any of it count it too."""
 
     def __init__(
@@ -218,12 +210,6 @@ class ImportDenseCall(Ranged):
         mine = slice(first - whole.first, last - whole.first) if last > first else slice(0, 0)
         part, frames = m.pack_part(ValuePart(first, whole.values[mine], whole.state[:, mine]))
         return Built(m.Import(self.table, self._sequence, self._num_steps, self._is_first, part), frames)
-
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
-        check_result(result, m.Done)
-
-    def result(self) -> None:
-        return None
 
 
 Push = Callable[[str, Callable[[int], Call]], Future[None]]

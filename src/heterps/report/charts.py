@@ -85,7 +85,7 @@ def draw_svg(chart: Chart, style: str = "") -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">',
         style,
         *(_level(down(tick), text) for tick, text in zip(ticks, _labels(chart, ticks), strict=True)),
-        *(_position(across(tick), short(tick)) for tick in _ticks(start, end, 4) if start <= tick <= end),
+        *(_position(across(tick), short(tick)) for tick in make_ticks(start, end, 4) if start <= tick <= end),
         f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(chart.x_name)}</text>',
         _line("reference", down(chart.reference)) if chart.reference is not None else "",
         _upright(across(chart.mark), chart.mark_name) if chart.mark is not None else "",
@@ -104,11 +104,11 @@ def _value_axis(chart: Chart) -> tuple[float, float, list[float]]:
     if high - low <= max(1e-6 * max(abs(low), abs(high)), TINY):  # a level line: give it room on both sides
         room = max(abs(high) * 0.1, TINY) if abs(high) > TINY else 1.0
         low, high = (low if chart.from_zero else low - room), high + room
-    ticks = _ticks(low, high, 4)
+    ticks = make_ticks(low, high, 4)
     return ticks[0], ticks[-1], ticks
 
 
-def _ticks(low: float, high: float, wanted: int) -> list[float]:
+def make_ticks(low: float, high: float, wanted: int) -> list[float]:
     """About `wanted` steps of 1, 2 or 5 times a power of ten that cover low to high."""
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))

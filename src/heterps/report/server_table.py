@@ -15,15 +15,32 @@ def server_table(stats: ServerStats) -> RenderableType:
     times = ", ".join(f"{name} {seconds * 1000:.2f} ms" for name, seconds in stats.latency_s.items())
     table = plain_table()
     table.add_column("table")
-    for name in ("rows", "bytes", "pulls", "pushes", "rows pulled", "rows pushed", "evicted"):
+    for name in ("rows", "bytes", "pulls", "pushes", "rows pulled", "rows pushed", "evicted", "refused"):
         table.add_column(name, justify="right")
     for name, shard in stats.tables.items():
         traffic = (shard.pulls, shard.pushes, shard.rows_pulled, shard.rows_pushed)
-        figures = (shard.rows, shard.bytes, *traffic, shard.evicted)
+        figures = (shard.rows, shard.bytes, *traffic, shard.evicted, shard.refused)
         table.add_row(Text(name), *(f"{figure:,}" for figure in figures))
     dropped = ", ".join(f"{reason} {count:,}" for reason, count in stats.dropped.items()) or "nothing"
-    foot = (
-        f"{stats.requests:,} requests, {stats.rows_per_s:,.0f} rows/s, latency {times}\n"
-        f"{stats.repeats:,} repeated pushes not applied again, {stats.held:,} requests held; refused: {dropped}"
-    )
-    return Group(Text(head), table, Text(foot))
+    lines = [
+        f"{stats.requests:,} requests, {stats.rows_per_s:,.0f} rows/s, latency {times}",
+        f"{stats.repeats:,} repeated pushes not applied again, {stats.held:,} requests held; refused: {dropped}",
+    ]
+    if stats.waits_for:
+        lines.append(f"takes no requests until all has come that moves to it from {', '.join(stats.waits_for)}")
+    tiers = [_tiers_table(stats)] if any(shard.tiers for shard in stats.tables.values()) else []
+    return Group(Text(head), table, *tiers, Text("\n".join(lines)))
+
+
+def _tiers_table(stats: ServerStats) -> RenderableType:
+    """Where the rows of tables with tiers are."""
+    table = plain_table()
+    table.add_column("table")
+    for name in ("in memory", "bytes", "on disk", "bytes", "promoted", "demoted", "hits"):
+        table.add_column(name, justify="right")
+    for name, shard in stats.tables.items():
+        if (tiers := shard.tiers) is not None:
+            sizes = (tiers.memory_rows, tiers.memory_bytes, tiers.disk_rows, tiers.disk_bytes)
+            figures = [f"{figure:,}" for figure in (*sizes, tiers.promotions, tiers.demotions)]
+            table.add_row(Text(name), *figures, "-" if tiers.hit_rate is None else f"{tiers.hit_rate:.1%}")
+    return table

@@ -1,10 +1,17 @@
-"""Where a server listens: ipc on this machine, tcp on loopback, or beyond it with keys only."""
+"""Where a server listens: ipc in a folder of one's own, or tcp with keys.
+
+Every user of a machine can connect to its loopback addresses, so a key is needed there too. A socket in the file system
+is guarded by its folder: where others can write, they could put a socket of theirs in its place.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
+import stat
+from pathlib import Path
 
 from heterps.errors import ConfigError
 from heterps.wire.keys import Keys
@@ -13,8 +20,11 @@ LONGEST_PATH_BYTES = 107
 """What a socket's path may take on Linux; longer ones are cut, or refused with an error that does not say so."""
 
 
-def check_address(address: str, keys: Keys | None = None) -> str:
-    """`address` if it may be used: ipc://PATH, or tcp://HOST:PORT, where a host beyond loopback needs `keys`."""
+def check_address(address: str, keys: Keys | None = None, *, open_loopback: bool = False) -> str:
+    """`address` if it may be used: ipc://PATH, or with `keys` tcp://HOST:PORT.
+
+    open_loopback  tcp on loopback needs no keys: for tests and benchmarks
+    """
     if address.startswith("ipc://"):
         path = address.removeprefix("ipc://")
         if not path.startswith(("/", "./")) or len(path.encode()) > LONGEST_PATH_BYTES:
@@ -26,12 +36,30 @@ def check_address(address: str, keys: Keys | None = None) -> str:
     match = re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):(\d{1,5}|\*)", address)
     if match is None or (match[2] != "*" and not 0 <= int(match[2]) <= 65535):
         raise ConfigError(f"address {address!r}: write ipc://PATH or tcp://HOST:PORT, as in tcp://127.0.0.1:5555")
-    if keys is None and not is_loopback(match[1].strip("[]")):
+    is_near = is_loopback(match[1].strip("[]"))
+    if keys is None and not (is_near and open_loopback):
+        whence = "by every user of this machine" if is_near else "from other machines"
         raise ConfigError(
-            f"address {address} can be reached from other machines, and no key protects it: make one with "
-            "`heterps keys create DIR` and give its file to every process of the job, or use tcp://127.0.0.1 or ipc://"
+            f"address {address} can be reached {whence}, and no key protects it: make one with "
+            "`heterps keys create DIR` and give its file to every process of the job, or use ipc://"
         )
     return address
+
+
+def check_folder(address: str, keys: Keys | None) -> None:
+    """ConfigError if, without `keys`, another user could put a socket of theirs where this ipc address is."""
+    if keys is not None or not address.startswith("ipc://"):
+        return
+    folder = Path(address.removeprefix("ipc://")).parent
+    try:
+        status = folder.stat()
+    except OSError:
+        return  # there can be no socket either
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"address {address}: other users can write to {folder}, and no key protects the socket: use a folder of "
+            "your own (`mkdir -m 700 DIR`), or make a key with `heterps keys create DIR`"
+        )
 
 
 def is_loopback(host: str) -> bool:

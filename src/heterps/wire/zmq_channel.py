@@ -21,6 +21,7 @@ import os
 import select
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from typing import Any
 import zmq
 
 from heterps.errors import ConfigError, PeerLost
-from heterps.wire.address import check_address, refuse_if_served
+from heterps.wire.address import check_address, check_folder, refuse_if_served
 from heterps.wire.channel import BackPressure, Received
 from heterps.wire.counters import Counters
 from heterps.wire.gatekeeper import Gatekeeper
@@ -36,11 +37,13 @@ from heterps.wire.keys import Keys
 from heterps.wire.message import Frame, contiguous
 from heterps.wire.zmq_socket import Options, Socket
 
+MAX_REFUSALS = 3
+"""Handshakes in a row that a peer may refuse: one may fail because it is just being stopped, more have a reason."""
 RETRY_S = 0.005
 """How soon a sender tries again: no descriptor tells it reliably that a queue has room."""
 
 
-class _ZmqChannel:
+class _ZmqChannel(ABC):
     """What both ends share: the lock, the waiting, the wake-up."""
 
     def __init__(self, name: str, keys: Keys | None, options: Options) -> None:
@@ -98,11 +101,13 @@ class _ZmqChannel:
         self._context.term()
         os.close(self._wake)
 
+    @abstractmethod
     def _take(self) -> Received | None:
-        raise NotImplementedError
+        """A message that is there already."""
 
+    @abstractmethod
     def _leave(self) -> None:
-        """What else goes when the channel closes."""
+        """Let go of what else the channel has, while its sockets are still open."""
 
     def _add(self, name: str, socket: Socket) -> None:
         self._sockets[name] = socket
@@ -135,7 +140,8 @@ class ServerChannel(_ZmqChannel):
     """
 
     def __init__(self, name: str, address: str, *, keys: Keys | None = None, options: Options = Options()) -> None:
-        check_address(address, keys)
+        check_address(address, keys, open_loopback=options.open_loopback)
+        check_folder(address, keys)
         refuse_if_served(address)
         super().__init__(name, keys, options)
         self.address = ""
@@ -208,7 +214,7 @@ class ClientChannel(_ZmqChannel):
         self, name: str, peers: Mapping[str, str], *, keys: Keys | None = None, options: Options = Options()
     ) -> None:
         for address in peers.values():
-            check_address(address, keys)
+            _check_peer(address, keys, options)
         super().__init__(name, keys, options)
         self._addresses: dict[str, str] = {}
         self._turn = 0
@@ -217,7 +223,7 @@ class ClientChannel(_ZmqChannel):
 
     def connect(self, peer: str, address: str) -> None:
         """Add a peer, or move it to another address; what was under way to the old one is lost."""
-        check_address(address, self._keys)
+        _check_peer(address, self._keys, self._options)
         with self._lock:
             self._check_open()
             if peer in self._sockets:
@@ -247,10 +253,11 @@ class ClientChannel(_ZmqChannel):
 
     def wait_connected(self, peer: str, deadline_s: float) -> None:
         """PeerLost if the peer cannot be reached in time."""
-        deadline = time.monotonic() + deadline_s
+        begin = time.monotonic()
         while not self.is_connected(peer):
-            if time.monotonic() > deadline:
-                raise PeerLost(self._absent(peer, deadline_s))
+            waited_s = time.monotonic() - begin
+            if waited_s > deadline_s or self._sockets[peer].num_refused >= MAX_REFUSALS:
+                raise PeerLost(self._absent(peer, waited_s))
             time.sleep(RETRY_S)
 
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
@@ -261,10 +268,11 @@ class ClientChannel(_ZmqChannel):
             with self._lock:
                 if self._attempt(self._socket_of(peer), views):  # [4]
                     break
-            if time.monotonic() >= deadline:
-                if self.is_connected(peer):
-                    raise BackPressure(_full(self.name, peer, wait_s, self._options))
-                raise PeerLost(self._absent(peer, wait_s))
+            is_connected, now = self.is_connected(peer), time.monotonic()
+            if now >= deadline and is_connected:
+                raise BackPressure(_full(self.name, peer, wait_s, self._options))
+            if now >= deadline or self._sockets[peer].num_refused >= MAX_REFUSALS:
+                raise PeerLost(self._absent(peer, now - deadline + wait_s))
             time.sleep(RETRY_S)
         self.counters.sent(views)
 
@@ -279,6 +287,9 @@ class ClientChannel(_ZmqChannel):
                 return peer, views
         return None
 
+    def _leave(self) -> None:
+        self._addresses.clear()
+
     def _socket_of(self, peer: str) -> Socket:
         self._check_open()
         if peer not in self._sockets:
@@ -291,7 +302,12 @@ class ClientChannel(_ZmqChannel):
             hint = "it refused the connection: do both hold the same key file?"
         elif self._keys is not None:
             hint = "does its process run, with the same key file?"
-        return f"{self.name} waited {waited_s} s for a connection to {peer} at {self._addresses[peer]}: {hint}"
+        return f"{self.name} waited {waited_s:.1f} s for a connection to {peer} at {self._addresses[peer]}: {hint}"
+
+
+def _check_peer(address: str, keys: Keys | None, options: Options) -> None:
+    check_address(address, keys, open_loopback=options.open_loopback)
+    check_folder(address, keys)
 
 
 def _full(name: str, peer: str, waited_s: float, options: Options) -> str:

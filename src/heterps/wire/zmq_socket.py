@@ -5,6 +5,7 @@ A ZeroMQ socket belongs to one thread at a time. The methods here are called wit
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -32,9 +33,13 @@ class Options:
     """High-water mark of each direction and peer; beyond it senders wait."""
     frame_bytes: int = 1024**3
     """A peer that sends a larger frame is disconnected before memory is taken."""
+    message_frames: int = 1200
+    """A message of more frames is let go frame by frame as it is read, and counted. More than any codec allows."""
     send_deadline_s: float = 5.0
     heartbeat_s: float = 5.0
     """ZeroMQ's own heartbeats over tcp: a connection is given up after three."""
+    open_loopback: bool = False
+    """Whether tcp on loopback, which every user of the machine can reach, may be used without keys: for tests."""
 
 
 class Socket:
@@ -47,7 +52,9 @@ class Socket:
         self.accepted: set[int] = set()
         """Of a ROUTER: descriptors of its open connections."""
         self.num_refused = 0
+        """Handshakes that failed since the last that succeeded."""
         self._num_attempts = 0
+        self._max_frames = options.message_frames
         self._socket: zmq.Socket[bytes] = context.socket(kind)
         settings = {
             zmq.LINGER: 0,
@@ -81,7 +88,11 @@ class Socket:
 
     def bind(self, address: str) -> str:
         """The address bound, with the number of the port where `address` left it open."""
-        self._socket.bind(address)
+        before = os.umask(0o177)  # a socket in the file system is for its owner, from its first moment
+        try:
+            self._socket.bind(address)
+        finally:
+            os.umask(before)
         return bytes(self._socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
     def connect(self, address: str) -> None:
@@ -100,10 +111,24 @@ class Socket:
         if self._num_attempts % WATCH_EVERY == 0:  # a busy receiver never waits, and waiting is when one watches
             self.watch()
         try:
-            frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            while (views := self._receive_whole()) is None:
+                self.counters.drop("too many frames")
         except zmq.Again:
             return None
-        return [frame.buffer for frame in frames]
+        return views
+
+    def _receive_whole(self) -> list[memoryview] | None:
+        """The next message; None, and no more than a frame of it in memory at a time, if it has too many frames."""
+        views: list[memoryview] = []
+        num_frames, more = 0, True
+        while more:  # the first frame of a message comes with all others: none of them makes us wait
+            frame = self._socket.recv(zmq.DONTWAIT, copy=False)
+            num_frames, more = num_frames + 1, frame.more
+            if num_frames <= self._max_frames:
+                views.append(frame.buffer)
+            else:
+                views.clear()
+        return views if num_frames <= self._max_frames else None
 
     def has_message(self) -> bool:
         return _is_readable(self._socket)
@@ -116,7 +141,7 @@ class Socket:
             if event == zmq.EVENT_ACCEPTED:
                 self.accepted.add(seen["value"])
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.is_connected = True
+                self.is_connected, self.num_refused = True, 0
                 self.counters.connects += 1
             elif event == zmq.EVENT_DISCONNECTED:  # also after a handshake that failed, and that names no descriptor
                 self.is_connected = False

@@ -16,7 +16,7 @@ from heterps.ps.table.hand import Headers
 from heterps.ps.table.sparse import Rows
 
 Keys = NDArray[np.uint64]
-PART_ROWS = 1 << 16  # rows of a copy from or to disk
+PART_BYTES = 4 << 20  # of a copy from or to disk
 _USES, _CLOCK, _HEADER_WORDS = 0, 1, 2
 
 
@@ -29,6 +29,7 @@ class ColdRows:
         self._values = slice(_HEADER_WORDS, _HEADER_WORDS + dim)
         self._keeps_headers = keep_headers
         kept_words = _HEADER_WORDS if keep_headers else 0
+        self.part_rows = max(PART_BYTES // (8 + 4 * (_HEADER_WORDS + dim + num_state)), 1)
         self._store = ColdStore(_HEADER_WORDS + dim + num_state, folder, mapped_bytes, kept_words)
 
     def __len__(self) -> int:
@@ -94,8 +95,8 @@ class ColdRows:
         return self._store.keys_at(slots)
 
     def parts(self) -> Iterator[Rows]:
-        """All rows, up to PART_ROWS at a time, in the order of the file."""
-        return (self._rows(keys, words) for keys, words in self._store.parts(PART_ROWS))
+        """All rows, up to `part_rows` at a time, in the order of the file."""
+        return (self._rows(keys, words) for keys, words in self._store.parts(self.part_rows))
 
     def close(self) -> None:
         """Give back the room on disk. Safe to call twice."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heterps.config import Constant, Initializer, Normal, Uniform, Zero
 from heterps.hashing import mix64
-from heterps.ps.table.index import inline
+from heterps.ps.table.index import inline, kernel
 
 Words = NDArray[np.float32]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -73,3 +73,9 @@ def fill(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.ui
         part = np.float32(bits & np.uint64(2047)) * np.float32(2.0**-11)
         quantile = normal[place] + part * (normal[place + 1] - normal[place])
         out[j] = -quantile * size if bits >> np.uint64(23) else quantile * size
+
+
+@kernel
+def fill_row(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.uint64, out: Words) -> None:
+    """As `fill`, for callers in whose loops it should not be inlined."""
+    fill(kind, size, normal, key, seed, out)

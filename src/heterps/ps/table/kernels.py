@@ -33,7 +33,7 @@ from heterps.ps.table.index import (
     row_in,
     tag_in,
 )
-from heterps.ps.table.initializers import fill
+from heterps.ps.table.initializers import fill, fill_row
 from heterps.ps.table.optimizers import update
 from heterps.ps.table.prefetch import prefetch
 
@@ -77,22 +77,6 @@ def _fill(table: Body, key: np.uint64, out: Words) -> None:
 
 
 @inline
-def _create(table: Body, position: int, tag: np.uint64, key: np.uint64, clock: np.uint32) -> int:
-    row = table.counts[ROWS]
-    table.counts[ROWS] = row + 1
-    table.entries[position] = entry_for(tag, row)
-    at = row * table.stride
-    table.pairs[at // 2] = key
-    table.words[at + USES] = np.float32(1.0)
-    table.marks[at + CLOCK] = clock
-    values = at + HEADER_WORDS
-    _fill(table, key, table.words[values : values + table.dim])
-    for j in range(values + table.dim, at + table.stride):
-        table.words[j] = np.float32(table.state)
-    return row
-
-
-@inline
 def _probe(table: Body, layout: Layout, position: int, tag: np.uint64, key: np.uint64, verify: bool) -> tuple[int, int]:
     """From `position` on, the first entry with this tag (and, to `verify`, this key): its (position, row).
 
@@ -110,12 +94,49 @@ def _probe(table: Body, layout: Layout, position: int, tag: np.uint64, key: np.u
         position = base + ((position + 1) & (base - 1))
 
 
+@kernel
+def _create(table: Body, clock: np.uint32, keys: Keys, tags: Keys, homes: Numbers, found: Numbers) -> None:
+    """A row for each of `keys[i]` with `found[i] < 0`, whose number is `found[i]` then; one for equal keys.
+
+    All in one loop over plain arrays: a function inlined here would count references to every array for every row.
+    """
+    entries, words, pairs, marks, counts = table.entries, table.words, table.pairs, table.marks, table.counts
+    stride, dim, layout, num_rows = table.stride, table.dim, layout_of(table.counts), table.counts[ROWS]
+    initial = np.empty(dim, np.float32)
+    for i in range(len(keys)):
+        if found[i] >= 0:
+            continue
+        position, key = homes[i], keys[i]
+        base = base_of(layout, position)
+        while entries[position] != np.uint64(0):
+            row = row_in(entries[position])
+            if tag_in(entries[position]) == tags[i] and pairs[row * stride // 2] == key:
+                break
+            position = base + ((position + 1) & (base - 1))
+        else:
+            row = num_rows
+            num_rows += 1
+            entries[position] = entry_for(tags[i], row)
+            at = row * stride
+            pairs[at // 2] = key
+            words[at + USES] = np.float32(1.0)
+            marks[at + CLOCK] = clock
+            fill_row(table.init_kind, np.float32(table.init_size), table.quantiles, key, table.seed, initial)
+            at += HEADER_WORDS
+            for j in range(len(initial)):
+                words[at + j] = initial[j]
+            for j in range(at + dim, (row + 1) * stride):
+                words[j] = np.float32(table.state)
+        found[i] = row
+    counts[ROWS] = num_rows
+
+
 @inline
 def _resolve(
     table: Body, clock: np.uint32, create: bool, keys: Keys, tags: Keys, homes: Numbers, found: Numbers
 ) -> None:
     """`found[i]` = the row of `keys[i]`, for the keys of one block; a new key's is created, or -1."""
-    layout = layout_of(table.counts)
+    layout, num_new = layout_of(table.counts), 0
     for i in range(len(keys)):  # [1]
         tags[i] = _tag_of(keys[i])
         homes[i] = home_of(layout, tags[i])
@@ -125,15 +146,19 @@ def _resolve(
         if row >= 0:
             for word in range(row * table.stride, (row + 1) * table.stride, WORDS_PER_LINE):
                 prefetch(table.words, word)
-        elif create:
-            row = _create(table, homes[i], tags[i], keys[i], clock)
+        else:
+            num_new += 1
         found[i] = row
+    if create and num_new:
+        _create(table, clock, keys, tags, homes, found)
     for i in range(len(keys)):  # [3]
         if not create and found[i] < 0:
             continue
         if table.pairs[found[i] * table.stride // 2] != keys[i]:  # another key has this tag: look on, looking closely
-            position, row = _probe(table, layout, homes[i], tags[i], keys[i], True)
-            found[i] = _create(table, position, tags[i], keys[i], clock) if row < 0 and create else row
+            homes[i], found[i] = _probe(table, layout, homes[i], tags[i], keys[i], True)
+            if create and found[i] < 0:
+                one = slice(i, i + 1)
+                _create(table, clock, keys[one], tags[one], homes[one], found[one])
 
 
 @inline

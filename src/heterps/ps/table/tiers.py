@@ -28,7 +28,7 @@ from heterps.config import Schedule, Tiers
 from heterps.ps.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.cold import MAPPED_BYTES
-from heterps.ps.table.cold_rows import PART_ROWS, ColdRows
+from heterps.ps.table.cold_rows import ColdRows
 from heterps.ps.table.eviction import SAMPLE, coldest
 from heterps.ps.table.hand import Hand, Headers
 from heterps.ps.table.optimizers import state_words
@@ -374,13 +374,14 @@ class TieredTable:
             -faded(rows.uses, rows.clock, self.num_pushes, make_fading(self._hot.eviction.half_life)), kind="stable"
         )
         self._hot.put(rows.select(by_heat[:room]))
-        for begin in range(room, len(by_heat), PART_ROWS):
-            part = rows.select(by_heat[begin : begin + PART_ROWS])
+        for begin in range(room, len(by_heat), self._cold.part_rows):
+            part = rows.select(by_heat[begin : begin + self._cold.part_rows])
             self._cold.put(part._replace(keys=as_keys(part.keys)))
 
     def _read_parts(self, changes: int) -> Iterator[Rows]:
         """All rows, as long as there were no more than so many changes."""
-        hot = (self._hot.export_rows(slice(at, at + PART_ROWS)) for at in range(0, max(len(self._hot), 1), PART_ROWS))
+        size = self._cold.part_rows
+        hot = (self._hot.export_rows(slice(at, at + size)) for at in range(0, max(len(self._hot), 1), size))
         for parts in (hot, self._cold.parts()):
             while True:
                 with self._lock:

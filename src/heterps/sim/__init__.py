@@ -1,0 +1,14 @@
+"""The job on a simulated clock: workers of any speeds over a policy, exact and repeatable.
+
+result = simulate(Scenario(workers="8x1.0,2.3", jitter=0.1, horizon_s=1000), "dssp:3:12")
+result.pushes, result.max_lead, result.mean_staleness
+
+scenario    who takes how long, what goes wrong        simulator   the loop, and hooks to train for real
+speeds      when an iteration ends                     result      what was found
+"""
+
+from heterps.sim.result import Segment, SimResult, WorkerResult
+from heterps.sim.scenario import Scenario, load_scenario
+from heterps.sim.simulator import Hooks, Simulator, simulate
+
+__all__ = ["Hooks", "Scenario", "Segment", "SimResult", "Simulator", "WorkerResult", "load_scenario", "simulate"]

@@ -1,0 +1,95 @@
+"""What a simulation found: plain values for tables, timelines and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+COMPUTE, PUSH, WAIT = "compute", "push", "wait"
+
+
+class Segment(NamedTuple):
+    """What a worker did from `start` to `end`: compute; push (network, the server's queue, its update); or wait."""
+
+    start: float
+    end: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class WorkerResult:
+    """Times are in seconds up to the end of the simulation, or to when the worker left; their sum is how long it was
+    there."""
+
+    name: str
+    seconds: float
+    """Of an iteration, as the scenario says."""
+    pushes: int
+    waits: int
+    compute_s: float
+    push_s: float
+    wait_s: float
+    dropped: int
+    """Pushes that came too late for their round, and were not applied."""
+    joined_s: float
+    left_s: float | None
+    """When it died or was done; None: it was there to the end."""
+    segments: tuple[Segment, ...] = field(default=(), repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        shown = ("name", "seconds", "pushes", "waits", "wait_s", "compute_s", "push_s", "dropped", "joined_s", "left_s")
+        return {name: getattr(self, name) for name in shown}
+
+
+@dataclass(frozen=True)
+class SimResult:
+    """`updates` are the versions of the weights: one a push, or one a round in BSP."""
+
+    policy: str
+    seed: int
+    end_s: float
+    pushes: int
+    updates: int
+    dropped: int
+    max_lead: int
+    """Largest lead at which an iteration was started."""
+    mean_staleness: float | None
+    """Updates of others between a worker's pull and its push; None: nobody pushed."""
+    staleness: dict[int, int]
+    """Staleness: how many gradients had it."""
+    workers: tuple[WorkerResult, ...]
+    window: tuple[float, float] | None = None
+    """What part of the time the workers' segments are kept for; None: no part, or one after the end."""
+
+    @property
+    def waits(self) -> int:
+        return sum(worker.waits for worker in self.workers)
+
+    @property
+    def wait_s(self) -> float:
+        return sum(worker.wait_s for worker in self.workers)
+
+    @property
+    def present_s(self) -> float:
+        """Seconds of all workers together."""
+        return sum(worker.compute_s + worker.push_s + worker.wait_s for worker in self.workers)
+
+    @property
+    def pushes_per_s(self) -> float:
+        return self.pushes / self.end_s if self.end_s else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "pushes": self.pushes,
+            "workers": [worker.as_json() for worker in self.workers],
+            "max_lead": self.max_lead,
+            "mean_staleness": self.mean_staleness,
+            "staleness": {str(key): self.staleness[key] for key in sorted(self.staleness)},
+            "waits": self.waits,
+            "wait_s": self.wait_s,
+            "updates": self.updates,
+            "dropped": self.dropped,
+            "end_s": self.end_s,
+            "seed": self.seed,
+        }

@@ -1,0 +1,48 @@
+"""When an iteration that starts now will end: the worker's speed, its jitter, its slow-downs.
+
+factor  5 |        +-----+
+        1 |--------+     +--------     an iteration makes headway at 1/factor, also if a slow-down begins or ends
+          +-----------------------     while it runs
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+
+from heterps.sim.scenario import Scenario
+
+
+class Speed:
+    """Draws of its own for each worker: the n-th iteration takes as long under any policy, so policies compare."""
+
+    __slots__ = ("_draw", "_factors", "_places", "_seconds", "_sigma")
+
+    def __init__(self, name: str, seconds: float, scenario: Scenario) -> None:
+        self._seconds = seconds
+        self._sigma = math.sqrt(math.log1p(scenario.jitter**2))
+        self._draw = random.Random(f"{scenario.seed} {name}").gauss
+        mine = [slow for slow in scenario.slowdowns if slow.worker == name]
+        self._places = sorted({place for slow in mine for place in (slow.from_s, slow.to_s)})
+        self._factors = [
+            math.prod(slow.factor for slow in mine if slow.from_s <= place < slow.to_s) for place in self._places
+        ]
+
+    def finish(self, start: float) -> float:
+        """When the next iteration ends if it starts at `start`."""
+        work = self._seconds
+        if self._sigma:
+            work *= math.exp(self._sigma * (self._draw(0.0, 1.0) - self._sigma / 2))  # its mean is 1
+        return start + work if not self._places else self._through(start, work)
+
+    def _through(self, now: float, work: float) -> float:
+        place = bisect_right(self._places, now)
+        while place < len(self._places):
+            factor = self._factors[place - 1] if place else 1.0
+            room = (self._places[place] - now) / factor
+            if work <= room:
+                return now + work * factor
+            now, work = self._places[place], work - room
+            place += 1
+        return now + work

@@ -1,0 +1,69 @@
+"""ASP and SSP: everybody goes on at once, or unless the lead over the slowest is larger than a bound.
+
+clock  ....5....6....7....8....9....        SSP(3): a worker with clock 8 goes on, one with clock 9 waits (1) until
+           |<---- bound 3 --->|  wait                the lowest clock is 6; then all that stand at 9 are freed (2)
+         slowest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from heterps.config.sync import ASP, DSSP, SSP
+from heterps.sync.policy import OnEvent, Policy
+
+
+class Stale(Policy):
+    """`bound` is the largest lead at which an iteration may start; None: any.
+
+    A push costs O(1), and O(1) more for each worker that it frees.
+    """
+
+    def __init__(
+        self,
+        config: ASP | SSP | DSSP,
+        workers: Iterable[str],
+        *,
+        bound: int | None,
+        now: float = 0.0,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self._bound = bound
+        self._resume = bound or 0  # whoever waits goes on at this lead
+        self._queues: dict[int, list[str]] = {}  # clock: who waits there
+        super().__init__(config, workers, now=now, on_event=on_event)
+
+    def _pushed(self, worker: str, now: float) -> list[str]:
+        clocks = self.clocks
+        before = clocks.least
+        clocks.advance(worker)
+        if self.on_event is not None:
+            self._tell("pushed", worker, now)
+        if self._may_go(worker, now):
+            released = [self._go(worker, now)]
+        else:
+            self._wait(worker, now)  # (1)
+            released = []
+        if clocks.least > before:
+            released += self._moved(before, now)
+        return released
+
+    def _may_go(self, worker: str, now: float) -> bool:  # noqa: ARG002
+        return self._bound is None or self.clocks.lead(worker) <= self._bound
+
+    def _wait(self, worker: str, now: float) -> None:
+        super()._wait(worker, now)
+        self._queues.setdefault(self.clocks.of[worker], []).append(worker)
+
+    def _moved(self, before: int, now: float) -> list[str]:
+        """Those whose lead has come down to `resume`. All that stood at lower clocks are gone already."""
+        if not self._queues:
+            return []
+        freed = range(before + self._resume + 1, self.clocks.least + self._resume + 1)  # (2)
+        return [self._go(worker, now) for clock in freed for worker in self._queues.pop(clock, ())]
+
+    def _forget(self, worker: str) -> None:
+        """Who leaves while it waits stands in a queue no more."""
+        for clock, queue in list(self._queues.items()):
+            if worker in queue:
+                self._queues[clock] = [other for other in queue if other != worker]

@@ -1,0 +1,98 @@
+"""Inputs that the fuzzer begins with: good messages, one of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from fuzz_target import ANSWERS, REQUESTS, ROSTER, as_input, make_server
+
+from heterps.ps import messages as m
+from heterps.ps.calls import EXACT
+from heterps.ps.cargo import ValuePart, to_parcels
+from heterps.ps.placement import shard_numbers
+from heterps.ps.roster import Roster, Seat
+from heterps.wire import Frame, Packed, PackedKeys, pack_keys, pack_values
+
+EVERY = np.arange(40, dtype=np.uint64)
+KEYS = EVERY[shard_numbers(EVERY, 2) == 0][:5]
+GRADS = np.ones((5, 4), np.float32)
+
+
+def requests() -> list[tuple[m.Op, list[Frame]]]:
+    """Every op, with its frames."""
+    keys, keys_frame = pack_keys(KEYS)
+    small, small_frame = pack_values(np.ones((5, 4), np.float32), "bf16", "zstd", 0)
+    server = make_server()
+    server.shard.sparse["rows"].push(KEYS, GRADS)
+    rows, rows_frames = m.pack_part(server.shard.sparse["rows"].export_rows())
+    values, values_frames = m.pack_part(ValuePart(0, np.ones(5, np.float32), np.ones((2, 5), np.float32)))
+    upkeep, upkeep_frames = m.pack_upkeep(server.shard.sparse["rows"].export_upkeep())
+    return [
+        (m.PullRows("rows", keys, 0, True, EXACT), [keys_frame]),
+        (m.PushRows("rows", 1, PackedKeys(5), Packed((5, 4), "fp32")), [KEYS, GRADS]),
+        (m.PushRows("rows", 1, keys, small), [keys_frame, small_frame]),
+        (m.PushRows("rows", 2, keys, small, 7), [keys_frame, small_frame]),
+        (m.PullDense("dense", 0, m.Coding("fp16", "lz4", 0)), []),
+        (m.PushDense("dense", 1, Packed((5,), "fp32")), [np.ones(5, np.float32)]),
+        (m.FillDense("dense", Packed((5,), "fp32")), [np.ones(5, np.float32)]),
+        (m.Export("rows", 0, 1, 0), []),
+        (m.Export("dense", 0, 1, 1), []),
+        (m.EndExport("rows", 1), []),
+        (m.Import("rows", 1, 3, True, rows), rows_frames),
+        (m.Import("dense", 1, 3, True, values), values_frames),
+        (m.CountRows("wide", 0), []),
+        (m.ReadUpkeep("rows", 0), []),
+        (m.Resume("rows", 1, 3, upkeep), upkeep_frames),
+    ]
+
+
+def deliveries() -> list[tuple[m.ToServer, list[Frame]]]:
+    """A label and a part for a server that is being filled."""
+    server = make_server()
+    server.shard.sparse["rows"].push(KEYS, GRADS)
+    label, first, *_ = to_parcels(server.save())
+    assert first.part is not None
+    part, frames = m.pack_part(first.part)
+    return [
+        (m.Deliver(1, 2, 0, 0, True, "", None), [label.label]),
+        (m.Deliver(1, 2, 0, 0, False, "", None), [label.label]),
+        (m.Deliver(1, 2, 0, 1, True, "rows", part), frames),
+    ]
+
+
+def seeds() -> dict[str, bytes]:
+    made: dict[str, bytes] = {}
+
+    def add(name: str, mode: int, parts: Sequence[Frame]) -> None:
+        made[name] = as_input(mode, parts)
+
+    for number, (op, frames) in enumerate(requests()):
+        add(f"op-{number}", 1, REQUESTS.encode(m.Request(5, "worker", 1, 1, (op,)), frames))
+    first, second = requests()[1], requests()[0]
+    both = m.Request(5, "worker", 1, 1, (first[0], second[0]))
+    add("two-ops", 0, REQUESTS.encode(both, [*first[1], *second[1]]))
+    others: list[m.ToServer] = [
+        m.Hello(1, "worker", 2, "other"),
+        m.AskStats(1),
+        m.AskRoster(1),
+        m.Switch(1, ROSTER.add(Seat("server-2"))),
+        m.Switch(1, Roster(ROSTER.servers[:1], 2)),
+        m.Fetch(1, 1, 1, 0),
+        m.Forget(1, 1, 1),
+    ]
+    for number, header in enumerate(others):
+        add(f"other-{number}", 1, REQUESTS.encode(header))
+    for number, (header, frames) in enumerate(deliveries()):
+        add(f"deliver-{number}", 2, REQUESTS.encode(header, frames))
+    packed, frame = pack_values(np.ones((10, 4), np.float32))
+    answers: list[tuple[m.FromServer, list[Frame]]] = [
+        (m.Welcome(2, ROSTER), []),
+        (m.Reply(2, (m.Values(packed),)), [frame]),
+        (m.Reply(3, (m.Exported(1, 1),)), []),
+        (m.Refused(2, "stale_epoch", "text", ROSTER.add(Seat("server-2"))), []),
+        (m.Refused(2, "later", "text"), []),
+    ]
+    for number, (answer, answer_frames) in enumerate(answers):
+        add(f"answer-{number}", 1, ANSWERS.encode(answer, answer_frames))
+    return made
