@@ -60,6 +60,7 @@ def test_the_example_reaches_the_stated_accuracy(capsys: pytest.CaptureFixture[s
     summary, lines = finished.summary, lines_of(finished)
     assert summary["accuracy"] >= STATED
     assert "auc" not in summary
+    assert summary["own_loss"] is False, "it is the cross entropy"
     assert "calibration" not in summary["train"]
     assert 0 < summary["normalised_entropy"] < 0.2
     assert lines[-1]["accuracy"] > lines[0]["accuracy"] + 0.2
