@@ -153,8 +153,7 @@ def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
 
 
 def _show_images(folder: Path, info: ImagesInfo, seconds: float) -> None:
-    form = f"{info.height} x {info.width} pixels, {'colour' if info.channels == 3 else 'grey'}"
-    table = Table(title=f"{folder}: {info.kind}, {info.num_classes} classes, {form}", title_justify="left")
+    table = Table(title=f"{folder}: {info.kind}", title_justify="left")
     for heading in ("split", "rows", "files", "rows of a class"):
         table.add_column(heading, justify="left" if heading == "split" else "right")
     for name, split in (("train", info.train), ("test", info.test)):
@@ -165,7 +164,11 @@ def _show_images(folder: Path, info: ImagesInfo, seconds: float) -> None:
     console = make_console()
     console.print(table)
     rows = info.train.rows + (info.test.rows if info.test else 0)
-    console.print(f"{rows:,} images in {seconds:.1f} s. A job reads them with", highlight=False)
+    form = f"{info.height} x {info.width} pixels in {'colour' if info.channels == 3 else 'grey'}"
+    console.print(
+        f"{rows:,} images of {form}, {info.num_classes} classes, in {seconds:.1f} s. A job reads them with",
+        highlight=False,
+    )
     columns = f"num_classes: {info.num_classes}, dense: [image], widths: {{image: {info.num_pixels}}}, slots: []"
     console.print(f"  columns: {{{columns}}}", highlight=False, markup=False, soft_wrap=True)
 

@@ -244,6 +244,16 @@ def _read_floats(column: Any, out: FloatArray) -> None:
         out[:] = values
 
 
+def _floats(column: Any) -> FloatArray:
+    """The numbers of a column as float32, NaN for null; a view of Arrow's memory where nothing is null."""
+    if column.null_count:
+        values = np.empty(len(column), np.float32)
+        _read_floats(column, values)
+        return values
+    column = column.cast(pa.float32(), safe=False)
+    return np.frombuffer(column.buffers()[1], np.float32, len(column), column.offset * 4)
+
+
 def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32]) -> None:
     """The lists of a column as rows of `out` [n, width], NaN for what is null. Raises where one has another length."""
     width = out.shape[1]
@@ -254,8 +264,7 @@ def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32
         column = column.cast(pa.large_list(column.type.value_type))
         ends = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
         starts, lengths = ends[:-1], np.diff(ends)
-    values = np.empty(len(column.values), np.float32)
-    _read_floats(column.values, values)
+    values = _floats(column.values)
     valid = ~_nulls(column)
     if (wrong := valid & (lengths != width)).any():
         row = int(np.argmax(wrong))

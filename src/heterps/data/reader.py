@@ -29,7 +29,7 @@ from heterps.errors import DataError
 
 BLOCK_ROWS = 65_536
 """Rows are shuffled within a block; small row groups are pooled until a block has as many."""
-BLOCK_BYTES = 128 * 2**20
+BLOCK_BYTES = 64 * 2**20
 """Or until their dense values take as much: a block is in memory whole, and images are long rows."""
 
 

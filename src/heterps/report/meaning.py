@@ -108,10 +108,8 @@ def headline(figures: dict[str, Any]) -> tuple[str, float | None]:
 
 
 def verdict(measure: Measure, value: float, summary: dict[str, Any]) -> str:
-    """What a value means. A model of clicks with a loss of its own is judged by its ranking alone: what else it gives
-    need not be probabilities. Scores of classes are.
-    """
-    if summary.get("own_loss") and measure in MEASURES and measure.field != "auc":
+    """What a value means; of a model with a loss of its own, nothing but its ranking was trained for."""
+    if summary.get("own_loss") and measure.field not in ("auc", ACCURACY):
         return "not judged: the model has a loss of its own"
     return measure.judge(value)
 

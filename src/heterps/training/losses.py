@@ -28,8 +28,11 @@ def is_mean_over_samples(model: nn.Module) -> bool:
 
 
 def has_own_loss(model: nn.Module) -> bool:
-    """Whether it minimises something else than the cross entropy that log loss and calibration are about."""
-    return bool(_own(model, "loss") or _own(model, "losses"))
+    """Whether it minimises something else than the cross entropy that log loss and calibration are about.
+
+    A model whose own method gives just that says so with an attribute `loss_is_cross_entropy = True`.
+    """
+    return _has_method(model) and not getattr(model, "loss_is_cross_entropy", False)
 
 
 def checked_output(model: nn.Module, output: Any, num_samples: int, num_classes: int = 2) -> Tensor:
@@ -38,7 +41,7 @@ def checked_output(model: nn.Module, output: Any, num_samples: int, num_classes:
         return _checked_scores(output, num_samples, num_classes)
     if isinstance(output, Tensor) and output.ndim in (1, 2) and len(output) == num_samples:
         width = 1 if output.ndim == 1 else output.shape[1]
-        if width == 1 or (has_own_loss(model) and width > 1):
+        if width == 1 or (_has_method(model) and width > 1):
             return output
     found = f"shape {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
     raise ModelError(
@@ -101,6 +104,10 @@ def _losses(own: Callable[..., Any], output: Tensor, label: Tensor) -> Tensor:
             f"{found}. Do not reduce over samples: their mean is taken for you."
         )
     return losses
+
+
+def _has_method(model: nn.Module) -> bool:
+    return bool(_own(model, "loss") or _own(model, "losses"))
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:

@@ -7,8 +7,8 @@
 
 Why normalised float32 and not the bytes themselves: a dense column reaches the model as it is in the file, so there is
 nothing to set in a job that could differ between training and testing, and any other program reads the same numbers.
-It costs no room: a channel has 256 values at most, so Parquet's dictionary encoding stores an index of 8 to 10 bits for
-each (1.25 bytes a pixel of CIFAR), and reading expands that faster than it reads plain floats.
+It costs hardly any room: a channel has 256 values at most, so Parquet's dictionary encoding stores an index of 8 to 10
+bits for each, 1.25 bytes a pixel of CIFAR.
 """
 
 from __future__ import annotations

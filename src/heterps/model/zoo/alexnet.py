@@ -55,6 +55,10 @@ class AlexNet(Classifier):
         self.hidden = nn.Linear(2 * width * height * breadth, hidden)
         self.relu4 = nn.ReLU()
         self.scores = nn.Linear(hidden, num_outputs)
+        for layer in (self.conv1, self.conv2, self.conv3, self.hidden):  # all with a ReLU behind
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
 
     def forward(self, dense: Tensor, slots: Slots) -> Tensor:  # noqa: ARG002
         x = dense.view(-1, *self.shape)
@@ -65,7 +69,7 @@ class AlexNet(Classifier):
         return scores
 
 
-def _convolution(num_inputs: int, num_outputs: int) -> tuple[nn.Module, nn.Module, nn.Module]:
+def _convolution(num_inputs: int, num_outputs: int) -> tuple[nn.Conv2d, nn.Module, nn.Module]:
     return (
         nn.Conv2d(num_inputs, num_outputs, KERNEL, padding=KERNEL // 2),
         nn.ReLU(),

@@ -17,6 +17,8 @@ Shape = tuple[int, int, int]  # channels, height, width
 class Classifier(nn.Module):
     """Gives every class a score, trained on the cross entropy of their softmax; two classes share one logit."""
 
+    loss_is_cross_entropy = True  # so log loss and calibration are what it is trained for
+
     def losses(self, output: Tensor, label: Tensor) -> Tensor:
         """The cross entropy of each sample [B], given the scores of all classes [B, n], or logits [B, 1]."""
         if output.shape[1] == 1:
