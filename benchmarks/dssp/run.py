@@ -29,7 +29,7 @@ from heterps.sim.runs import train_all
 from heterps.sim.variants import parse_variant
 
 sys.path.insert(0, str(Path(__file__).parent))
-from questions import BATCH, QUESTIONS, Clock, Question, make_clocks, make_job, make_scenario
+from questions import BATCHES, QUESTIONS, Clock, Question, make_clocks, make_job, make_scenario
 
 HEADS = ("policy", "s to {0:g}", "s to {1:g}", "best", "s in all", "updates", "stale", "wait")
 POINTS = 60
@@ -42,13 +42,13 @@ def prepare(cifar10: Path | None, folder: Path) -> Data:
     kind = "digits" if cifar10 is None else "cifar10"
     info = write_images(open_images(kind, cifar10), folder)
     columns = Schema(num_classes=info.num_classes, dense=("image",), widths={"image": info.num_pixels}, slots=())
-    return Data(train=str(folder / "train"), test=str(folder / "test"), columns=columns, batch_size=BATCH)
+    return Data(train=str(folder / "train"), test=str(folder / "test"), columns=columns, batch_size=BATCHES[kind])
 
 
 def ask(
     question: Question, data: Data, clock: Clock, *, epochs: int, seeds: int, points: int, processes: int
 ) -> list[VirtualRun]:
-    rows = Reader(data.train, data.columns, batch_size=BATCH).num_rows
+    rows = Reader(data.train, data.columns, batch_size=data.batch_size).num_rows
     return train_all(
         make_job(question, data, rows, epochs),
         make_scenario(question, clock),
@@ -138,7 +138,7 @@ def main() -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         data = prepare(given.cifar10, Path(folder) / "images")
-        clocks = make_clocks(str(data.train), data.columns)
+        clocks = make_clocks(str(data.train), data.columns, data.batch_size)
         figures: dict[str, Any] = {"clocks": {name: asdict(clock) for name, clock in clocks.items()}, "questions": []}
         print(show_clocks(figures["clocks"]), flush=True)
         for question in QUESTIONS:

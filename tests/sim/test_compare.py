@@ -64,6 +64,14 @@ def test_advice_names_the_soonest_and_both_reasons_why_another_is_later() -> Non
     assert len(says) == 2
 
 
+def test_equal_rates_are_told_without_a_reason() -> None:
+    same = advise(compare([make_run("asp", 0.9), make_run("asp+damped", 0.5, 0.6, 0.7, 0.9)], target=0.9))[1]
+    assert same == (
+        "asp+damped takes 4.00 times as long: it gets through as many samples a second, and needs 4.00 times the "
+        "samples for it (it makes 57 updates in all, against 14, and its gradients miss 1.0 updates each, against 0.9)."
+    )
+
+
 def test_advice_does_not_part_what_seeds_do_not_part() -> None:
     near = [make_run("asp", 0.5, 0.9, seed=seed, step_s=step) for seed, step in enumerate((10.0, 14.0))]
     also = [make_run("ssp:3", 0.5, 0.9, seed=seed, step_s=step) for seed, step in enumerate((11.0, 15.0))]
@@ -83,7 +91,7 @@ def test_advice_tells_who_diverges_who_falls_short_and_who_wastes() -> None:
     says = " ".join(advise(compare(runs, target=0.9)))
     assert "asp diverges: the loss of step 3 is nan." in says
     assert "ssp:3 does not reach it with 1 of 1 seeds: its best is 0.6" in says
-    assert "50% of the samples go to waste" in says
+    assert "50% of its samples go to waste, against 0%" in says
 
 
 def test_advice_where_nobody_reaches_the_target_names_the_nearest() -> None:

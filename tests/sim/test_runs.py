@@ -8,6 +8,7 @@ import pytest
 
 from heterps.config import load_job
 from heterps.errors import ConfigError, DataError
+from heterps.processes import Child
 from heterps.sim import Scenario
 from heterps.sim.course import Course, Point
 from heterps.sim.runs import train_all
@@ -59,3 +60,23 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(tiny_job: Path)
             load_job(tiny_job), TWO, parse_variants("asp,bsp+backup:2"), on_point=lambda *_: told.append(1)
         )  # fmt: skip
     assert told == []
+
+
+def test_whatever_interrupts_the_runs_leaves_no_process_behind(tiny_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Child] = []
+
+    class Kept(Child):
+        def __init__(self, name: str, module: str) -> None:
+            super().__init__(name, module)
+            started.append(self)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("heterps.sim.runs.Child", Kept)
+    with pytest.raises(KeyboardInterrupt):
+        train_all(
+            load_job(tiny_job), TWO, parse_variants("asp,bsp,ssp:3"), course=COURSE, num_processes=2, on_point=interrupt
+        )  # fmt: skip
+    assert len(started) == 2
+    assert all(child.ended is not None for child in started)

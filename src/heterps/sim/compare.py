@@ -150,15 +150,30 @@ def _reasons(row: Row, best: Row) -> str:
     assert row.median_samples is not None
     assert best.median_samples is not None
     rate, need = row.samples_per_s / best.samples_per_s, row.median_samples / best.median_samples
-    waits = f"its workers wait {row.wait_share:.0%} of their time, against {best.wait_share:.0%}"
-    if row.dropped_share:
-        waits += f", and {row.dropped_share:.0%} of the samples go to waste"
-    stale = f"its gradients miss {row.staleness:.1f} updates, against {best.staleness:.1f}"
-    if row.staleness == best.staleness:
-        stale = f"it makes {row.updates:,.0f} updates in all, against {best.updates:,.0f}"
     return (
-        f"it gets through {_times(rate)} samples a second ({waits}), and needs {_times(need)} samples for it ({stale})"
+        f"it gets through {_times(rate)} samples a second{_why_rate(row, best)}, "
+        f"and needs {_times(need)} samples for it{_why_need(row, best)}"
     )
+
+
+def _why_rate(row: Row, best: Row) -> str:
+    """What makes samples come faster or slower: waiting, and gradients that nobody takes."""
+    reasons = []
+    if abs(row.wait_share - best.wait_share) >= ALIKE:
+        reasons.append(f"its workers wait {row.wait_share:.0%} of their time, against {best.wait_share:.0%}")
+    if row.dropped_share or best.dropped_share:
+        reasons.append(f"{row.dropped_share:.0%} of its samples go to waste, against {best.dropped_share:.0%}")
+    return f" ({', and '.join(reasons)})" if reasons else ""
+
+
+def _why_need(row: Row, best: Row) -> str:
+    """What makes samples worth more or less: how many updates are made of them, and how stale those are."""
+    reasons = []
+    if abs(row.updates - best.updates) >= ALIKE * best.updates:
+        reasons.append(f"it makes {row.updates:,.0f} updates in all, against {best.updates:,.0f}")
+    if abs(row.staleness - best.staleness) >= ALIKE:
+        reasons.append(f"its gradients miss {row.staleness:.1f} updates each, against {best.staleness:.1f}")
+    return f" ({', and '.join(reasons)})" if reasons else " (with as many updates, as stale: its steps are others)"
 
 
 def _times(ratio: float) -> str:
