@@ -71,7 +71,7 @@ def remote_client(num_servers: int, tables: Tables, options: Options = Options()
             client.close()
 
 
-STORM = Faults(drop=0.2, double=0.2, delay_s=0.05, reorder=0.5, cut=0.02, cut_s=1.0)
+STORM = Faults(drop=0.2, double=0.2, delay_s=0.05, reorder=0.5, reorder_s=3.0, cut=0.02, cut_s=3.0)
 
 
 class SimulatedJob:

@@ -8,6 +8,7 @@ turns in rounds, so that whatever else the machine does meets them all.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -15,8 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zmq
@@ -159,9 +162,13 @@ def copy_seconds(num_messages: int) -> tuple[float, list[float]]:
     return sum(latencies), latencies
 
 
-def rounds(num_rounds: int, num_messages: int) -> dict[tuple[str, int], list[tuple[float, list[float]]]]:
-    found: dict[tuple[str, int], list[tuple[float, list[float]]]] = {}
-    for _ in range(num_rounds):
+Found = dict[tuple[str, int], list[tuple[float, list[float]]]]
+
+
+def rounds(num_rounds: int, num_messages: int) -> Found:
+    found: Found = {}
+    for number in range(num_rounds):
+        print(f"round {number + 1} of {num_rounds}", file=sys.stderr, flush=True)
         found.setdefault(("copy there and back", 1), []).append(copy_seconds(num_messages))
         for carrier in CARRIERS:
             with connected(carrier) as channel:
@@ -172,21 +179,35 @@ def rounds(num_rounds: int, num_messages: int) -> dict[tuple[str, int], list[tup
     return found
 
 
-def report(found: dict[tuple[str, int], list[tuple[float, list[float]]]], num_messages: int) -> None:
-    """Median over rounds; bytes count in both directions."""
-    median: Callable[[list[float]], float] = statistics.median
-    print("| carrier | under way | messages/s | GB/s | p50 ms | p99 ms |\n|---|---:|---:|---:|---:|---:|")
+def summarize(found: Found, num_messages: int) -> list[dict[str, Any]]:
+    """Medians over rounds, and the median of the rounds' ratios to the raw socket; bytes count in both directions."""
+    lines = []
     for (carrier, under_way), runs in found.items():
-        per_s = num_messages / median([seconds for seconds, _ in runs])
-        p50, p99 = (median([float(np.quantile(times, q)) for _, times in runs]) * 1e3 for q in (0.5, 0.99))
-        gb_per_s = per_s * 2 * ROWS * DIM * 4 / 1e9
-        print(f"| {carrier} | {under_way} | {per_s:,.0f} | {gb_per_s:.2f} | {p50:.3f} | {p99:.3f} |")
+        per_s = num_messages / statistics.median(seconds for seconds, _ in runs)
+        p50, p99 = (statistics.median(float(np.quantile(times, q)) for _, times in runs) * 1e3 for q in (0.5, 0.99))
+        raw = found["raw ipc", under_way]
+        ratio = statistics.median(bare[0] / run[0] for bare, run in zip(raw, runs, strict=True))
+        line = {"carrier": carrier, "under_way": under_way, "messages_per_s": per_s}
+        line |= {"gb_per_s": per_s * 2 * ROWS * DIM * 4 / 1e9, "p50_ms": p50, "p99_ms": p99, "of_raw_ipc": ratio}
+        lines.append(line)
+    return lines
+
+
+def report(lines: list[dict[str, Any]]) -> None:
+    print("| carrier | under way | messages/s | GB/s | p50 ms | p99 ms | of raw ipc |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for line in lines:
+        print(
+            f"| {line['carrier']} | {line['under_way']} | {line['messages_per_s']:,.0f} | {line['gb_per_s']:.2f} "
+            f"| {line['p50_ms']:.3f} | {line['p99_ms']:.3f} | {line['of_raw_ipc']:.2f} |"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few messages, to see that it runs")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="where the figures go (default: results.json here, not with --quick)")
     parser.add_argument("--serve", choices=CARRIERS, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -194,8 +215,14 @@ def main() -> None:
         run_server(arguments.serve, arguments.address)
         return
     num_rounds, num_messages = (1, 20) if arguments.quick else (arguments.rounds, 1000)
-    print(f"Load of the machine before: {os.getloadavg()[0]:.2f} (below 1, or the figures say little)\n")
-    report(rounds(num_rounds, num_messages), num_messages)
+    load = os.getloadavg()[0]
+    print(f"Load of the machine before: {load:.2f} (below 1, or the figures say little)\n")
+    lines = summarize(rounds(num_rounds, num_messages), num_messages)
+    report(lines)
+    target = arguments.json or (None if arguments.quick else Path(__file__).parent / "results.json")
+    if target is not None:
+        about = {"cores": os.cpu_count(), "load_before": load, "pyzmq": zmq.__version__, "rounds": num_rounds}
+        target.write_text(json.dumps({"environment": about, "lines": lines}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from heterps.config import Faults
 from heterps.errors import PeerLost
 from heterps.wire import Counters, MemoryNetwork
 from heterps.wire.checked import Checked, digest
-from heterps.wire.faults import HELD_S, Fates, Faulty, flip_bit
+from heterps.wire.faults import Fates, Faulty, flip_bit
 
 PARTS = st.lists(st.binary(max_size=20), min_size=1, max_size=4)
 
@@ -70,7 +70,7 @@ def test_messages_overtake_those_that_are_held_back() -> None:
     got, _ = through(Faults(reorder=0.3), 300)
     assert sorted(got) == list(range(300))
     assert got != sorted(got)
-    assert max(abs(place - number) for place, number in enumerate(got)) <= HELD_S * 1000
+    assert max(abs(place - number) for place, number in enumerate(got)) <= Faults().reorder_s * 1000
 
 
 def test_a_cut_way_loses_everything_for_its_time() -> None:

@@ -18,6 +18,7 @@ class Faults(Frozen):
     double: Chance = Field(0.0, description="Chance that a message is delivered twice.")
     delay_s: NonNegativeFloat = Field(0.0, description="Messages are late by up to so many seconds, in order.")
     reorder: Chance = Field(0.0, description="Chance that later messages may overtake this one, which is held back.")
+    reorder_s: PositiveFloat = Field(0.02, description="For how long at most it is held back.")
     corrupt: Chance = Field(0.0, description="Chance that one bit of a message is flipped.")
     cut: Chance = Field(0.0, description="Chance that a message breaks the way to its receiver for a while.")
     cut_s: PositiveFloat = Field(1.0, description="How long a way stays broken; what is sent in that time is lost.")

@@ -91,7 +91,8 @@ class PullRowsCall:
         self.table = table
         self._unique = lookup.unique
         self._homes = Homes(lookup.unique, lookup.bounds)
-        self._rows = np.empty((len(lookup.unique), dim), np.float32)
+        self._dim = dim
+        self._rows: FloatArray | None = None  # until an answer comes
         self._after, self._create, self._coding = after, create, coding
 
     def concerns(self, number: int, roster: Roster) -> bool:
@@ -101,27 +102,36 @@ class PullRowsCall:
         keys = self._unique[self._homes.where(number, roster.num_shards)]
         packed, frame = pack_keys(keys)
         op = m.PullRows(self.table, packed, self._after, self._create, self._coding)
-        return Built(op, [frame], len(keys) * self._rows.shape[1] * 4)
+        return Built(op, [frame], len(keys) * self._dim * 4)
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
         rows = _values(result, frames)
         where = self._homes.where(number, roster.num_shards)
-        if rows.shape != self._rows[where].shape:
-            raise Malformed(f"asked for rows {list(self._rows[where].shape)} of {self.table}, got {list(rows.shape)}")
+        num_keys = len(self._unique[where])
+        if rows.shape != (num_keys, self._dim):
+            raise Malformed(f"asked for rows {[num_keys, self._dim]} of {self.table}, got {list(rows.shape)}")
+        if roster.num_shards == 1 and rows.flags.writeable and rows.flags.aligned:
+            self._rows = rows  # all of them: the frame is nobody else's
+            return
+        if self._rows is None:
+            self._rows = np.empty((len(self._unique), self._dim), np.float32)
         self._rows[where] = rows
 
     def result(self) -> FloatArray:
-        return self._rows
+        return self._rows if self._rows is not None else np.empty((0, self._dim), np.float32)
 
 
 class PushRowsCall(Everywhere):
-    """Gradients of unique keys. Every server gets a part, be it empty: each counts all pushes."""
+    """Gradients of unique keys. Every server gets a part, be it empty: each counts all pushes.
+
+    summed  of all keys, or a list of them by the shards of the lookup
+    """
 
     def __init__(
         self,
         table: str,
         lookup: Lookup,
-        summed: FloatArray,
+        summed: FloatArray | list[FloatArray],
         sequence: int,
         coding: m.Coding,
         samples: int | None = None,
@@ -134,8 +144,15 @@ class PushRowsCall(Everywhere):
     def build(self, number: int, roster: Roster) -> Built:
         where = self._homes.where(number, roster.num_shards)
         keys, keys_frame = pack_keys(self._unique[where])
-        grads, grads_frame = _pack(self._summed[where], self._coding)
+        grads, grads_frame = _pack(self._grads(number, where), self._coding)
         return Built(m.PushRows(self.table, self._sequence, keys, grads, self._samples), [keys_frame, grads_frame])
+
+    def _grads(self, number: int, where: Where) -> FloatArray:
+        if isinstance(self._summed, list):
+            if isinstance(where, slice):
+                return self._summed[number]
+            self._summed = np.concatenate(self._summed)  # the roster has another number of servers now
+        return self._summed[where]
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
         check_result(result, m.Done)

@@ -113,11 +113,12 @@ def _lookup(keys, owners, num_shards):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def sum_rows(grads: Words, sources: Positions, starts: Positions, first: int, last: int, out: Words) -> None:
     """`out[u]` = sum of the gradients of unique key u, for u in first..last-1."""
-    for u in range(first, last):
-        target, source = out[u], grads[sources[starts[u]]]
-        for j in range(len(target)):
-            target[j] = source[j]
-        for k in range(starts[u] + 1, starts[u + 1]):
-            source = grads[sources[k]]
-            for j in range(len(target)):
-                target[j] += source[j]
+    dim = np.uint64(out.shape[1])
+    for u in range(np.uint64(first), np.uint64(last)):  # no slices: each would count references, which takes long
+        source = np.uint64(sources[starts[u]])
+        for j in range(dim):
+            out[u, j] = grads[source, j]
+        for k in range(np.uint64(starts[u] + 1), np.uint64(starts[u + np.uint64(1)])):
+            source = np.uint64(sources[k])
+            for j in range(dim):
+                out[u, j] += grads[source, j]

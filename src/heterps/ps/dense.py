@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from heterps.config import FTRL, ConstantRate, Optimizer, RowAdagrad, Schedule
-from heterps.ps.table.optimizers import Words, coefficients, initial_state, kind_of, state_words, update
+from heterps.ps.table.optimizers import coefficients, initial_state, kind_of, state_words, update
 from heterps.ps.table.schedules import rate_at
+
+WHOLE = np.zeros(1, np.int64)
+"""A dense table is a row that begins at its first word."""
 
 
 class DenseTable:
@@ -44,7 +46,7 @@ class DenseTable:
         factor = rate_at(self.schedule, samples, self.num_pushes)
         self.num_pushes += 1
         numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=False)
-        _step(kind_of(self.optimizer), self._words, self.size, grads, numbers)
+        update(kind_of(self.optimizer), self._words, WHOLE, self.size, grads, 0, numbers)
 
     def restore(self, state: NDArray[np.float32], num_pushes: int) -> None:
         """Take over the optimizer state and count of a saved table of the same size and optimizer.
@@ -55,8 +57,3 @@ class DenseTable:
             raise ValueError(f"the saved state has {state.size:,} words, this table needs {self.state.size:,}")
         self.state[:] = state
         self.num_pushes = num_pushes
-
-
-@njit(nogil=True, cache=True, error_model="numpy")  # no check for zero divisors: it would prevent vectorising
-def _step(kind: int, words: Words, size: int, grads: Words, numbers: Words) -> None:
-    update(kind, words[:size], words[size : 2 * size], words[2 * size :], grads, numbers)

@@ -21,6 +21,7 @@ from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TieredTable
 from heterps.wire import Frame, Limits, Malformed, Packed, PackedKeys, pack_values, unpack_keys, unpack_values
+from heterps.wire.arrays import Room
 
 Arrays = list[NDArray[np.generic]]
 Answer = tuple[m.Result, list[Frame]]
@@ -62,8 +63,11 @@ def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
             return []
 
 
-def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) -> Answer:
-    """Do an op whose time has come. Pushes that were applied before are counted as repeats and answered as done."""
+def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, room: Room = lambda _: None) -> Answer:
+    """Do an op whose time has come. Pushes that were applied before are counted as repeats and answered as done.
+
+    Large frames of the answer are made in a `room` where there is one.
+    """
     match op:
         case m.PullRows():
             keys = arrays[0].view(np.uint64)
@@ -71,11 +75,12 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts) 
             table = shard.sparse[op.table]
             if op.create and isinstance(table, TieredTable):
                 table.step()  # between the last push and this pull: no row of either is needed now
-            return _packed(table.pull(keys, create=op.create), op.coding)
+            out = _room_for_rows(len(keys), table.dim, op.coding, room)
+            return _packed(table.pull(keys, out, create=op.create), op.coding, room)
         case m.PullDense():
             values = shard.dense[op.table].values()
             counts.pulled(op.table, len(values))
-            return _packed(values, op.coding)
+            return _packed(values, op.coding, room)
         case m.PushRows():
             keys, grads = arrays[0].view(np.uint64), arrays[1].view(np.float32)
             return _once(op, shard, source, counts, len(keys), lambda: shard.push_rows(
@@ -176,6 +181,14 @@ def _values(
     return unpack_values(packed, frames.take(), limits)
 
 
-def _packed(values: NDArray[np.float32], coding: m.Coding) -> Answer:
-    packed, frame = pack_values(values, coding.dtype, coding.compression, coding.least_bytes)
+def _room_for_rows(num_rows: int, dim: int, coding: m.Coding, room: Room) -> NDArray[np.float32] | None:
+    """Where rows that travel as they are can go at once."""
+    if coding.dtype != "fp32" or coding.compression is not None:
+        return None
+    memory = room(4 * num_rows * dim)
+    return None if memory is None else memory.view(np.float32).reshape(num_rows, dim)
+
+
+def _packed(values: NDArray[np.float32], coding: m.Coding, room: Room) -> Answer:
+    packed, frame = pack_values(values, coding.dtype, coding.compression, coding.least_bytes, room)
     return m.Values(packed), [frame]

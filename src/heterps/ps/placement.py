@@ -39,6 +39,15 @@ def slots_of(keys: NDArray[np.uint64]) -> NDArray[np.int16]:
     return slots
 
 
+@njit(nogil=True, cache=True)
+def all_in(keys: NDArray[np.uint64], slots: NDArray[np.bool_]) -> bool:
+    """Whether every key is in one of `slots` [NUM_SLOTS]."""
+    for i in range(len(keys)):  # noqa: SIM110 - numba knows no generators
+        if not slots[slot_of(mix64(keys[i]))]:
+            return False
+    return True
+
+
 def slot_mask(slots: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
     """[NUM_SLOTS], true at `slots`."""
     mask = np.zeros(NUM_SLOTS, np.bool_)

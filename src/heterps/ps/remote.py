@@ -1,7 +1,6 @@
 """RemoteClient: the tables of a job on its servers, through any channel. A JobClient like LocalClient.
 
-    caller's thread   pull, push --> Session: queued         future.result() --> flush: one message to each server
-    I/O thread        receive answers, ask again, give up --> Session --> futures done
+    pull, push --> Session: queued        future.result() --> Pump: one message to each server; answers --> results
 
 Calls return at once. What was called since the last wait travels together; with rows in fp32 the results equal those of
 a LocalClient to the bit, whatever the network does, because servers apply the pushes of a worker in their order and a
@@ -11,7 +10,6 @@ pull is answered after the pushes that came before it.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -20,11 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.errors import HeterpsError, PeerLost
 from heterps.ps import calls, whole_tables
 from heterps.ps.calls import FloatArray
 from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.messages import Counted
+from heterps.ps.pump import Pump
 from heterps.ps.roster import Roster
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
@@ -32,31 +30,29 @@ from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import Upkeep, stack
-from heterps.wire import Channel
+from heterps.wire import Channel, Shared
 
 T = TypeVar("T")
-LONGEST_WAIT_S = 0.05
-"""How long the I/O thread may be deaf to a caller that made its next time earlier."""
 MAX_PREFETCHED = 256
 
 
 class _Answer(Future[T]):
-    """A future that sends what is queued when somebody begins to wait for it."""
+    """A future that is fetched by whoever waits for it."""
 
-    def __init__(self, flush: Callable[[], None]) -> None:
+    def __init__(self, wait: Callable[[Future[Any], float | None], None]) -> None:
         super().__init__()
-        self._flush = flush
+        self._wait = wait
         self.set_running_or_notify_cancel()  # what is on its way cannot be called back
 
     def result(self, timeout: float | None = None) -> T:
         if not self.done():
-            self._flush()
-        return super().result(timeout)
+            self._wait(self, timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self.done():
-            self._flush()
-        return super().exception(timeout)
+            self._wait(self, timeout)
+        return super().exception(0)
 
 
 class _Prefetched(NamedTuple):
@@ -85,9 +81,6 @@ class RemoteClient:
     ) -> None:
         self.samples: int | None = None
         self._session = Session(worker, incarnation, roster, tables.digest, options)
-        self._channel = channel
-        self._connect = connect
-        self._connected = roster
         self._clock = clock
         self._dims = {spec.name: spec.dim for spec in tables.sparse}
         self._sizes = {spec.name: spec.size for spec in tables.dense}
@@ -95,11 +88,8 @@ class RemoteClient:
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
         self._exports = itertools.count(1)
         self._prefetched: dict[tuple[str, int], _Prefetched] = {}
-        self._changed = threading.Condition(threading.RLock())
-        self._closed = False
-        connect(roster)
-        self._thread = threading.Thread(target=self._run, name=f"heterps-client-{worker}", daemon=True)
-        self._thread.start()
+        self._room = channel.room if isinstance(channel, Shared) else None
+        self._pump = Pump(self._session, channel, connect, clock)
 
     @property
     def num_shards(self) -> int:
@@ -114,7 +104,7 @@ class RemoteClient:
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         """As Client.pull. Rows prefetched for this very lookup are taken while they are fresh enough."""
-        with self._changed:
+        with self._pump.lock:
             early = self._prefetched.pop((table, id(lookup.unique)), None)
             allowed = self._session.options.max_unseen_pushes
             if early is not None and create and self._pushes[table] - early.seen <= allowed:
@@ -126,7 +116,7 @@ class RemoteClient:
 
         How many they may miss is `Options.max_unseen_pushes`; with 0 nothing is prefetched.
         """
-        with self._changed:
+        with self._pump.lock:
             if self._session.options.max_unseen_pushes == 0:
                 return
             while len(self._prefetched) >= MAX_PREFETCHED:
@@ -138,17 +128,14 @@ class RemoteClient:
         needed = (len(lookup.inverse), self._dims[table])
         if grads.shape != needed:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
-        summed = np.empty((len(lookup.unique), needed[1]), np.float32)
-        sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
+        coding = self._session.options.coding(table)
+        summed = self._sum(lookup, grads, travels=coding == calls.EXACT)
         return self._push(
-            table,
-            lambda sequence: calls.PushRowsCall(
-                table, lookup, summed, sequence, self._session.options.coding(table), self.samples
-            ),
+            table, lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, coding, self.samples)
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
-        with self._changed:
+        with self._pump.lock:
             coding = self._session.options.coding(table)
             return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
@@ -157,27 +144,16 @@ class RemoteClient:
         return self._push(table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
-        with self._changed:
+        with self._pump.lock:
             return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
 
     def flush(self) -> None:
         """Send what was called so far. Waiting for any answer does the same."""
-        with self._changed:
-            self._session.flush()
-            self._send()
-        self._settle()
+        self._pump.flush()
 
     def close(self) -> None:
-        """End the thread and the channel. Calls without an answer fail."""
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            self._session.fail(HeterpsError("the client was closed"))
-            self._changed.notify_all()
-        self._thread.join()
-        self._settle()
-        self._channel.close()
+        """End the thread and the channel. Calls without an answer fail. Safe to call twice."""
+        self._pump.close()
 
     # --- tables as a whole -------------------------------------------------------------------------------------------
 
@@ -228,8 +204,22 @@ class RemoteClient:
             )
         )
 
+    def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
+        """Gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
+        roster, sums = self._session.roster, []
+        for number in range(len(lookup.bounds) - 1):
+            first, last = int(lookup.bounds[number]), int(lookup.bounds[number + 1])
+            shape = (last - first, grads.shape[1])
+            memory = None
+            if travels and self._room is not None and number < roster.num_shards:
+                memory = self._room(roster.servers[number].name, 4 * shape[0] * shape[1])
+            summed = np.empty(shape, np.float32) if memory is None else memory.view(np.float32).reshape(shape)
+            sum_rows(grads, lookup.sources, lookup.starts[first : last + 1], 0, last - first, summed)
+            sums.append(summed)
+        return sums
+
     def _push(self, table: str, make: Callable[[int], calls.Call]) -> Future[None]:
-        with self._changed:
+        with self._pump.lock:
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
 
@@ -242,7 +232,7 @@ class RemoteClient:
         return counted
 
     def _call(self, call: calls.Call) -> Future[Any]:
-        with self._changed:
+        with self._pump.lock:
             return self._submit(call)
 
     def _dense_values(self, table: str, values: FloatArray) -> FloatArray:
@@ -252,60 +242,8 @@ class RemoteClient:
 
     def _submit(self, call: calls.Call) -> Future[Any]:
         """Queue a call; with too many queued already, wait until servers have taken some."""
-        session = self._session
-        if not session.has_room:
-            session.flush()
-            self._send()
-            deadline_s = session.options.deadline_s
-            if not self._changed.wait_for(lambda: session.has_room or session.error is not None, deadline_s):
-                session.fail(PeerLost(f"servers took no more calls of worker {session.worker} for {deadline_s:g} s"))
-        answer: Future[Any] = _Answer(self.flush)
-        session.submit(call, answer, self._pushes[call.table], self._clock())
+        if not self._session.has_room:
+            self._pump.wait_for_room()
+        answer: Future[Any] = _Answer(self._pump.wait)
+        self._session.submit(call, answer, self._pushes[call.table], self._clock())
         return answer
-
-    def _send(self) -> None:
-        """Send what is due, without waiting: a peer that is not there must not keep the others from theirs."""
-        if self._session.roster is not self._connected:
-            self._connected = self._session.roster
-            self._connect(self._connected)
-        for peer, parts in self._session.outgoing(self._clock()):
-            try:
-                self._channel.send(peer, parts, 0.0)
-            except PeerLost:
-                self._session.unsent(peer, parts, self._clock())
-
-    def _run(self) -> None:
-        """The I/O thread. Whatever ends it ends every call too: nobody waits for a thread that is gone."""
-        try:
-            while not self._closed:
-                self._turn()
-        except Exception as error:
-            with self._changed:
-                self._session.fail(
-                    PeerLost(f"worker {self._session.worker} cannot reach its servers any more: {error}")
-                )
-                self._changed.notify_all()
-            self._settle()
-
-    def _turn(self) -> None:
-        """Send what is due, then wait for a message, at most until something else is due."""
-        with self._changed:
-            self._send()
-            at = self._session.next_time()
-            self._changed.notify_all()
-        self._settle()
-        wait_s = LONGEST_WAIT_S if at is None else min(max(at - self._clock(), 0.0), LONGEST_WAIT_S)
-        received = self._channel.receive(wait_s)
-        if received is not None:
-            with self._changed:
-                self._session.receive(*received, self._clock())
-
-    def _settle(self) -> None:
-        """Give the futures what they wait for. Outside the lock, because they run callbacks."""
-        with self._changed:
-            finished = self._session.finished()
-        for future, value in finished:
-            if isinstance(value, BaseException):
-                future.set_exception(value)
-            else:
-                future.set_result(value)

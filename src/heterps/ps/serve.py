@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 from heterps.errors import PeerLost
 from heterps.ps.server import Server
-from heterps.wire import BackPressure, Channel
+from heterps.wire import BackPressure, Channel, Shared
 
 TICK_S = 1.0
 
 
 def serve(server: Server, channel: Channel, stopped: Callable[[], bool], wait_s: float = 0.1) -> None:
     """Answer messages until `stopped`, which is looked at after every message and every `wait_s`."""
+    if isinstance(channel, Shared):
+        server.room = channel.room
     ticked = time.monotonic()
     while not stopped():
         received = channel.receive(wait_s)
@@ -28,6 +30,7 @@ def serve(server: Server, channel: Channel, stopped: Callable[[], bool], wait_s:
                     server.counts.drop("peer_full")
                 except PeerLost:  # it asks again if it still wants to know
                     server.counts.drop("peer_gone")
+        del received  # its frames may be in memory that the peer waits for
         if now - ticked >= TICK_S:
             server.tick(now)
             ticked = now

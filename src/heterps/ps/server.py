@@ -11,8 +11,9 @@ So a peer can send what it likes: the server lives, and what it does not take it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.json import encode as to_json
 
@@ -26,6 +27,7 @@ from heterps.ps.roster import Roster, follows
 from heterps.ps.shard import Shard, Tables
 from heterps.ps.stats import Counts, Rate, ServerStats, table_stats
 from heterps.wire import Frame, Limits, WireError
+from heterps.wire.arena import Bytes
 
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
@@ -68,6 +70,7 @@ class Server:
         self.shard = Shard(tables, roster, self.number)
         self.counts = Counts()
         self.tables = tables
+        self.room: Callable[[str, int], Bytes | None] = lambda *_: None  # where to make large frames for a peer
         self._codec = m.server_codec(limits)
         self._answers = m.client_codec(limits)
         self._limits = limits
@@ -285,7 +288,7 @@ class Server:
         frames: list[Frame] = []
         for op, op_arrays in zip(request.ops, arrays, strict=True):
             try:
-                result, more = ops.run(op, op_arrays, self.shard, source, self.counts)
+                result, more = ops.run(op, op_arrays, self.shard, source, self.counts, partial(self.room, peer))
             except (MemoryError, ValueError, HeterpsError, ops.InDoubt) as error:
                 text = f"server {self.name} failed at table {op.table}: {type(error).__name__}: {error}"
                 return self._refuse(peer, request.id, _Refusal("failed", text))

@@ -128,6 +128,15 @@ class Session:
     def has_room(self) -> bool:
         return all(len(line.queue) < self.options.max_waiting for line in self._lines)
 
+    @property
+    def has_finished(self) -> bool:
+        return bool(self._finished)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is queued or waits for an answer."""
+        return any(line.flights or line.queue for line in self._lines)
+
     def finished(self) -> list[tuple[Future[Any], Any]]:
         """Futures and what to settle them with, an exception or a result; outside any lock: they run callbacks."""
         done, self._finished = self._finished, []

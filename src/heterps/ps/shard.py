@@ -23,7 +23,7 @@ from heterps.ps.dense import DenseTable
 from heterps.ps.dense_range import DensePart, DenseRange, DenseSpec
 from heterps.ps.exports import Exports, Page
 from heterps.ps.ledger import Ledger, PushState, Source
-from heterps.ps.placement import NUM_SLOTS, owners, slot_mask, slots_of
+from heterps.ps.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.upkeep import Upkeep
@@ -93,9 +93,9 @@ class Shard:
     def home_error(self, keys: KeyArray) -> str | None:
         """What is wrong with keys whose home is not here."""
         held = self.pieces[0].slots if len(self.pieces) == 1 else self.slots
-        astray = ~held[slots_of(keys)]
-        if not astray.any():
+        if all_in(keys, held):
             return None
+        astray = ~held[slots_of(keys)]
         return f"{astray.sum()} of {len(keys)} keys, {keys[astray.argmax()]} first, have their home on another server"
 
     def push_rows(

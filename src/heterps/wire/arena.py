@@ -9,10 +9,13 @@ that it never maps anything else. The file cannot shrink (a seal), so that a rea
 from __future__ import annotations
 
 import bisect
+import contextlib
 import fcntl
 import mmap
 import os
 import secrets
+import weakref
+from collections import deque
 from typing import Annotated
 
 import msgspec
@@ -64,7 +67,10 @@ class Extents:
 
 
 class Arena:
-    """The writer's side. Blocks are numbered in the order of taking; none is reused before it was released."""
+    """The writer's side. Blocks are numbered in the order of sending; none is reused before it was released.
+
+    A room is a block that the writer fills before it is sent; while it has a view of one, that is not reused either.
+    """
 
     def __init__(self, num_bytes: int) -> None:
         """OSError or AttributeError where the system has no such files."""
@@ -75,19 +81,40 @@ class Arena:
         self.offer = Offer(os.getpid(), self._descriptor, token, num_bytes)
         self._map = mmap.mmap(self._descriptor, num_bytes)
         self._memory: Bytes | None = np.frombuffer(self._map, np.uint8)
+        self._address = address_of(memoryview(self._map))
         self._extents = Extents(num_bytes)
-        self._blocks: dict[int, tuple[int, int, float]] = {}
+        self._blocks: dict[int, tuple[int, int, float]] = {}  # sent, by number: begin, bytes, when
+        self._rooms: dict[int, int] = {}  # that the writer has views of, by begin: bytes
+        self._unsent: set[int] = set()  # begins of rooms
+        self._left: deque[int] = deque()  # begins of rooms whose last view is gone; filled by any thread
         self._number = 0
 
     def take(self, num_bytes: int, now_s: float) -> tuple[int, int] | None:
         """A free block's number and where it begins; None if there is no room."""
-        size = -(-num_bytes // ALIGNMENT) * ALIGNMENT
-        begin = self._extents.take(size)
+        size = _aligned(num_bytes)
+        begin = self._take(size)
+        return None if begin is None else (self._send(begin, size, now_s), begin)
+
+    def room(self, num_bytes: int) -> Bytes | None:
+        """A free block to write to; None if there is none. It is free again when it was released and all views gone."""
+        begin = self._take(_aligned(num_bytes))
         if begin is None:
             return None
-        self._number += 1
-        self._blocks[self._number] = (begin, size, now_s)
-        return self._number, begin
+        assert self._memory is not None, "a closed arena"
+        self._rooms[begin] = _aligned(num_bytes)
+        self._unsent.add(begin)
+        block = self._memory[begin : begin + num_bytes]
+        # Views of a memoryview share and keep the block, where those of an array would share what the block is part of.
+        weakref.finalize(block, self._left.append, begin).atexit = False
+        return np.frombuffer(block.data, np.uint8)
+
+    def send_room(self, view: memoryview, now_s: float) -> tuple[int, int] | None:
+        """Number and begin of the room that the view is, the first time; None if it is none, or was sent before."""
+        begin = address_of(view) - self._address if self._unsent else -1
+        if begin not in self._unsent or view.nbytes > self._rooms[begin]:
+            return None
+        self._unsent.remove(begin)
+        return self._send(begin, self._rooms[begin], now_s), begin
 
     def write(self, begin: int, data: memoryview) -> None:
         assert self._memory is not None, "a closed arena"
@@ -95,17 +122,40 @@ class Arena:
 
     def release(self, number: int) -> None:
         """The reader has done with a block. Numbers that are not in use are passed over: a peer may say anything."""
-        if block := self._blocks.pop(number, None):
+        if (block := self._blocks.pop(number, None)) and block[0] not in self._rooms:
             self._extents.give_back(block[0], block[1])
 
     def oldest_s(self) -> float | None:
-        """When the oldest block in use was taken."""
+        """When the oldest block in use was sent."""
         return next(iter(self._blocks.values()))[2] if self._blocks else None
 
     def close(self) -> None:
         self._memory = None
-        self._map.close()
+        with contextlib.suppress(BufferError):  # views of rooms keep the memory until they are gone
+            self._map.close()
         os.close(self._descriptor)
+
+    def _take(self, size: int) -> int | None:
+        while self._left:
+            begin = self._left.popleft()
+            room_bytes = self._rooms.pop(begin)
+            self._unsent.discard(begin)
+            if all(block[0] != begin for block in self._blocks.values()):
+                self._extents.give_back(begin, room_bytes)
+        return self._extents.take(size)
+
+    def _send(self, begin: int, size: int, now_s: float) -> int:
+        self._number += 1
+        self._blocks[self._number] = (begin, size, now_s)
+        return self._number
+
+
+def address_of(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def open_arena(offer: Offer) -> Bytes:

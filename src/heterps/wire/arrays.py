@@ -9,12 +9,14 @@ its receiver allocates. fp32 without compression and raw keys are not copied on 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.wire import halves
 from heterps.wire.message import Frame, Limits, Malformed, TooLarge, contiguous
 
 Dtype = Literal["fp32", "fp16", "bf16"]
@@ -23,7 +25,8 @@ FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
 
 WIDTHS: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
-LARGEST_FP16 = np.float16(65504)
+Room = Callable[[int], NDArray[np.uint8] | None]
+"""Memory of so many bytes to make a frame in, if there is a better place than any other: see Shared.room."""
 Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -45,18 +48,22 @@ class PackedKeys(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack_values(
-    array: FloatArray, dtype: Dtype = "fp32", compression: Compression | None = None, least_bytes: int = 4096
+    array: FloatArray,
+    dtype: Dtype = "fp32",
+    compression: Compression | None = None,
+    least_bytes: int = 4096,
+    room: Room = lambda _: None,
 ) -> tuple[Packed, Frame]:
     """`array` [n, ...] of float32 as a frame. fp16 and bf16 round to nearest even; fp16 keeps finite values finite.
 
     Frames under `least_bytes`, and those that compression does not shrink, stay as they are. The frame may be the
-    array's own memory.
+    array's own memory, and where it is neither that nor compressed it is made in a `room`.
     """
     if array.dtype != np.float32:
         raise ValueError(f"values are packed from float32, not {array.dtype}: convert them first")
     if not 1 <= array.ndim <= 8:
         raise ValueError(f"values need 1 to 8 dimensions, not {array.ndim}: pass a number as array.reshape(1)")
-    frame: Frame = np.ascontiguousarray(narrow(array, dtype))
+    frame: Frame = narrow(array, dtype, room if compression is None else lambda _: None)
     if compression is not None and (raw := contiguous(frame)).nbytes >= max(least_bytes, 1):
         import pyarrow as pa
 
@@ -80,33 +87,23 @@ def unpack_values(packed: Packed, frame: Frame, limits: Limits = Limits()) -> Fl
     return widen(stored, packed.dtype).reshape(packed.shape)
 
 
-def narrow(array: FloatArray, dtype: Dtype) -> NDArray[Any]:
-    """float32 as fp32, as fp16, or as the upper halves (uint16) that bf16 is."""
+def narrow(array: FloatArray, dtype: Dtype, room: Room = lambda _: None) -> NDArray[Any]:
+    """float32 as it is, as fp16 or as bf16, contiguous; the last as uint16, because NumPy does not know it."""
+    array = np.ascontiguousarray(array)
     if dtype == "fp32":
         return array
-    if dtype == "fp16":
-        with np.errstate(over="ignore"):
-            half = array.astype(np.float16)
-        overflown = np.isinf(half)
-        if overflown.any():  # infinity in, infinity out; but a large value must not become infinite on the way
-            overflown &= np.isfinite(array)
-            half[overflown] = np.copysign(LARGEST_FP16, array[overflown])
-        return half
-    bits = np.ascontiguousarray(array).view(np.uint32)
-    half_bits = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-    nan = np.isnan(array)
-    if nan.any():  # the carry of rounding could turn a NaN into infinity or zero
-        half_bits[nan] = ((bits[nan] >> 16) | 0x40).astype(np.uint16)
-    overflown = (half_bits & 0x7FFF == 0x7F80) & np.isfinite(array)
-    if overflown.any():
-        half_bits[overflown] -= 1
-    return half_bits
+    memory = room(2 * array.size)
+    out = np.empty(array.size, np.uint16) if memory is None else memory.view(np.uint16)
+    (halves.to_fp16 if dtype == "fp16" else halves.to_bf16)(array.reshape(-1), out)
+    return out.view(np.float16 if dtype == "fp16" else np.uint16).reshape(array.shape)
 
 
 def widen(stored: NDArray[Any], dtype: Dtype) -> FloatArray:
-    if dtype == "bf16":
-        return (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored.astype(np.float32, copy=False)
+    if dtype == "fp32":
+        return stored.astype(np.float32, copy=False)
+    out = np.empty(stored.size, np.float32)
+    (halves.from_fp16 if dtype == "fp16" else halves.from_bf16)(stored.view(np.uint16).reshape(-1), out)
+    return out.reshape(stored.shape)
 
 
 def _decompress(data: memoryview, compression: str, num_bytes: int) -> memoryview:

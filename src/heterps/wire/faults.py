@@ -23,9 +23,6 @@ from heterps.wire.channel import Channel, Received
 from heterps.wire.counters import Counters
 from heterps.wire.message import Frame, contiguous
 
-HELD_S = 0.02
-"""How long a message that may be overtaken is held back at most."""
-
 
 class Fates:
     """What becomes of the messages of one sender. Times are seconds of any clock that does not go back."""
@@ -75,7 +72,7 @@ class _Way:
         """When and as what a message arrives, by five random numbers."""
         due_s = now_s + late * faults.delay_s
         if overtaken < faults.reorder:
-            due_s += held * HELD_S
+            due_s += held * faults.reorder_s
         else:
             due_s = self._last_due_s = max(due_s, self._last_due_s)
         return due_s, flip_bit(parts, place) if corrupt < faults.corrupt else list(parts)

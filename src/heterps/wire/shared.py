@@ -7,9 +7,10 @@
     [6] the block is free again  <-- with the next message  [5] when the last view of it is gone
 
 Every message has one more part in front, `Notes`: offers, answers, releases, and which parts are blocks. A frame goes
-over the socket as before when the arena is full, refused or not there yet. A block is never used anew before it was
-released. When releases do not come (a message was lost with its connection), the arena is given up as a whole after
-`lease_s`, and a new one offered: whoever still looks at the old one keeps it.
+over the socket as before when the arena is full, refused or not there yet. A sender may make a frame in a `room` of
+the arena, which spares the copy of step 3. A block is never used anew before it was released. When releases do not
+come (a message was lost with its connection), the arena is given up as a whole after `lease_s`, and a new one offered:
+whoever still looks at the old one keeps it.
 """
 
 from __future__ import annotations
@@ -130,11 +131,9 @@ class Shared:
     def receive(self, timeout_s: float) -> Received | None:
         deadline_s = time.monotonic() + timeout_s
         while True:
-            received = self._channel.receive(0)
-            if received is None:
-                # Releases ride on messages; alone they go when much memory waits for them, or nothing else happens.
-                self._flush_releases(self._options.arena_bytes // 8)
-                received = self._channel.receive(max(deadline_s - time.monotonic(), 0.0))
+            # Releases ride on messages; alone they go when much memory waits for them, or nothing else happens.
+            self._flush_releases(self._options.arena_bytes // 8)
+            received = self._channel.receive(max(deadline_s - time.monotonic(), 0.0))
             if received is None:
                 if timeout_s > 0:
                     self._flush_releases(1)
@@ -142,6 +141,19 @@ class Shared:
             message = self._open(*received)
             if message is not None:
                 return received[0], message
+
+    def room(self, peer: str, num_bytes: int) -> Bytes | None:
+        """Shared memory to make a frame for `peer` in, which its first sending then need not copy.
+
+        None where frames of this size would be copied anyway, to the socket or to the arena.
+        """
+        if num_bytes < self._options.least_bytes:
+            return None
+        with self._lock:
+            outgoing = self._outgoing.get(peer)
+            if outgoing is None or outgoing.arena is None or not outgoing.is_accepted:
+                return None
+            return outgoing.arena.room(num_bytes)
 
     def close(self) -> None:
         self._channel.close()
@@ -171,9 +183,11 @@ class Shared:
         for place, view in enumerate(views):
             if view.nbytes < self._options.least_bytes:
                 continue
-            if (taken := outgoing.arena.take(view.nbytes, now_s)) is not None:
+            is_room = (taken := outgoing.arena.send_room(view, now_s)) is not None
+            if taken is not None or (taken := outgoing.arena.take(view.nbytes, now_s)) is not None:
                 number, begin = taken
-                outgoing.arena.write(begin, view)  # [3] under the lock: a refusal would close the arena
+                if not is_room:
+                    outgoing.arena.write(begin, view)  # [3] under the lock: a refusal would close the arena
                 notes.blocks.append(Block(place, number, begin, view.nbytes))
                 self.counters.shared(view.nbytes, is_full=False)
                 continue

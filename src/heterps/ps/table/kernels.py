@@ -180,17 +180,16 @@ def pull(table: Body, limit: int, clock: int, keys: Keys, start: int, stop: int,
     Stops before a block that could bring the table over `limit` rows; returns how many keys are done.
     """
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    now = np.uint32(clock)
+    now, size, flat_out = np.uint32(clock), np.uint64(table.dim), out.reshape(-1)
     for begin in range(start, stop, BLOCK):
         block = keys[begin : min(begin + BLOCK, stop)]
         if table.counts[ROWS] + len(block) > limit:
             return begin
         _resolve(table, now, True, block, tags, homes, found)
-        for i in range(len(block)):
-            first = found[i] * table.stride + HEADER_WORDS
-            values, target = table.words[first : first + table.dim], out[begin + i]
-            for j in range(len(values)):
-                target[j] = values[j]
+        for i in range(len(block)):  # no slices: each would count references, which takes longer than to copy a row
+            first, target = np.uint64(found[i] * table.stride + HEADER_WORDS), np.uint64((begin + i) * table.dim)
+            for j in range(size):
+                flat_out[target + j] = table.words[first + j]
     return stop
 
 
@@ -226,7 +225,7 @@ def push(
 ) -> int:
     """One optimizer step for each of `keys[start:stop]`, which must all differ. Stops and returns as `pull` does."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    now, dim = np.uint32(clock), table.dim
+    now, dim, flat_grads = np.uint32(clock), table.dim, grads.reshape(-1)
     for begin in range(start, stop, BLOCK):
         block = keys[begin : min(begin + BLOCK, stop)]
         if table.counts[ROWS] + len(block) > limit:
@@ -234,8 +233,8 @@ def push(
         _resolve(table, now, True, block, tags, homes, found)
         for i in range(len(block)):
             _note_use(table, found[i], now)
-            row = table.words[found[i] * table.stride + HEADER_WORDS : (found[i] + 1) * table.stride]
-            update(kind, row[:dim], row[dim : 2 * dim], row[2 * dim : 3 * dim], grads[begin + i], coefficients)
+            found[i] = found[i] * table.stride + HEADER_WORDS
+        update(kind, table.words, found[: len(block)], dim, flat_grads, begin, coefficients)
     return stop
 
 
@@ -257,23 +256,23 @@ def push_sums(
     """As `push`; the gradient of `keys[u]` is the sum of the rows `sources[begins[u]:ends[u]]` of `grads`, in order."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     now, dim = np.uint32(clock), table.dim
-    total = np.empty(dim, np.float32)
+    size, totals = np.uint64(dim), np.empty(BLOCK * dim, np.float32)
     for begin in range(start, stop, BLOCK):
         block = keys[begin : min(begin + BLOCK, stop)]
         if table.counts[ROWS] + len(block) > limit:
             return begin
         _resolve(table, now, True, block, tags, homes, found)
         for i in range(len(block)):
-            source = grads[sources[begins[begin + i]]]
-            for j in range(len(total)):
-                total[j] = source[j]
+            total, source = np.uint64(i * dim), np.uint64(sources[begins[begin + i]])
+            for j in range(size):
+                totals[total + j] = grads[source, j]
             for k in range(begins[begin + i] + 1, ends[begin + i]):
-                source = grads[sources[k]]
-                for j in range(len(total)):
-                    total[j] += source[j]
+                source = np.uint64(sources[k])
+                for j in range(size):
+                    totals[total + j] += grads[source, j]
             _note_use(table, found[i], now)
-            row = table.words[found[i] * table.stride + HEADER_WORDS : (found[i] + 1) * table.stride]
-            update(kind, row[:dim], row[dim : 2 * dim], row[2 * dim : 3 * dim], total, coefficients)
+            found[i] = found[i] * table.stride + HEADER_WORDS
+        update(kind, table.words, found[: len(block)], dim, totals, 0, coefficients)
     return stop
 
 

@@ -78,55 +78,74 @@ def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool
     return np.array(numbers, np.float32)
 
 
-@njit(nogil=True, cache=True, inline="always")
-def update(kind: int, values: Words, state: Words, state2: Words, grads: Words, c: Words) -> None:
-    """One step on `values` with `grads`; `state` is s, b, m or z, `state2` is v or n, as long as the values where used.
+# No check for zero divisors, which would prevent vectorising.
+@njit(nogil=True, cache=True, error_model="numpy")
+def update(kind: int, words: Words, starts: NDArray[np.int64], dim: int, grads: Words, first: int, c: Words) -> None:
+    """One step for each of `starts`: on the `dim` values from `words[start]` on, followed by their state.
 
-    They are slices, and the coefficients are read before the loops, so that the compiler sees loops it can vectorise:
-    no index can be negative, and no store can change a coefficient.
+    Their gradients are the rows of the flat `grads` from `first` on. There are no slices, because each would count
+    references, which takes longer than a row; positions are unsigned, so that none can be negative, and coefficients
+    are read before the loops, so that no store can change one: the compiler then sees loops that it can vectorise.
     """
-    a = c[0]
+    a, size, row = c[0], np.uint64(dim), np.uint64(first * dim)
     if kind == _SGD:
-        for j in range(len(values)):
-            values[j] -= a * grads[j]
+        for i in range(len(starts)):
+            w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
+            for j in range(size):
+                words[w + j] -= a * grads[g0 + j]
     elif kind == _MOMENTUM:
         momentum = c[1]
-        for j in range(len(values)):
-            b = momentum * state[j] + grads[j]
-            state[j] = b
-            values[j] -= a * b
+        for i in range(len(starts)):
+            w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
+            s1 = w + size
+            for j in range(size):
+                b = momentum * words[s1 + j] + grads[g0 + j]
+                words[s1 + j] = b
+                words[w + j] -= a * b
     elif kind == _ADAGRAD:
         eps = c[1]
-        for j in range(len(values)):
-            g = grads[j]
-            s = state[j] + g * g
-            state[j] = s
-            values[j] -= a * g / (np.sqrt(s) + eps)
+        for i in range(len(starts)):
+            w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
+            s1 = w + size
+            for j in range(size):
+                g = grads[g0 + j]
+                s = words[s1 + j] + g * g
+                words[s1 + j] = s
+                words[w + j] -= a * g / (np.sqrt(s) + eps)
     elif kind == _ROW_ADAGRAD:
-        total = np.float32(0.0)
-        for j in range(len(values)):
-            total += grads[j] * grads[j]
-        s = state[0] + total / np.float32(len(values))
-        state[0] = s
-        root = np.sqrt(s) + c[1]
-        for j in range(len(values)):
-            values[j] -= a * grads[j] / root
+        eps = c[1]
+        for i in range(len(starts)):
+            w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
+            total = np.float32(0.0)
+            for j in range(size):
+                total += grads[g0 + j] * grads[g0 + j]
+            s = words[w + size] + total / np.float32(dim)
+            words[w + size] = s
+            root = np.sqrt(s) + eps
+            for j in range(size):
+                words[w + j] -= a * grads[g0 + j] / root
     elif kind == _ADAM:
         eps, part1, part2, kept = c[1], c[2], c[3], c[4]
-        for j in range(len(values)):
-            g = grads[j]
-            m = state[j] + part1 * (g - state[j])
-            v = state2[j] + part2 * (g * g - state2[j])
-            state[j] = m
-            state2[j] = v
-            values[j] = kept * values[j] - a * m / (np.sqrt(v) + eps)
+        for i in range(len(starts)):
+            w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
+            s1, s2 = w + size, w + size + size
+            for j in range(size):
+                g = grads[g0 + j]
+                m = words[s1 + j] + part1 * (g - words[s1 + j])
+                v = words[s2 + j] + part2 * (g * g - words[s2 + j])
+                words[s1 + j] = m
+                words[s2 + j] = v
+                words[w + j] = kept * words[w + j] - a * m / (np.sqrt(v) + eps)
     else:
         beta, l1, l2 = c[1], c[2], c[3]
-        for j in range(len(values)):
-            g = grads[j]
-            n = state2[j] + g * g
-            z = state[j] + (g - (np.sqrt(n) - np.sqrt(state2[j])) / a * values[j])
-            state[j] = z
-            state2[j] = n
-            shrunk = max(abs(z) - l1, np.float32(0.0))
-            values[j] = -np.copysign(shrunk, z) / ((beta + np.sqrt(n)) / a + l2)
+        for i in range(len(starts)):
+            w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
+            s1, s2 = w + size, w + size + size
+            for j in range(size):
+                g = grads[g0 + j]
+                n = words[s2 + j] + g * g
+                z = words[s1 + j] + (g - (np.sqrt(n) - np.sqrt(words[s2 + j])) / a * words[w + j])
+                words[s1 + j] = z
+                words[s2 + j] = n
+                shrunk = max(abs(z) - l1, np.float32(0.0))
+                words[w + j] = -np.copysign(shrunk, z) / ((beta + np.sqrt(n)) / a + l2)

@@ -1,0 +1,127 @@
+"""Whoever waits receives; nobody waits for a message that another thread has; and nobody is forgotten."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+
+import numpy as np
+import pytest
+from servers import DIM, make_roster, make_tables, threaded_servers
+
+from heterps.errors import HeterpsError
+from heterps.ps.dedup import make_lookup
+from heterps.ps.remote import RemoteClient
+from heterps.ps.session import Options
+from heterps.wire import MemoryNetwork
+
+LOOKUP = make_lookup(np.arange(20))
+GRADS = np.ones((20, DIM), np.float32)
+
+
+@pytest.fixture
+def network() -> Iterator[MemoryNetwork]:
+    network = MemoryNetwork()
+    with threaded_servers(make_roster(1), make_tables(), network):
+        yield network
+
+
+def make_client(network: MemoryNetwork, receivers: list[str], options: Options = Options()) -> RemoteClient:
+    """A client that notes which thread received each message."""
+    channel = network.channel("worker")
+    receive = channel.receive
+
+    def noted(timeout_s: float):
+        received = receive(timeout_s)
+        if received is not None:
+            receivers.append(threading.current_thread().name)
+        return received
+
+    channel.receive = noted
+    return RemoteClient("worker", channel, make_roster(1), make_tables(), options=options)
+
+
+def test_whoever_waits_receives_its_answer_itself(network, monkeypatch):
+    for wait in ("LONGEST_WAIT_S", "GRACE_S"):  # the watcher sleeps
+        monkeypatch.setattr(f"heterps.ps.pump.{wait}", 60.0)
+    receivers: list[str] = []
+    client = make_client(network, receivers, Options(first_retry_s=60))
+    for _ in range(20):
+        client.push("rows", LOOKUP, GRADS).result()
+        client.pull("rows", LOOKUP).result()
+    client.close()
+    assert len(receivers) == 1 + 2 * 20
+    assert set(receivers) == {threading.current_thread().name}
+
+
+def test_an_answer_that_nobody_waits_for_is_received_by_the_watcher(network):
+    receivers: list[str] = []
+    client = make_client(network, receivers)
+    done: Future[None] = Future()
+    client.pull("rows", LOOKUP).add_done_callback(lambda _: done.set_result(None))
+    client.flush()
+    done.result(timeout=30)
+    assert set(receivers) == {"heterps-client-worker"}
+    client.close()
+
+
+def test_many_threads_wait_at_once_and_all_get_their_own_answers(network):
+    client = make_client(network, [])
+    lookups = [make_lookup(np.arange(number, number + 5)) for number in range(40)]
+    expected = [client.pull("rows", lookup).result().copy() for lookup in lookups]
+
+    def pull_all(_: int) -> None:
+        for lookup, rows in zip(lookups, expected, strict=True):
+            np.testing.assert_array_equal(client.pull("rows", lookup).result(timeout=60), rows)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(pull_all, range(6)))
+    client.close()
+
+
+def test_a_callback_may_wait_for_another_call(network):
+    client = make_client(network, [])
+    got: Future[np.ndarray] = Future()
+    first = client.pull("rows", LOOKUP)
+    first.add_done_callback(lambda _: got.set_result(client.pull("rows", LOOKUP).result(timeout=30)))
+    first.result()
+    assert got.result(timeout=30).shape == (20, DIM)
+    client.close()
+
+
+def silent_client(options: Options = Options()) -> tuple[MemoryNetwork, RemoteClient]:
+    """Of a server that is there and never answers."""
+    network = MemoryNetwork()
+    network.channel("server-0")
+    return network, RemoteClient("worker", network.channel("worker"), make_roster(1), make_tables(), options=options)
+
+
+def test_a_wait_with_a_timeout_ends_and_the_call_lives_on():
+    _, client = silent_client()
+    pull = client.pull("rows", LOOKUP)
+    for wait in (pull.result, pull.exception):
+        with pytest.raises(FutureTimeout):
+            wait(timeout=0.01)
+    assert not pull.done()
+    client.close()
+    assert isinstance(pull.exception(), HeterpsError)
+
+
+def test_closing_ends_the_waits_of_other_threads():
+    _, client = silent_client()
+    pulls = [client.pull("rows", LOOKUP) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        waits = [threads.submit(pull.exception, 60) for pull in pulls]
+        client.close()
+        client.close()
+        assert [str(ended.result(timeout=60)) for ended in waits] == ["the client was closed"] * 2
+
+
+def test_calls_beyond_the_queue_wait_for_the_watcher_to_make_room(network):
+    client = make_client(network, [], Options(max_waiting=4, max_requests=1))
+    pushes = [client.push("rows", LOOKUP, GRADS) for _ in range(60)]
+    for push in pushes:
+        push.result(timeout=60)
+    client.close()
