@@ -78,6 +78,37 @@ def test_bad_data_ends_with_its_exit_code_and_no_traceback(folder, capsys):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["synth", "describe"])
+@pytest.mark.parametrize("command", ["synth", "describe", "images"])
 def test_help_shows_an_example(command, capsys):
     assert f"heterps data {command}" in run(capsys, "data", command, "--help")[1]
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_written_and_shown_with_the_columns_of_a_job(tmp_path, capsys):
+    code, out, _ = run(capsys, "data", "images", "digits", tmp_path / "digits")
+    assert code == 0
+    assert "1,541" in out
+    assert "columns: {num_classes: 10, dense: [image], widths: {image: 64}, slots: []}" in out
+
+
+def test_images_print_what_they_store(tmp_path, capsys):
+    code, out, err = run(capsys, "data", "images", "digits", tmp_path / "digits", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads((tmp_path / "digits/dataset.json").read_text())
+
+
+def test_images_from_a_bad_file_end_with_the_byte_and_no_traceback(tmp_path, capsys):
+    (tmp_path / "mine.bin").write_bytes(bytes(3000))
+    code, out, err = run(capsys, "data", "images", "cifar10", tmp_path / "mine.bin", tmp_path / "out")
+    assert (code, out) == (4, "")
+    assert "mine.bin: byte 0: a record of cifar10 has 3,073 bytes" in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+def test_images_take_one_source_and_one_folder(tmp_path, capsys):
+    code, _, err = run(capsys, "data", "images", "cifar10", "a", "b", "c")
+    assert code == 2
+    assert "one SOURCE and one OUT" in err
+    assert run(capsys, "data", "images", "digits")[0] == 2

@@ -11,6 +11,7 @@ import pytest
 
 from heterps.config import PAPER_CLUSTER
 from heterps.data.generate import DatasetInfo, SplitInfo
+from heterps.data.images.write import ImagesInfo, ImageSplit
 from heterps.planning.explain import Explanation, Move, Neighbour, Sensitivity, Station
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.schedulers.base import TracePoint
@@ -44,6 +45,7 @@ def section(title: str) -> str:
         ("heterps simulate --json", [*SIMULATED.as_json(), *SIMULATED.workers[0].as_json(), "policies"]),
         ("Trace", [*Header.model_fields, *Line.model_fields, *get_args(Line.model_fields["event"].annotation)]),
         ("dataset.json", [name for model in (DatasetInfo, SplitInfo) for name in model.model_fields]),
+        ("dataset.json", [name for model in (ImagesInfo, ImageSplit) for name in model.model_fields]),
     ],
 )
 def test_every_field_is_on_the_page(title: str, names: list[str]) -> None:

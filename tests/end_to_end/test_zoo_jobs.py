@@ -14,7 +14,8 @@ from heterps.launch import train
 from heterps.model.zoo import ZOO
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-LAYERS = {"ctr_dnn": 16, "deepfm": 15, "match_net": 16, "two_emb": 10, "nce": 5}
+LAYERS = {"ctr_dnn": 16, "deepfm": 15, "match_net": 16, "two_emb": 10, "nce": 5, "alexnet": 12, "resnet": 70}
+BATCH_SIZES = {"alexnet": 16, "resnet": 4}  # others 256
 TASKS = {"criteo": ("click", 16_000), "match": ("match", 16_000), "words": ("words", 100_000)}
 
 
@@ -39,7 +40,7 @@ def test_a_network_is_profiled_without_data_and_planned(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run(f"profile --model {name} --batch-size 256 --budget 0 --out profile.json")
+    run(f"profile --model {name} --batch-size {BATCH_SIZES.get(name, 256)} --budget 0 --out profile.json")
     profile = json.loads(Path("profile.json").read_text())
     assert (profile["model"], len(profile["layers"])) == (name, LAYERS[name])
     capsys.readouterr()

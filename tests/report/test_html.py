@@ -189,3 +189,49 @@ def test_a_run_stopped_before_its_first_step_has_a_report(job, plan, summary):
 
 def test_the_job_is_there_whole(job, plan, summary, metrics):
     Page(render_run(job, plan, summary, metrics)).says("batch_size: 4096", "every_minutes: 10.0")
+
+
+# --- more than two classes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def classes(job, summary, metrics):
+    """The same run as if it had told ten classes apart, without tables."""
+    columns = job.data.columns.model_copy(update={"num_classes": 10})
+    job = job.model_copy(update={"data": job.data.model_copy(update={"columns": columns})})
+    gone = ("auc", "calibration")
+    train = {k: v for k, v in summary["train"].items() if k not in gone} | {"accuracy": 0.8123}
+    summary = {k: v for k, v in summary.items() if k not in (*gone, "teacher_auc")}
+    summary |= {"accuracy": 0.9712, "train": train, "rows": 0, "table_bytes": 0, "own_loss": False}
+    lines = [{k: v for k, v in line.items() if k not in gone} for line in metrics]
+    lines = [line | {"accuracy": 0.1 * i, "rows": 0, "table_bytes": 0} for i, line in enumerate(lines, start=1)]
+    return job, summary, lines
+
+
+def test_accuracy_takes_the_place_of_auc_where_there_are_more_than_two_classes(classes, plan):
+    job, summary, lines = classes
+    page = Page(html := render_run(job, plan, summary, lines))
+    page.says(
+        "Test accuracy 0.9712", "1 in 10 is chance, 1 is perfect", "Accuracy 0.9712 0.8123 97.1% of samples are told"
+    )
+    page.says("Log loss 0.4582 0.4691 Nats a sample", "14.4% better than always saying the average")
+    assert "AUC" not in page.text
+    assert "not judged" not in page.text.lower()
+    charts = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.S)]
+    names = [chart.get("aria-label").partition(":")[0] for chart in charts]
+    assert names == ["Log loss", "Accuracy", "Normalised entropy", "Samples/s"]
+    assert charts[1].get("aria-label") == "Accuracy: 0.8000 at 500,000 samples"
+
+
+def test_of_classes_told_by_another_loss_only_the_accuracy_is_judged(classes, plan):
+    job, summary, lines = classes
+    page = Page(render_run(job, plan, summary | {"own_loss": True}, lines))
+    page.says("97.1% of samples are told right", "Log loss 0.4582 0.4691 Not judged: the model has a loss of its own")
+
+
+@pytest.mark.parametrize(
+    ("metrics_of", "title"), [("train", "Training accuracy"), ("interval", "Accuracy of the last interval")]
+)
+def test_the_headline_says_which_samples_the_accuracy_is_of(classes, plan, metrics_of, title):
+    job, summary, lines = classes
+    Page(render_run(job, plan, summary | {"metrics_of": metrics_of}, lines)).says(f"{title} 0.9712")

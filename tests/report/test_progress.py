@@ -10,6 +10,7 @@ from rich.console import Console
 
 from heterps.report import progress as progress_module
 from heterps.report.progress import TrainingProgress
+from heterps.training.class_metrics import ClassMetrics
 from heterps.training.metrics import Metrics
 
 LINE = {"samples": 4096, "samples_per_s": 123_456.7, "log_loss": 0.51234, "auc": 0.71234, "rows": 99_000}
@@ -74,3 +75,19 @@ def test_what_happens_beside_training_is_told(shown, terminal):
     assert "checkpoint runs/[a]-1/checkpoints/0000000005 (0.2 s)" in text
     assert "warning: the rows [1, 2] are odd" in text
     assert "evaluating 60 test samples" in text
+
+
+def test_of_more_than_two_classes_the_accuracy_is_shown_and_no_rows_where_there_are_no_tables(shown, monkeypatch):
+    monkeypatch.setattr(progress_module, "REFRESH_S", 0.0)
+    metrics = ClassMetrics(3)
+    metrics.update(np.eye(3)[[0, 1, 2, 2]], np.array([0, 1, 2, 0]))
+    line = {"samples": 4096, "samples_per_s": 100.0, "log_loss": 0.5, "accuracy": 0.75, "rows": 0}
+
+    def happen(progress):
+        progress.started(0, 10_000, resumed=False)
+        progress.stepped(5_000, 0.5, 0.7, metrics)
+        progress.measured(line)
+
+    assert f"loss {metrics.log_loss:.4f}  accuracy 0.7500" in shown(happen, terminal=True)
+    words = shown(happen, terminal=False).split()
+    assert words == ["4,096", "samples", "100/s", "loss", "0.5000", "accuracy", "0.7500"]

@@ -103,3 +103,14 @@ def test_a_run_that_trained_nothing_can_be_printed(summary):
 
 def test_names_are_text_and_not_markup(summary):
     assert "[red]ctr[/] completed" in printed(summary | {"name": "[red]ctr[/]"})
+
+
+def test_accuracy_takes_the_place_of_auc_where_there_are_more_than_two_classes(summary):
+    classes = {k: v for k, v in summary.items() if k not in ("auc", "calibration", "teacher_auc")}
+    classes |= {"accuracy": 0.9712, "normalised_entropy": None, "rows": 0, "table_bytes": 0, "own_loss": True}
+    text = words(printed(classes))
+    assert "Accuracy 0.9712 97.1% of samples are told right" in text
+    assert "Normalised entropy undefined needs samples of two classes" in text
+    assert "AUC" not in text
+    assert "Calibration" not in text
+    assert "Embedding tables" not in text

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from heterps.errors import ModelError
-from heterps.training.losses import batch_loss, checked_output, is_mean_over_samples, logits_of, piece_loss
+from heterps.training.losses import (
+    batch_loss,
+    checked_output,
+    has_own_loss,
+    is_mean_over_samples,
+    logits_of,
+    piece_loss,
+)
 
 OUTPUT, LABEL = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0]), torch.tensor([1.0, 0, 0, 1, 1])
 
@@ -94,3 +101,38 @@ def test_losses_that_are_not_one_a_sample_are_refused() -> None:
 
     with pytest.raises(ModelError, match=r"5 samples; it returned shape \[\]. Do not reduce"):
         batch_loss(Reduced(), OUTPUT, LABEL)
+
+
+# --- more than two classes -------------------------------------------------------------------------------------------
+
+SCORES, CLASSES = torch.tensor([[2.0, 0, -1], [0, 1, 0], [1, 1, 1], [0, 0, 3]]), torch.tensor([0.0, 1, 2, 0])
+
+
+def test_scores_of_classes_are_trained_on_their_cross_entropy() -> None:
+    each = -torch.log_softmax(SCORES, 1)[torch.arange(4), CLASSES.long()]
+    torch.testing.assert_close(batch_loss(Plain(), SCORES, CLASSES), each.mean())
+    pieces = [piece_loss(Plain(), SCORES[part], CLASSES[part], 4) for part in (slice(0, 1), slice(1, 4))]
+    torch.testing.assert_close(pieces[0] + pieces[1], each.mean())
+
+
+def test_a_loss_that_is_the_cross_entropy_is_none_of_the_models_own() -> None:
+    class Named(Squares):
+        loss_is_cross_entropy = True
+
+    assert has_own_loss(Squares())
+    assert not has_own_loss(Named())
+    assert not has_own_loss(Plain())
+    assert checked_output(Named(), SCORES, 4) is SCORES, "its method may still take more scores"
+
+
+def test_metrics_get_the_scores_of_all_classes() -> None:
+    np.testing.assert_array_equal(logits_of(SCORES, 3), SCORES.numpy())
+    np.testing.assert_array_equal(logits_of(SCORES), SCORES[:, 0].numpy())
+
+
+@pytest.mark.parametrize("model", [Plain(), Squares()])
+@pytest.mark.parametrize("output", [SCORES[:, :2], SCORES[:, 0], SCORES[:3], [1.0]])
+def test_a_model_of_classes_scores_each_of_them(model: nn.Module, output: object) -> None:
+    assert checked_output(model, SCORES, 4, 3) is SCORES
+    with pytest.raises(ModelError, match=r"num_classes is 3, .*shape \[4, 3\]; it returned"):
+        checked_output(model, output, 4, 3)

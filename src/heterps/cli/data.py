@@ -1,4 +1,4 @@
-"""`heterps data`: make synthetic data sets, and look at any Parquet data."""
+"""`heterps data`: make synthetic data sets, turn images into data, and look at any Parquet data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from heterps.errors import ConfigError
 from heterps.report.consoles import make_console
 
 if TYPE_CHECKING:
     from heterps.data.describe import Description
     from heterps.data.generate import DatasetInfo
+    from heterps.data.images import ImagesInfo
 
 group = typer.Typer(help="Make and look at training data.", no_args_is_help=True)
 
@@ -33,7 +35,7 @@ def synth(
     rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
     test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Another seed, another data set.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace a synthetic data set that is in DIR.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in DIR.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print dataset.json instead of a summary.")] = False,
 ) -> None:
     """Write Parquet data with labels of a planted teacher, by default Criteo-like.
@@ -59,6 +61,57 @@ def synth(
         typer.echo(info.model_dump_json(indent=2))
     else:
         _show_info(folder, info, time.perf_counter() - start)
+
+
+@group.command(
+    epilog="Examples: heterps data images digits data/digits    "
+    "heterps data images cifar10 cifar-10-binary.tar.gz data/cifar10    "
+    "heterps data images mnist downloads/mnist data/mnist"
+)
+def images(
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="digits, cifar10, cifar100 or mnist.", show_default=False)
+    ],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[SOURCE] OUT",
+            help="What to read: a folder, a .bin file or a .tar.gz; digits need none. Then the folder to write; new or "
+            "empty.",
+            show_default=False,
+        ),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in OUT.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print dataset.json instead of a summary.")] = False,
+) -> None:
+    """Turn labelled images that you have into Parquet data; nothing is downloaded.
+
+    digits: 8 x 8 pixels, built into scikit-learn. cifar10, cifar100: the binary version, .bin files. mnist: idx files,
+    also .gz. Pixels are normalised by mean and deviation of the training set, which OUT/dataset.json keeps.
+    """
+    from heterps.data.images import open_images, write_images
+
+    if len(paths) > 2:
+        raise ConfigError(f"name one SOURCE and one OUT; got {len(paths)} paths: {', '.join(map(str, paths))}.")
+    start = time.perf_counter()
+    source = open_images(kind, paths[0] if len(paths) == 2 else None)
+    console = make_console(stderr=True)
+    columns = (TextColumn("{task.description} images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    if not (json or console.is_terminal):
+        console.print(f"reading images of {kind}")
+    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(what: str, rows: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.advance(tasks[what], rows)
+
+        info = write_images(source, paths[-1], force=force, progress=progress)
+    if json:
+        typer.echo(info.model_dump_json(indent=2))
+    else:
+        _show_images(paths[-1], info, time.perf_counter() - start)
 
 
 @group.command(
@@ -97,6 +150,27 @@ def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
         "The teacher drew the labels: no model can have a better AUC than its own.",
         highlight=False,
     )
+
+
+def _show_images(folder: Path, info: ImagesInfo, seconds: float) -> None:
+    table = Table(title=f"{folder}: {info.kind}", title_justify="left")
+    for heading in ("split", "rows", "files", "rows of a class"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for name, split in (("train", info.train), ("test", info.test)):
+        if split:
+            fewest, most = min(split.class_rows), max(split.class_rows)
+            of_class = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+            table.add_row(name, f"{split.rows:,}", f"{split.files:,}", of_class)
+    console = make_console()
+    console.print(table)
+    rows = info.train.rows + (info.test.rows if info.test else 0)
+    form = f"{info.height} x {info.width} pixels in {'colour' if info.channels == 3 else 'grey'}"
+    console.print(
+        f"{rows:,} images of {form}, {info.num_classes} classes, in {seconds:.1f} s. A job reads them with",
+        highlight=False,
+    )
+    columns = f"num_classes: {info.num_classes}, dense: [image], widths: {{image: {info.num_pixels}}}, slots: []"
+    console.print(f"  columns: {{{columns}}}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _show_description(path: str, description: Description) -> None:

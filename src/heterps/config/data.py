@@ -12,12 +12,24 @@ from pydantic import (
 
 from heterps.config.base import Frozen, Name
 
+MAX_CLASSES = 1_000_000
+
 
 class Schema(Frozen):
     """Which columns hold what, and what to do where a value is missing."""
 
-    label: Name = Field("label", description="Column of the label, 0 or 1.")
-    dense: tuple[Name, ...] = Field(tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers.")
+    label: Name = Field("label", description="Column of the label: 0 or 1, or the number of a class.")
+    num_classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] = Field(
+        2, description="Labels are 0 to num_classes - 1; 2: a click or none, and the model returns one logit a sample."
+    )
+    dense: tuple[Name, ...] = Field(
+        tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers, or of lists of numbers: see widths."
+    )
+    widths: dict[Name, PositiveInt] = Field(
+        {},
+        description="Dense columns that hold lists, as in {image: 3072}: how many numbers each list has. They become "
+        "as many consecutive inputs of the model.",
+    )
     slots: tuple[Name, ...] = Field(
         tuple(f"C{i}" for i in range(1, 27)),
         description="Columns of ids: integers or strings, or lists of them.",
@@ -37,6 +49,15 @@ class Schema(Frozen):
         "and in an embedding of both slots the same row, in either.",
     )
 
+    @property
+    def num_dense(self) -> int:
+        """Numbers of a sample: the width of Batch.dense."""
+        return sum(self.width_of(name) for name in self.dense)
+
+    def width_of(self, name: str) -> int:
+        """Numbers of a sample in the dense column `name`."""
+        return self.widths.get(name, 1)
+
     def ids_of(self, slot: str) -> str:
         """The slot whose ids `slot` holds: mostly its own."""
         return self.same_ids.get(slot, slot)
@@ -49,6 +70,8 @@ class Schema(Frozen):
             raise ValueError(f"a column has one role only; named twice: {', '.join(doubled)}")
         if not self.dense and not self.slots:
             raise ValueError("a schema needs at least one dense column or one slot")
+        if strange := sorted(self.widths.keys() - set(self.dense)):
+            raise ValueError(f"widths: {', '.join(strange)} must be among the dense columns: {', '.join(self.dense)}")
         for slot, other in self.same_ids.items():
             if slot not in self.slots or other not in self.slots:
                 raise ValueError(f"same_ids: {slot}: {other} must be two of the slots: {', '.join(self.slots)}")

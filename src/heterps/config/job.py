@@ -25,7 +25,8 @@ from heterps.yamlfile import check_role, parse, read_model, read_text, validate
 class Model(Frozen):
     factory: Name = Field(
         "ctr_dnn",
-        description="A zoo name (ctr_dnn, deepfm, match_net, two_emb, nce) or an import path `package.module:factory`.",
+        description="A zoo name (ctr_dnn, deepfm, match_net, two_emb, nce, alexnet, resnet) or an import path "
+        "`package.module:factory`.",
     )
     args: dict[str, Any] = Field({}, description="Keyword arguments of the factory.")
 

@@ -57,9 +57,9 @@ class Slots:
 class Batch:
     """Samples of one optimizer step."""
 
-    dense: FloatArray  # [n, number of dense columns]
+    dense: FloatArray  # [n, Schema.num_dense]
     slots: Slots
-    label: FloatArray  # [n]
+    label: FloatArray  # [n], whole numbers from 0 on
 
     def __len__(self) -> int:
         return len(self.label)

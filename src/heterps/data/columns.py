@@ -13,6 +13,7 @@ from heterps.data.sources import DataFile, Dataset
 from heterps.errors import DataError
 
 _NUMBERS = "a number: any integer, float, decimal or bool"
+_LISTS = "lists of {width} numbers, as data.columns.widths says"
 _IDS = "an id: an integer, string or binary, or a list of them"
 
 
@@ -43,6 +44,16 @@ def is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
+def list_width(kind: Any) -> int | None:
+    """How many items every list of this type has; None: the type does not say, or it is no list."""
+    return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
+
+
+def holds_numbers(kind: Any) -> bool:
+    """Whether the column can be dense: numbers, or lists of them that may all have one width."""
+    return is_number(kind) or (is_list(kind) and is_number(kind.value_type))
+
+
 def check_columns(dataset: Dataset, schema: Schema) -> bool:
     """Raises a DataError unless every file has the schema's columns with fitting types. True: some slot holds lists."""
     first_seen: dict[str, tuple[str, DataFile]] = {}
@@ -50,9 +61,10 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
     for file in dataset.files:
         types = {field.name: field.type for field in file.schema}
         _check_present(file, schema, list(types))
-        for name in (schema.label, *schema.dense):
-            if not is_number(types[name]):
-                raise _wrong_type(file, name, types[name], _NUMBERS, "label" if name == schema.label else "dense")
+        if not is_number(types[schema.label]):
+            raise _wrong_type(file, schema.label, types[schema.label], _NUMBERS, "label")
+        for name in schema.dense:
+            _check_dense(file, name, types[name], schema.widths.get(name))
         for name in schema.slots:
             kind = id_kind(types[name])
             if kind is None:
@@ -67,6 +79,20 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
             if seen == "null":
                 first_seen[name] = (kind, file)
     return ragged
+
+
+def _check_dense(file: DataFile, name: str, kind: Any, width: int | None) -> None:
+    if width is None:
+        if is_list(kind) and is_number(kind.value_type):
+            found = list_width(kind)
+            raise DataError(
+                f"{file.address}: column {name} holds lists of {found or 'any number of'} numbers. Say how many the "
+                f"model gets of each, under data.columns: widths: {{{name}: {found or 'N'}}}."
+            )
+        if not is_number(kind):
+            raise _wrong_type(file, name, kind, _NUMBERS, "dense")
+    elif not (is_list(kind) and is_number(kind.value_type)) or list_width(kind) not in (None, width):
+        raise _wrong_type(file, name, kind, _LISTS.format(width=width), "dense")
 
 
 def _check_present(file: DataFile, schema: Schema, names: Sequence[str]) -> None:

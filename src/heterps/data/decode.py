@@ -1,6 +1,7 @@
 """One row group becomes arrays by row: numbers as float32, ids as keys, missing values as the schema says.
 
     Arrow columns --zero-copy views--> [D, n] float32   --interleave--> dense [n, D]      (NaN and null: policy)
+                                       or lists [n, w]  --side by side-> dense [n, D]     (some dense column has lists)
                                        [S, n] keys      --interleave--> keys  [n, S]      (null: policy)
                                        or bags a column --place-------> keys, offsets     (some slot holds lists)
 
@@ -74,15 +75,58 @@ class Decoder:
         name = self._schema.label
         # In float64: a label of 1e-50 must not pass as the 0 that it would be in float32.
         values: NDArray[np.float64] = columns[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        wrong = (values != 0) & (values != 1)
+        classes = self._schema.num_classes
+        wrong = ~((values >= 0) & (values < classes) & (values == np.floor(values)))
         if wrong.any():
             row = int(np.argmax(wrong))
             value = columns[name][row].as_py()
-            raise _error(group, row, name, f"a label is 0 or 1, this one is {'null' if value is None else value}")
+            allowed = "0 or 1" if classes == 2 else f"a whole number from 0 to {classes - 1}"
+            hint = "" if classes > 2 else "; for more classes set data.columns.num_classes"
+            raise _error(
+                group, row, name, f"a label is {allowed}, this one is {'null' if value is None else value}{hint}"
+            )
         return values.astype(np.float32)
 
     def _dense(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
-        schema, names = self._schema, self._schema.dense
+        """[n, num_dense]: single numbers and lists, in the order of the schema."""
+        schema = self._schema
+        singles = self._singles(group, columns, keep)
+        if not schema.widths:
+            return singles
+        dense = np.empty((group.num_rows, schema.num_dense), np.float32)
+        at, next_single = 0, iter(singles.T)
+        for name in schema.dense:
+            width = schema.width_of(name)
+            if name in schema.widths:
+                self._list(group, name, columns[name], keep, dense[:, at : at + width])
+            else:
+                dense[:, at] = next(next_single)
+            at += width
+        return dense
+
+    def _list(self, group: RowGroup, name: str, column: Any, keep: NDArray[np.bool_], out: NDArray[np.float32]) -> None:
+        """The lists of a dense column into `out` [n, width], what is missing as the schema says."""
+        _read_lists(group, name, column, out)
+        finite = np.isfinite(out)
+        if finite.all():
+            return
+        absent = np.isnan(out)
+        if (infinite := ~(finite | absent)).any():
+            row, place = np.argwhere(infinite)[0].tolist()
+            raise _error(
+                group,
+                row,
+                name,
+                f"number {place} of its list is not finite as a float32; write a finite value or a null",
+            )
+        rows: NDArray[np.bool_] = np.any(absent, axis=1)
+        self._missing_numbers(group, name, rows, int(absent.sum()), "a number of its list is null or NaN", keep)
+        out[absent] = self._schema.dense_fill
+
+    def _singles(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
+        """The dense columns of single numbers, side by side."""
+        schema = self._schema
+        names = [name for name in schema.dense if name not in schema.widths]
         by_column = np.empty((len(names), group.num_rows), np.float32)
         for d, name in enumerate(names):
             _read_floats(columns[name], by_column[d])
@@ -95,18 +139,18 @@ class Decoder:
             raise _error(group, row, names[d], f"{value} is not finite as a float32; write a finite value or a null")
         for d in np.flatnonzero(missing).tolist():
             absent = np.isnan(by_column[d])
-            if schema.dense_missing == "error":
-                value = "null" if columns[names[d]][int(np.argmax(absent))].as_py() is None else "NaN"
-                raise _error(
-                    group,
-                    int(np.argmax(absent)),
-                    names[d],
-                    f"the value is {value}; {_policies('dense_missing', 'fill')}",
-                )
-            if schema.dense_missing == "skip":
-                keep &= ~absent
-            self._count(names[d], int(missing[d]))
+            value = "null" if columns[names[d]][int(np.argmax(absent))].as_py() is None else "NaN"
+            self._missing_numbers(group, names[d], absent, int(missing[d]), f"the value is {value}", keep)
         return dense
+
+    def _missing_numbers(
+        self, group: RowGroup, name: str, absent: NDArray[np.bool_], count: int, problem: str, keep: NDArray[np.bool_]
+    ) -> None:
+        if self._schema.dense_missing == "error":
+            raise _error(group, int(np.argmax(absent)), name, f"{problem}; {_policies('dense_missing', 'fill')}")
+        if self._schema.dense_missing == "skip":
+            keep &= ~absent
+        self._count(name, count)
 
     def _keys(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[KeyArray, None]:
         by_column = np.empty((len(self._slots), group.num_rows), np.uint64)
@@ -198,6 +242,38 @@ def _read_floats(column: Any, out: FloatArray) -> None:
         copy_floats(values, _bitmap(column), column.offset, out)
     else:
         out[:] = values
+
+
+def _floats(column: Any) -> FloatArray:
+    """The numbers of a column as float32, NaN for null; a view of Arrow's memory where nothing is null."""
+    if column.null_count:
+        values = np.empty(len(column), np.float32)
+        _read_floats(column, values)
+        return values
+    column = column.cast(pa.float32(), safe=False)
+    return np.frombuffer(column.buffers()[1], np.float32, len(column), column.offset * 4)
+
+
+def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32]) -> None:
+    """The lists of a column as rows of `out` [n, width], NaN for what is null. Raises where one has another length."""
+    width = out.shape[1]
+    if pa.types.is_fixed_size_list(column.type):
+        starts = (column.offset + np.arange(len(column))) * width
+        lengths = np.full(len(column), width)
+    else:
+        column = column.cast(pa.large_list(column.type.value_type))
+        ends = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+        starts, lengths = ends[:-1], np.diff(ends)
+    values = _floats(column.values)
+    valid = ~_nulls(column)
+    if (wrong := valid & (lengths != width)).any():
+        row = int(np.argmax(wrong))
+        raise _error(group, row, name, f"the list has {lengths[row]} numbers, but data.columns.widths says {width}")
+    if valid.all() and len(column):
+        out[:] = values[starts[0] : starts[0] + out.size].reshape(out.shape)
+    else:
+        out[:] = np.nan
+        out[valid] = values[starts[valid, None] + np.arange(width)]
 
 
 def _read_ids(column: Any) -> tuple[NDArray[np.int64], Bitmap, int]:

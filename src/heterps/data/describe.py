@@ -8,10 +8,13 @@ from typing import Any
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
-from heterps.data.columns import id_kind, is_list, is_number
+from heterps.data.columns import holds_numbers, id_kind, is_list, is_number, list_width
 from heterps.data.decode import key_column
 from heterps.data.sources import Dataset, open_dataset
 from heterps.errors import DataError
+
+MAX_SHOWN = 8
+"""Items of a list that an example names."""
 
 
 class Value(BaseModel):
@@ -67,7 +70,8 @@ def _describe_column(field: Any, head: Any, nulls: int | None, label: str) -> Co
     ids = id_kind(field.type) is not None
     roles = ["label"] if field.name == label and is_number(field.type) else []
     if not roles:
-        roles = ["dense"] * is_number(field.type) + ["slots"] * ids
+        of_one_width = is_number(field.type) or list_width(field.type) is not None or not ids
+        roles = ["dense"] * (of_one_width and holds_numbers(field.type)) + ["slots"] * ids
     value = head[0].as_py()
     keyed = "slots" in roles and not is_list(field.type)
     return ColumnDescription(
@@ -75,9 +79,15 @@ def _describe_column(field: Any, head: Any, nulls: int | None, label: str) -> Co
         type=str(field.type),
         roles=tuple(roles),
         nulls=nulls,
-        example=None if value is None else str(value),
+        example=None if value is None else _shown(value),
         key=int(key_column(head.combine_chunks(), field.name)[0]) if keyed else None,
     )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and len(value) > MAX_SHOWN:
+        return f"[{', '.join(map(str, value[:MAX_SHOWN]))}, ... {len(value):,} in all]"
+    return str(value)
 
 
 def _nulls(dataset: Dataset) -> dict[str, int | None]:

@@ -4,14 +4,12 @@
         train/part-00000.parquet ...   files of 131,072 rows in row groups of 65,536
         test/part-00000.parquet ...
 
-Files are made side by side by threads in a hidden folder beside DIR, which is renamed to DIR when all is written.
-The bytes depend on the task, the seed and the numbers of rows alone.
+Files are made side by side by threads. The bytes depend on the task, the seed and the numbers of rows alone.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,16 +23,16 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from heterps.data.clicks import Clicks
+from heterps.data.folder import INFO_NAME, new_dataset
 from heterps.data.matches import Matches
 from heterps.data.synthetic import TEST_FIRST_ROW
 from heterps.data.task import Task
 from heterps.data.words import Words
-from heterps.errors import ConfigError, StorageError
+from heterps.errors import ConfigError
 from heterps.yamlfile import read_model
 
 ROWS_PER_GROUP = 65_536
 ROWS_PER_FILE = 2 * ROWS_PER_GROUP
-INFO_NAME = "dataset.json"
 _BINS = 1 << 16
 
 # Cheapest to read of what was measured (uncompressed, lz4, snappy; plain, dictionary, delta), and the smallest.
@@ -70,6 +68,12 @@ class DatasetInfo(Value):
     test: SplitInfo | None
 
 
+class _Task(Value):
+    """What any `dataset.json` says; images have one as well."""
+
+    task: str = "click"
+
+
 def load_info(folder: str | Path) -> DatasetInfo:
     return read_model(Path(folder) / INFO_NAME, DatasetInfo, what="description of a synthetic data set")
 
@@ -77,7 +81,10 @@ def load_info(folder: str | Path) -> DatasetInfo:
 def info_beside(source: str | Sequence[str]) -> DatasetInfo | None:
     """What is known of the synthetic data set that `source`, its train or test folder, is part of; None for others."""
     folder = Path(source).parent if isinstance(source, str) else None
-    return load_info(folder) if folder is not None and (folder / INFO_NAME).is_file() else None
+    if folder is None or not (folder / INFO_NAME).is_file():
+        return None
+    about = read_model(folder / INFO_NAME, _Task, what="description of a data set")
+    return load_info(folder) if about.task in TASKS else None
 
 
 def generate(
@@ -99,11 +106,7 @@ def generate(
     """
     if task not in TASKS:
         raise ConfigError(f"there is no task {task!r}; choose one of: {', '.join(TASKS)}.")
-    target = Path(folder)
-    _check_target(target, force)
-    partial_folder = target.with_name(f".{target.absolute().name}.partial-{os.getpid()}")
-    try:
-        partial_folder.mkdir(parents=True)
+    with new_dataset(folder, f"{rows + test_rows:,} rows (about 100 bytes each)", force=force) as partial_folder:
         drawing = TASKS[task](seed)
         write = partial(_write_split, partial_folder, drawing, num_threads or os.cpu_count() or 1, progress)
         info = DatasetInfo(
@@ -114,43 +117,7 @@ def generate(
             test=write("test", TEST_FIRST_ROW, test_rows) if test_rows else None,
         )
         (partial_folder / INFO_NAME).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        _replace(partial_folder, target)
-    except OSError as error:
-        raise StorageError(
-            f"{target}: cannot write the data set of {rows + test_rows:,} rows (about 100 bytes each): {error}. "
-            "Nothing was kept. Free some space, check the permissions, or choose another folder."
-        ) from error
-    finally:
-        shutil.rmtree(partial_folder, ignore_errors=True)
     return info
-
-
-def _check_target(target: Path, force: bool) -> None:
-    if target.exists() and not target.is_dir():
-        raise ConfigError(f"{target}: this is a file; name a folder for the data set.")
-    if not target.exists() or not any(target.iterdir()):
-        return
-    if not force:
-        raise ConfigError(f"{target}: this folder is not empty. Choose another, or replace the data set with --force.")
-    if not (target / INFO_NAME).is_file():
-        raise ConfigError(
-            f"{target}: --force replaces only a synthetic data set, and this folder has no {INFO_NAME}. "
-            "Choose another folder, or remove this one yourself."
-        )
-
-
-def _replace(source: Path, target: Path) -> None:
-    """Rename `source` to `target`; what was there is moved aside first and deleted last."""
-    old = source.with_name(source.name + "-old")
-    if target.exists():
-        target.rename(old)
-    try:
-        source.rename(target)
-    except OSError:
-        if old.exists():
-            old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 # --- one split -------------------------------------------------------------------------------------------------------

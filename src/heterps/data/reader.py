@@ -4,6 +4,8 @@
                                        |            .-------- block 3 --------.
     Position(epoch, block=3, row=500)  +----------> | 500 rows used | the next batch starts here, spans blocks
 
+Of long rows a block has fewer: as many as its memory allows.
+
 A Position goes with every batch and says where the next one starts. Reading from it gives exactly the batches that an
 uninterrupted reader would have given; blocks before it are not decoded, not even opened.
 """
@@ -27,6 +29,8 @@ from heterps.errors import DataError
 
 BLOCK_ROWS = 65_536
 """Rows are shuffled within a block; small row groups are pooled until a block has as many."""
+BLOCK_BYTES = 64 * 2**20
+"""Or until their dense values take as much: a block is in memory whole, and images are long rows."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Reader:
         self.batch_size = batch_size
         self._decoder = Decoder(self.schema, check_columns(self.dataset, self.schema))
         self._shuffle = shuffle
+        self._block_rows = min(BLOCK_ROWS, max(1, BLOCK_BYTES // (4 * max(1, self.schema.num_dense))))
         self._seed = seed
         self._order = self._fingerprint()
         if not 1 <= batch_size <= self.num_rows:
@@ -124,7 +129,7 @@ class Reader:
 
     def _fingerprint(self) -> str:
         groups = [(group.file.path.rsplit("/", 1)[-1], group.num_rows) for group in self.dataset.row_groups]
-        decides = (groups, self.schema.model_dump_json(), self._seed, self._shuffle, BLOCK_ROWS)
+        decides = (groups, self.schema.model_dump_json(), self._seed, self._shuffle, self._block_rows)
         return xxhash.xxh3_64_hexdigest(repr(decides).encode())
 
     # --- order -------------------------------------------------------------------------------------------------------
@@ -137,7 +142,7 @@ class Reader:
         blocks: list[list[RowGroup]] = [[]]
         pooled = 0
         for i in permutation(len(groups), _seed_of(self._seed, epoch, -1)):
-            if pooled >= BLOCK_ROWS:
+            if pooled >= self._block_rows:
                 blocks.append([])
                 pooled = 0
             blocks[-1].append(groups[i])
@@ -157,7 +162,7 @@ class Reader:
         """The batch of the picked rows of each block."""
         size = sum(len(rows) for _, rows in pieces)
         names = self.schema.slots
-        dense = np.empty((size, len(self.schema.dense)), np.float32)
+        dense = np.empty((size, self.schema.num_dense), np.float32)
         label = np.empty(size, np.float32)
         keys = np.empty((size, len(names)), np.uint64)
         ragged: list[tuple[KeyArray, OffsetArray]] = []

@@ -71,7 +71,7 @@ FUNCTION_KINDS: dict[str, frozenset[str]] = {
     ),
     "norm": _words("batch_norm layer_norm group_norm instance_norm rms_norm normalize"),
     "dropout": _words("dropout alpha_dropout feature_alpha_dropout dropout1d dropout2d dropout3d"),
-    "concat": _words("cat concat concatenate stack hstack vstack dstack"),
+    "concat": _words("cat concat concatenate stack hstack vstack dstack pad"),
     "elementwise": _words(
         "add sub rsub mul div truediv floordiv mod pow square sqrt rsqrt exp expm1 log log1p log2 abs neg sign "
         "reciprocal clamp clip where maximum minimum lerp addcmul addcdiv sin cos floor ceil round "

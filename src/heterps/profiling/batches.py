@@ -23,12 +23,12 @@ def random_batch(schema: Schema, batch_size: int, seed: int = 0) -> Batch:
     """A batch of the schema's shape for when there is no data: normal numbers, ids of Zipf popularity, one a slot."""
     rng = np.random.default_rng(seed)
     num_slots = len(schema.slots)
-    dense = rng.standard_normal((batch_size, len(schema.dense)), np.float32)
+    dense = rng.standard_normal((batch_size, schema.num_dense), np.float32)
     weights = np.arange(1, RANDOM_KEYS_PER_SLOT + 1) ** -ZIPF_EXPONENT
     edges = np.cumsum(weights / weights.sum())
     ranks = np.searchsorted(edges, rng.random((batch_size, num_slots))).astype(np.uint64)
     keys = ranks + np.arange(num_slots, dtype=np.uint64) * np.uint64(2**32)  # slots do not share keys
-    label = rng.integers(0, 2, batch_size).astype(np.float32)
+    label = rng.integers(0, schema.num_classes, batch_size).astype(np.float32)
     return Batch(dense, Slots(schema.slots, keys.reshape(-1)), label)
 
 
@@ -77,4 +77,6 @@ def head(value: Any, num_samples: int) -> Any:
 
 
 def _has_samples(value: Any) -> bool:
-    return isinstance(value, Slots) or (isinstance(value, Tensor) and value.dim() > 0)
+    if isinstance(value, Slots):
+        return bool(value.names)  # those of data without slots have no samples to count
+    return isinstance(value, Tensor) and value.dim() > 0

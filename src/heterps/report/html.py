@@ -22,10 +22,11 @@ from heterps.report.charts import Chart, draw
 from heterps.report.figures import UNDEFINED, duration, plural, rate, ratio, usd
 from heterps.report.meaning import (
     COMPLETED,
-    MEASURES,
     UNFINISHED,
     against_teacher,
     compare,
+    headline,
+    measures_in,
     metrics_of,
     not_rented,
     promised,
@@ -63,12 +64,17 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: list[dict
 def _headline(job: Job, summary: dict[str, Any]) -> str:
     status = summary["status"]
     mood = {COMPLETED: "good", UNFINISHED: "open"}.get(status, "warning")
-    auc_note = against_teacher(summary) or "0.5 is chance, 1 is perfect"
-    of = {"test": "Test AUC", "train": "Training AUC"}.get(summary["metrics_of"], "AUC of the last interval")
+    score, value = headline(summary)
+    name = score if score.isupper() else score.lower()
+    of = {"test": f"Test {name}", "train": f"Training {name}"}.get(
+        summary["metrics_of"], f"{score} of the last interval"
+    )
+    chance = f"1 in {job.data.columns.num_classes:,}" if score == "Accuracy" else "0.5"
+    note = against_teacher(summary) or f"{chance} is chance, 1 is perfect"
     restarts = summary.get("restarts") or 0
     epochs = plural(job.data.epochs, "epoch")
     tiles = [
-        (of, ratio(summary.get("auc")), auc_note),
+        (of, ratio(value), note),
         ("Samples", f"{summary['samples']:,}", f"{epochs}, batches of {job.data.batch_size:,}"),
         ("Samples/s", rate(summary["samples_per_s"]), f"in {duration(summary['seconds'])} of training"),
         ("Cost", usd(summary["measured_usd"]), usd_per_billion(summary)),
@@ -162,15 +168,16 @@ def _charts(job: Job, summary: dict[str, Any], metrics: list[dict[str, Any]]) ->
         return [(line["samples"], line.get(field)) for line in metrics]
 
     teacher, predicted = summary.get("teacher_auc"), summary["predicted_throughput"] or None
+    references: dict[str, tuple[float | None, str]] = {"auc": (teacher, "teacher"), "calibration": (1.0, "calibrated")}
+    best, loss, *others = measures_in(metrics[-1])
     charts = [
-        Chart("Log loss", series("log_loss"), ratio),
-        Chart("AUC", series("auc"), ratio, reference=teacher, reference_name="teacher"),
-        Chart("Normalised entropy", series("normalised_entropy"), ratio),
-        Chart("Calibration", series("calibration"), ratio, reference=1.0, reference_name="calibrated"),
-        Chart("Samples/s", series("samples_per_s"), rate, None, True, predicted, "predicted"),
-        Chart("Rows", series("rows"), _count, from_zero=True),
-        Chart("Table memory", series("table_bytes"), _size, size, from_zero=True),
+        Chart(m.title, series(m.field), ratio, None, False, *references.get(m.field, (None, "")))
+        for m in (loss, best, *others)
     ]
+    charts.append(Chart("Samples/s", series("samples_per_s"), rate, None, True, predicted, "predicted"))
+    if any(line.get("table_bytes") for line in metrics):  # a model without embeddings has no tables
+        charts.append(Chart("Rows", series("rows"), _count, from_zero=True))
+        charts.append(Chart("Table memory", series("table_bytes"), _size, size, from_zero=True))
     note = (
         "<aside><h3>How to read these</h3>"
         f"<p>Each point is an interval of about {job.metrics_every_samples:,} samples. Every sample was predicted "
@@ -187,7 +194,7 @@ def _metrics(summary: dict[str, Any]) -> str:
     heads = ["Test"] if of == "test" else ["Last interval"] if of == "interval" else []
     heads += ["Train"] if train else []
     rows = []
-    for measure in MEASURES:
+    for measure in measures_in(summary):
         value = summary.get(measure.field)
         figures = [ratio(value)] if of != "train" else []
         figures += [ratio(train.get(measure.field))] if train else []

@@ -72,9 +72,44 @@ MEASURES = (
 )
 
 
+ACCURACY = "accuracy"
+CLASS_MEASURES = (
+    Measure(
+        ACCURACY,
+        "Accuracy",
+        "The share of samples whose class has the highest score.",
+        lambda value: f"{value:.1%} of samples are told right",
+    ),
+    Measure(
+        "log_loss",
+        "Log loss",
+        "Mean of −log of the probability given to the true class.",
+        lambda _: "nats a sample; lower is better",
+    ),
+    Measure(
+        "normalised_entropy",
+        "Normalised entropy",
+        "Log loss over that of always predicting the share of each class: below 1 has learned.",
+        _judge_entropy,
+    ),
+)
+"""In the place of MEASURES where there are more than two classes."""
+
+
+def measures_in(figures: dict[str, Any]) -> tuple[Measure, ...]:
+    """The metrics of a summary, or of a line of metrics.jsonl."""
+    return CLASS_MEASURES if ACCURACY in figures else MEASURES
+
+
+def headline(figures: dict[str, Any]) -> tuple[str, float | None]:
+    """The first of them, AUC or accuracy, with its value; None: undefined."""
+    measure = measures_in(figures)[0]
+    return measure.title, figures.get(measure.field)
+
+
 def verdict(measure: Measure, value: float, summary: dict[str, Any]) -> str:
     """What a value means; of a model with a loss of its own, nothing but its ranking was trained for."""
-    if summary.get("own_loss") and measure.field != "auc":
+    if summary.get("own_loss") and measure.field not in ("auc", ACCURACY):
         return "not judged: the model has a loss of its own"
     return measure.judge(value)
 

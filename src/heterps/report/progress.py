@@ -10,14 +10,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from heterps.training.loop import Observer
-from heterps.training.metrics import Metrics
+from heterps.report.figures import ratio
+from heterps.report.meaning import headline
+from heterps.training.class_metrics import AnyMetrics
+from heterps.training.loop import Observer, metric_fields
 
 REFRESH_S = 0.25
 
 
 class TrainingProgress(Observer):
-    """Shows samples/s, time left, loss and AUC. Use it in a `with` block."""
+    """Shows samples/s, time left, loss, and AUC or accuracy. Use it in a `with` block."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -27,7 +29,7 @@ class TrainingProgress(Observer):
             TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
             TextColumn("[cyan]{task.fields[rate]}[/]"),
             TimeRemainingColumn(compact=True),
-            TextColumn("loss {task.fields[loss]}  AUC {task.fields[auc]}"),
+            TextColumn("loss {task.fields[loss]}  {task.fields[score]}"),
             console=console,
             disable=not console.is_terminal,
         )
@@ -46,9 +48,9 @@ class TrainingProgress(Observer):
     def started(self, samples: int, total: int, resumed: bool) -> None:
         if resumed:
             self._console.print(f"resumed at {samples:,} of {total:,} samples")
-        self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", auc="-")
+        self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", score="")
 
-    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:  # noqa: ARG002
+    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:  # noqa: ARG002
         now = time.monotonic()
         if self._task is None or now - self._shown_s < REFRESH_S:
             return
@@ -59,14 +61,14 @@ class TrainingProgress(Observer):
             completed=samples,
             rate=f"{rate:,.0f}/s",
             loss=f"{interval.log_loss:.4f}",
-            auc=f"{interval.auc:.4f}",
+            score=_score(metric_fields(interval)),
         )
 
     def measured(self, line: dict[str, Any]) -> None:
         if not self._console.is_terminal:
             self._console.print(
                 f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "
-                f"loss {line['log_loss']:.4f}  AUC {_number(line['auc'])}  {line['rows']:,} rows"
+                f"loss {line['log_loss']:.4f}  {_score(line)}" + (f"  {line['rows']:,} rows" if line["rows"] else "")
             )
 
     def saved(self, path: str, seconds: float) -> None:
@@ -81,5 +83,6 @@ class TrainingProgress(Observer):
         self._console.print(f"[dim]evaluating {samples:,} test samples[/]")
 
 
-def _number(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"
+def _score(figures: dict[str, Any]) -> str:
+    title, value = headline(figures)
+    return f"{title if title.isupper() else title.lower()} {ratio(value)}"

@@ -11,7 +11,7 @@ from heterps.config import Job, load_job
 from heterps.errors import RunError
 from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan, load_plan
-from heterps.report.meaning import MEASURES, UNFINISHED, bill_of
+from heterps.report.meaning import UNFINISHED, bill_of, measures_in
 from heterps.training.run import Run
 
 SHOWN_FIELDS = (
@@ -63,7 +63,7 @@ def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, A
         "seconds": last["seconds"],
         "samples_per_s": round(throughput, 1),
         "metrics_of": "interval",
-        **{measure.field: last.get(measure.field) for measure in MEASURES},
+        **{measure.field: last.get(measure.field) for measure in measures_in(last)},
         "predicted_throughput": round(plan.throughput, 1) if is_predicted else None,
         "measured_throughput": round(throughput, 1),
         "predicted_usd": plan.usd if is_predicted else None,

@@ -17,6 +17,7 @@ from heterps.report.meaning import (
     UNFINISHED,
     against_teacher,
     compare,
+    measures_in,
     metrics_of,
     promised,
     usd_per_billion,
@@ -36,7 +37,8 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
     console.print(_prediction(summary))
     if "plan" in summary:
         console.print(_promise(summary))
-    console.print(_tables(summary))
+    if summary["rows"] or summary["table_bytes"]:
+        console.print(_tables(summary))
     for note in _data_notes(summary):
         console.print(note)
     console.print(Text.assemble(("\nReport  ", "bold"), str(folder / "report.html")), soft_wrap=True)
@@ -57,9 +59,11 @@ def _headline(summary: dict[str, Any]) -> Text:
 
 def _quality(summary: dict[str, Any]) -> Table:
     table = _grid(f"Quality on the {metrics_of(summary)}")
-    for measure in MEASURES:
+    measures = measures_in(summary)
+    labels = "both labels" if measures is MEASURES else "two classes"
+    for measure in measures:
         value = summary.get(measure.field)
-        judged = verdict(measure, value, summary) if value is not None else "needs samples of both labels"
+        judged = verdict(measure, value, summary) if value is not None else f"needs samples of {labels}"
         if measure.field == "auc":
             judged = against_teacher(summary) or judged
         table.add_row(measure.title, ratio(value), Text(judged, style="dim"))

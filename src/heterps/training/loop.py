@@ -28,8 +28,8 @@ from heterps.errors import StorageError
 from heterps.model import build_model
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
+from heterps.training.class_metrics import AnyMetrics, make_metrics, metrics_from_state
 from heterps.training.losses import has_own_loss
-from heterps.training.metrics import Metrics
 from heterps.training.run import Run
 from heterps.training.trainer import Trainer
 
@@ -42,7 +42,7 @@ class Observer:
     def started(self, samples: int, total: int, resumed: bool) -> None:
         """Training starts at `samples` of `total`."""
 
-    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
+    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:
         """A step is done: samples and seconds so far, its loss, and the metrics of the interval it belongs to."""
 
     def measured(self, line: dict[str, Any]) -> None:
@@ -66,8 +66,8 @@ class Outcome:
     seconds: float
     restarts: int
     stopped_by: str | None  # the signal that stopped it; None: it reached the end
-    train: Metrics  # over the whole run, each sample predicted before it was learned from
-    test: Metrics | None
+    train: AnyMetrics  # over the whole run, each sample predicted before it was learned from
+    test: AnyMetrics | None
     num_rows: int
     table_bytes: int
     counts: dict[str, Any]  # what was missing in the training data that this process read
@@ -103,6 +103,7 @@ def train_job(
             seed=job.seed,
             num_shards=job.num_threads,
             num_threads=job.num_threads,
+            num_classes=job.data.columns.num_classes,
             connect=connect,
             staleness=servers.staleness,
             cache_bytes=servers.cache_bytes,
@@ -137,10 +138,10 @@ class _Loop:
         self.samples = 0
         self.seconds = 0.0
         self.restarts = 0
-        self.interval = Metrics()
+        self.interval = make_metrics(self.job.data.columns.num_classes)
         self.interval_started = 0  # in samples, and below in seconds
         self.interval_started_s = 0.0
-        self.whole = Metrics()
+        self.whole = make_metrics(self.job.data.columns.num_classes)
         self.saved_samples = 0
         self.saved_s = 0.0
 
@@ -190,12 +191,12 @@ class _Loop:
         self.run.add_metrics(line)
         self.observer.measured(line)
         self.whole.merge(self.interval)
-        self.interval = Metrics()
+        self.interval = make_metrics(self.job.data.columns.num_classes)
         self.interval_started, self.interval_started_s = self.samples, self.seconds
 
-    def train_metrics(self) -> Metrics:
+    def train_metrics(self) -> AnyMetrics:
         """Over the whole run, the open interval included."""
-        metrics = Metrics.from_state(self.whole.state())
+        metrics = metrics_from_state(self.whole.state())
         metrics.merge(self.interval)
         return metrics
 
@@ -237,10 +238,10 @@ class _Loop:
         self.samples = self.saved_samples = snapshot.samples
         self.seconds = self.saved_s = progress["seconds"]
         self.restarts = progress["restarts"] + 1
-        self.interval = Metrics.from_state(progress["interval"])
+        self.interval = metrics_from_state(progress["interval"])
         self.interval_started = progress["interval_started"]
         self.interval_started_s = progress["interval_started_s"]
-        self.whole = Metrics.from_state(progress["whole"])
+        self.whole = metrics_from_state(progress["whole"])
         self.run.rewind_metrics(self.interval_started)  # lines after it are of intervals that are open again
 
     def _prepare(self, item: tuple[Batch, Position]) -> tuple[Batch, Position]:
@@ -267,18 +268,13 @@ def _with_next(items: Iterable[T]) -> Iterator[tuple[T, T | None]]:
         item = upcoming
 
 
-def metric_fields(metrics: Metrics) -> dict[str, float | None]:
+def metric_fields(metrics: AnyMetrics) -> dict[str, float | None]:
     """Metrics under the names that they have in metrics.jsonl and summary.json; null where undefined."""
-    values = {
-        "log_loss": metrics.log_loss,
-        "auc": metrics.auc,
-        "normalised_entropy": metrics.normalised_entropy,
-        "calibration": metrics.calibration,
-    }
+    values = {name: getattr(metrics, name) for name in metrics.FIELDS}
     return {name: round(value, 6) if math.isfinite(value) else None for name, value in values.items()}
 
 
-def _evaluate(job: Job, trainer: Trainer, observer: Observer, stop: Callable[[], str | None]) -> Metrics:
+def _evaluate(job: Job, trainer: Trainer, observer: Observer, stop: Callable[[], str | None]) -> AnyMetrics:
     """Metrics of the test set, or of its first batches once `stop` gives a reason."""
     assert job.data.test is not None
     reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)

@@ -19,7 +19,7 @@ so narrow a bin positives and negatives are nearly mixed at random.
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numba import njit
@@ -38,6 +38,8 @@ class Metrics:
     `calibration` up to the rounding of float64. What is undefined for the samples so far is NaN: everything without
     samples, `auc` and `normalised_entropy` while only one class was seen, `calibration` without positives.
     """
+
+    FIELDS: ClassVar[tuple[str, ...]] = ("log_loss", "auc", "normalised_entropy", "calibration")
 
     def __init__(self) -> None:
         self._bins = np.zeros((2, NUM_BINS), np.int64)  # [label, bin]

@@ -43,10 +43,17 @@ class Pieces:
     """Runs steps of `model`, whose parameters are views of `values` and whose tables are `client`'s."""
 
     def __init__(
-        self, model: nn.Module, values: FloatArray, grads: Tensor, client: RowClient, num_threads: int
+        self,
+        model: nn.Module,
+        values: FloatArray,
+        grads: Tensor,
+        client: RowClient,
+        num_threads: int,
+        num_classes: int = 2,
     ) -> None:
         self._model = model
         self._client = client
+        self._num_classes = num_classes
         self._embeddings = [module for _, module in embeddings(model)]
         self._grads = [grads, *(torch.zeros_like(grads) for _ in range(num_threads - 1))]
         self._stores = [_PulledRows(client.num_shards) for _ in range(num_threads)]
@@ -119,7 +126,7 @@ class Pieces:
         loss.backward()  # type: ignore[no-untyped-call]
         for _, module in embeddings(self._twins[i]):
             module.push()
-        return float(loss.detach()), logits_of(output)
+        return float(loss.detach()), logits_of(output, self._num_classes)
 
     def _try_out(self, batch: Batch) -> bool:
         """Whether the model gives the pieces of a batch what it gives the whole, and draws no random numbers."""
@@ -136,7 +143,7 @@ class Pieces:
         drew = not torch.equal(random, torch.get_rng_state())
         torch.set_rng_state(random)
         used_once = all(set(store.pulls.values()) <= {1} for store in self._stores)
-        checked_output(self._model, whole, len(batch))
+        checked_output(self._model, whole, len(batch), self._num_classes)
         same = torch.allclose(torch.cat(parts), whole, rtol=1e-3, atol=1e-4)
         return bool(same and used_once and not drew)
 

@@ -35,8 +35,8 @@ from heterps.ps.remote import ClientCounts, RemoteClient
 from heterps.ps.shard import Tables as ModelTables
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters
+from heterps.training.class_metrics import AnyMetrics, make_metrics
 from heterps.training.losses import batch_loss, checked_output, logits_of
-from heterps.training.metrics import Metrics
 from heterps.training.pieces import Pieces, view_parameters
 from heterps.training.table_snapshots import load_table, save_table
 
@@ -59,6 +59,7 @@ class Trainer:
     tables      how rows come and go, in tables of modules that do not say it themselves
     tiers       memory for the sparse tables and a folder for the rows beyond it; none: all rows are in memory
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
+    num_classes of the labels, from 0 on; from three classes on the model returns a score for each, [batch, num_classes]
     num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
     connect     a client of servers that hold these tables; none: they are in this process
     staleness   by how many pushes rows on servers may be behind (see ps/cache.py), with `cache_bytes` for each table
@@ -74,6 +75,7 @@ class Trainer:
         seed: int = 0,
         num_shards: int = 1,
         num_threads: int = 1,
+        num_classes: int = 2,
         connect: Callable[[ModelTables], JobClient] | None = None,
         staleness: int = 0,
         cache_bytes: int = MEMORY_BYTES,
@@ -81,6 +83,7 @@ class Trainer:
         self.model = model.train()
         self.clock = 0
         self.samples = 0  # trained on so far
+        self._num_classes = num_classes
         self._embeddings = [module for _, module in embeddings(model)]
         self.tables = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
         values = _flat_parameters(model)
@@ -92,7 +95,9 @@ class Trainer:
         view_parameters(model, torch.from_numpy(self._values), self._grads)
         rows: RowClient = self._cache or self.client
         bind_tables(model, rows)
-        self._pieces = Pieces(model, self._values, self._grads, rows, num_threads) if num_threads > 1 else None
+        self._pieces = (
+            Pieces(model, self._values, self._grads, rows, num_threads, num_classes) if num_threads > 1 else None
+        )
         self._pushes: list[Future[None]] = []  # of the last step
         self._pulled: Future[FloatArray] | None = None  # the dense parameters for the next one
 
@@ -104,7 +109,7 @@ class Trainer:
         return batch
 
     def step(self, batch: Batch, upcoming: Batch | None = None) -> tuple[float, NDArray[np.float32]]:
-        """One optimizer step on `batch`; its mean loss and logits, as they were before the step.
+        """One optimizer step on `batch`; its mean loss and logits (or scores of classes), as they were before the step.
 
         The rows of the `upcoming` batch, if it was prepared, are asked for ahead. On servers the step may still be on
         its way when this returns; every later step, evaluation or snapshot shows it, or raises what became of it.
@@ -125,9 +130,9 @@ class Trainer:
         """One optimizer step with gradients that were computed before, whatever has been applied since."""
         self._push(gradients)
 
-    def evaluate(self, batches: Iterable[Batch]) -> Metrics:
+    def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics:
         """Metrics of the model as it is; creates no rows."""
-        metrics = Metrics()
+        metrics = make_metrics(self._num_classes)
         self._refresh()
         self.model.eval()
         try:
@@ -135,7 +140,7 @@ class Trainer:
                 for batch in batches:
                     with self._own_code(batch):
                         output = self._forward(batch)
-                    metrics.update(logits_of(output), batch.label)
+                    metrics.update(logits_of(output, self._num_classes), batch.label)
         finally:
             self.model.train()
         return metrics
@@ -245,11 +250,11 @@ class Trainer:
         output = self._forward(batch)
         loss = batch_loss(self.model, output, torch.from_numpy(batch.label))
         loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach()), logits_of(output)
+        return float(loss.detach()), logits_of(output, self._num_classes)
 
     def _forward(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), batch.slots)
-        return checked_output(self.model, output, len(batch))
+        return checked_output(self.model, output, len(batch), self._num_classes)
 
     def _compute(self, batch: Batch, upcoming: Batch | None = None) -> Gradients:
         """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used."""

@@ -1,11 +1,12 @@
 """Models that are ready to train. Each is a factory: `model = ctr_dnn(schema)`, called as `model(dense, slots)`.
 
 `dense` is float32 [B, number of dense columns], `slots` the sparse part of the same B samples. The result is a logit
-for each of the B samples; nce gives more scores, the logit first. A model with a method `losses(output, label)` is
-trained on those, one a sample, others on the binary cross entropy.
+for each of the B samples; nce gives more scores, the logit first, and the image models a score for each class. A model
+with a method `losses(output, label)` is trained on those, one a sample, others on the cross entropy.
 
     ctr_dnn, match_net, two_emb, nce    the networks of the HeterPS paper: 16, 16, 10 and 5 layers
     deepfm                              DeepFM (Guo et al., IJCAI 2017)
+    alexnet, resnet                     the networks of the DSSP paper, for small images
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from collections.abc import Callable
 from torch import nn
 
 from heterps.config import Schema
+from heterps.model.zoo.alexnet import COLUMNS as ALEXNET_COLUMNS
+from heterps.model.zoo.alexnet import AlexNet, alexnet
 from heterps.model.zoo.ctr_dnn import CtrDnn, ctr_dnn
 from heterps.model.zoo.deepfm import DeepFM, PairwiseSum, deepfm
 from heterps.model.zoo.match_net import COLUMNS as MATCH_NET_COLUMNS
 from heterps.model.zoo.match_net import MatchNet, match_net
 from heterps.model.zoo.nce import COLUMNS as NCE_COLUMNS
 from heterps.model.zoo.nce import Nce, nce
+from heterps.model.zoo.resnet import COLUMNS as RESNET_COLUMNS
+from heterps.model.zoo.resnet import ResNet, resnet
 from heterps.model.zoo.towers import tower
 from heterps.model.zoo.two_emb import COLUMNS as TWO_EMB_COLUMNS
 from heterps.model.zoo.two_emb import TwoEmb, two_emb
@@ -28,16 +33,20 @@ from heterps.model.zoo.two_emb import TwoEmb, two_emb
 __all__ = [
     "COLUMNS",
     "ZOO",
+    "AlexNet",
     "CtrDnn",
     "DeepFM",
     "MatchNet",
     "Nce",
     "PairwiseSum",
+    "ResNet",
     "TwoEmb",
+    "alexnet",
     "ctr_dnn",
     "deepfm",
     "match_net",
     "nce",
+    "resnet",
     "tower",
     "two_emb",
 ]
@@ -48,11 +57,15 @@ ZOO: dict[str, Callable[..., nn.Module]] = {
     "match_net": match_net,
     "two_emb": two_emb,
     "nce": nce,
+    "alexnet": alexnet,
+    "resnet": resnet,
 }
 
 COLUMNS: dict[str, Schema] = {
     "match_net": MATCH_NET_COLUMNS,
     "two_emb": TWO_EMB_COLUMNS,
     "nce": NCE_COLUMNS,
+    "alexnet": ALEXNET_COLUMNS,
+    "resnet": RESNET_COLUMNS,
 }
 """What a model is shown with when nobody says which columns there are; others take the schema's defaults."""

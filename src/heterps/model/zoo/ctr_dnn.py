@@ -48,7 +48,7 @@ def ctr_dnn(
     if depth is not None and depth < 1:
         raise ModelError(f"ctr_dnn: depth must be at least 1, got {depth}.")
     slots = need_slots(schema, "ctr_dnn")
-    num_inputs = len(schema.dense) + len(slots) * embedding_dim
+    num_inputs = schema.num_dense + len(slots) * embedding_dim
     deep = tower(num_inputs, hidden) if hidden is not None else _paper_tower(num_inputs, depth or DEPTH)
     return CtrDnn(SparseEmbedding(slots, embedding_dim, seed=seed), deep)
 

@@ -27,7 +27,7 @@ def deepfm(
     schema: Schema, embedding_dim: int = 16, hidden: Sequence[int] = (512, 256, 128), seed: int = 0
 ) -> nn.Module:
     """DeepFM (Guo et al., IJCAI 2017): a factorization machine and a tower over the same embedding, added up."""
-    return DeepFM(need_slots(schema, "deepfm"), len(schema.dense), embedding_dim, hidden, seed)
+    return DeepFM(need_slots(schema, "deepfm"), schema.num_dense, embedding_dim, hidden, seed)
 
 
 class DeepFM(nn.Module):

@@ -51,7 +51,7 @@ def two_emb(
     if not many:
         raise ModelError("two_emb: tiny names every slot of the schema; leave at least one for the big embedding.")
     big = SparseEmbedding(many, embedding_dim, seed=seed)
-    return TwoEmb(big, SparseEmbedding(few, embedding_dim, seed=seed), len(schema.dense), hidden, outputs)
+    return TwoEmb(big, SparseEmbedding(few, embedding_dim, seed=seed), schema.num_dense, hidden, outputs)
 
 
 class TwoEmb(nn.Module):

@@ -1,0 +1,93 @@
+"""Labelled images as bytes, and the streams that they are read from."""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.errors import DataError
+
+ByteArray = NDArray[np.uint8]
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all images of a source have in common."""
+
+    channels: int
+    height: int
+    width: int
+    classes: dict[str, int]  # label columns, each with its number of classes; the one called "label" is the usual one
+
+    @property
+    def num_pixels(self) -> int:
+        """Values of an image, those of its first channel first."""
+        return self.channels * self.height * self.width
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Some images with their labels, which are in range."""
+
+    labels: ByteArray  # [n, number of label columns]
+    pixels: ByteArray  # [n, Form.num_pixels]
+
+
+class Source(Protocol):
+    """Where labelled images come from."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def form(self) -> Form: ...
+
+    def read(self, split: Split, most: int) -> Iterator[Records]:
+        """The images of a split in order, at most so many at once; none where the source has no such split.
+
+        Every call reads anew. Raises a DataError that names the file and the byte of whatever is wrong.
+        """
+
+
+class Stream:
+    """A file, or a part of an archive, that knows where it is."""
+
+    def __init__(self, name: str, stream: IO[bytes]) -> None:
+        self.name = name
+        self.offset = 0  # of the next byte; in compressed files, of what they hold
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, or as many as there are."""
+        try:
+            data = self._stream.read(size)
+        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+            raise self.error(self.offset, f"cannot read on: {error}. The file is damaged or cut short") from error
+        self.offset += len(data)
+        return data
+
+    def read_exactly(self, size: int, what: str) -> bytes:
+        """So many bytes, which are `what`."""
+        data = self.read(size)
+        if len(data) < size:
+            raise self.error(
+                self.offset, f"the file ends here, {size - len(data):,} bytes before the end of {what}. It is cut short"
+            )
+        return data
+
+    def error(self, offset: int, problem: str) -> DataError:
+        return DataError(f"{self.name}: byte {offset:,}: {problem}. Get the file anew, or check which one it is.")
+
+
+def as_records(labels: ByteArray, pixels: ByteArray, form: Form) -> tuple[Records, tuple[int, int] | None]:
+    """The images as records, and row and column of the first label that is out of range, if there is one."""
+    wrong = np.argwhere(labels >= np.array(list(form.classes.values())))
+    return Records(labels, pixels), (int(wrong[0][0]), int(wrong[0][1])) if len(wrong) else None
