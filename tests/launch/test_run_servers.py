@@ -82,6 +82,20 @@ def test_values_in_half_the_bytes_change_little_and_copies_of_hot_rows_are_in_th
     assert summary["log_loss"] == pytest.approx(expected["log_loss"], rel=0.02)
     assert 0 < lines[-1]["cache"]["hit_rate"] < 1
     assert lines[-1]["cache"]["num_hits"] > 0
+    assert lines[-1]["servers"]["bytes_sent"] > lines[0]["servers"]["bytes_sent"] > 0
+    assert lines[-1]["servers"]["retries"] == 0
+
+
+@pytest.mark.parametrize("servers", [None, Servers(count=2, channel="memory")], ids=["here", "servers"])
+def test_what_tables_let_in_and_let_go_is_in_the_metrics(tiny_job: Path, servers: Servers | None) -> None:
+    tiny_job.write_text(
+        tiny_job.read_text() + "tables: {admission: {kind: sightings, num: 2}, eviction: {max_age: 2}}\n"
+    )
+    _, snapshot, lines = run(tiny_job, servers, "with")
+    counts = lines[-1]["tables"]
+    assert counts["refused"] > 0
+    assert counts["evicted"]["age"] > 0
+    assert counts["admitted"] - sum(counts["evicted"].values()) == len(snapshot.tables["embedding"].keys)
 
 
 class KillAServer(Observer):

@@ -24,7 +24,7 @@ from heterps.ps.dense import DenseTable
 from heterps.ps.placement import shard_numbers
 from heterps.ps.table.sparse import Rows, SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
-from heterps.ps.table.upkeep import stack, unstack
+from heterps.ps.table.upkeep import TableCounters, stack, unstack
 
 FloatArray = NDArray[np.float32]
 T = TypeVar("T")
@@ -114,6 +114,9 @@ class JobClient(Client, Protocol):
 
     def tier_counts(self, table: str) -> TierCounts | None:
         """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
+
+    def counters(self, table: str) -> TableCounters:
+        """Rows of a sparse table that came and went, and gradients that were refused, over all shards."""
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
@@ -225,6 +228,9 @@ class LocalClient:
     def tier_counts(self, table: str) -> TierCounts | None:
         counts = [shard.counts for shard in self._shards[table] if isinstance(shard, TieredTable)]
         return TierCounts.total(counts) if counts else None
+
+    def counters(self, table: str) -> TableCounters:
+        return TableCounters.total(shard.counters() for shard in self._shards[table])
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         parts = [shard.export_rows() for shard in self._shards[table]]

@@ -24,7 +24,7 @@ from heterps.ps.cargo import ValuePart
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
-from heterps.ps.table.upkeep import NUM_COUNTERS, Upkeep, stack, unstack
+from heterps.ps.table.upkeep import NUM_COUNTERS, TableCounters, Upkeep, stack, unstack
 from heterps.wire import Codec, Frame, Limits, Malformed, Packed, PackedKeys
 from heterps.wire.arrays import Compression, Dtype
 
@@ -191,6 +191,7 @@ class Counted(Struct, frozen=True, tag="counted"):
 
     num_rows: Count
     num_bytes: Count
+    counters: TableCounters
     tiers: TierCounts | None = None
 
 

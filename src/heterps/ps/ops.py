@@ -117,7 +117,7 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, 
         case m.CountRows():
             table = shard.sparse[op.table]
             tiers = table.counts if isinstance(table, TieredTable) else None
-            return m.Counted(len(table), table.num_bytes, tiers), []
+            return m.Counted(len(table), table.num_bytes, table.counters(), tiers), []
 
 
 def _once(op: m.Push, shard: Shard, source: Source, counts: Counts, num_rows: int, apply: Callable[[], None]) -> Answer:

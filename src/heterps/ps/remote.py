@@ -13,7 +13,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +30,10 @@ from heterps.ps.shard import Tables
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
-from heterps.ps.table.upkeep import Upkeep, stack
+from heterps.ps.table.upkeep import TableCounters, Upkeep, stack
 from heterps.wire import Channel, Shared
 
 T = TypeVar("T")
-MAX_PREFETCHED = 256
 
 
 class _Answer(Future[T]):
@@ -55,10 +55,15 @@ class _Answer(Future[T]):
         return super().exception(0)
 
 
-class _Prefetched(NamedTuple):
-    lookup: Lookup  # kept, so that its id stays its own
-    seen: int  # own pushes that the rows have taken
-    rows: Future[FloatArray]
+@dataclass(frozen=True)
+class ClientCounts:
+    """What a worker's talk with its servers has come to."""
+
+    bytes_sent: int  # by sockets
+    bytes_received: int
+    bytes_shared: int  # sent by shared memory
+    retries: int  # requests that were sent again
+    dropped: int  # messages that never arrived, by faults on purpose, or were not understood
 
 
 class RemoteClient:
@@ -87,7 +92,7 @@ class RemoteClient:
         self._state_words = {spec.name: state_words(spec.optimizer, spec.size) for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
         self._exports = itertools.count(1)
-        self._prefetched: dict[tuple[str, int], _Prefetched] = {}
+        self._counters = channel.counters
         self._room = channel.room if isinstance(channel, Shared) else None
         self._pump = Pump(self._session, channel, connect, clock)
 
@@ -100,29 +105,27 @@ class RemoteClient:
         """The newest that a server told."""
         return self._session.roster
 
+    @property
+    def counts(self) -> ClientCounts:
+        wire, session = self._counters, self._session
+        return ClientCounts(
+            wire.bytes_sent,
+            wire.bytes_received,
+            wire.shared_bytes,
+            session.retries,
+            sum(wire.dropped.values()) + session.dropped,
+        )
+
     # --- Client ------------------------------------------------------------------------------------------------------
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
-        """As Client.pull. Rows prefetched for this very lookup are taken while they are fresh enough."""
         with self._pump.lock:
-            early = self._prefetched.pop((table, id(lookup.unique)), None)
-            allowed = self._session.options.max_unseen_pushes
-            if early is not None and create and self._pushes[table] - early.seen <= allowed:
-                return early.rows
-            return self._pull(table, lookup, create)
-
-    def prefetch(self, table: str, lookup: Lookup) -> None:
-        """Pull rows ahead of use. The `pull` of the same lookup gets them unless they miss too many own pushes by then.
-
-        How many they may miss is `Options.max_unseen_pushes`; with 0 nothing is prefetched.
-        """
-        with self._pump.lock:
-            if self._session.options.max_unseen_pushes == 0:
-                return
-            while len(self._prefetched) >= MAX_PREFETCHED:
-                del self._prefetched[next(iter(self._prefetched))]
-            rows = self._pull(table, lookup, create=True)
-            self._prefetched[table, id(lookup.unique)] = _Prefetched(lookup, self._pushes[table], rows)
+            coding = self._session.options.coding(table)
+            return self._submit(
+                calls.PullRowsCall(
+                    table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding
+                )
+            )
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
         needed = (len(lookup.inverse), self._dims[table])
@@ -166,6 +169,9 @@ class RemoteClient:
     def tier_counts(self, table: str) -> TierCounts | None:
         return self._count(table).tiers
 
+    def counters(self, table: str) -> TableCounters:
+        return self._count(table).counters
+
     def export_rows(self, table: str) -> tuple[Rows, int]:
         return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
 
@@ -195,14 +201,6 @@ class RemoteClient:
         whole_tables.import_dense(self._push, table, values, state, num_steps)
 
     # --- inside ------------------------------------------------------------------------------------------------------
-
-    def _pull(self, table: str, lookup: Lookup, create: bool) -> Future[FloatArray]:
-        coding = self._session.options.coding(table)
-        return self._submit(
-            calls.PullRowsCall(
-                table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding
-            )
-        )
 
     def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
         """Gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""

@@ -38,7 +38,6 @@ class Options:
     max_requests: int = 8  # in flight to one server
     max_bytes: int = 64 * 2**20  # in flight to one server, in requests and expected answers; one always may
     max_waiting: int = 512  # calls not sent yet to one server; beyond, the caller waits
-    max_unseen_pushes: int = 1  # of the own, by rows that were prefetched
     codings: Mapping[str, m.Coding] = field(default_factory=dict)  # by table; others travel as they are
 
     def coding(self, table: str) -> m.Coding:

@@ -17,7 +17,7 @@ from heterps.ps.cargo import PART_BYTES, ValuePart, concatenate, row_parts, valu
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
-from heterps.ps.table.upkeep import Upkeep, unstack
+from heterps.ps.table.upkeep import TableCounters, Upkeep, unstack
 
 NUM_ATTEMPTS = 8
 """To export a table while the roster changes."""
@@ -55,6 +55,7 @@ class CountRowsCall(Everywhere):
         return m.Counted(
             sum(part.num_rows for part in parts),
             sum(part.num_bytes for part in parts),
+            TableCounters.total([part.counters for part in parts]),
             TierCounts.total(tiers) if tiers else None,
         )
 

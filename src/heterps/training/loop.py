@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from heterps.checkpoint import latest, load_latest, save
-from heterps.config import Job, Servers
+from heterps.config import Always, Eviction, Job, Servers
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
 from heterps.data.reader import Position, Reader
@@ -180,10 +180,14 @@ class _Loop:
             "rows": self.trainer.num_rows,
             "table_bytes": self.trainer.table_bytes,
         }
+        if self.job.tables.admission != Always() or self.job.tables.eviction != Eviction():
+            line["tables"] = self.trainer.counters._asdict()
         if (counts := self.trainer.tier_counts) is not None:
             line["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
         if (cached := self.trainer.cache_counts) is not None:
             line["cache"] = asdict(cached) | {"hit_rate": cached.hit_rate}
+        if (talk := self.trainer.client_counts) is not None:
+            line["servers"] = asdict(talk)
         self.run.add_metrics(line)
         self.observer.measured(line)
         self.whole.merge(self.interval)

@@ -31,8 +31,10 @@ from heterps.errors import HeterpsError, ModelError, NotFinite
 from heterps.nn import DENSE, RowGradients, bind_tables, embeddings, model_tables
 from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
+from heterps.ps.remote import ClientCounts, RemoteClient
 from heterps.ps.shard import Tables as ModelTables
 from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import TableCounters
 from heterps.training.class_metrics import AnyMetrics, make_metrics
 from heterps.training.losses import batch_loss, checked_output, logits_of
 from heterps.training.pieces import Pieces, view_parameters
@@ -152,10 +154,20 @@ class Trainer:
         return sum(self.client.num_bytes(table) for table in self._sparse)
 
     @property
+    def counters(self) -> TableCounters:
+        """Rows of all tables that came and went, and gradients that were refused."""
+        return TableCounters.total(self.client.counters(table) for table in self._sparse)
+
+    @property
     def tier_counts(self) -> TierCounts | None:
         """What the tables have in memory and on disk, and what has moved; None without tiers."""
         counts = [count for table in self._sparse if (count := self.client.tier_counts(table)) is not None]
         return TierCounts.total(counts) if counts else None
+
+    @property
+    def client_counts(self) -> ClientCounts | None:
+        """What the talk with servers has come to; None without servers."""
+        return self.client.counts if isinstance(self.client, RemoteClient) else None
 
     @property
     def cache_counts(self) -> CacheCounts | None:

@@ -15,7 +15,7 @@ it had not stopped. On another number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,12 @@ class TableCounters(NamedTuple):
     admitted: int  # rows created
     refused: int  # gradients dropped because their key was not admitted
     evicted: dict[Reason, int]
+
+    @classmethod
+    def total(cls, each: Iterable[TableCounters]) -> TableCounters:
+        """Of several shards, or tables."""
+        numbers = np.array([_numbers(counters) for counters in each], np.int64).reshape(-1, NUM_COUNTERS)
+        return _counters(numbers.sum(axis=0).tolist())
 
 
 class TableSizes(NamedTuple):
