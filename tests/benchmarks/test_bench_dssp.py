@@ -24,7 +24,7 @@ def test_bench_dssp_readme_has_its_figures() -> None:
     figures = FOLDER / "figures.json"
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     if not figures.exists():
-        assert "<!-- figures -->\n<!-- end of figures -->" in readme
+        assert "The tables are not filled in yet" in readme
         return
     spec = importlib.util.spec_from_file_location("dssp_run", FOLDER / "run.py")
     assert spec is not None

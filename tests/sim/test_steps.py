@@ -8,7 +8,8 @@ import pytest
 from heterps.config import SGD, Model, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
 from heterps.model import build_model
-from heterps.nn import RowGradients
+from heterps.nn import DENSE, RowGradients
+from heterps.ps.client import LocalClient
 from heterps.ps.dedup import make_lookup
 from heterps.sim.steps import compensate, damping, mean_of, sum_of
 from heterps.training.trainer import Gradients, Trainer
@@ -106,3 +107,24 @@ def test_compensation_changes_nothing_where_the_weights_have_not_moved() -> None
 
 def test_damping_divides_by_staleness_from_two_on() -> None:
     assert [damping(staleness) for staleness in range(5)] == pytest.approx([1, 1, 1 / 2, 1 / 3, 1 / 4])
+
+
+def test_a_rate_is_that_of_dense_parameters_and_of_rows_until_told_otherwise() -> None:
+    batch = make_batch(16, 0)
+    moved = []
+    for rate in (1.0, 0.25):
+        with make_trainer() as trainer:
+            assert isinstance(trainer.client, LocalClient)
+            gradients = trainer.gradients(batch)
+            (part,) = gradients.rows
+            dense, rows = trainer.client.pull_dense(DENSE).result().copy(), _rows(trainer, part)
+            trainer.client.set_rate(rate)
+            trainer.apply(gradients)
+            moved.append((trainer.client.pull_dense(DENSE).result() - dense, _rows(trainer, part) - rows))
+    for whole, quarter in zip(*moved, strict=True):
+        assert np.abs(whole).max() > 0
+        np.testing.assert_allclose(quarter, whole / 4, rtol=1e-3, atol=1e-7)
+
+
+def _rows(trainer: Trainer, part: RowGradients) -> np.ndarray:
+    return trainer.client.pull(part.table, part.lookup, create=False).result().copy()

@@ -159,6 +159,8 @@ def simulate(
     }  # fmt: skip
     if job is None and (lone := [f"--{name}" for name, value in virtual.items() if value is not None]):
         raise ConfigError(f"{', '.join(lone)}: only with --job FILE, which says what is trained.")
+    if target is not None and not 0 < target <= 1:
+        raise ConfigError(f"--target {target:g}: accuracy and AUC are parts of one, as in 0.95.")
     given = {"workers": workers, "horizon_s": horizon, "iterations": iterations, "jitter": jitter, "seed": seed}
     given = {name: value for name, value in given.items() if value is not None}
     played = read_scenario(scenario, given, ends_by_itself=job is not None)
