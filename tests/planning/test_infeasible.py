@@ -203,10 +203,15 @@ def test_limits_raised_together_as_told_are_enough_and_one_less_of_any_is_not(dr
 @given(problems(max_layers=2, max_resources=2, max_limit=2))
 def test_raises_are_the_least_where_the_servers_have_no_resource_to_rent(drawn: Drawn) -> None:
     drawn_profile, rented, floor = drawn
-    shut = with_limit(rented, rented.server_resource, 0)
-    assume(any(resource.limit for resource in shut.resources.values()))
-    problem = make_problem((drawn_profile, shut, floor))
-    assume(problem.server_s > 0)
+    layers = [
+        layer.model_copy(update={"costs": layer.costs | {"spare": next(iter(layer.costs.values()))}})
+        for layer in drawn_profile.layers
+    ]
+    layers[0] = layers[0].model_copy(update={"server_s": layers[0].server_s or 0.25})  # so that servers are needed
+    spare = rented.model_copy(update={"resources": rented.resources | {"spare": next(iter(rented.resources.values()))}})
+    shut = with_limit(spare, rented.server_resource, 0)
+    problem = make_problem((drawn_profile.model_copy(update={"layers": tuple(layers)}), shut, floor))
+    assert problem.server_s > 0
     for least in single_raises(problem):
         check_least(problem, [least])
     check_least(problem, joint_raise(problem))

@@ -20,7 +20,9 @@ ROW_BYTES = 16 + 8 * DIM
 
 
 def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    """Memory of the process that the system cannot take back, as it can pages of files."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon:")).split()[1]) * 1024
 
 
 class Peak(threading.Thread):

@@ -12,7 +12,7 @@ import pytest
 BUDGET = 32 << 20
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 def test_training_and_saving_a_table_ten_times_its_memory_stays_near_the_budget(tmp_path: Path) -> None:
     script = Path(__file__).parent / "resident_memory.py"
     done = subprocess.run(

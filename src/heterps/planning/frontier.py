@@ -118,7 +118,7 @@ def _filled(problem: Problem, plans: Sequence[Plan], most_points: int, on_point:
             found.insert(found.index(above), step)
             lowest[step.throughput] = floor
     complete = all(lowest[above.throughput] <= below.throughput * (1 + 2 * NEXT) for below, above in pairwise(found))
-    return Frontier(tuple(found), complete)
+    return Frontier(_pareto(found), complete)  # a step may cost no more than the one below, where that costs nothing
 
 
 def _step(problem: Problem, floor: float, above: Plan) -> Plan | None:

@@ -38,7 +38,6 @@ from heterps.ps.table.usage import faded, make_fading
 
 Keys = NDArray[np.uint64]
 STEP_ROWS = 1024
-MAPPED_PART = 16  # of the memory a sixteenth, and at least MAPPED_BYTES, is what may be mapped of the file besides
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class TieredTable:
             table.dim,
             state_words(table.optimizer, table.dim),
             tiers.folder,
-            max(MAPPED_BYTES, tiers.memory_bytes // MAPPED_PART),
+            max(MAPPED_BYTES, tiers.memory_bytes),
             keep_headers=evicts,
         )
         self._both = BothTiers(self._hot, self._cold)
