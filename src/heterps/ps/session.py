@@ -285,6 +285,9 @@ class Session:
         del line.flights[reply.id]
         for pending in flight.calls:
             pending.waiting.discard(number)
+        self._finish_answered()
+
+    def _finish_answered(self) -> None:
         for key in [key for key, pending in self._pending.items() if not pending.waiting]:
             self._finish(key)
 
@@ -319,6 +322,7 @@ class Session:
         self._lines = [_Line(seat, greeted=seat in greeted) for seat in roster.servers]
         for pending in self._pending.values():
             self._enqueue(pending)
+        self._finish_answered()  # those that concern no server of the new roster
         self.flush()
 
     def _enqueue(self, pending: _Pending) -> None:
