@@ -15,6 +15,7 @@ whoever still looks at the old one keeps it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -286,7 +287,12 @@ class Shared:
 
 
 def _take_some(releases: deque[Release]) -> list[Release]:
-    return [releases.popleft() for _ in range(min(len(releases), RELEASES))]
+    """Up to RELEASES of them. Another thread may take some at the same time: each goes to one of them."""
+    some: list[Release] = []
+    with contextlib.suppress(IndexError):  # there are no more
+        while len(some) < RELEASES:
+            some.append(releases.popleft())
+    return some
 
 
 def _give_up(outgoing: _Outgoing) -> None:
