@@ -29,7 +29,7 @@ from heterps.ps.roster import Roster
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.sparse import Rows, check_widths
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters, Upkeep, stack
 from heterps.wire import Channel, Shared
@@ -89,6 +89,7 @@ class RemoteClient:
         self._session = Session(worker, incarnation, roster, tables.digest, options)
         self._clock = clock
         self._dims = {spec.name: spec.dim for spec in tables.sparse}
+        self._optimizers = {spec.name: spec.optimizer for spec in tables.sparse}
         self._sizes = {spec.name: spec.size for spec in tables.dense}
         self._state_words = {spec.name: state_words(spec.optimizer, spec.size) for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
@@ -188,6 +189,7 @@ class RemoteClient:
     def import_rows(
         self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
+        check_widths(rows, self._dims[table], self._optimizers[table])
         whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
