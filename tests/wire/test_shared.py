@@ -322,6 +322,24 @@ def test_a_block_of_a_late_message_is_not_reused_when_an_earlier_message_is_lost
     b.close()
 
 
+def test_peers_that_come_and_go_are_forgotten_and_those_with_an_arena_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.wire.shared.MANY_PEERS", 4)
+    network = MemoryNetwork()
+    server, worker = Shared(network.channel("server"), SMALL), Shared(network.channel("worker"), SMALL)
+    meet(worker, server)
+    for number in range(20):
+        guest = Shared(network.channel(f"guest-{number}"), SMALL)
+        guest.send("server", [b"question"])
+        assert server.receive(0) is not None
+        guest.close()
+    assert len(server._outgoing) <= 4
+    assert "worker" in server._outgoing
+    worker.send("server", [bytes(1000)])
+    assert bytes(get(server)[0]) == bytes(1000)
+    server.close()
+    worker.close()
+
+
 class Clock:
     """Time that a test sets."""
 
