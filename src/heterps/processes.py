@@ -62,7 +62,7 @@ class Child:
 
         def give_up() -> None:
             late.append(True)
-            self._kill()
+            self.kill()
 
         timer = Timer(deadline_s, give_up)
         timer.start()
@@ -105,14 +105,15 @@ class Child:
         """End it at once."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._kill()
+        self.kill()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(STOP_S)
         self._errors.close()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End it at once, from any thread: whoever waits for its answer hears of it. `close` it still."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

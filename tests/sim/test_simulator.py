@@ -188,10 +188,11 @@ class Journal(Hooks):
         assert now >= self.now
         self.now = now
 
-    def start(self, worker: str, now: float) -> None:
+    def start(self, worker: str, now: float) -> bool:
         self.at(now)
         assert worker not in self.read, "starts twice"
         self.read[worker] = self.version
+        return True
 
     def push(self, worker: str, now: float) -> None:
         self.at(now)
@@ -304,3 +305,24 @@ def test_progress_is_told() -> None:
 def test_a_policy_that_does_not_fit_the_workers_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most 1 backup workers"):
         simulate(TWO_SPEEDS, "bsp+backup:2")
+
+
+class Supply(Hooks):
+    """So many iterations for all workers together."""
+
+    def __init__(self, num: int) -> None:
+        self.left = num
+
+    def start(self, worker: str, now: float) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+@pytest.mark.parametrize("policy", EVERY)
+def test_workers_leave_when_there_is_nothing_left_to_do(policy: str) -> None:
+    scenario = Scenario(workers=(1.0, 2.3, 0.4), horizon_s=1000.0)
+    result = simulate(scenario, policy, hooks=Supply(50))
+    assert result.pushes == 50
+    assert result.end_s < 1000.0
+    assert all(worker.left_s is not None for worker in result.workers)
+    assert sum(result.staleness.values()) + result.dropped == 50

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heterps.cli.places import check_folder
+from heterps.cli.simulated import read_policies, read_scenario, read_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from heterps.config import PolicyConfig
     from heterps.sim import Scenario, SimResult
 
-SHOWN_ITERATIONS = 25
 EXAMPLES = """
 Examples:
 
@@ -27,6 +27,10 @@ Examples:
   heterps simulate --scenario scenario.yaml --mode bsp+backup:1 --window 90:130 --html simulation.html
 
   heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000 --seed 0 --json
+
+  heterps simulate --job job.yaml --workers 4x1.0 --compare bsp,asp,ssp:3,dssp:3:12 --target 0.95 --seeds 3
+
+  heterps simulate --job job.yaml --workers 1.0,2.5 --advise --html policies.html
 """
 
 
@@ -46,7 +50,12 @@ def simulate(
             show_default=False,
         ),
     ] = None,
-    mode: Annotated[str, typer.Option(help="bsp, asp, ssp or dssp; or in short as with --compare.")] = "dssp",
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="bsp, asp, ssp or dssp; or in short as with --compare. dssp if left out.", show_default=False
+        ),
+    ] = None,
     lower: Annotated[
         int | None, typer.Option(help="ssp, dssp: lead up to which nobody waits; 3 if left out.", show_default=False)
     ] = None,
@@ -68,14 +77,52 @@ def simulate(
     ] = False,
     compare: Annotated[
         str | None,
-        typer.Option(help="Policies to compare instead of --mode: bsp,asp,ssp:3,dssp:3:12.", show_default=False),
+        typer.Option(
+            help="Policies to compare instead of --mode: bsp,asp,ssp:3,dssp:3:12. With --job also bsp+fitted, "
+            "bsp+summed, asp+damped, asp+compensated:0.04 and the like.",
+            show_default=False,
+        ),
     ] = None,
     horizon: Annotated[float | None, typer.Option(help="Seconds until it ends.", show_default=False)] = None,
     iterations: Annotated[int | None, typer.Option(help="A worker is done after so many.", show_default=False)] = None,
     jitter: Annotated[
         float | None, typer.Option(help="Deviation of an iteration's seconds, as a part of them.", show_default=False)
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the jitter; 0 if left out.", show_default=False)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of the jitter; 0 if left out. With --job of all that is random, and the job's.", show_default=False
+        ),
+    ] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(
+            help="Train this job for real on the simulated clock, and compare the policies by what they reach. "
+            "Without --compare those that are worth it on these workers.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="--job: accuracy, or AUC of two classes, that is to be reached; 0.99 of what all reach if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="--job: train with so many seeds; 1 if left out.", show_default=False)
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="--job: passes over the data, instead of the job's.", show_default=False)
+    ] = None,
+    points: Annotated[
+        int | None, typer.Option(min=1, help="--job: evaluations of a run; 40 if left out.", show_default=False)
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, help="--job: runs at a time; one for each core if left out.", show_default=False),
+    ] = None,
+    advise: Annotated[bool, typer.Option("--advise", help="--job: say which policy to take here, and why.")] = False,
     window: Annotated[
         str | None,
         typer.Option(
@@ -96,7 +143,8 @@ def simulate(
 ) -> None:
     """Play workers of given speeds over a policy on a simulated clock, before any of them is rented.
 
-    The same seed gives the same run, and the n-th iteration of a worker takes as long under every policy.
+    The same seed gives the same run, and the n-th iteration of a worker takes as long under every policy. With --job
+    every worker computes real gradients with the weights it would have had.
     """
     from heterps.errors import ConfigError
 
@@ -105,14 +153,35 @@ def simulate(
             check_folder(path, what)
     if compare is not None and (svg is not None or trace is not None):
         raise ConfigError("--svg and --trace are of one policy: leave out --compare, or use --html for a page of all.")
+    virtual: dict[str, Any] = {
+        "target": target, "seeds": seeds, "epochs": epochs, "points": points, "processes": processes,
+        "advise": advise or None,
+    }  # fmt: skip
+    if job is None and (lone := [f"--{name}" for name, value in virtual.items() if value is not None]):
+        raise ConfigError(f"{', '.join(lone)}: only with --job FILE, which says what is trained.")
+    if target is not None and not 0 < target <= 1:
+        raise ConfigError(f"--target {target:g}: accuracy and AUC are parts of one, as in 0.95.")
     given = {"workers": workers, "horizon_s": horizon, "iterations": iterations, "jitter": jitter, "seed": seed}
-    played = _scenario(scenario, {name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    played = read_scenario(scenario, given, ends_by_itself=job is not None)
     options = {
         "lower": lower, "spread": spread, "predictor": predictor, "hysteresis": hysteresis, "backup": backup,
         "literal": literal or None,
     }  # fmt: skip
-    policies = _policies(mode, compare, {name: value for name, value in options.items() if value is not None})
-    shown = _window(window, played)
+    options = {name: value for name, value in options.items() if value is not None}
+    if job is not None:
+        from heterps.cli.virtual import train
+
+        unfit = {"mode": mode, **options, "window": window, "trace": trace, "svg": svg}
+        if flags := [f"--{name}" for name, value in unfit.items() if value is not None]:
+            raise ConfigError(f"{', '.join(flags)}: not with --job. Name the policies with --compare, as dssp:3:12.")
+        train(
+            job, played, compare, target=target, seeds=seeds or 1, epochs=epochs, points=points, processes=processes,
+            wants_advice=advise, html=html, as_json=json,
+        )  # fmt: skip
+        return
+    policies = read_policies(mode or "dssp", compare, options)
+    shown = read_window(window, played)
     keep = shown if html or svg or not (json or compare) else None
     results = [_run(played, policy, keep, trace) for policy in policies]
     if json:
@@ -120,69 +189,6 @@ def simulate(
     else:
         _show(results, every=compare is not None)
     _write(results, svg, html)
-
-
-def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
-    """Of the file, where there is one, with what the options say instead."""
-    from heterps.errors import ConfigError
-    from heterps.sim.scenario import Scenario
-    from heterps.yamlfile import check_role, parse, read_text, validate
-
-    if path is None:
-        if "workers" not in given:
-            raise ConfigError("say who works: --workers 1.0,2.3 (seconds an iteration), or --scenario FILE.")
-        if "horizon_s" not in given and "iterations" not in given:
-            raise ConfigError("say how long: --horizon SECONDS, --iterations NUMBER of each worker, or both.")
-        return validate(given, Scenario, where="options")
-    data, lines = parse(read_text(path, what="scenario"), where=str(path), what="scenario")
-    check_role(data, where=str(path), what="scenario")
-    written = {place: line for place, line in lines.items() if not place or place[0] not in given}
-    return validate(data | given, Scenario, where=str(path), lines=written)
-
-
-def _policies(mode: str, compare: str | None, options: dict[str, Any]) -> list[PolicyConfig]:
-    """Those to compare, or the one of the mode and its options; which of them it does not have is noted."""
-    from heterps.errors import ConfigError
-    from heterps.report.consoles import make_console
-    from heterps.sync import parse_policy
-    from heterps.yamlfile import validate
-
-    if compare is not None:
-        if options:
-            flags = ", ".join(f"--{name}" for name in options)
-            raise ConfigError(f"{flags}: with --compare a policy's options are in its word, as in dssp:3:12+elapsed.")
-        policies = [parse_policy(word) for word in compare.split(",")]
-        for policy in policies:
-            if policies.count(policy) > 1:
-                raise ConfigError(f"--compare {compare}: {policy.label} is there twice; keep one of the two.")
-        return policies
-    named = parse_policy(mode)
-    known = {name: value for name, value in options.items() if name in type(named).model_fields}
-    if unknown := [f"--{name}" for name in options if name not in known]:
-        make_console(stderr=True, soft_wrap=True).print(
-            f"note: {named.kind} has no {' and no '.join(unknown)}: not used", markup=False
-        )
-    return [validate(named.model_dump() | known, type(named), where=f"policy {named.kind}")]
-
-
-def _window(text: str | None, scenario: Scenario) -> tuple[float, float]:
-    """As asked for; or the first iterations, as many as can be told apart."""
-    from math import inf, isfinite
-
-    from heterps.errors import ConfigError
-
-    end_s = inf if scenario.horizon_s is None else scenario.horizon_s
-    if text is None:
-        return 0.0, min(end_s, SHOWN_ITERATIONS * max(scenario.seconds.values()))
-    try:
-        first, last = (float(word) for word in text.split(":"))
-    except ValueError:
-        raise ConfigError(f"--window {text}: write from and to in seconds, as in 90:130.") from None
-    if not (0 <= first < last and isfinite(last)):
-        raise ConfigError(f"--window {text}: it must begin at 0 or later, and end after it begins.")
-    if first >= end_s:
-        raise ConfigError(f"--window {text}: the simulation ends at {end_s:g} s.")
-    return first, min(last, end_s)
 
 
 def _run(scenario: Scenario, policy: PolicyConfig, window: tuple[float, float] | None, trace: Path | None) -> SimResult:

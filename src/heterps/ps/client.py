@@ -163,6 +163,13 @@ class LocalClient:
     def num_shards(self) -> int:
         return self._num_shards
 
+    def set_rate(self, rate: float) -> None:
+        """Multiply every learning rate by `rate`, beside its schedule, until told otherwise."""
+        for table in (table for shards in self._shards.values() for table in shards):
+            table.rate = rate
+        for dense in self._dense.values():
+            dense.rate = rate
+
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         shards = self._shards_for(table, lookup)
         rows = np.empty((len(lookup.unique), shards[0].dim), np.float32)

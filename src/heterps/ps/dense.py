@@ -24,6 +24,7 @@ class DenseTable:
         self.size = size
         self.optimizer = optimizer
         self.schedule = schedule
+        self.rate = 1.0  # what the learning rate is multiplied by, beside the schedule
         self.num_pushes = 0
         self._words = np.full(size + state_words(optimizer, size), initial_state(optimizer), np.float32)
         self._words[:size] = 0.0
@@ -43,7 +44,7 @@ class DenseTable:
         """
         if grads.shape != (self.size,):
             raise ValueError(f"a dense table of {self.size:,} values needs as many gradients, got shape {grads.shape}")
-        factor = rate_at(self.schedule, samples, self.num_pushes)
+        factor = self.rate * rate_at(self.schedule, samples, self.num_pushes)
         self.num_pushes += 1
         numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=False)
         update(kind_of(self.optimizer), self._words, WHOLE, self.size, grads, 0, numbers)

@@ -28,11 +28,11 @@ WIDTH, HEIGHT, LEFT, BOTTOM = 440, 170, 8, 34
 
 
 def write_page(path: Path, results: Sequence[SimResult]) -> None:
-    _write(path, render_page(results), "page")
+    write_text(path, render_page(results), "page")
 
 
 def write_svg(path: Path, result: SimResult) -> None:
-    _write(path, draw_timeline(result, style=f"<style>{_style()}{STYLE}{SVG_STYLE}</style>") + "\n", "picture")
+    write_text(path, draw_timeline(result, style=f"<style>{_style()}{STYLE}{SVG_STYLE}</style>") + "\n", "picture")
 
 
 def render_page(results: Sequence[SimResult]) -> str:
@@ -40,11 +40,16 @@ def render_page(results: Sequence[SimResult]) -> str:
     title = ", ".join(result.policy for result in results)
     body = [_headline(results), *([_comparison(results)] if len(results) > 1 else [])]
     body += [_policy(result) for result in results]
+    return html_page(title, STYLE, body)
+
+
+def html_page(title: str, style: str, body: Iterable[str]) -> str:
+    """A page of `heterps simulate`: the sheet of all pages, `style` beside it, and the parts of the body."""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}: heterps simulate</title>\n<style>\n{_style()}{STYLE}</style>\n"
+        f"<title>{escape(title)}: heterps simulate</title>\n<style>\n{_style()}{style}</style>\n"
         "</head>\n<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
 
@@ -74,11 +79,11 @@ def _comparison(results: Sequence[SimResult]) -> str:
     rows = [(*policy_cells(r), *([f"{r.dropped:,}"] if dropped else [])) for r in results]
     heads = (*POLICY_HEADS, "dropped") if dropped else POLICY_HEADS
     note = f'<p class="note">{escape(MEANING)}</p>'
-    return f"<section><h2>Policies</h2>{_table(heads, rows)}{note}</section>"
+    return f"<section><h2>Policies</h2>{html_table(heads, rows)}{note}</section>"
 
 
 def _policy(result: SimResult) -> str:
-    workers = _table(WORKER_HEADS, [group.cells() for group in make_groups(result.workers, 64)])
+    workers = html_table(WORKER_HEADS, [group.cells() for group in make_groups(result.workers, 64)])
     return (
         f"<section><h2>{escape(result.policy)}</h2><p>{escape(outcome(result))}</p>"
         f'<figure><figcaption>Timeline</figcaption><div class="scroll">{draw_timeline(result)}</div></figure>'
@@ -112,7 +117,7 @@ def draw_histogram(result: SimResult) -> str:
     return "".join(parts)
 
 
-def _table(heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
+def html_table(heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in others)}</tr>'
@@ -121,7 +126,7 @@ def _table(heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _write(path: Path, text: str, what: str) -> None:
+def write_text(path: Path, text: str, what: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -5,6 +5,13 @@ result.pushes, result.max_lead, result.mean_staleness
 
 scenario    who takes how long, what goes wrong        simulator   the loop, and hooks to train for real
 speeds      when an iteration ends                     result      what was found
+
+and with real gradients (import these by their modules: they bring torch along):
+
+virtual     one run of a job under a variant           runs        many, in several processes
+variants    policies, and steps beside them            steps       what is done with gradients
+supply      samples for workers                        course      a run as values
+compare     who reaches a target soonest, and why
 """
 
 from heterps.sim.result import Segment, SimResult, WorkerResult

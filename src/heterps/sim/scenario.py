@@ -21,6 +21,8 @@ from heterps.config.base import Frozen, Name
 from heterps.yamlfile import read_model
 
 MOST_WORKERS = 100_000
+ENDLESS = 2**53
+"""Iterations of each worker where something else ends the simulation: the data of a job."""
 GROUP = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?([0-9.]+(?:[eE][-+]?\d+)?)\s*")
 
 

@@ -33,8 +33,10 @@ PROGRESS_EVERY = 4096
 class Hooks:
     """What happens besides the passing of time: override to train for real. `now` is the simulated time in seconds."""
 
-    def start(self, worker: str, now: float) -> None:
-        """The worker starts an iteration, with the weights as they are now."""
+    def start(self, worker: str, now: float) -> bool | None:  # noqa: ARG002
+        """The worker starts an iteration, with the weights as they are now. False, and only that: there is nothing left
+        to do for it, and it leaves."""
+        return None
 
     def push(self, worker: str, now: float) -> None:
         """Its gradient, of the weights of its last start, reaches the server. It is applied now; where the policy is
@@ -42,6 +44,9 @@ class Hooks:
 
     def drop(self, worker: str, now: float) -> None:
         """Its gradient came too late for its round, and is not applied."""
+
+    def lose(self, worker: str, now: float) -> None:
+        """It died, which is noticed now: what it was working on, if anything, is free for others."""
 
     def end_round(self, now: float) -> None:
         """The mean of the gradients since the last round is applied (only where the policy is `by_rounds`)."""
@@ -101,7 +106,7 @@ class Simulator:
         self._schedule()
         self._start([worker.name for worker in self._workers[: len(self._scenario.workers)]], 0.0)
         self._loop(inf if self._scenario.horizon_s is None else self._scenario.horizon_s)
-        return self._result()
+        return self.result()
 
     def _schedule(self) -> None:
         for worker in self._workers[len(self._scenario.workers) :]:
@@ -138,7 +143,9 @@ class Simulator:
 
     def _start(self, names: Sequence[str], now: float) -> None:  # [1], and [2] and [3] foreseen
         latency_s, hooks, clocks = self._latency_s, self._hooks, self._clocks
-        for name in names:
+        waiting = deque(names)
+        while waiting:
+            name = waiting.popleft()
             worker = self._by_name[name]
             if worker.running:  # a second go-ahead, as the printed DSSP sends them: it lies there until it is needed
                 worker.spare += 1
@@ -146,15 +153,16 @@ class Simulator:
             if worker.left_s is not None:
                 continue  # dead, and not noticed yet
             worker.is_here = True
-            lead = clocks.of[name] - clocks.least
-            if lead > self._max_lead:
-                self._max_lead = lead
             if worker.waiting_since is not None:
                 self._account(worker, now)
                 worker.waiting_since = None
+            if hooks is not None and hooks.start(name, now) is False:
+                waiting.extend(self._leave(worker, now))
+                continue
+            lead = clocks.of[name] - clocks.least
+            if lead > self._max_lead:
+                self._max_lead = lead
             self._staleness.pulled(name)
-            if hooks is not None:
-                hooks.start(name, now)
             worker.running = True
             worker.released_at = now
             worker.computed_at = computed_at = worker.finish(now + latency_s)
@@ -203,11 +211,18 @@ class Simulator:
                 self._account(worker, now)
                 worker.left_s, worker.running, worker.waiting_since = now, False, None
         elif worker.name in self._clocks.of:  # else it was done before it died
-            rounds = self.policy.rounds
-            released = self.policy.on_leave(worker.name, now)
-            if self.policy.rounds > rounds:
-                self._end_round(now)
-            self._start(released, now)
+            if self._hooks is not None:
+                self._hooks.lose(worker.name, now)
+            self._start(self._leave(worker, now), now)
+
+    def _leave(self, worker: _Worker, now: float) -> list[str]:
+        """The worker is done, or gone. Returns who waited for it alone."""
+        worker.left_s = now if worker.left_s is None else worker.left_s
+        rounds = self.policy.rounds
+        released = self.policy.on_leave(worker.name, now)
+        if self.policy.rounds > rounds:
+            self._end_round(now)
+        return released
 
     def _end_round(self, now: float) -> None:
         self._staleness.end_round()
@@ -237,7 +252,8 @@ class Simulator:
         first, last = self._window or (0.0, 0.0)
         worker.segments += [Segment(*part) for part in segments if first < part[1] > part[0] < last]
 
-    def _result(self) -> SimResult:
+    def result(self) -> SimResult:
+        """What came of it so far."""
         for worker in self._workers:
             if worker.is_here and worker.left_s is None:
                 self._account(worker, self._now)

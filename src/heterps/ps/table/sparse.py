@@ -100,6 +100,7 @@ class SparseTable:
         self.dim = dim
         self.optimizer = optimizer
         self.schedule = schedule
+        self.rate = 1.0  # what the learning rate is multiplied by, beside the schedule
         self.seed = seed
         self.eviction = eviction
         self.num_pushes = 0  # counts for Adam's bias correction, as torch's SparseAdam counts steps
@@ -209,7 +210,7 @@ class SparseTable:
         self, keys: Keys, step: Callable[[Keys, Which, int, FloatArray], Step], samples: int | None, evict: bool
     ) -> None:
         """Count a push, ask the gate, let `step` do the work for the keys that passed it, and let rows go."""
-        factor = rate_at(self.schedule, samples, self.num_pushes)
+        factor = self.rate * rate_at(self.schedule, samples, self.num_pushes)
         with self._lock:
             self.num_pushes += 1
             passed: Keys = keys

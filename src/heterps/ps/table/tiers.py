@@ -135,6 +135,14 @@ class TieredTable:
         self._hot.num_pushes = value
 
     @property
+    def rate(self) -> float:
+        return self._hot.rate
+
+    @rate.setter
+    def rate(self, value: float) -> None:
+        self._hot.rate = value
+
+    @property
     def schedule(self) -> Schedule:
         return self._hot.schedule
 

@@ -1,0 +1,89 @@
+"""`heterps simulate --job`: the policies compared by what a job learns with each, on a simulated clock."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heterps.sim import Scenario
+    from heterps.sim.compare import Comparison
+    from heterps.sim.course import VirtualRun
+    from heterps.sim.variants import Variant
+
+
+def train(
+    path: Path,
+    scenario: Scenario,
+    words: str | None,
+    *,
+    target: float | None,
+    seeds: int,
+    epochs: int | None,
+    points: int | None,
+    processes: int | None,
+    wants_advice: bool,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Train the job at `path` under every policy of `words`, and show how soon each reaches the target.
+
+    Of a scenario that leaves its seed open, the job's is taken.
+    """
+    import typer
+
+    from heterps.config import load_job
+    from heterps.report.consoles import make_console
+    from heterps.report.virtual_page import write_virtual_page
+    from heterps.report.virtual_progress import show_virtual_progress
+    from heterps.report.virtual_table import show_comparison
+    from heterps.sim.compare import advise, compare
+    from heterps.sim.course import Course
+    from heterps.sim.runs import train_all
+
+    job = load_job(path)
+    if "seed" not in scenario.model_fields_set:
+        scenario = scenario.model_copy(update={"seed": job.seed})
+    variants = _variants(words, scenario)
+    course = Course(epochs=epochs) if points is None else Course(epochs=epochs, points=points)
+    with show_virtual_progress(make_console(stderr=True), variants, seeds, course.points) as tell:
+        runs = train_all(
+            job,
+            scenario,
+            variants,
+            num_seeds=seeds,
+            course=course,
+            num_processes=processes or os.cpu_count() or 1,
+            on_point=tell,
+        )
+    comparison = compare(runs, target)
+    advice = advise(comparison) if wants_advice else []
+    if as_json:
+        typer.echo(_as_json(runs, comparison, advice))
+    else:
+        show_comparison(make_console(), comparison, advice)
+    if html is not None:
+        write_virtual_page(html, job.name, scenario, runs, comparison, advise(comparison))
+
+
+def _variants(words: str | None, scenario: Scenario) -> tuple[Variant, ...]:
+    from heterps.sim.variants import default_variants, parse_variants
+
+    return default_variants(scenario) if words is None else parse_variants(words)
+
+
+def _as_json(runs: list[VirtualRun], comparison: Comparison, advice: list[str]) -> str:
+    shown: dict[str, Any] = {
+        "target": comparison.target,
+        "measure": comparison.measure,
+        "soonest": comparison.soonest.label if comparison.soonest else None,
+        "policies": [row.as_json() for row in comparison.rows],
+        "runs": [
+            {"policy": run.variant.label, "seed": run.seed, "points": [asdict(point) for point in run.points]}
+            for run in runs
+        ],
+    }
+    return json.dumps(shown | ({"advice": advice} if advice else {}))

@@ -1,0 +1,185 @@
+"""Variants side by side: who reaches the target soonest on this cluster, and why.
+
+seconds to the target  =  samples to the target  /  samples a second
+                          what staleness costs      what waiting costs
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from heterps.sim.course import VirtualRun
+
+DEFAULT_PART = 0.99
+"""Without a target, it is this part of what every variant has reached with every seed."""
+ALIKE = 0.02
+"""Rates and samples that differ by less than this part are called the same."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant over all seeds. Seconds are simulated; None: the target was never reached, or training diverged."""
+
+    label: str
+    seconds: tuple[float | None, ...]  # to the target, by seed
+    samples: tuple[int | None, ...]  # to the target, by seed
+    best: tuple[float, ...]
+    end_s: float  # mean, as all below
+    samples_per_s: float
+    step_s: float  # between two evaluations: what seconds are exact to
+    updates: float
+    staleness: float
+    wait_share: float  # of the workers' time
+    dropped_share: float  # of the samples
+    failed: str | None  # of the first seed with which training diverged
+
+    @property
+    def median_s(self) -> float | None:
+        """To the target; where a seed never reaches it, None."""
+        return _median(self.seconds)
+
+    @property
+    def median_samples(self) -> float | None:
+        return _median(self.samples)
+
+    @property
+    def range_s(self) -> tuple[float, float] | None:
+        """Of the fastest and of the slowest seed."""
+        reached = [s for s in self.seconds if s is not None]
+        return (min(reached), max(reached)) if len(reached) == len(self.seconds) else None
+
+    @property
+    def noise_s(self) -> float:
+        """What a difference in seconds must exceed to mean anything."""
+        first, last = self.range_s or (0.0, 0.0)
+        return max(last - first, self.step_s)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"median_s": self.median_s}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    target: float
+    measure: str  # what the target is of: AUC or accuracy
+    rows: tuple[Row, ...]  # in the order they were asked for
+
+    @property
+    def soonest(self) -> Row | None:
+        """None where no variant reaches the target with every seed."""
+        reaching = [row for row in self.rows if row.median_s is not None]
+        return min(reaching, key=lambda row: row.median_s or 0.0, default=None)
+
+
+def compare(runs: Sequence[VirtualRun], target: float | None = None) -> Comparison:
+    """Runs of several variants and seeds as a table. Raises ValueError without runs."""
+    if not runs:
+        raise ValueError("there is nothing to compare: give at least one run")
+    if target is None:
+        target = DEFAULT_PART * min((run.best for run in runs if run.failed is None), default=0.0)
+    labels = dict.fromkeys(run.variant.label for run in runs)
+    rows = tuple(_row(label, [run for run in runs if run.variant.label == label], target) for label in labels)
+    return Comparison(target, runs[0].measure, rows)
+
+
+def _row(label: str, runs: Sequence[VirtualRun], target: float) -> Row:
+    reached = [run.reaches(target) for run in runs]
+
+    def mean(of: Callable[[VirtualRun], float]) -> float:
+        return statistics.fmean(map(of, runs))
+
+    return Row(
+        label=label,
+        seconds=tuple(point.now_s if point else None for point in reached),
+        samples=tuple(point.samples if point else None for point in reached),
+        best=tuple(run.best for run in runs),
+        end_s=mean(lambda run: run.sim.end_s),
+        samples_per_s=mean(lambda run: run.samples / run.sim.end_s if run.sim.end_s else 0.0),
+        step_s=mean(lambda run: run.sim.end_s / max(len(run.points), 1)),
+        updates=mean(lambda run: run.sim.updates),
+        staleness=mean(lambda run: run.sim.mean_staleness or 0.0),
+        wait_share=mean(lambda run: run.sim.wait_s / run.sim.present_s if run.sim.present_s else 0.0),
+        dropped_share=mean(lambda run: run.dropped_samples / max(run.samples + run.dropped_samples, 1)),
+        failed=next((run.failed for run in runs if run.failed), None),
+    )
+
+
+def advise(comparison: Comparison) -> list[str]:
+    """Which variant to take and why, in sentences, by what was measured."""
+    best, wanted = comparison.soonest, f"{comparison.measure} {comparison.target:.4g}"
+    if best is None or best.median_s is None:
+        highest = max(comparison.rows, key=lambda row: min(row.best))
+        return [
+            f"No policy reaches {wanted} with every seed. {highest.label} comes nearest, with at least "
+            f"{min(highest.best):.4g}: lower the target, train longer or change the learning rate."
+        ]
+    first, last = best.range_s or (0.0, 0.0)
+    over = f" ({first:,.4g} to {last:,.4g} over {len(best.seconds)} seeds)" if len(best.seconds) > 1 else ""
+    says = [f"Take {best.label}: it reaches {wanted} after {best.median_s:,.4g} simulated seconds{over}."]
+    others = sorted((row for row in comparison.rows if row is not best), key=lambda row: row.median_s or math.inf)
+    close = [row for row in others if row.median_s is not None and row.median_s - best.median_s <= _noise(row, best)]
+    if close:
+        names = ", ".join(row.label for row in close)
+        says.append(f"It cannot be told apart from {names}: seeds and the steps between evaluations differ by as much.")
+    says += [_why_not(row, best, best.median_s) for row in others if row not in close]
+    return says
+
+
+def _noise(row: Row, best: Row) -> float:
+    return max(row.noise_s, best.noise_s)
+
+
+def _why_not(row: Row, best: Row, seconds: float) -> str:
+    if row.failed:
+        return f"{row.label} diverges: {row.failed}"
+    if row.median_s is None:
+        missed = sum(s is None for s in row.seconds)
+        return (
+            f"{row.label} does not reach it with {missed} of {len(row.seconds)} seeds: its best is "
+            f"{min(row.best):.4g}, its gradients miss {row.staleness:.1f} updates."
+        )
+    return f"{row.label} takes {row.median_s / seconds:.2f} times as long: {_reasons(row, best)}."
+
+
+def _reasons(row: Row, best: Row) -> str:
+    """The two factors of the seconds to the target, against those of the best, each with what is behind it."""
+    assert row.median_samples is not None
+    assert best.median_samples is not None
+    rate, need = row.samples_per_s / best.samples_per_s, row.median_samples / best.median_samples
+    return (
+        f"it gets through {_times(rate)} samples a second{_why_rate(row, best)}, "
+        f"and needs {_times(need)} samples for it{_why_need(row, best)}"
+    )
+
+
+def _why_rate(row: Row, best: Row) -> str:
+    """What makes samples come faster or slower: waiting, and gradients that nobody takes."""
+    reasons = []
+    if abs(row.wait_share - best.wait_share) >= ALIKE:
+        reasons.append(f"its workers wait {row.wait_share:.0%} of their time, against {best.wait_share:.0%}")
+    if row.dropped_share or best.dropped_share:
+        reasons.append(f"{row.dropped_share:.0%} of its samples go to waste, against {best.dropped_share:.0%}")
+    return f" ({', and '.join(reasons)})" if reasons else ""
+
+
+def _why_need(row: Row, best: Row) -> str:
+    """What makes samples worth more or less: how many updates are made of them, and how stale those are."""
+    reasons = []
+    if abs(row.updates - best.updates) >= ALIKE * best.updates:
+        reasons.append(f"it makes {row.updates:,.0f} updates in all, against {best.updates:,.0f}")
+    if abs(row.staleness - best.staleness) >= ALIKE:
+        reasons.append(f"its gradients miss {row.staleness:.1f} updates each, against {best.staleness:.1f}")
+    return f" ({', and '.join(reasons)})" if reasons else " (with as many updates, as stale: its steps are others)"
+
+
+def _times(ratio: float) -> str:
+    return "as many" if abs(ratio - 1) < ALIKE else f"{ratio:.2f} times the"
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if len(known) == len(values) else None

@@ -1,0 +1,84 @@
+"""A virtual run as values: how long it goes on, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from pydantic import Field, PositiveInt
+
+from heterps.config.base import Frozen
+from heterps.sim.result import SimResult, WorkerResult
+from heterps.sim.variants import Variant, parse_variant
+
+
+class Course(Frozen):
+    """How long virtual runs go on, and how closely they are looked at."""
+
+    epochs: PositiveInt | None = Field(None, description="Passes over the training data; none: as the job says.")
+    points: PositiveInt = Field(40, description="Evaluations on the test set, at equal steps of samples.")
+
+
+@dataclass(frozen=True)
+class Point:
+    """The model on the test set at a moment of the simulated time."""
+
+    now_s: float
+    samples: int
+    updates: int
+    quality: float  # accuracy, or AUC; NaN where the test set has one class only
+    log_loss: float
+
+
+@dataclass(frozen=True)
+class VirtualRun:
+    """What came of a job on a simulated cluster."""
+
+    variant: Variant
+    seed: int
+    measure: str  # what quality is: AUC or accuracy
+    sim: SimResult
+    points: tuple[Point, ...]
+    samples: int  # whose gradients were applied
+    dropped_samples: int  # of gradients that came too late for their round
+    failed: str | None = None  # training diverged: what was not finite
+
+    @property
+    def best(self) -> float:
+        """The highest quality; 0 where none was measured."""
+        return max((point.quality for point in self.points if math.isfinite(point.quality)), default=0.0)
+
+    def reaches(self, target: float) -> Point | None:
+        """The first point of at least that quality; None: never, or it diverged in the end."""
+        return None if self.failed else next((point for point in self.points if point.quality >= target), None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "policy": self.variant.label,
+            "seed": self.seed,
+            "measure": self.measure,
+            "sim": asdict(self.sim),
+            "points": [asdict(point) for point in self.points],
+            "samples": self.samples,
+            "dropped_samples": self.dropped_samples,
+            "failed": self.failed,
+        }
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Self:
+        """The run that `as_json` was of, also after a way as text."""
+        sim = given["sim"] | {
+            "staleness": {int(key): count for key, count in given["sim"]["staleness"].items()},
+            "workers": tuple(WorkerResult(**worker | {"segments": ()}) for worker in given["sim"]["workers"]),
+        }
+        return cls(
+            variant=parse_variant(given["policy"]),
+            seed=given["seed"],
+            measure=given["measure"],
+            sim=SimResult(**sim),
+            points=tuple(Point(**point) for point in given["points"]),
+            samples=given["samples"],
+            dropped_samples=given["dropped_samples"],
+            failed=given["failed"],
+        )

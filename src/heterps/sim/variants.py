@@ -1,0 +1,139 @@
+"""What is compared: a policy, and what is done with gradients and batches beside it.
+
+bsp   asp   ssp:3   dssp:3:12        policies (see heterps.sync)
+bsp+fitted                           batches fitted to the speed of each worker (LB-BSP): all are done at once
+bsp+summed                           the gradients of a round are added up, as with a learning rate for each worker
+asp+damped                           the learning rate divided by the staleness of each gradient
+asp+compensated:0.04                 DC-ASGD: gradients corrected for what the weights have moved meanwhile
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heterps.config import BSP, PolicyConfig
+from heterps.errors import ConfigError
+from heterps.sim.scenario import Scenario
+from heterps.sync import parse_policy
+
+COMPENSATION = 0.04
+UNEQUAL = 1.1
+"""From this ratio of the slowest to the fastest worker on, fitted batches are worth a try."""
+STEPS = "besides a policy's own options there are +fitted and +summed for bsp, +damped and +compensated:0.04 for others"
+
+
+@dataclass(frozen=True)
+class Variant:
+    policy: PolicyConfig
+    damped: bool = False
+    compensation: float = 0.0
+    fitted: bool = False
+    summed: bool = False
+
+    @property
+    def label(self) -> str:
+        """What `parse_variant` reads."""
+        words = [self.policy.label]
+        words += ["damped"] if self.damped else []
+        words += [f"compensated:{self.compensation:g}"] if self.compensation else []
+        words += ["fitted"] if self.fitted else []
+        words += ["summed"] if self.summed else []
+        return "+".join(words)
+
+    @property
+    def by_rounds(self) -> bool:
+        return isinstance(self.policy, BSP)
+
+    def fit(self, scenario: Scenario, batch_size: int) -> tuple[Scenario, dict[str, int]]:
+        """The scenario with the seconds of each worker's own batch, and how many samples that has.
+
+        Fitted batches have together the samples that equal ones have. Their seconds are in proportion to them, and as
+        nearly equal as whole samples allow; every worker has at least one.
+        """
+        if not self.fitted:
+            return scenario, dict.fromkeys(scenario.seconds, batch_size)
+        if scenario.joins or scenario.deaths:
+            raise ConfigError(f"{self.label}: batches are fitted to workers that stay: leave out joins and deaths.")
+        sizes = fitted_sizes(scenario.workers, batch_size * len(scenario.workers))
+        seconds = [s * size / batch_size for s, size in zip(scenario.workers, sizes, strict=True)]
+        fitted = scenario.model_copy(update={"workers": tuple(seconds)})
+        return fitted, dict(zip(scenario.seconds, sizes, strict=True))
+
+
+def fitted_sizes(seconds: Sequence[float], num_samples: int) -> list[int]:
+    """The samples of each worker, at least one, where worker i takes `seconds[i]` for as many as any other: each goes
+    to whoever would be done with it first. So no other division is done sooner.
+    """
+    sizes = [1] * len(seconds)
+    done = [(2 * s, i) for i, s in enumerate(seconds)]
+    heapq.heapify(done)
+    for _ in range(num_samples - len(seconds)):
+        _, soonest = done[0]
+        sizes[soonest] += 1
+        heapq.heapreplace(done, ((sizes[soonest] + 1) * seconds[soonest], soonest))
+    return sizes
+
+
+def default_variants(scenario: Scenario) -> tuple[Variant, ...]:
+    """What is worth comparing on these workers when nobody says: the four policies, and steps that fit them."""
+    words = ["bsp", "asp", "ssp:3", "dssp:3:12"]
+    if len(scenario.workers) > 1:
+        words += ["asp+damped", f"asp+compensated:{COMPENSATION}"]
+    is_stable = not (scenario.joins or scenario.deaths)
+    if max(scenario.workers) > UNEQUAL * min(scenario.workers) and is_stable:
+        words.append("bsp+fitted")
+    if len(scenario.workers) > 2:
+        words.append("bsp+backup:1")
+    return tuple(map(parse_variant, words))
+
+
+def parse_variants(text: str) -> tuple[Variant, ...]:
+    """Those that the words of a list, parted by commas, name. Raises ConfigError, also where one is there twice."""
+    variants = tuple(parse_variant(word) for word in text.split(","))
+    for variant in variants:
+        if variants.count(variant) > 1:
+            raise ConfigError(f"--compare {text}: {variant.label} is there twice; keep one of the two.")
+    return variants
+
+
+def parse_variant(text: str) -> Variant:
+    """A policy's word with any of +damped, +compensated[:STRENGTH], +fitted and +summed. Raises ConfigError."""
+    steps: dict[str, str] = {}
+    words = []
+    for word in text.strip().lower().split("+"):
+        name, _, number = word.partition(":")
+        if name not in ("damped", "compensated", "fitted", "summed"):
+            words.append(word)
+            continue
+        if name in steps:
+            raise ConfigError(f"policy {text!r}: {name} is given twice; keep one of the two.")
+        if number and name != "compensated":
+            raise ConfigError(f"policy {text!r}: {name} takes no number: {STEPS}.")
+        steps[name] = number
+    variant = Variant(
+        parse_policy("+".join(words)),
+        damped="damped" in steps,
+        compensation=_strength(text, steps["compensated"]) if "compensated" in steps else 0.0,
+        fitted="fitted" in steps,
+        summed="summed" in steps,
+    )
+    if variant.by_rounds and (variant.damped or variant.compensation):
+        raise ConfigError(f"policy {text!r}: in bsp nothing is stale: +damped and +compensated are for the others.")
+    if (variant.fitted or variant.summed) and not variant.by_rounds:
+        raise ConfigError(f"policy {text!r}: +fitted and +summed are for bsp, which has rounds.")
+    return variant
+
+
+def _strength(text: str, number: str) -> float:
+    try:
+        strength = float(number) if number else COMPENSATION
+    except ValueError:
+        strength = math.nan
+    if not 0 < strength < math.inf:
+        raise ConfigError(
+            f"policy {text!r}: compensated needs a number above 0, as in +compensated:{COMPENSATION} (got {number!r})."
+        )
+    return strength

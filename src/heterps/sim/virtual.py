@@ -1,0 +1,237 @@
+"""Training for real on a simulated clock: every gradient is computed with the weights that its worker would have had.
+
+    simulator    start(w0)     start(w1)      push(w0)         push(w1)         end_round
+                    |             |              |                |                 |
+    here         gradients     gradients      applied          applied        the mean of a round
+                 of the weights as they       as the server would: at once,   (BSP only)
+                 are at that moment           or kept for the round
+
+A worker's gradient is computed when it starts, because nothing that happens until its push can change it; it is applied
+when its push arrives. So one process plays any number of workers of any speeds, and a seed repeats the run to the bit.
+Only what a worker keeps to itself is not played: buffers, as BatchNorm has them, are shared by all.
+
+    one worker, ASP                  ordinary training, to the bit
+    P workers, BSP                   ordinary training with batches P times as large: gradients are averaged
+    P workers, ASP, SSP, DSSP        P times as many updates, each with the whole learning rate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heterps.config import Job
+from heterps.data.batch import Batch
+from heterps.data.reader import Reader
+from heterps.errors import ConfigError, NotFinite
+from heterps.model import build_model
+from heterps.nn import DENSE
+from heterps.ps.client import LocalClient
+from heterps.sim.course import Course, Point, VirtualRun
+from heterps.sim.scenario import Scenario
+from heterps.sim.simulator import Hooks, Simulator
+from heterps.sim.steps import compensate, damping, mean_of, sum_of
+from heterps.sim.supply import Supply, read_epochs
+from heterps.sim.variants import Variant
+from heterps.training.class_metrics import AnyMetrics
+from heterps.training.metrics import Metrics
+from heterps.training.trainer import Gradients, Trainer
+
+TEST_BATCH = 1024
+"""At least so many samples are evaluated at once, as far as there are."""
+
+FloatArray = NDArray[np.float32]
+
+
+class _Pending(NamedTuple):
+    """A gradient on its way, and what the server must know of it."""
+
+    batch: Batch
+    gradients: Gradients
+    version: int  # updates that its weights had taken
+    dense: FloatArray | None  # the weights, where they are needed again
+    rows: dict[str, FloatArray]
+
+
+class Training(Hooks):
+    """Gradients of `trainer` for a simulator, on what `supply` has until it ends, by batches of each worker's size.
+
+    Training that diverges ends like any other, and says so in `failed`.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        supply: Supply,
+        variant: Variant,
+        sizes: Mapping[str, int],
+        *,
+        evaluate: Callable[[], AnyMetrics],
+        every_samples: int,
+        on_point: Callable[[Point], None] = lambda _: None,
+    ) -> None:
+        assert isinstance(trainer.client, LocalClient)
+        self.points: list[Point] = []
+        self.updates = self.dropped_samples = 0
+        self.failed: str | None = None
+        self._trainer, self._client = trainer, trainer.client
+        self._supply, self._variant, self._sizes = supply, variant, sizes
+        self._evaluate, self._every_samples, self._on_point = evaluate, every_samples, on_point
+        self._next_point = every_samples
+        self._pending: dict[str, _Pending] = {}
+        self._round: list[Gradients] = []
+
+    def start(self, worker: str, now: float) -> bool:  # noqa: ARG002
+        batch = None if self.failed else self._supply.take(self._sizes[worker])
+        if batch is None:
+            return False
+        try:
+            gradients = self._trainer.gradients(batch)
+        except NotFinite as error:
+            self.failed = str(error)
+            return False
+        dense, rows = self._weights(gradients) if self._variant.compensation else (None, {})
+        self._pending[worker] = _Pending(batch, gradients, self.updates, dense, rows)
+        return True
+
+    def push(self, worker: str, now: float) -> None:
+        pending = self._pending.pop(worker)
+        if self._variant.by_rounds:
+            self._round.append(pending.gradients)
+        else:
+            self._apply(self._adjusted(pending), self.updates - pending.version, now)
+
+    def drop(self, worker: str, now: float) -> None:  # noqa: ARG002
+        self.dropped_samples += self._pending.pop(worker).gradients.num_samples
+
+    def lose(self, worker: str, now: float) -> None:  # noqa: ARG002
+        if worker in self._pending:
+            self._supply.give_back(self._pending.pop(worker).batch)
+
+    def end_round(self, now: float) -> None:
+        if self._round:
+            gradients, self._round = (sum_of if self._variant.summed else mean_of)(self._round), []
+            self._apply(gradients, 0, now)
+
+    def finish(self, now: float) -> None:
+        """The last point, of the model at the end."""
+        if not self.failed and (not self.points or self.points[-1].updates < self.updates):
+            self._measure(now)
+
+    def _apply(self, gradients: Gradients, staleness: int, now: float) -> None:
+        if self.failed:
+            return
+        if self._variant.damped:
+            self._client.set_rate(damping(staleness))
+        self._trainer.apply(gradients)
+        self.updates += 1
+        if self._trainer.samples >= self._next_point:
+            self._next_point = (self._trainer.samples // self._every_samples + 1) * self._every_samples
+            self._measure(now)
+
+    def _measure(self, now: float) -> None:
+        try:
+            metrics = self._evaluate()
+        except NotFinite as error:
+            self.failed = str(error)
+            return
+        quality = metrics.auc if isinstance(metrics, Metrics) else metrics.accuracy
+        self.points.append(Point(now, self._trainer.samples, self.updates, quality, metrics.log_loss))
+        self._on_point(self.points[-1])
+
+    def _weights(self, gradients: Gradients) -> tuple[FloatArray, dict[str, FloatArray]]:
+        """Copies of the weights that the gradients are of. Looking creates no rows."""
+        dense = self._client.pull_dense(DENSE).result().copy()
+        pulls = {part.table: self._client.pull(part.table, part.lookup, create=False) for part in gradients.rows}
+        return dense, {table: pull.result() for table, pull in pulls.items()}
+
+    def _adjusted(self, pending: _Pending) -> Gradients:
+        if pending.dense is None:
+            return pending.gradients
+        dense, rows = self._weights(pending.gradients)
+        return compensate(
+            pending.gradients,
+            self._variant.compensation,
+            dense=(pending.dense, dense),
+            rows={table: (pending.rows[table], rows[table]) for table in rows},
+        )
+
+
+def train_virtually(
+    job: Job,
+    scenario: Scenario,
+    variant: Variant,
+    course: Course = Course(),
+    on_point: Callable[[Point], None] = lambda _: None,
+) -> VirtualRun:
+    """Train `job` on the workers of `scenario`, each with batches of the job's size, kept in step as `variant` says.
+
+    It ends with the last epoch, or where the scenario ends if that is sooner. The random numbers of model, data and
+    jitter follow scenario.seed, and torch has one thread, so that a run is the same wherever it is repeated. Parameters
+    are in memory: servers and tiers of the job are not used.
+    """
+    if job.data.test is None:
+        raise ConfigError("a virtual run is judged on a test set: name one in data.test of the job.")
+    epochs, seed, batch_size = course.epochs or job.data.epochs, scenario.seed, job.data.batch_size
+    played, sizes = variant.fit(scenario, batch_size)
+    columns = job.data.columns
+    reader = Reader(job.data.train, columns, batch_size=batch_size, shuffle=job.data.shuffle, seed=seed)
+    if variant.fitted:  # a round at a time
+        reader.batch_size = min(sum(sizes.values()), reader.num_rows)
+    test = _read_test(job)
+    model = build_model(job.model, columns, seed)
+    with _one_thread(), torch.random.fork_rng(devices=[]), Trainer(
+        model, job.optimizers, tables=job.tables, seed=seed, num_classes=columns.num_classes
+    ) as trainer:  # fmt: skip
+        torch.default_generator.manual_seed(seed)
+        training = Training(
+            trainer,
+            Supply(read_epochs(reader, epochs)),
+            variant,
+            sizes,
+            evaluate=lambda: trainer.evaluate(test),
+            every_samples=max(_expected_samples(scenario, batch_size, reader.num_rows * epochs) // course.points, 1),
+            on_point=on_point,
+        )
+        sim = Simulator(played, variant.policy, hooks=training).run()
+        training.finish(sim.end_s)
+        return VirtualRun(
+            variant=variant,
+            seed=seed,
+            measure="AUC" if columns.num_classes == 2 else "accuracy",
+            sim=sim,
+            points=tuple(training.points),
+            samples=trainer.samples,
+            dropped_samples=training.dropped_samples,
+            failed=training.failed,
+        )
+
+
+def _expected_samples(scenario: Scenario, batch_size: int, most: int) -> int:
+    """That a run will get through, if nobody waits."""
+    if scenario.horizon_s is None:
+        return most
+    return min(most, int(scenario.horizon_s * sum(batch_size / seconds for seconds in scenario.workers)))
+
+
+def _read_test(job: Job) -> list[Batch]:
+    """The test set, in memory: it is looked at again and again."""
+    assert job.data.test is not None
+    reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
+    reader.batch_size = min(max(job.data.batch_size, TEST_BATCH), reader.num_rows)
+    return [batch for batch, _ in reader.read()]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,115 @@
+"""`heterps simulate --job`: real training on the simulated clock, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heterps.cli import main
+
+TWO = ("--workers", "1.0,2.3", "--points", "4", "--processes", "1")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", *words])
+    captured = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, captured.out, captured.err
+
+
+def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    shown: dict[str, Any] = json.loads(out)
+    return shown
+
+
+def test_json_has_a_row_a_policy_a_run_a_seed_and_is_repeatable(
+    tiny_job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--job", str(tiny_job), *TWO, "--compare", "bsp,asp+damped", "--seeds", "2", "--target", "0.6")
+    shown = figures(capsys, *words)
+    assert shown["target"] == 0.6
+    assert shown["measure"] == "AUC"
+    assert [row["label"] for row in shown["policies"]] == ["bsp", "asp+damped"]
+    assert [(one["policy"], one["seed"]) for one in shown["runs"]] == [
+        ("bsp", 0), ("bsp", 1), ("asp+damped", 0), ("asp+damped", 1),
+    ]  # fmt: skip
+    assert shown["soonest"] in ("bsp", "asp+damped", None)
+    assert shown["runs"][0]["points"][-1]["samples"] == 200
+    assert "advice" not in shown
+    assert figures(capsys, *words) == shown
+    assert figures(capsys, *words, "--seed", "3")["runs"][0]["points"] != shown["runs"][0]["points"]
+
+
+def test_the_seed_is_the_jobs_unless_it_is_given(tiny_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_job.write_text(tiny_job.read_text() + "seed: 5\n")
+    words = ("--job", str(tiny_job), *TWO, "--compare", "asp")
+    assert figures(capsys, *words)["runs"][0]["seed"] == 5
+    assert figures(capsys, *words, "--seed", "2")["runs"][0]["seed"] == 2
+
+
+def test_advice_compares_what_is_worth_it_when_nobody_says(tiny_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tiny_job.parent / "page.html"
+    code, out, _ = run(capsys, "--job", str(tiny_job), *TWO, "--epochs", "2", "--advise", "--html", str(page))
+    assert code == 0
+    for policy in ("bsp", "asp", "ssp:3", "dssp:3:12", "asp+damped", "asp+compensated:0.04", "bsp+fitted"):
+        assert f"\n{policy} " in out
+    assert "Take " in out
+    assert "7 policies compared" in page.read_text()
+
+
+def test_a_scenario_file_needs_no_end_and_its_horizon_counts(
+    tiny_job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny_job.parent / "scenario.yaml"
+    path.write_text("workers: [3x1.0]\njitter: 0.1\nseed: 4\n")
+    words = ("--job", str(tiny_job), "--scenario", str(path), "--compare", "ssp:1", "--points", "3", "--epochs", "2")
+    whole = figures(capsys, *words)["runs"][0]
+    assert whole["seed"] == 4
+    assert whole["points"][-1]["samples"] == 400
+    cut = figures(capsys, *words, "--horizon", "3.5")["runs"][0]
+    assert cut["points"][-1]["now_s"] <= 3.5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--workers", "1.0", "--horizon", "9", "--target", "0.9", "--advise"), "--target, --advise: only with --job"),
+        (("--job", "job.yaml", "--workers", "1.0", "--mode", "asp"), "--mode: not with --job"),
+        (("--job", "job.yaml", "--workers", "1.0", "--lower", "3", "--svg", "a.svg"), "--lower, --svg: not with --job"),
+        (("--job", "job.yaml"), "say who works"),
+        (("--job", "job.yaml", "--workers", "1.0", "--target", "95"), "--target 95: accuracy and AUC are parts of one"),
+        (("--job", "none.yaml", "--workers", "1.0"), "none.yaml"),
+        (("--job", "job.yaml", "--workers", "1.0", "--compare", "asp+fitted"), "are for bsp"),
+        (("--job", "job.yaml", "--workers", "1.0", "--compare", "asp,asp"), "asp is there twice"),
+        (("--job", "job.yaml", "--workers", "1,2", "--compare", "bsp+backup:2"), "at most 1 backup workers"),
+        (("--job", "job.yaml", "--workers", "1.0", "--html", "no/such/folder.html"), "there is no folder"),
+        (("--workers", "1.0", "--horizon", "9", "--compare", "asp+damped"), "with --job"),
+    ],
+)
+def test_wrong_words_are_refused_with_what_to_do(
+    tiny_job: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert code != 0
+    assert out == ""
+    assert said in " ".join(err.split())
+
+
+def test_a_job_without_a_test_set_is_refused(tiny_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_job.write_text(tiny_job.read_text().replace("  test: test.parquet\n", ""))
+    code, _, err = run(capsys, "--job", str(tiny_job), *TWO)
+    assert code != 0
+    assert "data.test" in err
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--epochs", "--points", "--processes"])
+def test_counts_below_one_are_refused(tiny_job: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    code, _, err = run(capsys, "--job", str(tiny_job), "--workers", "1.0", option, "0")
+    assert code == 2
+    assert option in err
