@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,17 @@ import numpy as np
 import pytest
 
 from heterps.checkpoint import Snapshot, load_latest
-from heterps.config import Coding, Faults, Servers, load_job
-from heterps.errors import ConfigError, PeerLost
+from heterps.config import Adagrad, Coding, Faults, Job, Servers, Tiers, load_job
+from heterps.errors import ConfigError, PeerLost, StorageError
 from heterps.launch import train
 from heterps.launch.run_servers import run_servers
+from heterps.launch.servers import first_roster, job_tables
+from heterps.ps.client import TableSpec
+from heterps.ps.connect import connect
+from heterps.ps.dedup import make_lookup
+from heterps.ps.remote import RemoteClient
+from heterps.ps.server import Server
+from heterps.ps.shard import Tables
 from heterps.training.loop import Observer
 
 STORM = Faults(drop=0.05, double=0.1, delay_s=0.002, reorder=0.1, corrupt=0.05, cut=0.01, cut_s=0.05)
@@ -157,6 +165,47 @@ def test_servers_that_run_already_are_used_once_and_not_mixed_with_another_run(t
     assert_equal(got, snapshot)
     with pytest.raises(ConfigError, match=r"hold rows of an earlier run already .* start them anew"):
         run(tiny_job, Servers(addresses=found), "again")
+
+
+def test_servers_whose_dense_values_another_run_trained_are_not_used_either(tiny_job: Path, found) -> None:
+    tables = job_tables(load_job(tiny_job))
+    earlier = connect("worker-0", first_roster(found), tables)
+    earlier.push_dense("dense", np.ones(tables.dense[0].size, np.float32)).result()
+    earlier.close()
+    with pytest.raises(ConfigError, match=r"hold values of an earlier run already \(table dense\): start them anew"):
+        run(tiny_job, Servers(addresses=found), "with")
+
+
+def test_servers_on_threads_begin_with_the_first_roster_and_share_the_memory_of_the_process(tmp_path: Path) -> None:
+    tiers = Tiers(memory_bytes=600_000, folder=str(tmp_path))
+    tables = Tables((TableSpec("rows", 8, Adagrad(), 0, 0.1, tiers=tiers),))
+    job = Job.model_construct(servers=Servers(count=2, channel="memory"), seed=0)
+    with run_servers(job, tmp_path / "job.yaml") as reach:
+        assert reach is not None
+        client = reach(tables)
+        assert isinstance(client, RemoteClient)
+        assert client.roster.epoch == 1
+        for first in range(0, 20_000, 1000):
+            client.pull("rows", make_lookup(np.arange(first, first + 1000), 2)).result()
+        counts = client.tier_counts("rows")
+        assert counts is not None
+        assert counts.disk_rows > 0
+        assert counts.memory_bytes <= tiers.memory_bytes
+        client.close()
+
+
+def test_servers_on_threads_of_which_one_cannot_be_made_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(name: str, *args: object) -> Server:
+        if name == "server-1":
+            raise StorageError("the disk is full")
+        return Server(name, *args)
+
+    monkeypatch.setattr("heterps.launch.run_servers.Server", make)
+    job = Job.model_construct(servers=Servers(count=2, channel="memory"), seed=0)
+    tables = Tables((TableSpec("rows", 8, Adagrad(), 0, 0.1),))
+    with run_servers(job, Path("job.yaml")) as reach, pytest.raises(StorageError):
+        reach(tables)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("server-")]
 
 
 def test_a_coding_of_a_table_that_is_not_there_is_refused(tiny_job: Path) -> None:

@@ -125,3 +125,17 @@ def test_calls_beyond_the_queue_wait_for_the_watcher_to_make_room(network):
     for push in pushes:
         push.result(timeout=60)
     client.close()
+
+
+def test_calls_of_many_threads_beyond_the_queue_keep_the_order_of_their_numbers(network):
+    client = make_client(network, [], Options(max_waiting=2, max_requests=1, deadline_s=30.0))
+
+    def push_and_pull(_: int) -> None:
+        calls = [call for _ in range(60) for call in (client.push("rows", LOOKUP, GRADS), client.pull("rows", LOOKUP))]
+        for call in calls:
+            call.result(timeout=60)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(push_and_pull, range(6)))
+    assert client.num_pushes("rows") == 6 * 60
+    client.close()

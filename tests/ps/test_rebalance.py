@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
@@ -24,8 +25,10 @@ from heterps.ps.placement import owners, slots_of
 from heterps.ps.rebalance import Question, rebalance
 from heterps.ps.roster import Roster, Seat, dense_move, moves
 from heterps.ps.server import Server
+from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
 from heterps.ps.table.sparse import SparseTable
+from heterps.ps.whole_tables import ExportCall, Gathered
 from heterps.wire import MemoryNetwork, Packed, PackedKeys
 from heterps.wire.message import contiguous
 
@@ -307,3 +310,20 @@ def test_a_server_begins_no_move_before_the_last_is_over() -> None:
     for roster, kind in ((new, m.Agreed), (new, m.Agreed), (new.add(Seat("server-3")), m.Refused)):
         (answer,) = say(server, m.Switch(1, roster))
         assert isinstance(answer, kind)
+
+
+def test_a_call_that_concerns_no_server_of_the_new_roster_is_answered():
+    roster, questions, answers = make_roster(2), m.server_codec(), m.client_codec()
+    session, future = Session("worker", 1, roster, "tables", Options()), Future()
+    page = m.Exported(0, 2), None
+    session.submit(ExportCall("rows", 0, 1, part=1, first=Gathered(roster.epoch, {0: page, 1: page})), future, 0, 0.0)
+    session.flush()
+    new = roster.add(Seat("server-2"))
+    for answer in (partial(m.Welcome, roster=roster), partial(m.Refused, code="stale_epoch", text="", roster=new)):
+        for peer, parts in session.outgoing(0.0):
+            header, _ = questions.decode(parts)
+            session.receive(peer, [memoryview(part) for part in answers.encode(answer(header.id))], 0.0)
+    assert session.roster == new
+    [(settled, gathered)] = session.finished()
+    assert settled is future
+    assert gathered.pages == {}, "the export begins again"

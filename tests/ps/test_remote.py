@@ -393,3 +393,21 @@ def test_a_server_that_is_not_there_keeps_no_other_waiting_and_is_asked_as_soon_
         assert {deadline_s for _, deadline_s in channel.sends} == {0.0}
         assert client._session.retries == 0
         client.close()
+
+
+def test_rows_of_another_kind_of_table_are_refused_as_by_tables_in_this_process():
+    tables = make_tables(SGD(lr=0.1))
+    rows = local_client(make_tables(Adagrad())).export_rows("rows")[0]
+    with remote_client(2, tables) as remote:
+        for client in (remote, local_client(tables)):
+            with pytest.raises(ValueError, match=r"rows of dim 4 with sgd need values \[0, 4\] and state \[0, 0\]"):
+                client.import_rows("rows", rows, 1)
+        remote.pull("rows", make_lookup(np.arange(5), 2)).result()
+
+
+def test_ops_with_long_names_go_in_as_many_messages_as_it_takes():
+    name = "x" * 200
+    tables = Tables((TableSpec(name, DIM, SGD(), 0, 0.1),))
+    with remote_client(1, tables, Options(linger_s=60.0)) as client:
+        pulls = [client.pull(name, make_lookup(np.arange(3))) for _ in range(300)]
+        assert [pull.result().shape for pull in pulls] == [(3, DIM)] * 300

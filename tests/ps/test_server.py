@@ -308,3 +308,24 @@ def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() ->
 def test_a_server_must_be_in_its_roster() -> None:
     with pytest.raises(ValueError, match="server nobody is not in the roster: server-0"):
         Server("nobody", make_roster(1), make_tables())
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(2, 2), (2, DIM), (2, DIM), (2,), (2,)],
+        [(), (1, DIM), (1, DIM), (1,), (1,)],
+        [(2,), (), (2, DIM), (2,), (2,)],
+        [(2,), (1, DIM), (1, DIM), (2,), (2,)],
+        [(2,), (2, DIM), (2, DIM), (2, 1), (2,)],
+        [(2,), (2, DIM), (2, DIM), (2,), ()],
+    ],
+    ids=str,
+)
+def test_rows_whose_arrays_do_not_fit_each_other_are_refused(shapes: list[tuple[int, ...]]) -> None:
+    server = make_server()
+    arrays = [np.zeros(shape, dtype) for shape, dtype in zip(shapes, m.ROW_DTYPES, strict=True)]
+    infos = tuple(m.ArrayInfo(dtype, shape) for shape, dtype in zip(shapes, m.ROW_DTYPES, strict=True))
+    [refused] = send(server, request(import_of(m.PartInfo(infos), "rows")), [array.reshape(-1) for array in arrays])
+    assert (refused.code, refused.text[:31]) == ("bad_request", "keys [n] and their rows do not ")
+    assert untouched(server)

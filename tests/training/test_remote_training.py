@@ -16,8 +16,9 @@ from heterps.config import Adagrad, Adam, AfterSightings, Eviction, Optimizers, 
 from heterps.config import Tables as TableSettings
 from heterps.data.batch import Batch
 from heterps.data.keys import slots_from_ids
-from heterps.errors import ModelError
+from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.model.zoo import ZOO
+from heterps.nn import model_tables
 from heterps.ps.client import JobClient
 from heterps.ps.remote import RemoteClient
 from heterps.ps.shard import Tables
@@ -165,3 +166,37 @@ def test_a_checkpoint_of_another_model_is_refused_by_servers_too() -> None:
         pytest.raises(ModelError, match="another model"),
     ):
         trainer.restore(snapshot)
+
+
+def test_the_last_step_is_on_the_servers_when_the_trainer_has_ended() -> None:
+    network, roster, batches = MemoryNetwork(), make_roster(2), make_batches(3)
+    tables = model_tables(make_model(), OPTIMIZERS)
+    with threaded_servers(roster, tables, network):
+        with Trainer(
+            make_model(),
+            OPTIMIZERS,
+            connect=lambda _: RemoteClient("worker", network.channel("worker"), roster, tables),
+        ) as trainer:
+            for batch in batches:
+                trainer.step(batch)
+        other = RemoteClient("other", network.channel("other"), roster, tables)
+        assert other.num_pushes("embedding") == len(batches)
+        other.close()
+
+
+def test_a_trainer_that_servers_refuse_leaves_no_channel() -> None:
+    network, roster = MemoryNetwork(), make_roster(1)
+    others = model_tables(make_model(), Optimizers())
+    with threaded_servers(roster, others, network):
+        with pytest.raises(PeerLost, match="expects other tables"):
+            Trainer(
+                make_model(),
+                OPTIMIZERS,
+                connect=lambda tables: RemoteClient("worker", network.channel("worker"), roster, tables),
+            )
+        network.channel("worker").close()  # its name is free
+
+
+def test_a_cache_that_holds_no_row_is_refused() -> None:
+    with servers(1) as connect, pytest.raises(ConfigError, match=r"servers.cache_bytes: 100 bytes .* at least 264"):
+        Trainer(make_model(), OPTIMIZERS, connect=connect, staleness=2, cache_bytes=100)

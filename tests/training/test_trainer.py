@@ -13,7 +13,7 @@ from torch import nn
 from heterps.config import SGD, Adagrad, Adam, AfterSightings, Optimizers, Schema, StepRate, Tables
 from heterps.data.batch import Batch, Slots
 from heterps.data.keys import slots_from_ids
-from heterps.errors import ModelError, NotFinite
+from heterps.errors import ModelError, NotFinite, StorageError
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
 from heterps.ps.dedup import make_lookup
@@ -406,3 +406,43 @@ def test_gradients_and_then_apply_are_a_step():
             assert found.loss == loss
             np.testing.assert_array_equal(found.logits, logits)
         assert_equal_states(state_of(whole), state_of(halves))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_step_after_one_that_failed_is_the_step_that_it_would_have_been(num_threads):
+    first, bad, last = make_batches(3, size=160)
+    with Trainer(make_model(), num_threads=num_threads) as whole:
+        losses(whole, [first])
+        whole.gradients(bad)  # makes its rows, as the step that fails does
+        expected = losses(whole, [last]), state_of(whole)
+    with Trainer(make_model(), num_threads=num_threads) as trainer:
+        losses(trainer, [first])
+        bad.dense[:] = np.nan
+        with pytest.raises(NotFinite):
+            trainer.step(bad)
+        assert losses(trainer, [last]) == expected[0]
+        assert_equal_states(state_of(trainer), expected[1])
+
+
+def test_gradients_whose_push_failed_are_not_pushed_with_the_next(monkeypatch):
+    first, last = make_batches(2)
+    with Trainer(make_model()) as trainer:
+        with monkeypatch.context() as patched:
+            patched.setattr(trainer.client, "push", fail)
+            with pytest.raises(StorageError):
+                trainer.step(first)
+        with Trainer(make_model()) as other:
+            np.testing.assert_array_equal(trainer.gradients(last).dense, other.gradients(last).dense)
+
+
+def fail(*_):
+    raise StorageError("the disk is full")
+
+
+def test_a_trainer_that_cannot_start_closes_its_client(monkeypatch):
+    closed = []
+    monkeypatch.setattr("heterps.training.trainer.bind_tables", fail)
+    monkeypatch.setattr("heterps.ps.client.LocalClient.close", lambda client: closed.append(client))
+    with pytest.raises(StorageError):
+        Trainer(make_model())
+    assert len(closed) == 1

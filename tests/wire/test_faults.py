@@ -159,3 +159,27 @@ def test_a_checksum_knows_where_parts_end(parts: list[bytes]) -> None:
 def test_faults_that_cannot_be_are_refused(wrong: Any) -> None:
     with pytest.raises(ValidationError):
         Faults(**wrong)
+
+
+def test_a_late_message_that_is_lost_is_not_taken_for_the_one_that_is_being_sent() -> None:
+    clock, network = Clock(), MemoryNetwork(queue_messages=1)
+    sender, receiver = Faulty(network.channel("a"), Faults(delay_s=5.0), 0, clock=clock), network.channel("b")
+    sender.send("b", [b"first"])
+    clock.now_s += 5
+    network.channel("c").send("b", [b"fills the queue"])
+    sender.send("b", [b"second"], 0.0)  # late itself, it has not met the full queue
+    assert sender.counters.dropped == {"peer lost": 1}
+    assert receiver.receive(0) is not None
+    clock.now_s += 5
+    assert sender.receive(0) is None
+    received = receiver.receive(0)
+    assert received is not None
+    assert bytes(received[1][0]) == b"second"
+
+
+def test_a_message_of_which_one_copy_is_on_its_way_counts_as_sent() -> None:
+    network = MemoryNetwork(queue_messages=1)
+    sender, receiver = Faulty(network.channel("a"), Faults(double=1.0), 0), network.channel("b")
+    sender.send("b", [b"x"], 0.0)
+    assert sender.counters.dropped == {"peer lost": 1}
+    assert receiver.receive(0) is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ from heterps.config import Faults
 from heterps.wire import BackPressure, Checked, Faulty, MemoryNetwork
 from heterps.wire.arena import Offer
 from heterps.wire.channel import MemoryChannel
-from heterps.wire.shared import Block, Notes, Shared, SharedOptions
+from heterps.wire.shared import Block, Notes, Release, Shared, SharedOptions, _take_some
 
 SMALL = SharedOptions(least_bytes=100, arena_bytes=16_384)
 Ends = tuple[Shared, Shared]
@@ -275,3 +277,74 @@ def test_blocks_beyond_the_arena_or_the_message_are_refused(ends: Ends, block: B
     a._channel.send("b", [msgspec.msgpack.encode(notes), b"rest"])
     assert b.receive(0) is None
     assert b.counters.dropped == {"malformed": 1}
+
+
+def test_two_threads_may_take_releases_at_once() -> None:
+    class Shrinking(deque[Release]):
+        """Another thread takes what is left in the middle of the first one's taking."""
+
+        def popleft(self) -> Release:
+            first = super().popleft()
+            taken.extend(self)
+            self.clear()
+            return first
+
+    taken: list[Release] = []
+    releases = Shrinking([("token", number, 10) for number in range(5)])
+    assert sorted([*_take_some(releases), *taken]) == [("token", number, 10) for number in range(5)]
+
+
+def test_a_block_of_a_late_message_is_not_reused_when_an_earlier_message_is_lost() -> None:
+    clock, network = Clock(), MemoryNetwork(queue_messages=4)
+    faulty = Faulty(network.channel("a"), Faults(delay_s=5.0), 0, clock=clock)
+    a, b = Shared(faulty, SMALL), Shared(network.channel("b"), SMALL)
+    a.send("b", [b"offer", bytes(200)])
+    clock.now_s += 5
+    assert a.receive(0) is None
+    assert b.receive(0) is not None
+    assert a.receive(0) is None
+    a.send("b", [b"lost"])
+    clock.now_s += 5
+    filler = network.channel("c")
+    for _ in range(4):
+        filler.send("b", [b""])
+    with contextlib.suppress(BackPressure):
+        a.send("b", [b"1", np.full(400, 1, np.uint8)], 0.0)
+    for _ in range(4):
+        assert b.receive(0) is None
+    a.send("b", [b"2", np.full(400, 2, np.uint8)], 0.0)
+    clock.now_s += 5
+    assert a.receive(0) is None
+    while (received := b.receive(0)) is not None:
+        header, values = received[1]
+        assert bytes(values) == bytes([int(bytes(header))]) * 400
+    a.close()
+    b.close()
+
+
+def test_peers_that_come_and_go_are_forgotten_and_those_with_an_arena_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.wire.shared.MANY_PEERS", 4)
+    network = MemoryNetwork()
+    server, worker = Shared(network.channel("server"), SMALL), Shared(network.channel("worker"), SMALL)
+    meet(worker, server)
+    for number in range(20):
+        guest = Shared(network.channel(f"guest-{number}"), SMALL)
+        guest.send("server", [b"question"])
+        assert server.receive(0) is not None
+        guest.close()
+    assert len(server._outgoing) <= 4
+    assert "worker" in server._outgoing
+    worker.send("server", [bytes(1000)])
+    assert bytes(get(server)[0]) == bytes(1000)
+    server.close()
+    worker.close()
+
+
+class Clock:
+    """Time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s

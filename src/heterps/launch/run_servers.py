@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -68,38 +68,51 @@ def _found(servers: Servers, seed: int) -> Connect:
             faults=servers.faults,
             seed=seed,
         )
-        used = [spec.name for spec in tables.sparse if client.num_rows(spec.name) > 0]
-        if used:
+        try:
+            _refuse_used(client, tables, servers.addresses)
+        except BaseException:
             client.close()
-            raise ConfigError(
-                f"the servers at {', '.join(servers.addresses)} hold rows of an earlier run already (table {used[0]}): "
-                "start them anew; a run that is resumed brings its rows from its checkpoint"
-            )
+            raise
         return client
 
     return reach
+
+
+def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) -> None:
+    """ConfigError if another run has trained on these servers."""
+    rows = [spec.name for spec in tables.sparse if client.num_rows(spec.name)]
+    values = [spec.name for spec in tables.dense if client.export_dense(spec.name)[2]]
+    if used := rows or values:
+        raise ConfigError(
+            f"the servers at {', '.join(addresses)} hold {'rows' if rows else 'values'} of an earlier run already "
+            f"(table {used[0]}): start them anew; a run that is resumed brings its tables from its checkpoint"
+        )
 
 
 @contextmanager
 def _threads(servers: Servers, seed: int) -> Iterator[Connect]:
     """Servers on threads of this process. They are made when the tables are known, and end with the context."""
     network, stop = MemoryNetwork(), threading.Event()
-    roster = Roster(tuple(Seat(f"server-{number}") for number in range(servers.count)), servers.count)
+    roster = Roster(tuple(Seat(f"server-{number}") for number in range(servers.count)))
 
     def channel(name: str) -> Channel:
         plain: Channel = network.channel(name)
         return plain if servers.faults == Faults() else Checked(Faulty(plain, servers.faults, seed))
 
+    def end(thread: threading.Thread) -> None:
+        stop.set()
+        thread.join()
+
     with ExitStack() as opened:
 
         def reach(tables: Tables) -> JobClient:
+            shares = tables.share_memory(servers.count)
             for seat in roster.servers:
-                server, end = Server(seat.name, roster, tables), channel(seat.name)
-                thread = threading.Thread(target=serve, args=(server, end, stop.is_set), name=seat.name, daemon=True)
-                opened.callback(end.close)
-                opened.callback(thread.join)
+                server, socket = Server(seat.name, roster, shares), channel(seat.name)
+                opened.callback(socket.close)
+                thread = threading.Thread(target=serve, args=(server, socket, stop.is_set), name=seat.name, daemon=True)
                 thread.start()
-            opened.callback(stop.set)
+                opened.callback(end, thread)
             return RemoteClient(WORKER, channel(WORKER), roster, tables, options=_options(servers, tables))
 
         yield reach

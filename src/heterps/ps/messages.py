@@ -364,6 +364,8 @@ def unpack_part(info: PartInfo, frames: Frames) -> Rows | ValuePart:
         raise Malformed(f"a part of a table is arrays of {', '.join(expected)} here, not {', '.join(dtypes)}")
     arrays: list[Any] = [unpack_array(array, frames.take()) for array in info.arrays]
     if info.first is None:
+        if ranks != [1, 2, 2, 1, 1] or len({len(array) for array in arrays}) > 1:
+            raise Malformed(f"keys [n] and their rows do not fit: {[list(array.shape) for array in arrays]}")
         return Rows(*arrays)
     if ranks != [1, 2] or arrays[1].shape[1] != len(arrays[0]):
         raise Malformed(f"values [n] and their state [k, n] do not fit: {[list(array.shape) for array in arrays]}")

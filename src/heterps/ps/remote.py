@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from heterps.ps.roster import Roster
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.sparse import Rows, check_widths
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters, Upkeep, stack
 from heterps.wire import Channel, Shared
@@ -88,6 +89,7 @@ class RemoteClient:
         self._session = Session(worker, incarnation, roster, tables.digest, options)
         self._clock = clock
         self._dims = {spec.name: spec.dim for spec in tables.sparse}
+        self._optimizers = {spec.name: spec.optimizer for spec in tables.sparse}
         self._sizes = {spec.name: spec.size for spec in tables.dense}
         self._state_words = {spec.name: state_words(spec.optimizer, spec.size) for spec in tables.dense}
         self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
@@ -119,7 +121,7 @@ class RemoteClient:
     # --- Client ------------------------------------------------------------------------------------------------------
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
-        with self._pump.lock:
+        with self._turn():
             coding = self._session.options.coding(table)
             return self._submit(
                 calls.PullRowsCall(
@@ -138,7 +140,7 @@ class RemoteClient:
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
-        with self._pump.lock:
+        with self._turn():
             coding = self._session.options.coding(table)
             return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
@@ -147,7 +149,7 @@ class RemoteClient:
         return self._push(table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
-        with self._pump.lock:
+        with self._turn():
             return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
 
     def flush(self) -> None:
@@ -187,6 +189,7 @@ class RemoteClient:
     def import_rows(
         self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
+        check_widths(rows, self._dims[table], self._optimizers[table])
         whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
@@ -217,7 +220,7 @@ class RemoteClient:
         return sums
 
     def _push(self, table: str, make: Callable[[int], calls.Call]) -> Future[None]:
-        with self._pump.lock:
+        with self._turn():
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
 
@@ -230,7 +233,7 @@ class RemoteClient:
         return counted
 
     def _call(self, call: calls.Call) -> Future[Any]:
-        with self._pump.lock:
+        with self._turn():
             return self._submit(call)
 
     def _dense_values(self, table: str, values: FloatArray) -> FloatArray:
@@ -238,10 +241,18 @@ class RemoteClient:
             raise ValueError(f"dense table {table} has {self._sizes[table]:,} values, got shape {list(values.shape)}")
         return np.array(values, np.float32)  # the caller goes on to use its own
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """To number and queue a call with no other between; with too many queued, once servers have taken some.
+
+        A call that came to the servers before the push that it builds on would wait for it for ever.
+        """
+        with self._pump.lock:
+            if not self._session.has_room:
+                self._pump.wait_for_room()  # other threads queue theirs meanwhile
+            yield
+
     def _submit(self, call: calls.Call) -> Future[Any]:
-        """Queue a call; with too many queued already, wait until servers have taken some."""
-        if not self._session.has_room:
-            self._pump.wait_for_room()
         answer: Future[Any] = _Answer(self._pump.wait)
         self._session.submit(call, answer, self._pushes[call.table], self._clock())
         return answer

@@ -31,11 +31,16 @@ class _Body(NamedTuple):
     values: Words  # [places, dim]
 
 
+def least_bytes(dim: int) -> int:
+    """What a cache of rows of `dim` values needs at least: one set of places."""
+    return WAYS * (8 + 8 + 1 + 4 * dim)
+
+
 class RowCache:
     """Up to `memory_bytes` of rows of `dim` float32 values. No lock: one thread at a time."""
 
     def __init__(self, dim: int, memory_bytes: int) -> None:
-        set_bytes = WAYS * (8 + 8 + 1 + 4 * dim)
+        set_bytes = least_bytes(dim)
         num_places = memory_bytes // set_bytes * WAYS
         if num_places < WAYS:
             raise ValueError(f"a cache of rows of dim {dim} needs at least {set_bytes} bytes, got {memory_bytes}")

@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.msgpack import encode
+
 from heterps.errors import HeterpsError, PeerLost, StaleIncarnation
 from heterps.ps import messages as m
 from heterps.ps.calls import Call
@@ -24,6 +26,8 @@ from heterps.wire.message import message_bytes
 
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_OPS = 256
+MARGIN_BYTES = 2048
+"""More than the header of a request takes besides its ops: the name of its worker has up to 200 characters."""
 UNSENT_RETRY_S = 0.02
 
 
@@ -221,11 +225,12 @@ class Session:
         ops: list[m.Op] = []
         calls: list[_Pending] = []
         frames: list[Frame] = []
-        num_bytes = 0
+        num_bytes, header_bytes = 0, MARGIN_BYTES
         while line.queue and len(ops) < MAX_OPS and len(frames) < self._limits.frames - 8:
             built = line.queue[0].call.build(number, self.roster)
             size = message_bytes(built.frames) + built.reply_bytes
-            if ops and num_bytes + size > self.options.max_bytes:
+            header_bytes += len(encode(built.op))
+            if ops and (num_bytes + size > self.options.max_bytes or header_bytes > self._limits.header_bytes):
                 break
             calls.append(line.queue.popleft())
             ops.append(built.op)
@@ -285,6 +290,9 @@ class Session:
         del line.flights[reply.id]
         for pending in flight.calls:
             pending.waiting.discard(number)
+        self._finish_answered()
+
+    def _finish_answered(self) -> None:
         for key in [key for key, pending in self._pending.items() if not pending.waiting]:
             self._finish(key)
 
@@ -319,6 +327,7 @@ class Session:
         self._lines = [_Line(seat, greeted=seat in greeted) for seat in roster.servers]
         for pending in self._pending.values():
             self._enqueue(pending)
+        self._finish_answered()  # those that concern no server of the new roster
         self.flush()
 
     def _enqueue(self, pending: _Pending) -> None:

@@ -51,6 +51,11 @@ class Tables:
         specs = (*(replace(spec, tiers=None) for spec in self.sparse), *self.dense)
         return xxh3_64_hexdigest("\n".join(sorted(map(repr, specs))).encode())
 
+    def share_memory(self, num: int) -> Tables:
+        """The tables of one of `num` servers of a process, which have its memory for tables with tiers together."""
+        specs = [replace(s, tiers=None if s.tiers is None else s.tiers.share(1, num)) for s in self.sparse]
+        return replace(self, sparse=tuple(specs))
+
     def in_process(self, num_shards: int = 1) -> LocalClient:
         """A client with all of them in this process, empty."""
         dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in self.dense}

@@ -98,6 +98,14 @@ class Pieces:
             RowGradients(table, lookup, store.grads[table]) for table, lookup in self._lookups if table in store.pushed
         ]
 
+    def forget_gradients(self) -> None:
+        """Let go of what a run that failed has left."""
+        for grads in self._grads:
+            grads.zero_()
+        for twin in self._twins:
+            for _, module in embeddings(twin):
+                module.take_gradients()
+
     def close(self) -> None:
         self._pool.shutdown()
 

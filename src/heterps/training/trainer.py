@@ -27,11 +27,12 @@ from torch import Tensor, nn
 from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
-from heterps.errors import HeterpsError, ModelError, NotFinite
+from heterps.errors import ConfigError, HeterpsError, ModelError, NotFinite
 from heterps.nn import DENSE, RowGradients, bind_tables, embeddings, model_tables
 from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
 from heterps.ps.remote import ClientCounts, RemoteClient
+from heterps.ps.row_cache import least_bytes
 from heterps.ps.shard import Tables as ModelTables
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters
@@ -86,20 +87,26 @@ class Trainer:
         self._num_classes = num_classes
         self._embeddings = [module for _, module in embeddings(model)]
         self.tables = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
+        if connect is not None and staleness and cache_bytes:
+            _check_cache(cache_bytes, self.tables)
         values = _flat_parameters(model)
         self.client: JobClient = self.tables.in_process(num_shards) if connect is None else connect(self.tables)
-        self.client.fill_dense(DENSE, values).result()
-        self._cache = None if connect is None else CachedClient(self.client, staleness, cache_bytes)
-        self._values = np.require(self.client.pull_dense(DENSE).result(), requirements="W")
-        self._grads = torch.zeros(len(values))
-        view_parameters(model, torch.from_numpy(self._values), self._grads)
-        rows: RowClient = self._cache or self.client
-        bind_tables(model, rows)
-        self._pieces = (
-            Pieces(model, self._values, self._grads, rows, num_threads, num_classes) if num_threads > 1 else None
-        )
         self._pushes: list[Future[None]] = []  # of the last step
         self._pulled: Future[FloatArray] | None = None  # the dense parameters for the next one
+        try:
+            self.client.fill_dense(DENSE, values).result()
+            self._cache = None if connect is None else CachedClient(self.client, staleness, cache_bytes)
+            self._values = np.require(self.client.pull_dense(DENSE).result(), requirements="W")
+            self._grads = torch.zeros(len(values))
+            view_parameters(model, torch.from_numpy(self._values), self._grads)
+            rows: RowClient = self._cache or self.client
+            bind_tables(model, rows)
+            self._pieces = (
+                Pieces(model, self._values, self._grads, rows, num_threads, num_classes) if num_threads > 1 else None
+            )
+        except BaseException:
+            self.client.close()
+            raise
 
     def prepare(self, batch: Batch) -> Batch:
         """Work out ahead of use what `step` will ask of the tables. Any thread may call it."""
@@ -115,8 +122,10 @@ class Trainer:
         its way when this returns; every later step, evaluation or snapshot shows it, or raises what became of it.
         """
         found = self._compute(batch, upcoming)
-        self._push(found, upcoming)
-        self._grads.zero_()
+        try:
+            self._push(found, upcoming)
+        finally:
+            self._grads.zero_()
         return found.loss, found.logits
 
     def gradients(self, batch: Batch) -> Gradients:
@@ -210,6 +219,8 @@ class Trainer:
         self.samples = snapshot.samples
 
     def close(self) -> None:
+        """Let go of threads and tables. A step on its way to servers may be lost; the end of a `with` waits for it."""
+        self._pushes = []
         self.client.close()
         if self._pieces is not None:
             self._pieces.close()
@@ -220,7 +231,11 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if error is None:
+                self._settle()
+        finally:
+            self.close()
 
     @property
     def _sparse(self) -> dict[str, TableSpec]:
@@ -257,10 +272,20 @@ class Trainer:
         return checked_output(self.model, output, len(batch), self._num_classes)
 
     def _compute(self, batch: Batch, upcoming: Batch | None = None) -> Gradients:
-        """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used."""
+        """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used.
+
+        An error leaves no gradients behind.
+        """
         self._refresh()  # [1]
         if upcoming is not None:
             self._prefetch(upcoming, iterations=1)
+        try:
+            return self._differentiate(batch)
+        except BaseException:
+            self._forget_gradients()
+            raise
+
+    def _differentiate(self, batch: Batch) -> Gradients:
         pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
         with self._own_code(batch):
             loss, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
@@ -271,6 +296,13 @@ class Trainer:
         else:
             rows = [taken for module in self._embeddings for taken in module.take_gradients()]
         return Gradients(loss, logits, len(batch), rows, self._grads.numpy())
+
+    def _forget_gradients(self) -> None:
+        self._grads.zero_()
+        for module in self._embeddings:
+            module.take_gradients()
+        if self._pieces is not None:
+            self._pieces.forget_gradients()
 
     def _push(self, gradients: Gradients, upcoming: Batch | None = None) -> None:
         self._settle()
@@ -306,6 +338,15 @@ class Trainer:
             if not torch.isfinite(parameter).all():
                 return f"The first parameter that is not finite is {name}: lower its learning rate."
         return "Every dense parameter is finite: look at the rows of the embeddings, the data and the loss itself."
+
+
+def _check_cache(cache_bytes: int, tables: ModelTables) -> None:
+    needed = max((least_bytes(spec.dim) for spec in tables.sparse), default=0)
+    if cache_bytes < needed:
+        raise ConfigError(
+            f"servers.cache_bytes: {cache_bytes:,} bytes hold too few rows of the widest table: give at least "
+            f"{needed:,}, or 0 for no copies"
+        )
 
 
 def _flat_parameters(model: nn.Module) -> FloatArray:

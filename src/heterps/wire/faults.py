@@ -15,7 +15,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from heterps.config import Faults
 from heterps.errors import PeerLost
@@ -110,9 +110,11 @@ class Faulty:
 
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         with self._lock:
+            copies = set()
             for due_s, message in self._fates.of(peer, parts, self._clock()):
-                heapq.heappush(self._late, (due_s, next(self._number), peer, message))
-            self._pass_on(peer, deadline_s)
+                copies.add(number := next(self._number))
+                heapq.heappush(self._late, (due_s, number, peer, message))
+            self._pass_on(copies, deadline_s)
 
     def receive(self, timeout_s: float) -> Received | None:
         deadline_s = self._clock() + timeout_s
@@ -127,12 +129,15 @@ class Faulty:
     def close(self) -> None:
         self._channel.close()
 
-    def _pass_on(self, sending_to: str | None = None, deadline_s: float | None = 0.0) -> None:
+    def _pass_on(self, copies: Collection[int] = (), deadline_s: float | None = 0.0) -> None:
+        """Send what is due. `copies` are of a message that is just being sent: PeerLost if none of them can arrive."""
+        hopes = set(copies)
         while self._late and self._late[0][0] <= self._clock():
-            _, _, peer, parts = heapq.heappop(self._late)
+            _, number, peer, parts = heapq.heappop(self._late)
             try:
-                self._channel.send(peer, parts, deadline_s if peer == sending_to else 0.0)
+                self._channel.send(peer, parts, deadline_s if number in copies else 0.0)
             except PeerLost:
-                if peer == sending_to:
+                if hopes == {number}:
                     raise
+                hopes.discard(number)
                 self.counters.drop("peer lost")

@@ -15,6 +15,7 @@ whoever still looks at the old one keeps it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -33,6 +34,8 @@ NOTES_BYTES = 64 * 1024
 """Longest notes that a receiver looks at."""
 RELEASES = 1024
 """Most releases in one message."""
+MANY_PEERS = 256
+"""From so many on, peers of which there is nothing to know are forgotten when another comes: most are gone."""
 
 
 Release = tuple[str, int, int]
@@ -212,6 +215,12 @@ class Shared:
     def _heed(self, peer: str, notes: Notes) -> None:
         """Take note of offers, answers and releases. [2] [6]"""
         with self._lock:
+            if peer not in self._outgoing and len(self._outgoing) >= MANY_PEERS:
+                self._outgoing = {
+                    name: one
+                    for name, one in self._outgoing.items()
+                    if one.arena is not None or one.releases or name in self._incoming
+                }
             outgoing = self._outgoing.setdefault(peer, _Outgoing())
             token = outgoing.arena.offer.token if outgoing.arena is not None else ""
             for released, number, _ in notes.released:
@@ -286,7 +295,12 @@ class Shared:
 
 
 def _take_some(releases: deque[Release]) -> list[Release]:
-    return [releases.popleft() for _ in range(min(len(releases), RELEASES))]
+    """Up to RELEASES of them. Another thread may take some at the same time: each goes to one of them."""
+    some: list[Release] = []
+    with contextlib.suppress(IndexError):  # there are no more
+        while len(some) < RELEASES:
+            some.append(releases.popleft())
+    return some
 
 
 def _give_up(outgoing: _Outgoing) -> None:

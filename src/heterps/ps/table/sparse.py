@@ -59,6 +59,17 @@ def evict_step(num_keys: int) -> int:
     return max(EVICT_STEP, 2 * num_keys)
 
 
+def check_widths(rows: Rows, dim: int, optimizer: Optimizer) -> None:
+    """ValueError unless values and state are those of a table of this dim and optimizer."""
+    num = len(rows.keys)
+    expected = (num, dim), (num, state_words(optimizer, dim))
+    if (rows.values.shape, rows.state.shape) != expected:
+        raise ValueError(
+            f"{num:,} rows of dim {dim} with {optimizer.kind} need values {list(expected[0])} and "
+            f"state {list(expected[1])}, got {list(rows.values.shape)} and {list(rows.state.shape)}"
+        )
+
+
 class SparseTable:
     """A hash table from 64-bit keys to rows of `dim` float32 values, which follow gradients by `optimizer`.
 
@@ -378,12 +389,7 @@ class SparseTable:
     def _check_rows(self, rows: Rows) -> Keys:
         """The keys of rows that fit this table and all differ."""
         keys = as_keys(rows.keys)
-        expected = (len(keys), self.dim), (len(keys), state_words(self.optimizer, self.dim))
-        if (rows.values.shape, rows.state.shape) != expected:
-            raise ValueError(
-                f"{len(keys):,} rows of dim {self.dim} with {self.optimizer.kind} need values {list(expected[0])} and "
-                f"state {list(expected[1])}, got {list(rows.values.shape)} and {list(rows.state.shape)}"
-            )
+        check_widths(rows, self.dim, self.optimizer)
         if not len(rows.uses) == len(rows.clock) == len(keys):
             raise ValueError(
                 f"{len(keys):,} rows need as many uses and clocks, got {len(rows.uses):,} and {len(rows.clock):,}"
