@@ -205,9 +205,9 @@ class SparseEmbedding(nn.Module):
         for group in self._groups:
             self._part(slots, group)
 
-    def lookups(self, slots: Slots) -> list[tuple[str, Lookup]]:
-        """What `forward` will ask for: each table with its lookup."""
-        parts = [self._part(slots, group) for group in self._groups]
+    def lookups(self, slots: Slots, num_shards: int | None = None) -> list[tuple[str, Lookup]]:
+        """What `forward` will ask for: each table with its lookup, for so many shards, or as many as there are now."""
+        parts = [self._part(slots, group, num_shards) for group in self._groups]
         return [(table, part.lookup) for table, part in zip(self._tables, parts, strict=True)]
 
     def forward(self, slots: Slots | Tensor) -> Tensor:
@@ -260,8 +260,9 @@ class SparseEmbedding(nn.Module):
         """`backward` reached the values. A pass that it never reaches leaves nothing behind in the module."""
         self._uses[id(values)] = _Use(table, part, values)
 
-    def _part(self, slots: Slots, group: tuple[str, ...]) -> _Part:
-        num_shards = 1 if self._client is None else self._client.num_shards
+    def _part(self, slots: Slots, group: tuple[str, ...], num_shards: int | None = None) -> _Part:
+        if num_shards is None:
+            num_shards = 1 if self._client is None else self._client.num_shards
         owner = (group, num_shards)
         if owner not in slots.prepared:
             picked = slots.select(group)

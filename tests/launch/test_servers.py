@@ -79,7 +79,7 @@ def test_two_processes_hold_a_job_and_tell_about_it(tiny_job, addresses, capsys)
     assert sum(figures["tables"][name]["rows"] for figures in stats) == local.num_rows(name)
     assert all(figures["tables"][name]["pushes"] == 5 for figures in stats)
     assert all(figures["latency_s"]["p50"] > 0 for figures in stats)
-    assert "server-0  shard 0 of 2, epoch 1, 1 workers" in run_command(capsys, "stats", addresses[0])[1]
+    assert "server-0  shard 0 of 2, epoch 1, 1 worker" in run_command(capsys, "stats", addresses[0])[1]
 
 
 def test_a_third_process_joins_and_leaves_while_a_worker_trains(tiny_job, addresses, capsys):

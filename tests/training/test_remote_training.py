@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -20,7 +21,11 @@ from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.model.zoo import ZOO
 from heterps.nn import model_tables
 from heterps.ps.client import JobClient
+from heterps.ps.rebalance import run_rebalance
 from heterps.ps.remote import RemoteClient
+from heterps.ps.roster import Seat
+from heterps.ps.serve import serve
+from heterps.ps.server import Server
 from heterps.ps.shard import Tables
 from heterps.training.trainer import Trainer
 from heterps.wire import MemoryNetwork
@@ -200,3 +205,30 @@ def test_a_trainer_that_servers_refuse_leaves_no_channel() -> None:
 def test_a_cache_that_holds_no_row_is_refused() -> None:
     with servers(1) as connect, pytest.raises(ConfigError, match=r"servers.cache_bytes: 100 bytes .* at least 264"):
         Trainer(make_model(), OPTIMIZERS, connect=connect, staleness=2, cache_bytes=100)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_training_goes_on_to_the_bit_while_a_server_joins(num_threads: int) -> None:
+    batches = make_batches()
+    with Trainer(make_model(), OPTIMIZERS, num_threads=num_threads) as here:
+        expected = train(here, batches)
+    network, before = MemoryNetwork(), make_roster(2)
+    after = before.add(Seat("server-2", incarnation=2))
+    stop = threading.Event()
+    with ExitStack() as opened:
+
+        def connect(tables: Tables) -> JobClient:
+            opened.enter_context(threaded_servers(before, tables, network))
+            newcomer = Server("server-2", after, tables, joining=True)
+            thread = threading.Thread(target=serve, args=(newcomer, network.channel("server-2"), stop.is_set, 0.01))
+            thread.start()
+            opened.callback(thread.join)
+            opened.callback(stop.set)
+            return RemoteClient("worker", network.channel("worker"), before, tables)
+
+        with Trainer(make_model(), OPTIMIZERS, num_threads=num_threads, connect=connect) as there:
+            losses = train(there, batches[:4])
+            assert run_rebalance(network.channel("asker"), before, after) > 0
+            losses += train(there, batches[4:])
+            assert there.client.num_shards == 3
+    assert losses == expected

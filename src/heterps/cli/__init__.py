@@ -21,7 +21,7 @@ app = typer.Typer(
     help="Train large sparse models on the cheapest mix of machines that is fast enough.",
     epilog="Put --debug anywhere to see the traceback of an error. Exit codes: 0 done, 2 bad input, "
     "3 no feasible plan, 4 bad data, 5 bad model, 6 bad run or checkpoint, 7 storage, "
-    "8 a process failed, 130 interrupted.",
+    "8 a process failed, 130 interrupted, 143 told to stop.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -35,7 +35,10 @@ class Coding(Frozen):
 class Servers(Frozen):
     """Parameter servers: the tables live in processes of their own, a shard each."""
 
-    count: PositiveInt = Field(1, description="Servers that are started for the run, on this machine.")
+    count: PositiveInt | None = Field(
+        None,
+        description="Servers that are started for the run, on this machine; none: one, unless there are addresses.",
+    )
     channel: Literal["ipc", "memory"] = Field(
         "ipc",
         description="How started servers are reached: processes by sockets and shared memory, or threads of this one.",
@@ -58,8 +61,17 @@ class Servers(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.addresses and self.count is not None:
+            raise ValueError(
+                "count is of servers that are started for the run, addresses are of others: give one of them"
+            )
         if self.addresses and self.channel == "memory":
             raise ValueError("servers at addresses are reached by sockets: leave channel out")
         if self.key is not None and not self.addresses:
             raise ValueError("key is for servers at addresses; those started for the run are reached by ipc only")
         return self
+
+    @property
+    def num(self) -> int:
+        """Of the servers, started or found."""
+        return len(self.addresses) or self.count or 1

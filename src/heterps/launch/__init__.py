@@ -83,6 +83,10 @@ def _num_samples(job: Job) -> int:
 
 def _plan(job: Job, num_samples: int, observer: Observer) -> Plan:
     """What this machine is predicted to do with the job."""
+    if job.servers is not None:
+        observer.warned(
+            "the prediction is of this job with its tables in this process: servers take cores and time of their own."
+        )
     if job.profile is not None:
         profile = load_profile(job.profile)
     else:

@@ -24,7 +24,11 @@ from heterps.training.run import Run
 def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Outcome:
     """Train `job` here. Ctrl-C and SIGTERM end it after the running step, with everything saved."""
     warm_up()
-    with _threads(job.num_threads), _signals() as received, run_servers(job, run.folder / "job.yaml") as connect:
+    with (
+        _threads(job.num_threads),
+        _signals() as received,
+        run_servers(job, run.folder / "job.yaml", observer.waiting) as connect,
+    ):
         return train_job(
             job,
             run,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.session import Options
 from heterps.ps.shard import Tables
+from heterps.report.figures import plural
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
 from heterps.wire.keys import load_keys
 
@@ -34,8 +35,9 @@ Connect = Callable[[Tables], JobClient]
 
 
 @contextmanager
-def run_servers(job: Job, job_file: Path) -> Iterator[Connect | None]:
+def run_servers(job: Job, job_file: Path, waiting: Callable[[str], None] = lambda _: None) -> Iterator[Connect | None]:
     """How the job that is written in `job_file` reaches its servers, while the context lasts; None if it has none.
+    `waiting` is told what takes a while.
 
     An error of a server that ended on its own says so, whatever the worker met because of it.
     """
@@ -43,11 +45,13 @@ def run_servers(job: Job, job_file: Path) -> Iterator[Connect | None]:
     if servers is None:
         yield None
     elif servers.addresses:
+        waiting(f"looking for {plural(servers.num, 'server')} at {', '.join(servers.addresses)}")
         yield _found(servers, job.seed)
     elif servers.channel == "memory":
         with _threads(servers, job.seed) as reach:
             yield reach
     else:
+        waiting(f"starting {plural(servers.num, 'server')}")
         with _processes(servers, job.seed, job_file) as reach:
             yield reach
 
@@ -57,12 +61,10 @@ def _found(servers: Servers, seed: int) -> Connect:
     keys = load_keys(servers.key) if servers.key is not None else None
 
     def reach(tables: Tables) -> JobClient:
-        life = time.time_ns() // 1_000_000  # servers may know earlier lives of this worker, of other runs
         client = connect(
-            WORKER,
+            f"{WORKER}-{secrets.token_hex(3)}",  # nobody else's: a newer life of a running job's worker would end it
             roster,
             tables,
-            incarnation=life,
             keys=keys,
             options=_options(servers, tables),
             faults=servers.faults,
@@ -93,7 +95,7 @@ def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) ->
 def _threads(servers: Servers, seed: int) -> Iterator[Connect]:
     """Servers on threads of this process. They are made when the tables are known, and end with the context."""
     network, stop = MemoryNetwork(), threading.Event()
-    roster = Roster(tuple(Seat(f"server-{number}") for number in range(servers.count)))
+    roster = Roster(tuple(Seat(f"server-{number}") for number in range(servers.num)))
 
     def channel(name: str) -> Channel:
         plain: Channel = network.channel(name)
@@ -106,7 +108,7 @@ def _threads(servers: Servers, seed: int) -> Iterator[Connect]:
     with ExitStack() as opened:
 
         def reach(tables: Tables) -> JobClient:
-            shares = tables.share_memory(servers.count)
+            shares = tables.share_memory(servers.num)
             for seat in roster.servers:
                 server, socket = Server(seat.name, roster, shares), channel(seat.name)
                 opened.callback(socket.close)
@@ -123,9 +125,9 @@ def _processes(servers: Servers, seed: int, job_file: Path) -> Iterator[Connect]
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-"))
-        addresses = [f"ipc://{folder}/{number}" for number in range(servers.count)]
+        addresses = [f"ipc://{folder}/{number}" for number in range(servers.num)]
         children = []
-        for shard in range(servers.count):
+        for shard in range(servers.num):
             child = Child(f"server-{shard}", "heterps.launch.server_process")
             opened.callback(child.stop, STOP_S)
             child.send({"job": str(job_file), "addresses": addresses, "shard": shard})

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 from heterps.config import load_job
 from heterps.launch.servers import first_roster, job_tables, run_server
@@ -34,6 +36,9 @@ def main() -> None:
             seed=job.seed,
             ended=orphaned.is_set,
         )
+        if orphaned.is_set():  # nobody else removes the folder of the sockets, once the last server has left it
+            with suppress(OSError):
+                Path(start["addresses"][0].removeprefix("ipc://")).parent.rmdir()
     except Exception as error:  # told to whoever waits
         give_answer(answers, {"error": f"{type(error).__name__}: {error}"})
         sys.exit(1)

@@ -290,7 +290,8 @@ class Server:
             try:
                 result, more = ops.run(op, op_arrays, self.shard, source, self.counts, partial(self.room, peer))
             except (MemoryError, ValueError, HeterpsError, ops.InDoubt) as error:
-                text = f"server {self.name} failed at table {op.table}: {type(error).__name__}: {error}"
+                what = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
+                text = f"server {self.name} failed at table {op.table}: {what}"
                 return self._refuse(peer, request.id, _Refusal("failed", text))
             results.append(result)
             frames += more

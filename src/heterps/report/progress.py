@@ -45,6 +45,9 @@ class TrainingProgress(Observer):
     ) -> None:
         self._bar.stop()
 
+    def waiting(self, what: str) -> None:
+        self._console.print(f"[dim]{escape(what)} ...[/]")
+
     def started(self, samples: int, total: int, resumed: bool) -> None:
         if resumed:
             self._console.print(f"resumed at {samples:,} of {total:,} samples")

@@ -87,9 +87,23 @@ def _promise(summary: dict[str, Any]) -> Text:
 def _tables(summary: dict[str, Any]) -> Table:
     table = _grid("Embedding tables")
     rows, num_bytes = summary["rows"], summary["table_bytes"]
-    table.add_row("Rows", f"{rows:,}", Text("ids seen, each with a vector of its own", style="dim"))
-    per_row = f"{num_bytes / rows:,.0f} bytes a row with optimizer state" if rows else ""
-    table.add_row("Memory", size(num_bytes), Text(per_row, style="dim"))
+    counters, tiers = summary.get("tables", {}), summary.get("tiers")
+    refused, evicted = counters.get("refused", 0), counters.get("evicted", {})
+    gone = sum(evicted.values())
+    words = "ids, each with a vector of its own" if refused or gone else "ids seen, each with a vector of its own"
+    table.add_row("Rows", f"{rows:,}", Text(words, style="dim"))
+    if refused:
+        table.add_row("Refused", f"{refused:,}", Text("gradients of ids that were not admitted", style="dim"))
+    if gone:
+        reasons = ", ".join(f"{reason} {number:,}" for reason, number in evicted.items() if number)
+        table.add_row("Evicted", f"{gone:,}", Text(f"rows, by {reasons}", style="dim"))
+    if tiers:
+        below = f"{tiers['memory_rows']:,} rows, and the index of {tiers['disk_rows']:,} on disk"
+        table.add_row("Memory", size(num_bytes), Text(below, style="dim"))
+        table.add_row("Disk", size(tiers["disk_bytes"]), Text("for rows that are seldom used", style="dim"))
+    else:
+        per_row = f"{num_bytes / rows:,.0f} bytes a row with optimizer state" if rows else ""
+        table.add_row("Memory", size(num_bytes), Text(per_row, style="dim"))
     return table
 
 

@@ -6,12 +6,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from heterps.ps.stats import ServerStats
+from heterps.report.figures import plural
+from heterps.report.profile_table import size
 from heterps.report.tables import plain_table
 
 
 def server_table(stats: ServerStats) -> RenderableType:
     """A line about the server, a row a table, and what was not taken as it came."""
-    head = f"{stats.server}  shard {stats.shard} of {stats.num_shards}, epoch {stats.epoch}, {stats.workers} workers"
+    place = f"shard {stats.shard} of {stats.num_shards}" if stats.shard >= 0 else "no shard: it has left the job"
+    head = f"{stats.server}  {place}, epoch {stats.epoch}, {plural(stats.workers, 'worker')}"
     times = ", ".join(f"{name} {seconds * 1000:.2f} ms" for name, seconds in stats.latency_s.items())
     table = plain_table()
     table.add_column("table")
@@ -19,8 +22,8 @@ def server_table(stats: ServerStats) -> RenderableType:
         table.add_column(name, justify="right")
     for name, shard in stats.tables.items():
         traffic = (shard.pulls, shard.pushes, shard.rows_pulled, shard.rows_pushed)
-        figures = (shard.rows, shard.bytes, *traffic, shard.evicted, shard.refused)
-        table.add_row(Text(name), *(f"{figure:,}" for figure in figures))
+        figures = (*traffic, shard.evicted, shard.refused)
+        table.add_row(Text(name), _count(shard.rows), size(shard.bytes), *map(_count, figures))
     dropped = ", ".join(f"{reason} {count:,}" for reason, count in stats.dropped.items()) or "nothing"
     lines = [
         f"{stats.requests:,} requests, {stats.rows_per_s:,.0f} rows/s, latency {times}",
@@ -40,7 +43,15 @@ def _tiers_table(stats: ServerStats) -> RenderableType:
         table.add_column(name, justify="right")
     for name, shard in stats.tables.items():
         if (tiers := shard.tiers) is not None:
-            sizes = (tiers.memory_rows, tiers.memory_bytes, tiers.disk_rows, tiers.disk_bytes)
-            figures = [f"{figure:,}" for figure in (*sizes, tiers.promotions, tiers.demotions)]
+            sizes = _count(tiers.memory_rows), size(tiers.memory_bytes), _count(tiers.disk_rows), size(tiers.disk_bytes)
+            figures = [*sizes, _count(tiers.promotions), _count(tiers.demotions)]
             table.add_row(Text(name), *figures, "-" if tiers.hit_rate is None else f"{tiers.hit_rate:.1%}")
     return table
+
+
+def _count(number: int) -> str:
+    """In full as long as it is short, so that nine columns fit on a screen: 99,999, then 100k, 13.9M."""
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= max(unit, 100_000):
+            return f"{number / unit:.3g}{name}"
+    return f"{number:,}"

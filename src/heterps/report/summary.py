@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from heterps.config import Job
@@ -38,6 +39,8 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
         "restarts": outcome.restarts,
         "rows": outcome.num_rows,
         "table_bytes": outcome.table_bytes,
+        "tables": outcome.counters._asdict(),
+        **({"tiers": asdict(outcome.tiers)} if outcome.tiers is not None else {}),
         "data": outcome.counts,
     }
 

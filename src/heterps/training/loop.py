@@ -28,6 +28,8 @@ from heterps.errors import StorageError
 from heterps.model import build_model
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
+from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.upkeep import TableCounters
 from heterps.training.class_metrics import AnyMetrics, make_metrics, metrics_from_state
 from heterps.training.losses import has_own_loss
 from heterps.training.run import Run
@@ -38,6 +40,9 @@ T = TypeVar("T")
 
 class Observer:
     """What a spectator of the loop may want to know. Override what you need."""
+
+    def waiting(self, what: str) -> None:
+        """Something takes a while before training starts: "2 servers start"."""
 
     def started(self, samples: int, total: int, resumed: bool) -> None:
         """Training starts at `samples` of `total`."""
@@ -70,6 +75,8 @@ class Outcome:
     test: AnyMetrics | None
     num_rows: int
     table_bytes: int
+    counters: TableCounters  # rows that came and went
+    tiers: TierCounts | None
     counts: dict[str, Any]  # what was missing in the training data that this process read
     has_own_loss: bool  # the model's own method says what was minimised
 
@@ -125,7 +132,8 @@ def train_job(
                 test = None  # of a part of the test set
         return Outcome(
             loop.samples, loop.seconds, loop.restarts, stopped_by, loop.train_metrics(), test,
-            trainer.num_rows, trainer.table_bytes, asdict(reader.counts), has_own_loss(model),
+            trainer.num_rows, trainer.table_bytes, trainer.counters, trainer.tier_counts, asdict(reader.counts),
+            has_own_loss(model),
         )  # fmt: skip
 
 

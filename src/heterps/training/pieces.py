@@ -56,7 +56,7 @@ class Pieces:
         self._num_classes = num_classes
         self._embeddings = [module for _, module in embeddings(model)]
         self._grads = [grads, *(torch.zeros_like(grads) for _ in range(num_threads - 1))]
-        self._stores = [_PulledRows(client.num_shards) for _ in range(num_threads)]
+        self._stores = [_PulledRows() for _ in range(num_threads)]
         self._twins = [_twin(model, values, flat, store) for flat, store in zip(self._grads, self._stores, strict=True)]
         self._pool = ThreadPoolExecutor(
             num_threads - 1, "heterps-piece", initializer=torch.set_num_threads, initargs=(1,)
@@ -111,7 +111,8 @@ class Pieces:
 
     def _cut(self, batch: Batch) -> tuple[list[int], list[Slots]]:
         """Pull the rows of the batch for all twins, make room for their gradients, and cut the batch."""
-        self._lookups = [found for module in self._embeddings for found in module.lookups(batch.slots)]
+        num_shards = self._client.num_shards  # once: servers may join and leave at any time
+        self._lookups = [found for module in self._embeddings for found in module.lookups(batch.slots, num_shards)]
         pulls = {table: self._client.pull(table, lookup) for table, lookup in self._lookups}
         rows = {table: pull.result() for table, pull in pulls.items()}
         grads = {
@@ -121,7 +122,7 @@ class Pieces:
         pieces = [cut(batch.slots, first, last) for first, last in pairwise(bounds)]
         starts = dict.fromkeys(rows, 0)
         for twin, store, piece in zip(self._twins, self._stores, pieces, strict=True):
-            store.load(rows, grads, dict(starts))
+            store.load(num_shards, rows, grads, dict(starts))
             for _, module in embeddings(twin):
                 for table, lookup in module.lookups(piece):
                     starts[table] += len(lookup.inverse)
@@ -159,11 +160,14 @@ class Pieces:
 class _PulledRows:
     """A twin's client: hands out rows pulled for the whole batch, and keeps gradients until they are pushed with it."""
 
-    def __init__(self, num_shards: int) -> None:
-        self.num_shards = num_shards
+    num_shards = 1
 
-    def load(self, rows: dict[str, FloatArray], grads: dict[str, FloatArray], starts: dict[str, int]) -> None:
-        """Before a step: rows by table, and where the piece's gradients go in those of the whole batch."""
+    def load(
+        self, num_shards: int, rows: dict[str, FloatArray], grads: dict[str, FloatArray], starts: dict[str, int]
+    ) -> None:
+        """Before a step: rows by table, in the order of lookups for so many shards, and where the piece's gradients go
+        in those of the whole batch."""
+        self.num_shards = num_shards
         self.rows, self.grads, self.starts = rows, grads, starts
         self.pulls = dict.fromkeys(rows, 0)
         self.pushed: set[str] = set()

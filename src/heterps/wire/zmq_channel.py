@@ -302,7 +302,8 @@ class ClientChannel(_ZmqChannel):
             hint = "it refused the connection: do both hold the same key file?"
         elif self._keys is not None:
             hint = "does its process run, with the same key file?"
-        return f"{self.name} waited {waited_s:.1f} s for a connection to {peer} at {self._addresses[peer]}: {hint}"
+        where = peer if peer == self._addresses[peer] else f"{peer} at {self._addresses[peer]}"
+        return f"{self.name} waited {waited_s:.1f} s for a connection to {where}: {hint}"
 
 
 def _check_peer(address: str, keys: Keys | None, options: Options) -> None:
