@@ -36,7 +36,7 @@ MAX_LOAD = 0.8
 LEAST_INDEX = 64
 MAX_ROWS = 2**31
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 20, 1 << 30
-MAPPED_BYTES = 256 << 20
+MAPPED_BYTES = 2 << 30
 """Of the file's pages, what the process holds on to where nothing else is said; never more than twice as much."""
 LEAST_PORTION = 16
 _AROUND = 1 << 16  # a fault maps up to so many bytes around it
