@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,9 @@ def test_every_console_is_made_in_one_place() -> None:
     """Where it is told not to put emoji in the place of `:boom:`."""
     makers = [path.name for path in (ROOT / "src").rglob("*.py") if re.search(r"\bConsole\(", path.read_text("utf-8"))]
     assert makers == ["consoles.py"]
+
+
+def test_every_file_of_tests_has_a_name_of_its_own() -> None:
+    """They are modules without packages: of two with one name pytest collects the first only, and stops."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
