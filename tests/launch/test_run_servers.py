@@ -218,3 +218,21 @@ def test_contradicting_fields_are_refused() -> None:
         Servers(addresses=("ipc:///tmp/a",), channel="memory")
     with pytest.raises(ValueError, match="key is for servers at addresses"):
         Servers(key="job.key")
+
+
+def test_a_second_run_at_servers_in_use_is_refused_and_leaves_the_first_alone(tiny_job: Path, found) -> None:
+    job = load_job(tiny_job).model_copy(update={"servers": Servers(addresses=found)})
+    tables = job_tables(job)
+    name, dim = tables.sparse[0].name, tables.sparse[0].dim
+    with run_servers(job, tiny_job) as connect:
+        assert connect is not None
+        first = connect(tables)
+        try:
+            lookup = make_lookup(np.arange(10), 2)
+            first.push(name, lookup, np.ones((10, dim), np.float32)).result()
+            with pytest.raises(ConfigError, match="hold rows of an earlier run already"):
+                connect(tables)
+            first.push(name, lookup, np.ones((10, dim), np.float32)).result()
+            assert first.num_pushes(name) == 2
+        finally:
+            first.close()
