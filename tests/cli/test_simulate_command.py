@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from simulate_command import figures, run
 
-from heterps.cli import main
 from heterps.sync import replay
 
 TWO = ("--workers", "1.0,2.3", "--horizon", "1000")
@@ -20,21 +19,6 @@ server_s: 0.02
 latency_s: 0.01
 horizon_s: 60
 """
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["simulate", *words])
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
-
-
-def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    code, out, err = run(capsys, *words, "--json")
-    assert (code, err) == (0, "")
-    shown: dict[str, Any] = json.loads(out)
-    return shown
 
 
 @pytest.fixture

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from heterps.cli import main
+from simulate_command import figures, run
 
 TWO = ("--workers", "1.0,2.3", "--points", "4", "--processes", "1")
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["simulate", *words])
-    captured = capsys.readouterr()
-    assert isinstance(stop.value.code, int)
-    return stop.value.code, captured.out, captured.err
-
-
-def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    code, out, err = run(capsys, *words, "--json")
-    assert (code, err) == (0, "")
-    shown: dict[str, Any] = json.loads(out)
-    return shown
 
 
 def test_json_has_a_row_a_policy_a_run_a_seed_and_is_repeatable(

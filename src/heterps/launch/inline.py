@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 import numpy as np
-import torch
 
 from heterps.config import SGD, Adagrad, Adam, Job
 from heterps.launch.run_servers import run_servers
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
+from heterps.threads import torch_threads
 from heterps.training.loop import Observer, Outcome, train_job
 from heterps.training.run import Run
 
@@ -25,7 +25,7 @@ def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Out
     """Train `job` here. Ctrl-C and SIGTERM end it after the running step, with everything saved."""
     warm_up()
     with (
-        _threads(job.num_threads),
+        torch_threads(job.num_threads),
         _signals() as received,
         run_servers(job, run.folder / "job.yaml", observer.waiting) as connect,
     ):
@@ -48,16 +48,6 @@ def warm_up() -> None:
         client.push("t", lookup, np.zeros((2, 1), np.float32))
         client.push_dense("d", np.zeros(1, np.float32))
         client.close()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

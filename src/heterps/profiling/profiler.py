@@ -40,8 +40,9 @@ from heterps.profiling.fit import fit_fixed, fit_share
 from heterps.profiling.measure import CPU, Parts, measure_compute, measure_link, measure_server
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.profiling.sandbox import Sandbox, Traffic
-from heterps.profiling.timing import Timing, one_thread
+from heterps.profiling.timing import Timing
 from heterps.profiling.units import Units
+from heterps.threads import torch_threads
 
 UNITS = (1, 2, 4)
 """Among how many units the batch is divided to fit alpha and beta."""
@@ -87,7 +88,7 @@ def profile(
     parts = divide(traced, inputs, batch_size, UNITS)
     stages = split(traced, range(1, len(traced.layers)))
     profiles = []
-    with units() as processes, one_thread(), torch.random.fork_rng(), torch.enable_grad():
+    with units() as processes, torch_threads(1), torch.random.fork_rng(), torch.enable_grad():
         for layer, stage in zip(traced.layers, stages, strict=True):
             if progress:
                 progress(layer, len(traced.layers))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,14 +50,3 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done all that it was given; a CPU always has."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """A CPU unit is one core: torch computes with one thread inside, and with as many as before after it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -17,8 +17,7 @@ Only what a worker keeps to itself is not played: buffers, as BatchNorm has them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +37,7 @@ from heterps.sim.simulator import Hooks, Simulator
 from heterps.sim.steps import compensate, damping, mean_of, sum_of
 from heterps.sim.supply import Supply, read_epochs
 from heterps.sim.variants import Variant
+from heterps.threads import torch_threads
 from heterps.training.class_metrics import AnyMetrics
 from heterps.training.metrics import Metrics
 from heterps.training.trainer import Gradients, Trainer
@@ -185,7 +185,7 @@ def train_virtually(
         reader.batch_size = min(sum(sizes.values()), reader.num_rows)
     test = _read_test(job)
     model = build_model(job.model, columns, seed)
-    with _one_thread(), torch.random.fork_rng(devices=[]), Trainer(
+    with torch_threads(1), torch.random.fork_rng(devices=[]), Trainer(
         model, job.optimizers, tables=job.tables, seed=seed, num_classes=columns.num_classes
     ) as trainer:  # fmt: skip
         torch.default_generator.manual_seed(seed)
@@ -225,13 +225,3 @@ def _read_test(job: Job) -> list[Batch]:
     reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
     reader.batch_size = min(max(job.data.batch_size, TEST_BATCH), reader.num_rows)
     return [batch for batch, _ in reader.read()]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -10,8 +10,6 @@ part of one of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +19,7 @@ from heterps.planning.cost import Floats, Ints, Schedules
 from heterps.planning.schedulers.features import Features
 from heterps.planning.schedulers.policy import Cell, Policy
 from heterps.planning.schedulers.random_plans import pick_runs
+from heterps.threads import torch_threads
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Settings:
 class Learner:
     def __init__(self, features: Features, cell: Cell, settings: Settings, seed: int) -> None:
         self._settings = s = settings
-        with one_thread(), torch.random.fork_rng(devices=[]):
+        with torch_threads(1), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._policy = Policy(features, cell, s.hidden, s.width, s.trust, s.stay)
             self._adam = torch.optim.Adam(self._policy.parameters(), lr=s.lr)
@@ -105,7 +104,7 @@ class Learner:
         advantages = torch.as_tensor(rewards - self._baseline, dtype=torch.float32)
         self._baseline = (1 - s.gamma) * self._baseline + s.gamma * float(rewards.mean())
         weights = torch.as_tensor(s.fade ** np.arange(len(self.elites)), dtype=torch.float32)
-        with one_thread():
+        with torch_threads(1):
             self._climb(schedules, advantages, s.imitate * weights / weights.sum())
 
     def _climb(self, schedules: Schedules, advantages: torch.Tensor, weights: torch.Tensor) -> None:
@@ -136,7 +135,7 @@ class Learner:
         return np.where((layers >= first[:, None]) & (layers <= last[:, None]), -1, elites.astype(np.int64))
 
     def _sample(self, kept: Ints, warmths: Floats) -> Schedules:
-        with one_thread():
+        with torch_threads(1):
             drawn = self._policy.sample(
                 torch.as_tensor(kept), torch.as_tensor(warmths, dtype=torch.float32), self._generator
             )
@@ -149,14 +148,3 @@ def _standing(scores: Floats, among: Floats) -> Floats:
     places = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
     standing: Floats = places / len(ordered) - 1.0
     return standing
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on more threads. The caller's number comes back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
