@@ -10,6 +10,7 @@ from fuzz_target import ANSWERS, REQUESTS, ROSTER, as_input, make_server
 from heterps.ps import messages as m
 from heterps.ps.calls import EXACT
 from heterps.ps.cargo import ValuePart, to_parcels
+from heterps.ps.frames import pack_part, pack_upkeep
 from heterps.ps.placement import shard_numbers
 from heterps.ps.roster import Roster, Seat
 from heterps.wire import Frame, Packed, PackedKeys, pack_keys, pack_values
@@ -25,9 +26,9 @@ def requests() -> list[tuple[m.Op, list[Frame]]]:
     small, small_frame = pack_values(np.ones((5, 4), np.float32), "bf16", "zstd", 0)
     server = make_server()
     server.shard.sparse["rows"].push(KEYS, GRADS)
-    rows, rows_frames = m.pack_part(server.shard.sparse["rows"].export_rows())
-    values, values_frames = m.pack_part(ValuePart(0, np.ones(5, np.float32), np.ones((2, 5), np.float32)))
-    upkeep, upkeep_frames = m.pack_upkeep(server.shard.sparse["rows"].export_upkeep())
+    rows, rows_frames = pack_part(server.shard.sparse["rows"].export_rows())
+    values, values_frames = pack_part(ValuePart(0, np.ones(5, np.float32), np.ones((2, 5), np.float32)))
+    upkeep, upkeep_frames = pack_upkeep(server.shard.sparse["rows"].export_upkeep())
     return [
         (m.PullRows("rows", keys, 0, True, EXACT), [keys_frame]),
         (m.PushRows("rows", 1, PackedKeys(5), Packed((5, 4), "fp32")), [KEYS, GRADS]),
@@ -53,7 +54,7 @@ def deliveries() -> list[tuple[m.ToServer, list[Frame]]]:
     server.shard.sparse["rows"].push(KEYS, GRADS)
     label, first, *_ = to_parcels(server.save())
     assert first.part is not None
-    part, frames = m.pack_part(first.part)
+    part, frames = pack_part(first.part)
     return [
         (m.Deliver(1, 2, 0, 0, True, "", None), [label.label]),
         (m.Deliver(1, 2, 0, 0, False, "", None), [label.label]),

@@ -19,6 +19,7 @@ from heterps.ps import server as server_module
 from heterps.ps.calls import EXACT
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
+from heterps.ps.frames import ROW_DTYPES, pack_part
 from heterps.ps.placement import shard_numbers
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.server import Server
@@ -100,7 +101,7 @@ BAD = {
         "a part of a table is arrays of <f4, <f4 here, not <f8, <f4",
     ),
     "rows for a dense table": (
-        request(import_of(m.pack_part(ROWS)[0])),
+        request(import_of(pack_part(ROWS)[0])),
         list(ROWS),
         "table dense is dense, and its part is not",
     ),
@@ -132,7 +133,7 @@ def test_keys_of_another_server_are_refused() -> None:
 def test_rows_of_another_server_are_not_loaded() -> None:
     """They would be where nobody asks for them."""
     home = np.flatnonzero(shard_numbers(np.arange(50, dtype=np.uint64), 2))[:3].astype(np.uint64)
-    part, frames = m.pack_part(ROWS._replace(keys=home))
+    part, frames = pack_part(ROWS._replace(keys=home))
     server = make_server(2)
     (answer,) = send(server, request(import_of(part, "rows")), frames)
     assert isinstance(answer, m.Refused)
@@ -325,8 +326,8 @@ def test_a_server_must_be_in_its_roster() -> None:
 )
 def test_rows_whose_arrays_do_not_fit_each_other_are_refused(shapes: list[tuple[int, ...]]) -> None:
     server = make_server()
-    arrays = [np.zeros(shape, dtype) for shape, dtype in zip(shapes, m.ROW_DTYPES, strict=True)]
-    infos = tuple(m.ArrayInfo(dtype, shape) for shape, dtype in zip(shapes, m.ROW_DTYPES, strict=True))
+    arrays = [np.zeros(shape, dtype) for shape, dtype in zip(shapes, ROW_DTYPES, strict=True)]
+    infos = tuple(m.ArrayInfo(dtype, shape) for shape, dtype in zip(shapes, ROW_DTYPES, strict=True))
     [refused] = send(server, request(import_of(m.PartInfo(infos), "rows")), [array.reshape(-1) for array in arrays])
     assert (refused.code, refused.text[:31]) == ("bad_request", "keys [n] and their rows do not ")
     assert untouched(server)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from heterps.ps import messages as m
 from heterps.ps.dedup import Lookup
+from heterps.ps.frames import Frames
 from heterps.ps.placement import shard_numbers
 from heterps.ps.roster import Roster
 from heterps.wire import Frame, Malformed, pack_keys, pack_values, unpack_values
@@ -45,7 +46,7 @@ class Call(Protocol):
     def build(self, number: int, roster: Roster) -> Built:
         """The op for server `number`, which it concerns."""
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:
         """An answer; WireError where it is not what was asked for."""
 
     def result(self) -> Any:
@@ -104,7 +105,7 @@ class PullRowsCall:
         op = m.PullRows(self.table, packed, self._after, self._create, self._coding)
         return Built(op, [frame], len(keys) * self._dim * 4)
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:
         rows = _values(result, frames)
         where = self._homes.where(number, roster.num_shards)
         num_keys = len(self._unique[where])
@@ -154,7 +155,7 @@ class PushRowsCall(Everywhere):
             self._summed = np.concatenate(self._summed)  # the roster has another number of servers now
         return self._summed[where]
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
         check_result(result, m.Done)
 
     def result(self) -> None:
@@ -172,7 +173,7 @@ class PullDenseCall(Ranged):
         part = roster.dense_range(len(self._values), number)
         return Built(m.PullDense(self.table, self._after, self._coding), [], 4 * (part.stop - part.start))
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:
         values, part = _values(result, frames), roster.dense_range(len(self._values), number)
         if values.shape != (part.stop - part.start,):
             raise Malformed(f"asked for {part.stop - part.start} values of {self.table}, got {list(values.shape)}")
@@ -198,7 +199,7 @@ class PushDenseCall(Ranged):
             return Built(m.FillDense(self.table, packed), [frame])
         return Built(m.PushDense(self.table, self._sequence, packed, self._samples), [frame])
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
         check_result(result, m.Done)
 
     def result(self) -> None:
@@ -209,7 +210,7 @@ def _pack(values: FloatArray, coding: m.Coding) -> tuple[Any, Frame]:
     return pack_values(values, coding.dtype, coding.compression, coding.least_bytes)
 
 
-def _values(result: m.Result, frames: m.Frames) -> FloatArray:
+def _values(result: m.Result, frames: Frames) -> FloatArray:
     return unpack_values(check_result(result, m.Values).values, frames.take())
 
 

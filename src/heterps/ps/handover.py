@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from heterps.ps import messages as m
 from heterps.ps.cargo import Cargo, Parcel, from_parcels, to_parcels
+from heterps.ps.frames import Frames, pack_part, unpack_part
 from heterps.ps.placement import slot_mask
 from heterps.ps.roster import Roster, dense_move, moves
 from heterps.ps.shard import Shard
@@ -68,10 +69,10 @@ class Handover:
         parcel = parcels[fetch.number]
         if parcel.part is None:
             return m.ParcelReply(fetch.id, parcel.last), [parcel.label]
-        part, frames = m.pack_part(parcel.part)
+        part, frames = pack_part(parcel.part)
         return m.ParcelReply(fetch.id, parcel.last, parcel.table, part), frames
 
-    def deliver(self, deliver: m.Deliver, frames: m.Frames) -> Cargo | None:
+    def deliver(self, deliver: m.Deliver, frames: Frames) -> Cargo | None:
         """[3] Take a parcel; the whole cargo of its source with the last one. Repeats change nothing."""
         source, parcels = deliver.source, self._expected.get(deliver.source)
         if parcels is None:
@@ -99,9 +100,9 @@ class Handover:
         self._packed.pop(target, None)
 
 
-def _read(deliver: m.Deliver, frames: m.Frames) -> Parcel:
+def _read(deliver: m.Deliver, frames: Frames) -> Parcel:
     if deliver.number == 0:
         return Parcel(deliver.last, label=bytes(frames.take()))
     if deliver.part is None:
         raise Malformed(f"parcel {deliver.number} is empty")
-    return Parcel(deliver.last, table=deliver.table, part=m.unpack_part(deliver.part, frames))
+    return Parcel(deliver.last, table=deliver.table, part=unpack_part(deliver.part, frames))

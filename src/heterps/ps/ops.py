@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from heterps.ps import messages as m
 from heterps.ps.cargo import ValuePart
+from heterps.ps.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
 from heterps.ps.ledger import PushState, Source
 from heterps.ps.shard import Shard
 from heterps.ps.stats import Counts
@@ -33,7 +34,7 @@ class InDoubt(Exception):
     """A push was begun and did not end, so that nobody can say what of it is in the table."""
 
 
-def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
+def unpack(op: m.Op, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
     """The arrays of an op, in the order of its fields; WireError where op, frames and shard do not fit together."""
     kind = "dense" if isinstance(op, _DENSE) or (isinstance(op, _EITHER) and op.table in shard.dense) else "sparse"
     if op.table not in (shard.dense if kind == "dense" else shard.sparse):
@@ -51,11 +52,11 @@ def unpack(op: m.Op, frames: m.Frames, shard: Shard, limits: Limits) -> Arrays:
         case m.FillDense():
             return [_values(op.values, frames, (shard.dense[op.table].size,), op.table, limits)]
         case m.Import():
-            return _checked_part(op, m.unpack_part(op.part, frames), shard)
+            return _checked_part(op, unpack_part(op.part, frames), shard)
         case m.Resume():
-            arrays = m.unpack_upkeep(op.arrays, frames)
+            arrays = unpack_upkeep(op.arrays, frames)
             try:
-                shard.sparse[op.table].check_upkeep(m.as_upkeep(arrays))
+                shard.sparse[op.table].check_upkeep(as_upkeep(arrays))
             except ValueError as error:
                 raise Malformed(f"table {op.table}: {error}") from None
             return arrays
@@ -100,7 +101,7 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, 
             return DONE
         case m.Export():
             page = shard.export(source, op.table, op.number, op.part)
-            info, frames = (None, []) if page.part is None else m.pack_part(page.part)
+            info, frames = (None, []) if page.part is None else pack_part(page.part)
             return m.Exported(page.num_pushes, page.num_parts, info), frames
         case m.EndExport():
             shard.exports.end(source.worker, op.table, op.number)
@@ -109,11 +110,11 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, 
             return _once(op, shard, source, counts, len(arrays[0]), lambda: shard.put(
                 source, op.table, op.sequence, _part(op, arrays), op.num_pushes, is_first=op.is_first))  # fmt: skip
         case m.ReadUpkeep():
-            infos, frames = m.pack_upkeep(shard.sparse[op.table].export_upkeep())
+            infos, frames = pack_upkeep(shard.sparse[op.table].export_upkeep())
             return m.Kept(shard.num_pushes(op.table), infos), frames
         case m.Resume():
             return _once(op, shard, source, counts, 0, lambda: shard.resume(
-                source, op.table, op.sequence, op.num_pushes, m.as_upkeep(arrays)))  # fmt: skip
+                source, op.table, op.sequence, op.num_pushes, as_upkeep(arrays)))  # fmt: skip
         case m.CountRows():
             table = shard.sparse[op.table]
             tiers = table.counts if isinstance(table, TieredTable) else None
@@ -166,7 +167,7 @@ def _check_samples(op: m.PushRows | m.PushDense, shard: Shard) -> None:
         raise Malformed(f"table {op.table}: {error}") from None
 
 
-def _keys(packed: PackedKeys, frames: m.Frames, shard: Shard, limits: Limits) -> NDArray[np.uint64]:
+def _keys(packed: PackedKeys, frames: Frames, shard: Shard, limits: Limits) -> NDArray[np.uint64]:
     keys = unpack_keys(packed, frames.take(), limits)
     if wrong := shard.home_error(keys):
         raise Malformed(wrong)
@@ -174,7 +175,7 @@ def _keys(packed: PackedKeys, frames: m.Frames, shard: Shard, limits: Limits) ->
 
 
 def _values(
-    packed: Packed, frames: m.Frames, expected: tuple[int, ...], table: str, limits: Limits
+    packed: Packed, frames: Frames, expected: tuple[int, ...], table: str, limits: Limits
 ) -> NDArray[np.float32]:
     if packed.shape != expected:
         raise Malformed(f"table {table} needs values {list(expected)} here, got {list(packed.shape)}")

@@ -21,6 +21,7 @@ from heterps.errors import HeterpsError
 from heterps.ps import messages as m
 from heterps.ps import ops
 from heterps.ps.cargo import Cargo, restrict
+from heterps.ps.frames import Frames
 from heterps.ps.handover import Handover
 from heterps.ps.ledger import Source
 from heterps.ps.roster import Roster, follows
@@ -92,7 +93,7 @@ class Server:
         try:
             if isinstance(header, m.Request):
                 return self._take(peer, header, frames, now)
-            answer, answer_frames = self._reply(header, m.Frames(frames))
+            answer, answer_frames = self._reply(header, Frames(frames))
         except _Refusal as refusal:
             return [self._refuse(peer, header.id, refusal)]
         except (WireError, ValueError) as error:
@@ -101,7 +102,7 @@ class Server:
             return [self._refuse(peer, header.id, _Refusal("failed", f"{type(error).__name__}: {error}"))]
         return [(peer, self._answers.encode(answer, answer_frames))]
 
-    def _reply(self, header: m.ToServer, frames: m.Frames) -> tuple[m.FromServer, list[Frame]]:
+    def _reply(self, header: m.ToServer, frames: Frames) -> tuple[m.FromServer, list[Frame]]:
         """The answer to all but requests."""
         match header:
             case m.Hello():
@@ -234,7 +235,7 @@ class Server:
             sources = ", ".join(self._handover.waits_for)
             raise _Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
         try:
-            arrays = self._unpack(request, m.Frames(frames))  # [3]
+            arrays = self._unpack(request, Frames(frames))  # [3]
         except WireError as error:
             raise _Refusal("bad_request", str(error)) from error
         if not self._is_ready(request):  # [4]
@@ -276,7 +277,7 @@ class Server:
                 return False
         return True
 
-    def _unpack(self, request: m.Request, frames: m.Frames) -> list[ops.Arrays]:
+    def _unpack(self, request: m.Request, frames: Frames) -> list[ops.Arrays]:
         arrays = [ops.unpack(op, frames, self.shard, self._limits) for op in request.ops]
         frames.end()
         return arrays

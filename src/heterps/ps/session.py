@@ -20,6 +20,7 @@ from msgspec.msgpack import encode
 from heterps.errors import HeterpsError, PeerLost, StaleIncarnation
 from heterps.ps import messages as m
 from heterps.ps.calls import Call
+from heterps.ps.frames import Frames
 from heterps.ps.roster import Roster, Seat
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.message import message_bytes
@@ -185,7 +186,7 @@ class Session:
                     line.greeted = True
                     self._adopt(header.roster, now)
                 case m.Reply():
-                    self._on_reply(line, header, m.Frames(frames))
+                    self._on_reply(line, header, Frames(frames))
                 case m.Refused():
                     self._on_refused(line, header, now)
                 case m.StatsReply() | m.ParcelReply() | m.Agreed():
@@ -280,7 +281,7 @@ class Session:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _on_reply(self, line: _Line, reply: m.Reply, frames: m.Frames) -> None:
+    def _on_reply(self, line: _Line, reply: m.Reply, frames: Frames) -> None:
         flight, number = line.flights[reply.id], self.roster.number(line.seat.name)
         if len(reply.results) != len(flight.calls):
             raise WireError(f"{len(flight.calls)} ops were asked for, {len(reply.results)} answered")

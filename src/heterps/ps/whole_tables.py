@@ -14,6 +14,7 @@ from heterps.errors import PeerLost
 from heterps.ps import messages as m
 from heterps.ps.calls import Built, Call, Everywhere, FloatArray, Homes, Ranged, check_result
 from heterps.ps.cargo import PART_BYTES, ValuePart, concatenate, row_parts, value_parts
+from heterps.ps.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
 from heterps.ps.roster import Roster
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
@@ -27,7 +28,7 @@ Submit = Callable[[Call], Future[Any]]
 class Acknowledged:
     """A call that every server answers by Done."""
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
         check_result(result, m.Done)
 
     def result(self) -> None:
@@ -46,7 +47,7 @@ class CountRowsCall(Everywhere):
         self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
         return Built(m.CountRows(self.table, self._after), [])
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
         self._parts[number] = check_result(result, m.Counted)
 
     def result(self) -> m.Counted:
@@ -72,9 +73,9 @@ class ReadUpkeepCall(Everywhere):
         self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
         return Built(m.ReadUpkeep(self.table, self._after), [])
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
         kept = check_result(result, m.Kept)
-        self._parts[number] = kept.num_pushes, m.as_upkeep(m.unpack_upkeep(kept.arrays, frames))
+        self._parts[number] = kept.num_pushes, as_upkeep(unpack_upkeep(kept.arrays, frames))
 
     def result(self) -> tuple[int, list[Upkeep]]:
         parts = [self._parts[number] for number in sorted(self._parts)]
@@ -91,7 +92,7 @@ class ResumeCall(Acknowledged, Everywhere):
     def build(self, number: int, roster: Roster) -> Built:
         upkeep = unstack(self._upkeep, roster.num_shards)[number]
         assert upkeep is not None
-        infos, frames = m.pack_upkeep(upkeep)
+        infos, frames = pack_upkeep(upkeep)
         return Built(m.Resume(self.table, self._sequence, self._num_pushes, infos), frames)
 
 
@@ -124,9 +125,9 @@ class ExportCall:
             self._gathered = Gathered(roster.epoch, {})
         return Built(self._op, [], PART_BYTES)
 
-    def take(self, number: int, roster: Roster, result: m.Result, frames: m.Frames) -> None:  # noqa: ARG002
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
         exported = check_result(result, m.Exported)
-        part = None if exported.part is None else m.unpack_part(exported.part, frames)
+        part = None if exported.part is None else unpack_part(exported.part, frames)
         self._gathered.pages[number] = exported, part
 
     def result(self) -> Gathered:
@@ -190,7 +191,7 @@ class ImportRowsCall(Acknowledged, Everywhere):
 
     def build(self, number: int, roster: Roster) -> Built:
         where = self._homes.where(number, roster.num_shards)
-        part, frames = m.pack_part(self._rows.select(where))  # type: ignore[arg-type]
+        part, frames = pack_part(self._rows.select(where))  # type: ignore[arg-type]
         return Built(m.Import(self.table, self._sequence, self._num_pushes, self._is_first, part), frames)
 
 
@@ -209,7 +210,7 @@ class ImportDenseCall(Acknowledged, Ranged):
         first = min(max(within.start, whole.first), within.stop)
         last = max(first, min(within.stop, whole.first + len(whole.values)))
         mine = slice(first - whole.first, last - whole.first) if last > first else slice(0, 0)
-        part, frames = m.pack_part(ValuePart(first, whole.values[mine], whole.state[:, mine]))
+        part, frames = pack_part(ValuePart(first, whole.values[mine], whole.state[:, mine]))
         return Built(m.Import(self.table, self._sequence, self._num_steps, self._is_first, part), frames)
 
 
