@@ -16,9 +16,10 @@ from heterps.profiling.batches import batch_size_of, head, random_batch
 from heterps.profiling.profile import Profile, load_profile
 from heterps.profiling.profiler import find_targets, profile
 from heterps.profiling.servers import ReadyRows, Request
-from heterps.profiling.timing import one_thread, summarize, time_together
+from heterps.profiling.timing import summarize, time_together
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
+from heterps.threads import torch_threads
 
 SCHEMA = Schema(dense=("a", "b"), slots=("s", "t", "u"))
 
@@ -222,12 +223,12 @@ def test_median_and_spread_by_hand() -> None:
     assert timing.spread == pytest.approx((4.0 - 2.0) / 2 / 3.0)
 
 
-def test_one_thread_is_given_back_after_an_error() -> None:
+def test_threads_are_given_back_after_an_error() -> None:
     before = torch.get_num_threads()
     inside = []
 
     def fail() -> None:
-        with one_thread():
+        with torch_threads(1):
             inside.append(torch.get_num_threads())
             raise RuntimeError
 
