@@ -180,6 +180,8 @@ def test_rows_are_prepared_and_looked_up_for_the_embeddings_of_the_stage_only() 
     other = a_batch()
     first.prepare(other.slots)
     assert len(other.slots.prepared) == 1
+    with pytest.raises(ModelError, match=r"Tied failed in stage 1 on 3 samples: .*no slot named s, t"):
+        first.prepare(Slots(("x",), np.zeros(3, np.uint64)))
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------

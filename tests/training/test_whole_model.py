@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from servers import make_roster, threaded_servers
 from staged import SLOTS, Staged, a_batch, arrays_of, assert_same_arrays, splits, tied, zoo_model
 from torch import Tensor, nn
 from zoo_cases import small_batch
@@ -19,10 +21,13 @@ from heterps.config import SGD, Adagrad, Adam, AdamW, Optimizers, StepRate
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
-from heterps.nn import SparseEmbedding
+from heterps.nn import RowGradients, SparseEmbedding
 from heterps.ps.client import FloatArray, JobClient, LocalClient
+from heterps.ps.dedup import Lookup, make_lookup
+from heterps.ps.remote import RemoteClient
 from heterps.training.trainer import Gradients, Trainer
 from heterps.training.whole import WholeModel
+from heterps.wire import MemoryNetwork
 
 DENSE_OPTIMIZERS = [SGD(lr=0.1), Adam(lr=0.01), AdamW(lr=0.01), Adagrad(lr=0.1)]
 PROGRESS = {"position": {"epoch": 1}}
@@ -35,7 +40,7 @@ def _keep_random_state() -> Iterator[None]:
         yield
 
 
-def push(staged: Staged, client: LocalClient, found: Gradients, samples: int) -> None:
+def push(staged: Staged, client: JobClient, found: Gradients, samples: int) -> None:
     """A step of all workers together, with the gradients of an inline trainer."""
     client.samples = samples
     sizes = {name: p.numel() for name, p in staged.model.named_parameters() if p.requires_grad}
@@ -48,7 +53,7 @@ def push(staged: Staged, client: LocalClient, found: Gradients, samples: int) ->
         client.push_dense(table, np.concatenate(parts)).result()
 
 
-def train_both(trainer: Trainer, staged: Staged, client: LocalClient, batches: list[Batch]) -> None:
+def train_both(trainer: Trainer, staged: Staged, client: JobClient, batches: list[Batch]) -> None:
     for batch in batches:
         found = trainer.gradients(trainer.prepare(batch))
         push(staged, client, found, trainer.samples)
@@ -131,6 +136,43 @@ def test_a_snapshot_survives_the_disk(tmp_path) -> None:
     with Trainer(tied()) as trainer:
         trainer.restore(load_latest(tmp_path))
         assert_same_snapshots(trainer.snapshot(0, PROGRESS), snapshot)
+
+
+def test_snapshots_of_servers_are_those_of_one_process_and_go_to_other_servers_by_another_plan() -> None:
+    batches = [a_batch(seed=seed) for seed in range(3)]
+    with Trainer(tied()) as trainer, servers(Staged(tied(), [3]), 2) as (staged, whole):
+        whole.fill()
+        for batch in batches:
+            found = trainer.gradients(batch)
+            sums = [rows._replace(lookup=relookup(rows, whole.client)) for rows in found.rows]
+            push(staged, whole.client, found._replace(rows=sums), trainer.samples)
+            trainer.apply(found)
+        expected = trainer.snapshot(36, {})
+        snapshot = whole.snapshot(3, 36, {})
+        assert_same_snapshots(snapshot, expected)
+        score = trainer.evaluate([a_batch(seed=9)]).state()
+        assert whole.evaluate([a_batch(seed=9)]).state() == score
+    with servers(Staged(tied(), [2, 4, 6, 9]), 3) as (_, whole):
+        whole.restore(snapshot)
+        assert_same_snapshots(whole.snapshot(3, 36, {}), expected)
+        assert whole.evaluate([a_batch(seed=9)]).state() == score
+
+
+@contextmanager
+def servers(staged: Staged, num: int) -> Iterator[tuple[Staged, WholeModel]]:
+    """The whole model on so many servers, on threads."""
+    network, roster, tables = MemoryNetwork(), make_roster(num), staged.tables.tables
+    with threaded_servers(roster, tables, network):
+        client = RemoteClient("coordinator", network.channel("coordinator"), roster, tables)
+        try:
+            yield staged, WholeModel(staged.model, staged.tables, client)
+        finally:
+            client.close()
+
+
+def relookup(rows: RowGradients, client: JobClient) -> Lookup:
+    """The keys of a lookup, for the shards of another client."""
+    return make_lookup(rows.lookup.unique[rows.lookup.inverse], client.num_shards)
 
 
 def test_fill_gives_tables_the_model_as_built_once_and_refresh_brings_what_became_of_it() -> None:

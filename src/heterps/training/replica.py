@@ -156,8 +156,9 @@ class Replica:
 
     def prepare(self, slots: Slots) -> None:
         """Work out ahead of use, in any thread, which rows `forward` will ask for."""
-        for module in self._embeddings:
-            module.prepare(slots)
+        with own_code(self._model, f"in stage {self._number + 1} on {len(slots)} samples"):
+            for module in self._embeddings:
+                module.prepare(slots)
 
     def lookups(self, slots: Slots) -> list[tuple[str, Lookup]]:
         """What `forward` will ask for: each table of the stage's embeddings with its lookup."""
