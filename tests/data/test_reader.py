@@ -237,3 +237,11 @@ def test_a_batch_is_given_before_the_block_behind_it_is_decoded(tmp_path):
     reader = make(tmp_path, batch_size=20, shuffle=False)
     next(reader.read())
     assert reader.counts.num_rows == 20
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "shuffle", "batches"), [(3, True, 6), (3, False, 3), (1, False, 10), (90, True, 1)]
+)
+def test_a_block_makes_about_so_many_batches(tmp_path, batch_size, shuffle, batches):
+    write(tmp_path / "0.parquet", list(range(100)), 10)  # ten row groups; shuffled, two of them are a block of 20
+    assert make(tmp_path, batch_size=batch_size, shuffle=shuffle).batches_per_block == batches

@@ -101,6 +101,11 @@ class Reader:
             return None
         return -(-sum(self._kept_rows.values()) // self.batch_size)
 
+    @property
+    def batches_per_block(self) -> int:
+        """About how many batches are made of one block, at least 1: a run of leases (leases.py)."""
+        return max(1, self.num_rows // len(self.epoch(0).blocks) // self.batch_size)
+
     def position_of(self, epoch: int, number: int) -> Position | None:
         """Where batch `number` of an epoch starts, from 0: the very position that `read` gives with the one before it.
 
