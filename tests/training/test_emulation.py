@@ -360,34 +360,36 @@ def test_a_server_is_busy_with_a_batch_for_its_share_of_the_servers_time() -> No
     assert pace.late_s == 0.0
 
 
-def test_a_server_is_paced_by_pushes_that_it_takes_and_by_nothing_else() -> None:
+def test_a_server_is_paced_by_pushes_and_nothing_else_before_it_answers(monkeypatch) -> None:
     network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
-    server = Server("server-0", roster, tables)
-    paced: list[int] = []
+    channel, events = network.channel("server-0"), []
+    send = channel.send
+    monkeypatch.setattr(channel, "send", lambda *message: (events.append("answer"), send(*message)))
     stop = threading.Event()
+    server = Server("server-0", roster, tables)
     thread = threading.Thread(
         target=serve,
-        args=(server, network.channel("server-0"), stop.is_set, 0.01, lambda num_pushes, _: paced.append(num_pushes)),
+        args=(server, channel, stop.is_set, 0.01, lambda num_pushes, _: events.append(f"pace {num_pushes}")),
     )
     thread.start()
     client = RemoteClient("worker", network.channel("worker"), roster, tables)
     try:
         client.fill_dense("dense", np.zeros(10, np.float32)).result(60)
         client.pull_dense("dense").result(60)
-        assert paced == []
+        assert set(events) == {"answer"}
         lookup = make_lookup(np.arange(3, dtype=np.uint64), 1)
-        pushes = [
-            client.push("rows", lookup, np.ones((3, 4), np.float32)),
-            client.push_dense("dense", np.ones(10, np.float32)),
-        ]
-        for push in pushes:
-            push.result(60)
-        client.pull_dense("dense").result(60)
-        assert sum(paced) == 2
+        for push in (
+            lambda: client.push("rows", lookup, np.ones((3, 4), np.float32)),
+            lambda: client.push_dense("dense", np.ones(10, np.float32)),
+        ):
+            events.clear()
+            push().result(60)
+            assert events[:2] == ["pace 1", "answer"]
     finally:
         client.close()
         stop.set()
         thread.join(60)
+        channel.close()
 
 
 # --- the clock and the scale -----------------------------------------------------------------------------------------
