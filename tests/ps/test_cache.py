@@ -14,6 +14,7 @@ from heterps.ps import Adagrad
 from heterps.ps.cache import CachedClient
 from heterps.ps.client import LocalClient, TableSpec, done
 from heterps.ps.dedup import Lookup, make_lookup
+from heterps.ps.rounds import Round
 
 NUM_WORKERS, NUM_KEYS = 3, 12
 
@@ -31,7 +32,7 @@ class CountingClient:
         self.pulled.append(keys)
         return done(np.array([self.versions[key] for key in keys], np.float32).reshape(-1, NUM_WORKERS))
 
-    def push(self, table: str, lookup: Lookup, grads: np.ndarray) -> Future:
+    def push(self, table: str, lookup: Lookup, grads: np.ndarray, round: Round | None = None) -> Future:
         for key in lookup.unique.tolist():
             self.versions[key] = self.versions[key] + grads[0]
         return done(None)

@@ -13,6 +13,7 @@ from heterps.config import Optimizer
 from heterps.ps.client import TableSpec, done
 from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.dense import DenseTable
+from heterps.ps.rounds import Round
 from heterps.ps.table.sparse import SparseTable
 
 FloatArray = NDArray[np.float32]
@@ -69,7 +70,8 @@ class ReadyRows:
             self._rows[table] = rows.astype(np.float32)
         return done(self._rows[table][:needed])
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        del round  # there is no other part
         summed = np.empty((len(lookup.unique), self._specs[table].dim), np.float32)
         sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
         return done(None)

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from heterps.ps.client import FloatArray, RowClient, done
 from heterps.ps.dedup import Lookup
+from heterps.ps.rounds import Round
 from heterps.ps.row_cache import RowCache
 
 MEMORY_BYTES = 64 << 20
@@ -161,8 +162,8 @@ class CachedClient:
             return ahead.rows
         return self._pull(table, lookup, oldest)
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
-        return self._client.push(table, lookup, grads)
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        return self._client.push(table, lookup, grads, round)
 
     def _pull(self, table: str, lookup: Lookup, oldest: int) -> Future[FloatArray]:
         """Rows with a stamp of at least `oldest`."""

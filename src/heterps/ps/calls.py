@@ -136,17 +136,20 @@ class PushRowsCall(Everywhere):
         sequence: int,
         coding: m.Coding,
         samples: int | None = None,
+        round: m.Round | None = None,
     ) -> None:
         self.table = table
         self._unique = lookup.unique
         self._homes = Homes(lookup.unique, lookup.bounds)
-        self._summed, self._sequence, self._coding, self._samples = summed, sequence, coding, samples
+        self._summed, self._sequence, self._coding = summed, sequence, coding
+        self._samples, self._round = samples, round
 
     def build(self, number: int, roster: Roster) -> Built:
         where = self._homes.where(number, roster.num_shards)
         keys, keys_frame = pack_keys(self._unique[where])
         grads, grads_frame = _pack(self._grads(number, where), self._coding)
-        return Built(m.PushRows(self.table, self._sequence, keys, grads, self._samples), [keys_frame, grads_frame])
+        op = m.PushRows(self.table, self._sequence, keys, grads, self._samples, self._round)
+        return Built(op, [keys_frame, grads_frame])
 
     def _grads(self, number: int, where: Where) -> FloatArray:
         if isinstance(self._summed, list):
@@ -187,17 +190,24 @@ class PushDenseCall(Ranged):
     """Gradients of a dense table, or its first values: sequence 0."""
 
     def __init__(
-        self, table: str, values: FloatArray, sequence: int, coding: m.Coding, samples: int | None = None
+        self,
+        table: str,
+        values: FloatArray,
+        sequence: int,
+        coding: m.Coding,
+        samples: int | None = None,
+        round: m.Round | None = None,
     ) -> None:
         self.table = table
         self.size = len(values)
-        self._values, self._sequence, self._coding, self._samples = values, sequence, coding, samples
+        self._values, self._sequence, self._coding = values, sequence, coding
+        self._samples, self._round = samples, round
 
     def build(self, number: int, roster: Roster) -> Built:
         packed, frame = _pack(self._values[roster.dense_range(len(self._values), number)], self._coding)
         if not self._sequence:
             return Built(m.FillDense(self.table, packed), [frame])
-        return Built(m.PushDense(self.table, self._sequence, packed, self._samples), [frame])
+        return Built(m.PushDense(self.table, self._sequence, packed, self._samples, self._round), [frame])
 
     def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
         check_result(result, m.Done)

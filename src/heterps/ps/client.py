@@ -22,6 +22,7 @@ from heterps.config import Admission, Always, ConstantRate, Eviction, Initialize
 from heterps.ps.dedup import Lookup
 from heterps.ps.dense import DenseTable
 from heterps.ps.placement import shard_numbers
+from heterps.ps.rounds import Round
 from heterps.ps.table.sparse import Rows, SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
 from heterps.ps.table.upkeep import TableCounters, stack, unstack
@@ -76,8 +77,12 @@ class RowClient(Protocol):
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         """Rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
-        """Gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key."""
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        """Gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key.
+
+        With a `round` this is one of its parts: the step is made with the sum of all of them, once all have come. The
+        answer says that the part is applied or kept; a pull does not wait for the others.
+        """
 
 
 class Client(RowClient, Protocol):
@@ -86,8 +91,8 @@ class Client(RowClient, Protocol):
     def pull_dense(self, table: str) -> Future[FloatArray]:
         """The newest values of a dense table. They may be shared with it: treat them as read-only."""
 
-    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
-        """The gradient of every value of a dense table; one optimizer step."""
+    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        """The gradient of every value of a dense table; one optimizer step, or a part of its `round` as in `push`."""
 
     def close(self) -> None:
         """Let go of threads and sockets. Safe to call twice."""
@@ -183,7 +188,8 @@ class LocalClient:
 
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PULL, pull_shard, rows)
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        _check_whole(table, round)
         shards = self._shards_for(table, lookup)
         needed = (len(lookup.inverse), shards[0].dim)
         if grads.shape != needed:
@@ -199,7 +205,8 @@ class LocalClient:
     def pull_dense(self, table: str) -> Future[FloatArray]:
         return done(self._dense[table].values)
 
-    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
+    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        _check_whole(table, round)
         self._dense[table].push(grads, samples=self.samples)
         return done(None)
 
@@ -295,6 +302,15 @@ class LocalClient:
         if len(lookup.bounds) != self._num_shards + 1:
             raise ValueError(f"lookup made for {len(lookup.bounds) - 1} shards; this client has {self._num_shards}")
         return self._shards[table]
+
+
+def _check_whole(table: str, round: Round | None) -> None:
+    """Tables in this process have one worker, which pushes whole rounds."""
+    if round is not None and round.parts > 1:
+        raise ValueError(
+            f"table {table} is in this process and takes rounds of one part, got one of {round.parts}: "
+            "push to servers, or the sum of all parts"
+        )
 
 
 def done(result: T) -> Future[T]:

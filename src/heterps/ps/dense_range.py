@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from heterps.config import ConstantRate, Optimizer, Schedule
 from heterps.ps.dense import DenseTable
 from heterps.ps.ledger import Ledger, PushState, Source
+from heterps.ps.rounds import Contribution, Round, Stash, push_once
 from heterps.ps.table.optimizers import state_words
 
 FloatArray = NDArray[np.float32]
@@ -55,15 +56,19 @@ class DensePart:
         return DensePart(first, self.values[part], self.state[:, part], self.is_filled, self.ledger)
 
 
-class _Piece:
+class DensePiece:
     """A part in use."""
 
     def __init__(self, spec: DenseSpec, part: DensePart) -> None:
         self.first, self.stop = part.first, part.stop
-        self.is_filled, self.ledger = part.is_filled, part.ledger.copy()
+        self.is_filled, self.ledger, self.stash = part.is_filled, part.ledger.copy(), Stash()
         self.table = DenseTable(len(part.values), spec.optimizer, spec.schedule)
         self.table.values[:] = part.values
         self.table.restore(part.state.reshape(-1), self.ledger.num_pushes.get(spec.name, 0))
+
+    def step(self, push: Contribution) -> None:
+        """One step of the optimizer."""
+        self.table.push(push.grads, samples=push.samples)
 
     def part(self) -> DensePart:
         """A view, not a copy."""
@@ -78,7 +83,7 @@ class DenseRange:
         self.spec = spec
         self.within = within
         table = DenseTable(within.stop - within.start, spec.optimizer, spec.schedule)
-        self._pieces: list[_Piece] = []
+        self._pieces: list[DensePiece] = []
         if table.size:
             state = table.state.reshape(-1, table.size)
             self.load([DensePart(within.start, table.values, state, False, Ledger())])
@@ -106,8 +111,8 @@ class DenseRange:
         return min((piece.table.num_pushes for piece in self._pieces), default=0)
 
     @property
-    def ledgers(self) -> Sequence[Ledger]:
-        return [piece.ledger for piece in self._pieces]
+    def pieces(self) -> Sequence[DensePiece]:
+        return self._pieces
 
     def values(self) -> FloatArray:
         """A copy."""
@@ -126,12 +131,14 @@ class DenseRange:
                 piece.is_filled = True
         self._join()
 
-    def push(self, source: Source, sequence: int, grads: FloatArray, samples: int | None) -> None:
-        """Apply a push to every piece whose next one it is. An exception leaves it APPLYING in a piece: in doubt."""
+    def push(self, source: Source, sequence: int, push: Contribution, round: Round | None = None) -> None:
+        """Apply a push, or keep it for its round, in every piece whose next one it is.
+
+        An exception leaves it APPLYING in a piece: in doubt.
+        """
         for piece in self._next(source, sequence):
-            piece.ledger.begin(source.worker, source.incarnation, self.spec.name)
-            piece.table.push(self._cut(grads, piece), samples=samples)
-            piece.ledger.finish(source.worker, self.spec.name)
+            part = push._replace(grads=self._cut(push.grads, piece))
+            push_once(piece.ledger, piece.stash, source, self.spec.name, part, round, piece.step)
         self._join()
 
     def put(self, source: Source, sequence: int, part: DensePart, num_steps: int) -> None:
@@ -162,7 +169,9 @@ class DenseRange:
 
     def load(self, parts: Sequence[DensePart]) -> None:
         """Put in what came from elsewhere. ValueError, and no change, where it does not fit or is here already."""
-        pieces = sorted([*self._pieces, *(_Piece(self.spec, part) for part in parts)], key=lambda piece: piece.first)
+        pieces = sorted(
+            [*self._pieces, *(DensePiece(self.spec, part) for part in parts)], key=lambda piece: piece.first
+        )
         for before, after in pairwise(pieces):
             if after.first < before.stop:
                 raise ValueError(f"value {after.first} of table {self.spec.name} came twice")
@@ -171,26 +180,26 @@ class DenseRange:
         self._pieces = pieces
         self._join()
 
-    def _next(self, source: Source, sequence: int) -> list[_Piece]:
+    def _next(self, source: Source, sequence: int) -> list[DensePiece]:
         push = source.worker, source.incarnation, self.spec.name, sequence
         return [piece for piece in self._pieces if piece.ledger.state(*push) is PushState.NEXT]
 
-    def _cut(self, values: FloatArray, piece: _Piece) -> FloatArray:
+    def _cut(self, values: FloatArray, piece: DensePiece) -> FloatArray:
         """Of the range's values, those of a piece."""
         return values[piece.first - self.within.start : piece.stop - self.within.start]
 
     def _join(self) -> None:
-        """Make one of neighbours that have come to the same pushes."""
+        """Make one of neighbours that have come to the same pushes, and keep nothing."""
         if len(self._pieces) < 2:
             return
         joined = [self._pieces[0]]
         for piece in self._pieces[1:]:
             last = joined[-1]
             alike = (last.stop, last.is_filled, last.ledger) == (piece.first, piece.is_filled, piece.ledger)
-            if alike:
+            if alike and not last.stash and not piece.stash:
                 one, two = last.part(), piece.part()
                 values, state = np.concatenate([one.values, two.values]), np.hstack([one.state, two.state])
-                joined[-1] = _Piece(self.spec, DensePart(last.first, values, state, last.is_filled, last.ledger))
+                joined[-1] = DensePiece(self.spec, DensePart(last.first, values, state, last.is_filled, last.ledger))
             else:
                 joined.append(piece)
         self._pieces = joined

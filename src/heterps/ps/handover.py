@@ -1,6 +1,7 @@
 """Handover: a server's side of a move of slots and dense ranges between servers, while workers go on.
 
     rebalance (anybody with a channel)      source                         target
+    [0] Prepare(new roster)           -->   the rounds that have begun (rounds.py) end, and no others begin
     [1] Switch(new roster)            -->   new epoch; requests of the     new epoch; requests wait until
                                             old one are refused with the   everything that is now its own
                                             new roster; what leaves   has come

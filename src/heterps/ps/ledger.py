@@ -7,7 +7,7 @@ is one number for a worker and table, and no acknowledgement is needed to trim i
     EARLY     an older push is still missing: the request is kept (received) until that has been applied
     NEXT      may be applied now
     APPLYING  was begun and never finished (the table ran out of memory): in doubt, never applied again
-    APPLIED   a repeat: answered again, not applied again
+    APPLIED   a repeat: answered again, not applied again; or kept for its round (see rounds.py), which is the same here
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Ledger(Struct):
 
     workers: dict[str, dict[str, Entry]] = {}  # by worker and table
     num_pushes: dict[str, int] = {}  # of all workers, by table: what Adam corrects its bias by
+    num_rounds: dict[str, int] = {}  # that were applied, by table: see rounds.py
 
     def applied(self, worker: str, incarnation: int, table: str) -> int:
         """The last sequence that was applied; 0 for a worker, incarnation or table that is new here."""
@@ -70,9 +71,22 @@ class Ledger(Struct):
 
     def finish(self, worker: str, table: str, num_pushes: int | None = None) -> None:
         """The push that was begun is in the table, which has then seen one more, or `num_pushes` where that is said."""
+        self.keep(worker, table)
+        self.num_pushes[table] = self.num_pushes.get(table, 0) + 1 if num_pushes is None else num_pushes
+
+    def keep(self, worker: str, table: str) -> None:
+        """The push that was begun is kept for its round, and counts as applied; the table has not seen it yet."""
         entry = self.workers[worker][table]
         entry.applied, entry.applying = entry.applied + 1, False
-        self.num_pushes[table] = self.num_pushes.get(table, 0) + 1 if num_pushes is None else num_pushes
+
+    def next_round(self, table: str) -> int:
+        """The number of the round that is to be applied next; the first is 1."""
+        return self.num_rounds.get(table, 0) + 1
+
+    def end_round(self, table: str) -> None:
+        """The next round is in the table, as one push."""
+        self.num_rounds[table] = self.next_round(table)
+        self.num_pushes[table] = self.num_pushes.get(table, 0) + 1
 
     def incarnations(self) -> dict[str, int]:
         """The newest incarnation of every worker that has pushed."""

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from heterps.ps.roster import Roster
+from heterps.ps.rounds import Round as Round
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters
 from heterps.wire import Codec, Limits, Packed, PackedKeys
@@ -51,14 +52,16 @@ class PullRows(Struct, frozen=True, tag="pull_rows"):
 class PushRows(Struct, frozen=True, tag="push_rows"):
     """Gradients `grads` (a frame) of `keys` (a frame), which differ. Applied exactly once, in order of `sequence`.
 
-    It holds all keys of this push whose home is the server, none included: every server counts every push.
+    It holds all keys of this push whose home is the server, none included: every server counts every push. With a
+    `round` it is kept until all parts of that have come, and they are applied as one.
     """
 
     table: Name
     sequence: Ordinal
     keys: PackedKeys
     grads: Packed
-    samples: Count | None = None  # that the job had seen before, for schedules
+    samples: Count | None = None  # that the job had seen before, for schedules; of a round, those of its part 0 count
+    round: Round | None = None
 
 
 class PullDense(Struct, frozen=True, tag="pull_dense"):
@@ -76,6 +79,7 @@ class PushDense(Struct, frozen=True, tag="push_dense"):
     sequence: Ordinal
     grads: Packed
     samples: Count | None = None
+    round: Round | None = None
 
 
 class FillDense(Struct, frozen=True, tag="fill_dense"):
@@ -163,7 +167,7 @@ class Values(Struct, frozen=True, tag="values"):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """Applied, now or by an earlier copy of the request."""
+    """Applied, or kept for its round, now or by an earlier copy of the request."""
 
 
 class Exported(Struct, frozen=True, tag="exported"):
@@ -260,6 +264,13 @@ class AskRoster(Struct, frozen=True, tag="ask_roster"):
 # Moves of slots between servers: see handover.py.
 
 
+class Prepare(Struct, frozen=True, tag="prepare"):
+    """`roster` is to be the next: end the rounds that have begun, and begin no others before Switch."""
+
+    id: Count
+    roster: Roster
+
+
 class Switch(Struct, frozen=True, tag="switch"):
     """Follow `roster`, which is the next."""
 
@@ -306,12 +317,12 @@ class Forget(Struct, frozen=True, tag="forget"):
 
 
 class Agreed(Struct, frozen=True, tag="agreed"):
-    """To Switch, Deliver and Forget: it is so now, or was already."""
+    """To Prepare, Switch, Deliver and Forget: it is so now, or was already."""
 
     id: Count
 
 
-ToServer = Hello | Request | AskStats | AskRoster | Switch | Fetch | Deliver | Forget
+ToServer = Hello | Request | AskStats | AskRoster | Prepare | Switch | Fetch | Deliver | Forget
 FromServer = Welcome | Reply | Refused | StatsReply | ParcelReply | Agreed
 
 

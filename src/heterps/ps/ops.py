@@ -16,6 +16,7 @@ from heterps.ps import messages as m
 from heterps.ps.cargo import ValuePart
 from heterps.ps.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
 from heterps.ps.ledger import PushState, Source
+from heterps.ps.rounds import Contribution
 from heterps.ps.shard import Shard
 from heterps.ps.stats import Counts
 from heterps.ps.table.schedules import rate_at
@@ -41,6 +42,8 @@ def unpack(op: m.Op, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
         raise Malformed(f"there is no {kind} table {op.table!r}")
     if isinstance(op, m.PushRows | m.PushDense):
         _check_samples(op, shard)
+        if op.round is not None and op.round.part >= op.round.parts:
+            raise Malformed(f"table {op.table}: part {op.round.part} of a round that has {op.round.parts}, 0 the first")
     match op:
         case m.PullRows():
             return [_keys(op.keys, frames, shard, limits)]
@@ -65,7 +68,7 @@ def unpack(op: m.Op, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
 
 
 def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, room: Room = lambda _: None) -> Answer:
-    """Do an op whose time has come. Pushes that were applied before are counted as repeats and answered as done.
+    """Do an op whose time has come. Pushes that were taken before are counted as repeats and answered as done.
 
     Large frames of the answer are made in a `room` where there is one.
     """
@@ -85,17 +88,11 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, 
         case m.PushRows():
             keys, grads = arrays[0].view(np.uint64), arrays[1].view(np.float32)
             return _once(op, shard, source, counts, len(keys), lambda: shard.push_rows(
-                source, op.table, op.sequence, keys, grads, op.samples))  # fmt: skip
+                source, op.table, op.sequence, Contribution(keys, grads, op.samples), op.round))  # fmt: skip
         case m.PushDense():
             grads = arrays[0].view(np.float32)
-            return _once(
-                op,
-                shard,
-                source,
-                counts,
-                len(grads),
-                lambda: shard.dense[op.table].push(source, op.sequence, grads, op.samples),
-            )
+            return _once(op, shard, source, counts, len(grads), lambda: shard.dense[op.table].push(
+                source, op.sequence, Contribution(None, grads, op.samples), op.round))  # fmt: skip
         case m.FillDense():
             shard.dense[op.table].fill(arrays[0].view(np.float32))
             return DONE

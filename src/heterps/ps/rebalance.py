@@ -28,6 +28,8 @@ def rebalance(old: Roster, new: Roster) -> Generator[Question, Answer, int]:
     """Yields what to ask, takes the answers, returns the bytes that were moved. May be run again after it broke off."""
     ids = iter(range(1, 2**62))
     names = dict.fromkeys(seat.name for seat in (*old.servers, *new.servers))
+    for name in names:  # [0]
+        _agreed(name, (yield Question(name, m.Prepare(next(ids), new), [])))
     for name in names:  # [1]
         _agreed(name, (yield Question(name, m.Switch(next(ids), new), [])))
     moved_bytes = 0

@@ -26,6 +26,7 @@ from heterps.ps.dedup import Lookup, sum_rows
 from heterps.ps.messages import Counted
 from heterps.ps.pump import Pump
 from heterps.ps.roster import Roster
+from heterps.ps.rounds import Round
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
 from heterps.ps.table.optimizers import state_words
@@ -129,14 +130,14 @@ class RemoteClient:
                 )
             )
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
         needed = (len(lookup.inverse), self._dims[table])
         if grads.shape != needed:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
         coding = self._session.options.coding(table)
         summed = self._sum(lookup, grads, travels=coding == calls.EXACT)
         return self._push(
-            table, lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, coding, self.samples)
+            table, lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
@@ -144,9 +145,11 @@ class RemoteClient:
             coding = self._session.options.coding(table)
             return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
-    def push_dense(self, table: str, grads: FloatArray) -> Future[None]:
+    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
         values, coding = self._dense_values(table, grads), self._session.options.coding(table)
-        return self._push(table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples))
+        return self._push(
+            table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples, round)
+        )
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         with self._turn():

@@ -4,13 +4,15 @@
                       [2] from an old life of a worker, or for another epoch: refused
                       [3] ops checked against tables, frames and key homes; anything wrong: refused as a whole
                       [4] an older push of the worker is missing: held until it has come (received)
-                      [5] run in order; pushes that are in the ledger already are only answered
+                      [5] contributions to rounds: those that do not fit theirs are refused, others may have to wait
+                      [6] run in order; pushes that are in the ledger already are only answered
 
 So a peer can send what it likes: the server lives, and what it does not take it counts by reason.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +34,11 @@ from heterps.wire.arena import Bytes
 
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
+"""Of requests that wait for older pushes; and as many contributions that wait for the rest of their rounds."""
 HOLD_S = 60.0
 """A request whose predecessor does not come goes after this: its worker has given up long before."""
+DRAIN_S = 300.0
+"""For so long no round begins after Prepare. Of a rebalance that broke off, workers have given up long before."""
 
 
 class _Refusal(Exception):
@@ -79,6 +84,7 @@ class Server:
         self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
         self._rate = Rate()
         self._handover = Handover()
+        self._drains_until = -math.inf
         if joining:
             self.shard.empty()
             self._handover.begin(roster.before_add(), roster, name, self.shard, {})
@@ -93,7 +99,7 @@ class Server:
         try:
             if isinstance(header, m.Request):
                 return self._take(peer, header, frames, now)
-            answer, answer_frames = self._reply(header, Frames(frames))
+            answer, answer_frames = self._reply(header, Frames(frames), now)
         except _Refusal as refusal:
             return [self._refuse(peer, header.id, refusal)]
         except (WireError, ValueError) as error:
@@ -102,7 +108,7 @@ class Server:
             return [self._refuse(peer, header.id, _Refusal("failed", f"{type(error).__name__}: {error}"))]
         return [(peer, self._answers.encode(answer, answer_frames))]
 
-    def _reply(self, header: m.ToServer, frames: Frames) -> tuple[m.FromServer, list[Frame]]:
+    def _reply(self, header: m.ToServer, frames: Frames, now: float) -> tuple[m.FromServer, list[Frame]]:
         """The answer to all but requests."""
         match header:
             case m.Hello():
@@ -111,8 +117,10 @@ class Server:
                 return m.StatsReply(header.id), [to_json(self.stats())]
             case m.AskRoster():
                 return m.Welcome(header.id, self.roster), []
+            case m.Prepare():
+                self._prepare(header.roster, now)
             case m.Switch():
-                self._switch(header.roster)
+                self._switch(header.roster, now)
             case m.Fetch():
                 self._check_epoch(header.epoch)
                 return self._handover.fetch(header)
@@ -149,6 +157,7 @@ class Server:
             requests=counts.requests,
             repeats=counts.repeats,
             held=len(self._held),
+            kept=sum(map(len, self.shard.stashes)),
             waits_for=self._handover.waits_for,
             dropped=dict(counts.dropped),
             rows_per_s=self._rate.per_s,
@@ -159,7 +168,12 @@ class Server:
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self) -> Cargo:
-        """A copy of all tables and of what has been applied to them, at this moment."""
+        """A copy of all tables and of what has been applied to them, at this moment.
+
+        HeterpsError while contributions are kept: their workers would not bring them again to whoever loads the copy.
+        """
+        if any(self.shard.stashes):
+            raise HeterpsError(f"{self._keeps()}: save when all workers have pushed theirs, and none has begun another")
         return self.shard.copy(self.shard.slots, self.shard.ranges, self._workers)
 
     def restore(self, saved: Sequence[Cargo]) -> None:
@@ -199,8 +213,12 @@ class Server:
 
     # --- moves -------------------------------------------------------------------------------------------------------
 
-    def _switch(self, roster: Roster) -> None:
-        """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
+    def _prepare(self, roster: Roster, now: float) -> None:
+        """Be ready to follow the next roster: no move under way, and no round. For DRAIN_S none begins.
+
+        All servers must be ready before the first of them follows. A worker that has learned of the next roster brings
+        nothing for this one, so that a round that others have begun here by then could not end.
+        """
         if roster == self.roster:
             return
         if not follows(roster, self.roster):
@@ -208,6 +226,16 @@ class Server:
             raise _Refusal("bad_request", text)
         if not self._handover.is_over:
             raise _Refusal("later", f"it has not finished the move to epoch {self.roster.epoch}")
+        self._drains_until = now + DRAIN_S
+        if any(self.shard.stashes):
+            raise _Refusal("later", self._keeps())
+
+    def _switch(self, roster: Roster, now: float) -> None:
+        """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
+        if roster == self.roster:
+            return
+        self._prepare(roster, now)
+        self._drains_until = -math.inf
         self._handover.begin(self.roster, roster, self.name, self.shard, self._workers)
         self.roster, self.number = roster, roster.number(self.name)
         self._held.clear()
@@ -241,7 +269,7 @@ class Server:
         if not self._is_ready(request):  # [4]
             self._hold(_Held(peer, request, arrays, now, sum(frame.nbytes for frame in frames)))
             return []
-        return [self._answer(peer, request, arrays), *self._release(request.worker)]
+        return [self._answer(peer, request, arrays, now), *self._release(request.worker, now)]
 
     def _hold(self, held: _Held) -> None:
         key = (held.request.worker, held.request.id)
@@ -251,14 +279,14 @@ class Server:
             raise _Refusal("later", f"server {self.name} holds {len(others)} requests that wait for older pushes")
         self._held[key] = held
 
-    def _release(self, worker: str) -> Outgoing:
+    def _release(self, worker: str, now: float) -> Outgoing:
         """Answer what was held for a push that has now been applied, until nothing more is ready."""
         answers: Outgoing = []
         while ready := next(
             (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
         ):
             held = self._held.pop(ready)
-            answers.append(self._answer(held.peer, held.request, held.arrays))
+            answers.append(self._answer(held.peer, held.request, held.arrays, now))
         return answers
 
     def _is_ready(self, request: m.Request) -> bool:
@@ -282,9 +310,13 @@ class Server:
         frames.end()
         return arrays
 
-    def _answer(self, peer: str, request: m.Request, arrays: list[ops.Arrays]) -> tuple[str, list[Frame]]:
-        """[5] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
+    def _answer(self, peer: str, request: m.Request, arrays: list[ops.Arrays], now: float) -> tuple[str, list[Frame]]:
+        """[6] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
         source = Source(request.worker, request.incarnation)
+        try:
+            self._check_rounds(source, request.ops, arrays, now)
+        except _Refusal as refusal:
+            return self._refuse(peer, request.id, refusal)
         results: list[m.Result] = []
         frames: list[Frame] = []
         for op, op_arrays in zip(request.ops, arrays, strict=True):
@@ -297,3 +329,44 @@ class Server:
             results.append(result)
             frames += more
         return peer, self._answers.encode(m.Reply(request.id, tuple(results)), frames)
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def _check_rounds(self, source: Source, request: Sequence[m.Op], arrays: list[ops.Arrays], now: float) -> None:
+        """[5] Refuse contributions that do not fit their rounds, and for now those for which there is no room.
+
+        There always is for the contribution that a table needs next, so that a round can end whatever else is kept.
+        """
+        new = [
+            (op.table, op.sequence, op.round, sum(array.nbytes for array in op_arrays))
+            for op, op_arrays in zip(request, arrays, strict=True)
+            if isinstance(op, m.PushRows | m.PushDense) and op.round is not None
+            if op.sequence > self.shard.applied(source, op.table)
+        ]
+        if not new:
+            return
+        also: dict[tuple[str, int], list[m.Round]] = {}  # of this request, by table and number
+        num, num_bytes = sum(map(len, self.shard.stashes)), sum(stash.num_bytes for stash in self.shard.stashes)
+        for table, sequence, round, more_bytes in new:
+            others = also.setdefault((table, round.number), [])
+            if wrong := self.shard.round_error(source, table, sequence, round) or _clash(table, round, others):
+                raise _Refusal("bad_request", wrong)
+            if not self.shard.is_awaited(table, round, [other.part for other in others]):
+                num, num_bytes = num + 1, num_bytes + more_bytes
+                if num > MAX_HELD or num_bytes > MAX_HELD_BYTES:
+                    raise _Refusal("later", f"{self._keeps()}, and has no room for more")
+            others.append(round)
+        begun = max((stash.newest for stash in self.shard.stashes), default=0)
+        if now < self._drains_until and min(round.number for _, _, round, _ in new) > begun:
+            raise _Refusal("later", f"server {self.name} begins no round before it follows the next roster")
+
+    def _keeps(self) -> str:
+        num = sum(map(len, self.shard.stashes))
+        return f"server {self.name} keeps {num:,} contributions to rounds whose other parts have not come"
+
+
+def _clash(table: str, round: m.Round, others: list[m.Round]) -> str | None:
+    """What is wrong with a contribution beside others of its request to the same round."""
+    if any(other.part == round.part or other.parts != round.parts for other in others):
+        return f"two contributions of a request do not fit together: round {round.number} of table {table}"
+    return None

@@ -9,9 +9,10 @@ Mostly there is one piece. After a move there are several, until the pushes unde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,12 @@ from xxhash import xxh3_64_hexdigest
 from heterps.ps.cargo import Cargo, PieceLabel, ValuePart, make_cargo
 from heterps.ps.client import LocalClient, TableSpec
 from heterps.ps.dense import DenseTable
-from heterps.ps.dense_range import DensePart, DenseRange, DenseSpec
+from heterps.ps.dense_range import DensePart, DensePiece, DenseRange, DenseSpec
 from heterps.ps.exports import Exports, Page
 from heterps.ps.ledger import Ledger, PushState, Source
 from heterps.ps.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
 from heterps.ps.roster import Roster
+from heterps.ps.rounds import Contribution, Round, Stash, push_once
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.upkeep import Upkeep
 
@@ -66,6 +68,7 @@ class Tables:
 class Piece:
     slots: Mask  # [NUM_SLOTS]
     ledger: Ledger
+    stash: Stash = field(default_factory=Stash)
 
 
 class Shard:
@@ -91,7 +94,29 @@ class Shard:
         return next((state for state in order if state in states), PushState.APPLIED)
 
     def _ledgers(self, table: str) -> Sequence[Ledger]:
-        return self.dense[table].ledgers if table in self.dense else [piece.ledger for piece in self.pieces]
+        return [piece.ledger for piece in self._pieces(table)]
+
+    def _pieces(self, table: str) -> Sequence[Piece | DensePiece]:
+        return self.dense[table].pieces if table in self.dense else self.pieces
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    @property
+    def stashes(self) -> list[Stash]:
+        """Of all pieces."""
+        dense = [piece.stash for table in self.dense.values() for piece in table.pieces]
+        return [*(piece.stash for piece in self.pieces), *dense]
+
+    def round_error(self, source: Source, table: str, sequence: int, round: Round) -> str | None:
+        """What is wrong with a contribution that is new to some piece."""
+        push = source.worker, source.incarnation, table
+        new_to = [piece for piece in self._pieces(table) if sequence > piece.ledger.applied(*push)]
+        errors = (piece.stash.error(piece.ledger, table, round) for piece in new_to)
+        return next((error for error in errors if error is not None), None)
+
+    def is_awaited(self, table: str, round: Round, also: Iterable[int] = ()) -> bool:
+        """Whether the next round of the table waits for this contribution before all others, in some piece."""
+        return any(piece.stash.is_awaited(piece.ledger, table, round, also) for piece in self._pieces(table))
 
     # --- sparse tables -----------------------------------------------------------------------------------------------
 
@@ -104,29 +129,39 @@ class Shard:
         return f"{astray.sum()} of {len(keys)} keys, {keys[astray.argmax()]} first, have their home on another server"
 
     def push_rows(
-        self, source: Source, table: str, sequence: int, keys: KeyArray, grads: FloatArray, samples: int | None = None
+        self, source: Source, table: str, sequence: int, push: Contribution, round: Round | None = None
     ) -> None:
-        """Apply a push to every piece whose next one it is. An exception leaves it APPLYING in a piece: in doubt."""
+        """Apply a push, or keep it for its round, in every piece whose next one it is.
+
+        An exception leaves it APPLYING in a piece: in doubt.
+        """
+        keys, grads, samples = push
+        assert keys is not None
         slots = slots_of(keys) if len(self.pieces) > 1 else None
         for piece in self.pieces:
             ledger = piece.ledger
             if ledger.state(source.worker, source.incarnation, table, sequence) is not PushState.NEXT:
                 continue
             mine = slice(None) if slots is None else np.flatnonzero(piece.slots[slots])
-            ledger.begin(source.worker, source.incarnation, table)
-            target = self.sparse[table]
-            target.num_pushes = ledger.num_pushes.get(table, 0)  # pieces may have seen different numbers
-            target.push_unique(keys[mine], grads[mine], samples=samples)
-            ledger.finish(source.worker, table)
+            part = Contribution(keys[mine], grads[mine], samples)
+            push_once(ledger, piece.stash, source, table, part, round, partial(self._step, table, ledger))
         self._join_pieces()
 
+    def _step(self, table: str, ledger: Ledger, push: Contribution) -> None:
+        """One step of the optimizer for rows of the piece with this ledger."""
+        assert push.keys is not None
+        target = self.sparse[table]
+        target.num_pushes = ledger.num_pushes.get(table, 0)  # pieces may have seen different numbers
+        target.push_unique(push.keys, push.grads, samples=push.samples)
+
     def _join_pieces(self) -> None:
-        """Make one of pieces that have come to the same pushes."""
+        """Make one of pieces that have come to the same pushes, and keep nothing."""
         if len(self.pieces) < 2:
             return
         joined: list[Piece] = []
         for piece in self.pieces:
-            equal = next((other for other in joined if other.ledger == piece.ledger), None)
+            alike = (other for other in joined if other.ledger == piece.ledger and not other.stash)
+            equal = None if piece.stash else next(alike, None)
             if equal is None:
                 joined.append(piece)
             else:

@@ -76,6 +76,7 @@ class ServerStats(Struct):
     requests: int
     repeats: int  # pushes that were answered again and not applied again
     held: int  # requests that wait for an older push, now
+    kept: int  # contributions to rounds whose other parts have not come, now
     waits_for: list[str]  # servers from which rows or values are still to come: until then it takes no requests
     dropped: dict[str, int]  # messages that were refused or not understood, by reason
     rows_per_s: float  # pulled and pushed, over the last interval
@@ -120,6 +121,11 @@ class Counts:
         traffic = self.tables.setdefault(table, Traffic())
         traffic.pushes += 1
         traffic.rows_pushed += num_rows
+
+    @property
+    def num_pushes(self) -> int:
+        """Without repeats."""
+        return sum(traffic.pushes for traffic in self.tables.values())
 
     @property
     def num_rows(self) -> int:

@@ -29,6 +29,8 @@ def server_table(stats: ServerStats) -> RenderableType:
         f"{stats.requests:,} requests, {stats.rows_per_s:,.0f} rows/s, latency {times}",
         f"{stats.repeats:,} repeated pushes not applied again, {stats.held:,} requests held; refused: {dropped}",
     ]
+    if stats.kept:
+        lines.append(f"{plural(stats.kept, 'contribution')} kept for rounds whose other parts have not come")
     if stats.waits_for:
         lines.append(f"takes no requests until all has come that moves to it from {', '.join(stats.waits_for)}")
     tiers = [_tiers_table(stats)] if any(shard.tiers for shard in stats.tables.values()) else []

@@ -31,6 +31,7 @@ from heterps.data.batch import Batch, Slots
 from heterps.nn import RowGradients, cut, embeddings
 from heterps.ps.client import RowClient, done
 from heterps.ps.dedup import Lookup
+from heterps.ps.rounds import Round
 from heterps.training.losses import checked_output, is_mean_over_samples, logits_of, piece_loss
 
 LEAST_SAMPLES = 64
@@ -176,7 +177,7 @@ class _PulledRows:
         self.pulls[table] += 1
         return done(self.rows[table])
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray) -> Future[None]:
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:  # noqa: ARG002
         self.pushed.add(table)
         start = self.starts[table]
         self.grads[table][start : start + len(lookup.inverse)] = grads
