@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from servers import DIM, make_roster, make_tables, remote_client
+from servers import DIM, make_roster, make_tables, remote_client, threaded_servers
 
 from heterps.config import SGD, Adam, LinearRate
-from heterps.errors import HeterpsError
+from heterps.errors import HeterpsError, PeerLost
 from heterps.ps import Round
 from heterps.ps import messages as m
 from heterps.ps import server as server_module
@@ -20,12 +22,14 @@ from heterps.ps.cache import CachedClient
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.ledger import Ledger, Source
+from heterps.ps.rebalance import run_rebalance
+from heterps.ps.remote import RemoteClient
 from heterps.ps.roster import Seat
 from heterps.ps.rounds import Contribution, Stash, push_once
 from heterps.ps.server import Server
 from heterps.ps.shard import Tables
 from heterps.report.server_table import server_table
-from heterps.wire import Packed, PackedKeys
+from heterps.wire import Channel, MemoryNetwork, Packed, PackedKeys, Received
 from heterps.wire.message import contiguous
 
 TABLES = make_tables(SGD(lr=1.0), SGD(lr=1.0))
@@ -328,6 +332,40 @@ def test_a_roster_that_does_not_follow_is_not_prepared_for() -> None:
     server = make_server()
     assert refusal(send(server, m.Prepare(2, ROSTER.add(Seat("server-1")).add(Seat("server-2")))))[0] == "bad_request"
     assert is_done(give(server, 0, 1, Round(1, 0, 2)))
+
+
+class Overheard:
+    """A channel that calls `then` once, when the first answer has come."""
+
+    def __init__(self, channel: Channel, then: Callable[[], object]) -> None:
+        self._channel, self._then = channel, [then]
+        self.send = channel.send
+
+    def receive(self, timeout_s: float | None = None) -> Received | None:
+        received = self._channel.receive(timeout_s)
+        if received is not None and self._then:
+            self._then.pop()()
+        return received
+
+
+def test_a_rebalance_comes_again_until_the_round_has_ended() -> None:
+    network, old = MemoryNetwork(), make_roster(2)
+    with threaded_servers(old, TABLES, network) as servers, ExitStack() as clients:
+        first, second = (RemoteClient(name, network.channel(name), old, TABLES) for name in ("first", "second"))
+        clients.callback(first.close)
+        clients.callback(second.close)
+        first.push_dense("dense", np.ones(10, np.float32), round=Round(1, 0, 2)).result(30)
+        channel = network.channel("asker")
+
+        def end_round() -> None:
+            second.push_dense("dense", np.ones(10, np.float32), round=Round(1, 1, 2)).result(30)
+
+        assert run_rebalance(Overheard(channel, end_round), old, old.drop_last(), deadline_s=30.0) > 0
+        np.testing.assert_array_equal(first.pull_dense("dense").result(30), np.full(10, -2, np.float32))
+        assert servers[0].counts.dropped["later"] == 1
+        first.push_dense("dense", np.ones(10, np.float32), round=Round(2, 0, 2)).result(30)
+        with pytest.raises(PeerLost, match=r"within 0.2 s: server server-0 keeps 1 contributions to rounds"):
+            run_rebalance(channel, old.drop_last(), old.drop_last().add(Seat("server-2")), deadline_s=0.2)
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
