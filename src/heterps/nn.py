@@ -154,7 +154,7 @@ class SparseEmbedding(nn.Module):
 
         `optimizer`, `schedule` and `tables` are for what the module does not say itself.
         """
-        names = self._names(name)
+        names = self.names_in(name)
         chosen = self.optimizer or optimizer
         seeds = [xxh3_64_intdigest(table.encode(), seed=(self.seed + seed) % 2**64) for table in names]
         return [
@@ -172,7 +172,7 @@ class SparseEmbedding(nn.Module):
             for table, table_seed in zip(names, seeds, strict=True)
         ]
 
-    def _names(self, name: str) -> list[str]:
+    def names_in(self, name: str) -> list[str]:
         """Of its tables, where it is called `name` in its model."""
         return [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
 
@@ -344,7 +344,7 @@ def model_tables(
 def bind_tables(model: nn.Module, client: RowClient) -> None:
     """From now on the embeddings of `model` have their rows from `client`, which has the tables of `model_tables`."""
     for name, module in embeddings(model):
-        module.bind(client, module._names(name))
+        module.bind(client, module.names_in(name))
 
 
 def push_gradients(model: nn.Module) -> None:

@@ -200,3 +200,48 @@ def test_a_schema_may_lack_slots_or_dense_columns(folder, schema):
     batch, _ = next(Reader(str(folder), schema, batch_size=10).read())
     assert batch.dense.shape == (10, len(schema.dense))
     assert len(batch.slots.keys) == 10 * len(schema.slots)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch_size=st.integers(1, NUM_ROWS), epoch=st.integers(0, 3), shuffle=st.booleans())
+def test_where_a_batch_starts_is_known_without_decoding(folder, batch_size, epoch, shuffle):
+    reader = make(folder, batch_size=batch_size, shuffle=shuffle)
+    ends = [position for _, position in reader.read(Position(epoch=epoch))]
+    fresh = make(folder, batch_size=batch_size, shuffle=shuffle)
+    assert fresh.num_batches == len(ends)
+    starts = [fresh.position_of(epoch, number) for number in range(len(ends) + 2)]
+    assert starts == [Position(epoch, order=fresh.order), *ends, None]
+    assert fresh.counts.num_rows == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(batch_size=st.integers(1, 40), shuffle=st.booleans())
+def test_where_rows_may_be_skipped_an_epoch_read_tells_where_the_batches_of_all_epochs_start(
+    gappy, batch_size, shuffle
+):
+    schema = SCHEMA.model_copy(update={"slot_missing": "skip"})
+    reader = Reader(str(gappy), schema, batch_size=batch_size, shuffle=shuffle)
+    assert reader.num_batches is None
+    assert reader.position_of(0, 0) is None  # perhaps every row is skipped
+    ends = [position for _, position in reader.read()]
+    assert reader.num_batches == len(ends)
+    assert [reader.position_of(0, number + 1) for number in range(len(ends))] == ends
+    before = reader.counts.num_rows
+    starts = [reader.position_of(1, number + 1) for number in range(len(ends))]
+    assert reader.counts.num_rows == before
+    assert starts == [position for _, position in reader.read(Position(epoch=1))]
+
+
+def test_a_batch_is_given_before_the_block_behind_it_is_decoded(tmp_path):
+    write(tmp_path / "0.parquet", list(range(40)), 20)
+    reader = make(tmp_path, batch_size=20, shuffle=False)
+    next(reader.read())
+    assert reader.counts.num_rows == 20
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "shuffle", "batches"), [(3, True, 6), (3, False, 3), (1, False, 10), (90, True, 1)]
+)
+def test_a_block_makes_about_so_many_batches(tmp_path, batch_size, shuffle, batches):
+    write(tmp_path / "0.parquet", list(range(100)), 10)  # ten row groups; shuffled, two of them are a block of 20
+    assert make(tmp_path, batch_size=batch_size, shuffle=shuffle).batches_per_block == batches

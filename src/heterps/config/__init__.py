@@ -6,6 +6,9 @@
         -- tables       how rows begin, which keys get one, and which rows go
         -- tiers        memory of the tables, and the disk below it
         -- servers      where the tables are, and how workers speak with them
+        -- workers      how they speak with each other
+        -- sync         when a worker may start its next iteration
+        -- emulation    of units that are not on this machine
         -- checkpoint   how often, how many are kept
         -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
@@ -52,6 +55,7 @@ from heterps.config.tables import (
     WithProbability,
     Zero,
 )
+from heterps.config.workers import Emulation, Workers
 
 __all__ = [
     "ASP",
@@ -77,6 +81,7 @@ __all__ = [
     "CosineRate",
     "Data",
     "DenseOptimizer",
+    "Emulation",
     "Eviction",
     "Faults",
     "Frozen",
@@ -103,6 +108,7 @@ __all__ = [
     "Tiers",
     "Uniform",
     "WithProbability",
+    "Workers",
     "Zero",
     "load_cluster",
     "load_job",

@@ -80,7 +80,8 @@ class Schema(Frozen):
         return self
 
 
-Paths = Name | Annotated[tuple[Name, ...], Field(min_length=1)]
+Address = Annotated[str, Field(min_length=1, max_length=4096)]
+Paths = Address | Annotated[tuple[Address, ...], Field(min_length=1)]
 
 
 class Data(Frozen):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    field_validator,
+    model_validator,
 )
 
 from heterps.config.base import Frozen, Name
 from heterps.config.cluster import PAPER_CLUSTER, Cluster
 from heterps.config.data import Data
 from heterps.config.optimizers import Optimizers
+from heterps.config.policy_words import parse_policy
 from heterps.config.servers import Servers
+from heterps.config.sync import BSP, PolicyConfig
 from heterps.config.tables import Tables, Tiers
+from heterps.config.workers import Emulation, Workers
 from heterps.errors import ConfigError
 from heterps.yamlfile import check_role, parse, read_model, read_text, validate
 
@@ -53,6 +58,15 @@ class Job(Frozen):
     servers: Servers | None = Field(
         None, description="Parameter servers that hold the tables; none: they are in this process."
     )
+    workers: Workers = Field(Workers(), description="The workers of launchers `local` and `ray`.")
+    sync: Annotated[PolicyConfig, Field(discriminator="kind")] = Field(
+        BSP(),
+        description="When a worker may start its next iteration: bsp, asp, ssp:3, dssp:3:12, or the same with its "
+        "fields written out.",
+    )
+    emulation: Emulation | None = Field(
+        None, description="Emulate the units of the plan on this machine, by the job's profile; none: run on real ones."
+    )
     checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
     cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
     profile: Name | None = Field(
@@ -61,12 +75,42 @@ class Job(Frozen):
     plan: Name | None = Field(
         None, description="A plan.json of `heterps plan` for this model and cluster; none: this machine alone."
     )
-    launcher: Literal["inline"] = Field("inline", description="Where processes run: inline is this process.")
+    launcher: Literal["inline", "local", "ray"] = Field(
+        "inline",
+        description="Where processes run: inline is this process, local starts workers and servers on this machine, "
+        "ray on a Ray cluster.",
+    )
+    ray_address: Name | None = Field(
+        None, description="Of a running Ray cluster (auto, or host:port); none: Ray is started on this machine."
+    )
     threads: PositiveInt | None = Field(None, description="Threads of an inline run; none: one for each core.")
     metrics_every_samples: PositiveInt = Field(65_536, description="A line of metrics.jsonl after so many samples.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Of initial values, shuffling and anything else random."
     )
+
+    @field_validator("sync", mode="before")
+    @classmethod
+    def _read_word(cls, sync: Any) -> Any:
+        """`ssp:3` is short for {kind: ssp, lower: 3}."""
+        if not isinstance(sync, str):
+            return sync
+        try:
+            return parse_policy(sync)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.workers.dense == "all_reduce" and not isinstance(self.sync, BSP):
+            raise ValueError(
+                f"workers.dense: all_reduce keeps workers in step, so sync must be bsp, not {self.sync.label}"
+            )
+        if self.launcher == "inline" and self.emulation is not None:
+            raise ValueError(
+                "emulation is of the units of a plan, which the inline launcher has not: use launcher local"
+            )
+        return self
 
     @property
     def num_threads(self) -> int:

@@ -27,11 +27,7 @@ class Prefetch(Generic[T]):
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
         self._line = _Line(depth)
-        # The thread knows the line but not this object, so dropping this object ends the thread.
-        thread = threading.Thread(target=_produce, args=(self._line, iter(source), prepare), name="prefetch")
-        thread.daemon = True
-        self._close = weakref.finalize(self, _end, self._line, thread)
-        thread.start()
+        self._close = start_thread(self, self._line.close, _produce, self._line, iter(source), prepare)
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -111,7 +107,19 @@ def _produce(line: _Line, source: Iterator[Any], prepare: Callable[[Any], Any] |
         line.finish(end)
 
 
-def _end(line: _Line, thread: threading.Thread) -> None:
-    line.close()
+def start_thread(owner: object, stop: Callable[[], None], target: Callable[..., None], *args: Any) -> Callable[[], Any]:
+    """Runs `target(*args)` on a daemon thread that lives no longer than `owner`.
+
+    Returns what ends it: calls `stop`, after which `target` must return, and waits for that. Dropping `owner` calls it
+    too, so neither `stop` nor `args` may refer to `owner`. Calls after the first do nothing.
+    """
+    thread = threading.Thread(target=target, args=args, name="prefetch", daemon=True)
+    end = weakref.finalize(owner, _end, stop, thread)
+    thread.start()
+    return end
+
+
+def _end(stop: Callable[[], None], thread: threading.Thread) -> None:
+    stop()
     if thread is not threading.current_thread():
         thread.join()

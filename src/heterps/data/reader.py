@@ -7,23 +7,28 @@
 Of long rows a block has fewer: as many as its memory allows.
 
 A Position goes with every batch and says where the next one starts. Reading from it gives exactly the batches that an
-uninterrupted reader would have given; blocks before it are not decoded, not even opened.
+uninterrupted reader would have given; blocks before it are not decoded, not even opened. Where batch number n of an
+epoch starts is arithmetic (epoch.py), so a reader can start at any batch, and `stream.py` reads some batches only.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from heterps.config import Schema
-from heterps.data.batch import Batch, KeyArray, OffsetArray, Slots
+from heterps.data.batch import Batch
 from heterps.data.columns import check_columns
-from heterps.data.decode import Block, Counts, Decoder
-from heterps.data.kernels import permutation, pick_bags
+from heterps.data.decode import Counts, Decoder
+from heterps.data.epoch import Epoch
+from heterps.data.kernels import permutation
+from heterps.data.pick import Rows, joined, pick
 from heterps.data.sources import Dataset, RowGroup, open_dataset
 from heterps.errors import DataError
 
@@ -31,6 +36,7 @@ BLOCK_ROWS = 65_536
 """Rows are shuffled within a block; small row groups are pooled until a block has as many."""
 BLOCK_BYTES = 64 * 2**20
 """Or until their dense values take as much: a block is in memory whole, and images are long rows."""
+_EPOCHS_KEPT = 3
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,12 @@ class Reader:
         self._shuffle = shuffle
         self._block_rows = min(BLOCK_ROWS, max(1, BLOCK_BYTES // (4 * max(1, self.schema.num_dense))))
         self._seed = seed
-        self._order = self._fingerprint()
+        self.order = self._fingerprint()  # of what decides the order; every position has it
+        groups = self.dataset.row_groups
+        may_skip = "skip" in (self.schema.dense_missing, self.schema.slot_missing)
+        self._kept_rows: dict[RowGroup, int] = {} if may_skip else {group: group.num_rows for group in groups}
+        self._epochs: OrderedDict[int, Epoch] = OrderedDict()
+        self._epochs_lock = Lock()
         if not 1 <= batch_size <= self.num_rows:
             raise DataError(
                 f"{self.dataset.files[0].address}: a batch of {batch_size:,} samples cannot be made of "
@@ -83,44 +94,70 @@ class Reader:
     def counts(self) -> Counts:
         return self._decoder.counts
 
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of an epoch; None while a `skip` policy may leave out rows that were not decoded yet."""
+        if len(self._kept_rows) < len(self.dataset.row_groups):
+            return None
+        return -(-sum(self._kept_rows.values()) // self.batch_size)
+
+    @property
+    def batches_per_block(self) -> int:
+        """About how many batches are made of one block, at least 1: a run of leases (leases.py)."""
+        return max(1, self.num_rows // len(self.epoch(0).blocks) // self.batch_size)
+
+    def position_of(self, epoch: int, number: int) -> Position | None:
+        """Where batch `number` of an epoch starts, from 0: the very position that `read` gives with the one before it.
+
+        None where there is no such batch, or where that is not known: a `skip` policy may leave out rows of blocks that
+        were not decoded yet. For the number of batches it is the start of the next epoch.
+        """
+        rows = self.epoch(epoch)
+        row = number * self.batch_size
+        place = rows.place(row)
+        if place is not None:
+            return Position(epoch, *place, row, self.order)
+        num_rows = rows.num_rows
+        is_end = num_rows is not None and number == -(-num_rows // self.batch_size)
+        return Position(epoch + 1, order=self.order) if is_end else None
+
+    def epoch(self, number: int) -> Epoch:
+        """The blocks of an epoch in its order; of the epochs asked for last the same object again, on any thread."""
+        with self._epochs_lock:
+            if number not in self._epochs:
+                self._epochs[number] = Epoch(self._blocks(number), self._kept_rows)
+                if len(self._epochs) > _EPOCHS_KEPT:
+                    self._epochs.popitem(last=False)
+            self._epochs.move_to_end(number)
+            return self._epochs[number]
+
     def read(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
         """The batches of one epoch from `position` on, each with the position after it.
 
         The position after the last batch is the start of the next epoch. Decodes on the calling thread: wrap it in
         `Prefetch` to decode ahead.
         """
-        at = self._checked(position or Position())
-        blocks = self._blocks(at.epoch)
-        samples, missing = at.samples, self.batch_size  # used so far; until the batch is full
-        pieces: list[tuple[Block, NDArray[np.int64]]] = []
-        held: Batch | None = None  # a full batch waits until it is known whether it is the epoch's last
-        after = at
-        for index in range(at.block, len(blocks)):
-            block = self._decode(blocks[index])
-            rows = self._shuffled(block.rows, at.epoch, index)
-            used = at.row if index == at.block else 0
-            while used < len(rows):
-                if held and not pieces:
-                    yield held, after
-                taken = rows[used : used + missing]
-                pieces.append((block, taken))
-                used += len(taken)
-                missing -= len(taken)
-                if missing == 0:
-                    held, pieces, missing = self._pick(pieces), [], self.batch_size
-                    samples += self.batch_size
-                    here = (index, used) if used < len(rows) else (index + 1, 0)
-                    after = Position(at.epoch, *here, samples, self._order)
-        last = self._pick(pieces) if pieces else held
-        if last is None:
-            raise DataError(
-                f"{self.dataset.files[0].address}: every one of the {self.num_rows:,} rows was skipped because a "
-                "value is missing. Mend the data, or set data.columns.dense_missing or slot_missing not to skip."
-            )
-        yield last, Position(at.epoch + 1, order=self._order)
+        at = self.checked(position or Position())
+        blocks = Blocks(self)
+        while (read := blocks.batch(at)) is not None:
+            batch, after = read
+            if blocks.are_over(after):
+                yield batch, Position(at.epoch + 1, order=self.order)
+                return
+            yield batch, after
+            at = after
+        raise self.no_rows()
 
-    def _checked(self, position: Position) -> Position:
-        if position.order not in ("", self._order):
+    def no_rows(self) -> DataError:
+        """What is wrong where an epoch has no batch at all."""
+        return DataError(
+            f"{self.dataset.files[0].address}: every one of the {self.num_rows:,} rows was skipped because a "
+            "value is missing. Mend the data, or set data.columns.dense_missing or slot_missing not to skip."
+        )
+
+    def checked(self, position: Position) -> Position:
+        """The position itself. Raises a DataError where it belongs to other data or another order."""
+        if position.order not in ("", self.order):
             raise DataError(
                 f"{self.dataset.files[0].address}: the position to go on from belongs to other data, columns or "
                 "another seed: files were added, removed or rewritten since. Restore them, or start a new run."
@@ -154,52 +191,63 @@ class Reader:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def _decode(self, groups: list[RowGroup]) -> Block:
-        blocks = [self._decoder.decode(group) for group in groups]
-        return blocks[0] if len(blocks) == 1 else _joined(blocks)
-
-    def _pick(self, pieces: list[tuple[Block, NDArray[np.int64]]]) -> Batch:
-        """The batch of the picked rows of each block."""
-        size = sum(len(rows) for _, rows in pieces)
-        names = self.schema.slots
-        dense = np.empty((size, self.schema.num_dense), np.float32)
-        label = np.empty(size, np.float32)
-        keys = np.empty((size, len(names)), np.uint64)
-        ragged: list[tuple[KeyArray, OffsetArray]] = []
-        at = 0
-        for block, rows in pieces:
-            to = slice(at, at + len(rows))
-            # mode="clip" lets NumPy write straight into `out`; every index is in range.
-            block.dense.take(rows, axis=0, out=dense[to], mode="clip")
-            block.label.take(rows, out=label[to], mode="clip")
-            if block.offsets is None:
-                block.keys.reshape(len(block.label), -1).take(rows, axis=0, out=keys[to], mode="clip")
-            else:
-                lengths = np.empty(len(rows) * len(names), np.int64)
-                ragged.append((pick_bags(block.keys, block.offsets, len(names), rows, lengths), lengths))
-            at = to.stop
-        if not ragged:
-            return Batch(dense, Slots(names, keys.reshape(-1)), label)
-        offsets = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths in ragged)])
-        np.cumsum(offsets, out=offsets)
-        return Batch(dense, Slots(names, np.concatenate([keys for keys, _ in ragged]), offsets), label)
+    def decode(self, epoch: int, block: int) -> Rows:
+        """A block of an epoch and the rows that it gives, in their order; their number is known from then on."""
+        blocks = []
+        for group in self.epoch(epoch).blocks[block]:
+            blocks.append(self._decoder.decode(group))
+            self._kept_rows[group] = len(blocks[-1].rows)
+        whole = blocks[0] if len(blocks) == 1 else joined(blocks)
+        return whole, self._shuffled(whole.rows, epoch, block)
 
 
-def _joined(blocks: list[Block]) -> Block:
-    """Blocks one after the other, as one."""
-    first_rows = np.cumsum([0, *(len(block.label) for block in blocks)])
-    offsets = None
-    if blocks[0].offsets is not None:
-        first_keys = np.cumsum([0, *(len(block.keys) for block in blocks)])
-        shifted = [b.offsets[1:] + first for b, first in zip(blocks, first_keys, strict=False) if b.offsets is not None]
-        offsets = np.concatenate([np.zeros(1, np.int64), *shifted])
-    return Block(
-        np.concatenate([block.dense for block in blocks]),
-        np.concatenate([block.keys for block in blocks]),
-        offsets,
-        np.concatenate([block.label for block in blocks]),
-        np.concatenate([block.rows + first for block, first in zip(blocks, first_rows, strict=False)]),
-    )
+class Blocks:
+    """Makes batches of a reader's blocks, decoded when they are needed; the last `num_kept` stay decoded."""
+
+    def __init__(self, reader: Reader, num_kept: int = 1) -> None:
+        self._reader = reader
+        self._num_kept = num_kept
+        self._decoded: OrderedDict[tuple[int, int], Rows] = OrderedDict()
+
+    def rows(self, epoch: int, block: int) -> Rows:
+        """A block and its rows in their order."""
+        key = (epoch, block)
+        if key not in self._decoded:
+            while len(self._decoded) >= self._num_kept:  # before the next is there: a block is large
+                self._decoded.popitem(last=False)
+            self._decoded[key] = self._reader.decode(epoch, block)
+        self._decoded.move_to_end(key)
+        return self._decoded[key]
+
+    def batch(self, at: Position) -> tuple[Batch, Position] | None:
+        """The batch that starts at a position and the place behind it; None where no rows are left."""
+        num_blocks = len(self._reader.epoch(at.epoch).blocks)
+        block, used, missing = at.block, at.row, self._reader.batch_size
+        pieces: list[Rows] = []
+        while missing and block < num_blocks:
+            decoded, rows = self.rows(at.epoch, block)
+            taken = rows[used : used + missing]
+            if len(taken):
+                pieces.append((decoded, taken))
+            used += len(taken)
+            missing -= len(taken)
+            if used >= len(rows):
+                block, used = block + 1, 0
+        if not pieces:
+            return None
+        batch = pick(self._reader.schema, pieces)
+        return batch, replace(at, block=block, row=used, samples=at.samples + len(batch), order=self._reader.order)
+
+    def are_over(self, after: Position) -> bool:
+        """Whether no rows are left behind a batch. Decodes blocks only where their number of rows is not known."""
+        if after.row:
+            return False  # else the place would be the start of the next block
+        epoch = self._reader.epoch(after.epoch)
+        for block in range(after.block, len(epoch.blocks)):
+            num_rows = epoch.rows_of(block)
+            if num_rows or (num_rows is None and len(self.rows(after.epoch, block)[1])):
+                return False
+        return True
 
 
 def _seed_of(*parts: int) -> np.uint64:

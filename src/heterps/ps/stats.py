@@ -123,6 +123,11 @@ class Counts:
         traffic.rows_pushed += num_rows
 
     @property
+    def num_pushes(self) -> int:
+        """Without repeats."""
+        return sum(traffic.pushes for traffic in self.tables.values())
+
+    @property
     def num_rows(self) -> int:
         return sum(traffic.rows_pulled + traffic.rows_pushed for traffic in self.tables.values())
 

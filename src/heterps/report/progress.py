@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from heterps.report.figures import ratio
 from heterps.report.meaning import headline
 from heterps.training.class_metrics import AnyMetrics
-from heterps.training.loop import Observer, metric_fields
+from heterps.training.loop import Observer
+from heterps.training.tally import metric_fields
 
 REFRESH_S = 0.25
 

@@ -9,7 +9,8 @@ from heterps.config import Job
 from heterps.data.generate import info_beside
 from heterps.planning.plan import Plan
 from heterps.report.meaning import bill_of
-from heterps.training.loop import Outcome, metric_fields
+from heterps.training.loop import Outcome
+from heterps.training.tally import metric_fields
 
 
 def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None) -> dict[str, Any]:

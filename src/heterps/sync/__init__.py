@@ -10,8 +10,9 @@ trace      record and replay                       literal    DSSP as it was pri
 staleness  how old the weights under a gradient are
 """
 
+from heterps.config.policy_words import parse_policy
 from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
-from heterps.sync.make import make_policy, parse_policy
+from heterps.sync.make import make_policy
 from heterps.sync.policy import Event, Policy
 from heterps.sync.staleness import Staleness
 from heterps.sync.trace import record, replay

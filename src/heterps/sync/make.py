@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from heterps.config.sync import ASP, BSP, DSSP, PREDICTORS, SSP, PolicyConfig
+from heterps.config.policy_words import parse_policy
+from heterps.config.sync import BSP, DSSP, SSP, PolicyConfig
 from heterps.errors import ConfigError
 from heterps.sync.dynamic import Dynamic
 from heterps.sync.literal import LiteralDynamic
@@ -13,10 +14,6 @@ from heterps.sync.policy import OnEvent, Policy
 from heterps.sync.rounds import Rounds
 from heterps.sync.stale import Stale
 from heterps.yamlfile import validate
-
-KINDS: dict[str, type[BSP] | type[ASP] | type[SSP] | type[DSSP]] = {"bsp": BSP, "asp": ASP, "ssp": SSP, "dssp": DSSP}
-NUMBERS = {"bsp": (), "asp": (), "ssp": ("lower",), "dssp": ("lower", "spread")}
-EXAMPLES = "write bsp, bsp+backup:1, asp, ssp:3, dssp:3:12, dssp:3:12+elapsed, dssp:3:12+hysteresis:1 or so"
 
 
 def make_policy(
@@ -45,26 +42,6 @@ def make_policy(
     return Stale(config, names, bound=bound, now=now, on_event=on_event)
 
 
-def parse_policy(text: str) -> PolicyConfig:
-    """The policy that a word of a command line names: KIND[:NUMBER...][+OPTION[:NUMBER]...]. Raises ConfigError."""
-    head, *extras = text.strip().lower().split("+")
-    kind, *numbers = head.split(":")
-    if kind not in KINDS:
-        raise ConfigError(f"policy {text!r}: there is no policy {kind!r}: {EXAMPLES}.")
-    names = NUMBERS[kind]
-    if len(numbers) > len(names):
-        takes = f"takes {' and '.join(names)} only" if names else "takes no number"
-        raise ConfigError(f"policy {text!r}: {kind} {takes}: {EXAMPLES}.")
-    fields: dict[str, Any] = {"kind": kind}
-    fields |= {name: _number(text, name, word) for name, word in zip(names, numbers, strict=False)}
-    for extra in extras:
-        name, value = _option(text, kind, extra)
-        if name in fields:
-            raise ConfigError(f"policy {text!r}: {name} is given twice; keep one of the two.")
-        fields[name] = value
-    return validate(fields, KINDS[kind], where=f"policy {text}")
-
-
 def _configure(kind: str | PolicyConfig, options: dict[str, Any]) -> PolicyConfig:
     config = parse_policy(kind) if isinstance(kind, str) else kind
     if not options:
@@ -73,21 +50,3 @@ def _configure(kind: str | PolicyConfig, options: dict[str, Any]) -> PolicyConfi
         options = {("lower" if name == "s" else name): value for name, value in options.items()}
     given = config.model_dump(exclude_unset=True) | {"kind": config.kind} | options
     return validate(given, type(config), where=f"policy {config.kind}")
-
-
-def _option(text: str, kind: str, extra: str) -> tuple[str, Any]:
-    name, _, word = extra.partition(":")
-    if (kind, name) in (("bsp", "backup"), ("dssp", "hysteresis")):
-        return name, _number(text, name, word)
-    if kind == "dssp" and not word:
-        if name in PREDICTORS:
-            return "predictor", name
-        if name == "literal":
-            return "literal", True
-    raise ConfigError(f"policy {text!r}: {kind} has no option {extra!r}: {EXAMPLES}.")
-
-
-def _number(text: str, name: str, word: str) -> int:
-    if not (word.isascii() and word.isdigit()):
-        raise ConfigError(f"policy {text!r}: {name} must be a whole number, at least 0 (got {word!r}): {EXAMPLES}.")
-    return int(word)

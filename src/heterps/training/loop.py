@@ -10,16 +10,15 @@ would have taken.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from heterps.checkpoint import latest, load_latest, save
+from heterps.checkpoint import Snapshot, latest, load_latest, save
 from heterps.config import Always, Eviction, Job, Servers
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
@@ -30,9 +29,10 @@ from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters
-from heterps.training.class_metrics import AnyMetrics, make_metrics, metrics_from_state
+from heterps.training.class_metrics import AnyMetrics
 from heterps.training.losses import has_own_loss
 from heterps.training.run import Run
+from heterps.training.tally import Scores, Tally
 from heterps.training.trainer import Trainer
 
 T = TypeVar("T")
@@ -120,18 +120,19 @@ def train_job(
         loop = _Loop(job, run, trainer, reader, observer)
         if resume:
             loop.restore()
-        observer.started(loop.samples, reader.num_rows * job.data.epochs, resume)
+        tally = loop.tally
+        observer.started(tally.samples, reader.num_rows * job.data.epochs, resume)
         stopped_by = loop.train(stop)
-        if stopped_by is None and loop.samples > loop.interval_started:
+        if stopped_by is None and tally.samples > tally.interval_started:
             loop.close_interval()  # a stopped run keeps its interval open, and closes it where it would have been
         loop.save(must_succeed=True)
         test = None
         if stopped_by is None and job.data.test is not None:
-            test = _evaluate(job, trainer, observer, stop)
+            test = evaluate_test(job, trainer, observer, stop)
             if stopped_by := stop():
                 test = None  # of a part of the test set
         return Outcome(
-            loop.samples, loop.seconds, loop.restarts, stopped_by, loop.train_metrics(), test,
+            tally.samples, tally.seconds, tally.restarts, stopped_by, tally.train_metrics(), test,
             trainer.num_rows, trainer.table_bytes, trainer.counters, trainer.tier_counts, asdict(reader.counts),
             has_own_loss(model),
         )  # fmt: skip
@@ -143,33 +144,24 @@ class _Loop:
     def __init__(self, job: Job, run: Run, trainer: Trainer, reader: Reader, observer: Observer) -> None:
         self.job, self.run, self.trainer, self.reader, self.observer = job, run, trainer, reader, observer
         self.position = Position()
-        self.samples = 0
-        self.seconds = 0.0
-        self.restarts = 0
-        self.interval = make_metrics(self.job.data.columns.num_classes)
-        self.interval_started = 0  # in samples, and below in seconds
-        self.interval_started_s = 0.0
-        self.whole = make_metrics(self.job.data.columns.num_classes)
-        self.saved_samples = 0
-        self.saved_s = 0.0
+        self.tally = Tally(job, run)
 
     def train(self, stop: Callable[[], str | None]) -> str | None:
         """Steps until the last epoch is over (None) or `stop` gives a reason."""
+        tally = self.tally
         while self.position.epoch < self.job.data.epochs:
             with Prefetch(self.reader.read(self.position), self.job.data.prefetch, self._prepare) as batches:
                 before = time.perf_counter()
                 for (batch, position), upcoming in _with_next(batches):
                     loss, logits = self.trainer.step(batch, upcoming[0] if upcoming else None)
                     self.position = position
-                    self.samples += len(batch)
-                    self.interval.update(logits, batch.label)
                     now = time.perf_counter()
-                    self.seconds += now - before
+                    tally.add(len(batch), [Scores(logits, batch.label)], tally.seconds + now - before)
                     before = now
-                    self.observer.stepped(self.samples, self.seconds, loss, self.interval)
-                    if self.samples - self.interval_started >= self.job.metrics_every_samples:
+                    self.observer.stepped(tally.samples, tally.seconds, loss, tally.interval)
+                    if tally.interval_is_over:
                         self.close_interval()
-                    if self._save_is_due():
+                    if tally.save_is_due:
                         self.save()
                         before = time.perf_counter()  # time spent on checkpoints is not time spent on training
                     if reason := stop():
@@ -178,88 +170,75 @@ class _Loop:
 
     def close_interval(self) -> None:
         """Write what the interval measured, and start the next."""
-        samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
-        line: dict[str, Any] = {
-            "samples": self.samples,
+        more: dict[str, Any] = {
             "epoch": self.position.epoch,
-            "seconds": round(self.seconds, 3),
-            "samples_per_s": round(samples / seconds, 1) if seconds > 0 else None,
-            **metric_fields(self.interval),
             "rows": self.trainer.num_rows,
             "table_bytes": self.trainer.table_bytes,
         }
         if self.job.tables.admission != Always() or self.job.tables.eviction != Eviction():
-            line["tables"] = self.trainer.counters._asdict()
+            more["tables"] = self.trainer.counters._asdict()
         if (counts := self.trainer.tier_counts) is not None:
-            line["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+            more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
         if (cached := self.trainer.cache_counts) is not None:
-            line["cache"] = asdict(cached) | {"hit_rate": cached.hit_rate}
+            more["cache"] = asdict(cached) | {"hit_rate": cached.hit_rate}
         if (talk := self.trainer.client_counts) is not None:
-            line["servers"] = asdict(talk)
-        self.run.add_metrics(line)
-        self.observer.measured(line)
-        self.whole.merge(self.interval)
-        self.interval = make_metrics(self.job.data.columns.num_classes)
-        self.interval_started, self.interval_started_s = self.samples, self.seconds
-
-    def train_metrics(self) -> AnyMetrics:
-        """Over the whole run, the open interval included."""
-        metrics = metrics_from_state(self.whole.state())
-        metrics.merge(self.interval)
-        return metrics
+            more["servers"] = asdict(talk)
+        self.observer.measured(self.tally.close_interval(more))
 
     def save(self, must_succeed: bool = False) -> None:
         """Write a checkpoint. Training goes on when one fails, unless it `must_succeed`."""
-        began = time.perf_counter()
-        progress = {
-            "position": asdict(self.position),
-            "seconds": self.seconds,
-            "restarts": self.restarts,
-            "interval": self.interval.state(),
-            "interval_started": self.interval_started,
-            "interval_started_s": self.interval_started_s,
-            "whole": self.whole.state(),
-        }
-        try:
-            path = save(
-                self.run.checkpoints, self.trainer.snapshot(self.samples, progress), keep=self.job.checkpoint.keep
-            )
-        except StorageError as error:
-            if must_succeed:
-                raise
-            self.observer.warned(f"the checkpoint at {self.samples:,} samples failed, training goes on. {error}")
-        else:
-            self.observer.saved(str(path), time.perf_counter() - began)
-        self.saved_samples, self.saved_s = self.samples, self.seconds
+        progress = {"position": asdict(self.position), **self.tally.state()}
+        save_checkpoint(
+            self.job,
+            self.run,
+            self.observer,
+            self.tally,
+            lambda: self.trainer.snapshot(self.tally.samples, progress),
+            must_succeed=must_succeed,
+        )
 
     def restore(self) -> None:
         """Go on from the newest good checkpoint of the run; from the start where it was ended before its first."""
-        if latest(self.run.checkpoints) is None:
-            self.observer.warned(f"{self.run.folder} has no checkpoint yet, so its training starts from the beginning.")
-            self.restarts = 1
-            self.run.rewind_metrics(0)
+        snapshot = find_checkpoint(self.run, self.observer)
+        if snapshot is None:
+            self.tally.begin_again()
             return
-        snapshot = load_latest(self.run.checkpoints)
         self.trainer.restore(snapshot)
-        progress = snapshot.progress
-        self.position = Position(**progress["position"])
-        self.samples = self.saved_samples = snapshot.samples
-        self.seconds = self.saved_s = progress["seconds"]
-        self.restarts = progress["restarts"] + 1
-        self.interval = metrics_from_state(progress["interval"])
-        self.interval_started = progress["interval_started"]
-        self.interval_started_s = progress["interval_started_s"]
-        self.whole = metrics_from_state(progress["whole"])
-        self.run.rewind_metrics(self.interval_started)  # lines after it are of intervals that are open again
+        self.position = Position(**snapshot.progress["position"])
+        self.tally.restore(snapshot.samples, snapshot.progress)
 
     def _prepare(self, item: tuple[Batch, Position]) -> tuple[Batch, Position]:
         return self.trainer.prepare(item[0]), item[1]
 
-    def _save_is_due(self) -> bool:
-        every = self.job.checkpoint
-        by_samples = every.every_samples is not None and self.samples - self.saved_samples >= every.every_samples
-        by_time = every.every_minutes is not None and self.seconds - self.saved_s >= 60 * every.every_minutes
-        return by_samples or by_time
+
+def save_checkpoint(
+    job: Job,
+    run: Run,
+    observer: Observer,
+    tally: Tally,
+    snapshot: Callable[[], Snapshot],
+    *,
+    must_succeed: bool,
+) -> None:
+    """Write a checkpoint. A failure is told, and an error only if it `must_succeed`."""
+    began = time.perf_counter()
+    try:
+        path = save(run.checkpoints, snapshot(), keep=job.checkpoint.keep)
+    except StorageError as error:
+        if must_succeed:
+            raise
+        observer.warned(f"the checkpoint at {tally.samples:,} samples failed, training goes on. {error}")
+    else:
+        observer.saved(str(path), time.perf_counter() - began)
+    tally.saved()
+
+
+def find_checkpoint(run: Run, observer: Observer) -> Snapshot | None:
+    """The newest good one; None, and a warning, where the run was ended before its first."""
+    if latest(run.checkpoints) is None:
+        observer.warned(f"{run.folder} has no checkpoint yet, so its training starts from the beginning.")
+        return None
+    return load_latest(run.checkpoints)
 
 
 def _with_next(items: Iterable[T]) -> Iterator[tuple[T, T | None]]:
@@ -276,20 +255,22 @@ def _with_next(items: Iterable[T]) -> Iterator[tuple[T, T | None]]:
         item = upcoming
 
 
-def metric_fields(metrics: AnyMetrics) -> dict[str, float | None]:
-    """Metrics under the names that they have in metrics.jsonl and summary.json; null where undefined."""
-    values = {name: getattr(metrics, name) for name in metrics.FIELDS}
-    return {name: round(value, 6) if math.isfinite(value) else None for name, value in values.items()}
+class Evaluator(Protocol):
+    """What can be evaluated: a Trainer, or a whole model of stages."""
+
+    def prepare(self, batch: Batch) -> Batch: ...
+
+    def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics: ...
 
 
-def _evaluate(job: Job, trainer: Trainer, observer: Observer, stop: Callable[[], str | None]) -> AnyMetrics:
+def evaluate_test(job: Job, model: Evaluator, observer: Observer, stop: Callable[[], str | None]) -> AnyMetrics:
     """Metrics of the test set, or of its first batches once `stop` gives a reason."""
     assert job.data.test is not None
     reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
     reader.batch_size = min(job.data.batch_size, reader.num_rows)
     observer.evaluating(reader.num_rows)
-    with Prefetch(_batches(reader), job.data.prefetch, trainer.prepare) as batches:
-        return trainer.evaluate(takewhile(lambda _: stop() is None, batches))
+    with Prefetch(_batches(reader), job.data.prefetch, model.prepare) as batches:
+        return model.evaluate(takewhile(lambda _: stop() is None, batches))
 
 
 def _batches(reader: Reader) -> Iterator[Batch]:

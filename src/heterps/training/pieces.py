@@ -18,7 +18,7 @@ used once. Whether a model is like that is tried out on its first batch; one tha
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 
@@ -184,20 +184,26 @@ class _PulledRows:
         return done(None)
 
 
-def view_parameters(model: nn.Module, values: Tensor, grads: Tensor) -> None:
-    """Make the trainable parameters of `model` views of `values`, side by side, and their gradients of `grads`."""
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by their first names, in the order of the model."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def view_parameters(parameters: Iterable[nn.Parameter], values: Tensor, grads: Tensor | None = None) -> None:
+    """Make the parameters views of `values`, side by side, and their gradients, if they need any, of `grads`."""
     at = 0
-    for parameter in (p for p in model.parameters() if p.requires_grad):
+    for parameter in parameters:
         view = slice(at, at + parameter.numel())
         parameter.data = values[view].view(parameter.shape)
-        parameter.grad = grads[view].view(parameter.shape)
+        if grads is not None:
+            parameter.grad = grads[view].view(parameter.shape)
         at = view.stop
 
 
 def _twin(model: nn.Module, values: FloatArray, grads: Tensor, store: _PulledRows) -> nn.Module:
     """A copy of the model with its own gradients, on the same parameters and on the rows of `store`."""
     twin = copy.deepcopy(model)
-    view_parameters(twin, torch.from_numpy(values), grads)
+    view_parameters(trainable(twin).values(), torch.from_numpy(values), grads)
     for (_, module), (_, original) in zip(embeddings(twin), embeddings(model), strict=True):
         module.bind(store, original.table_names)
     return twin

@@ -13,33 +13,30 @@ asked from [4] to the next [2] travels together: one message to each server and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
-from heterps.errors import ConfigError, HeterpsError, ModelError, NotFinite
-from heterps.nn import DENSE, RowGradients, bind_tables, embeddings, model_tables
+from heterps.errors import ConfigError, NotFinite
+from heterps.nn import DENSE, RowGradients, bind_tables, model_tables
 from heterps.ps.cache import MEMORY_BYTES, CacheCounts, CachedClient
-from heterps.ps.client import FloatArray, JobClient, RowClient, TableSpec
+from heterps.ps.client import FloatArray, JobClient, RowClient
 from heterps.ps.remote import ClientCounts, RemoteClient
 from heterps.ps.row_cache import least_bytes
 from heterps.ps.shard import Tables as ModelTables
-from heterps.ps.table.tiers import TierCounts
-from heterps.ps.table.upkeep import TableCounters
-from heterps.training.class_metrics import AnyMetrics, make_metrics
-from heterps.training.losses import batch_loss, checked_output, logits_of
-from heterps.training.pieces import Pieces, view_parameters
-from heterps.training.table_snapshots import load_table, save_table
+from heterps.training.losses import batch_loss, logits_of
+from heterps.training.model_errors import first_bad_parameter, own_code
+from heterps.training.pieces import Pieces, trainable, view_parameters
+from heterps.training.tabled import TabledModel, flat_parameters
 
 
 class Gradients(NamedTuple):
@@ -52,7 +49,7 @@ class Gradients(NamedTuple):
     dense: FloatArray  # of all dense parameters, side by side
 
 
-class Trainer:
+class Trainer(TabledModel):
     """Trains `model` in this process. The model's parameters move into a dense table, its embeddings onto sparse ones.
 
     model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `losses(output, label)`
@@ -81,39 +78,31 @@ class Trainer:
         staleness: int = 0,
         cache_bytes: int = MEMORY_BYTES,
     ) -> None:
-        self.model = model.train()
-        self.clock = 0
-        self.samples = 0  # trained on so far
-        self._num_classes = num_classes
-        self._embeddings = [module for _, module in embeddings(model)]
-        self.tables = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
+        whole = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
         if connect is not None and staleness and cache_bytes:
-            _check_cache(cache_bytes, self.tables)
-        values = _flat_parameters(model)
-        self.client: JobClient = self.tables.in_process(num_shards) if connect is None else connect(self.tables)
+            _check_cache(cache_bytes, whole)
+        own = trainable(model)
+        values = flat_parameters(model, own)
+        client: JobClient = whole.in_process(num_shards) if connect is None else connect(whole)
+        self.samples = 0  # trained on so far
         self._pushes: list[Future[None]] = []  # of the last step
         self._pulled: Future[FloatArray] | None = None  # the dense parameters for the next one
         try:
+            super().__init__(model, whole, {DENSE: tuple(own)}, client, num_classes)
             self.client.fill_dense(DENSE, values).result()
             self._cache = None if connect is None else CachedClient(self.client, staleness, cache_bytes)
-            self._values = np.require(self.client.pull_dense(DENSE).result(), requirements="W")
+            shared = np.require(self.client.pull_dense(DENSE).result(), requirements="W")
+            self._values[DENSE] = shared
             self._grads = torch.zeros(len(values))
-            view_parameters(model, torch.from_numpy(self._values), self._grads)
+            view_parameters(own.values(), torch.from_numpy(shared), self._grads)
             rows: RowClient = self._cache or self.client
             bind_tables(model, rows)
             self._pieces = (
-                Pieces(model, self._values, self._grads, rows, num_threads, num_classes) if num_threads > 1 else None
+                Pieces(model, shared, self._grads, rows, num_threads, num_classes) if num_threads > 1 else None
             )
         except BaseException:
-            self.client.close()
+            client.close()
             raise
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Work out ahead of use what `step` will ask of the tables. Any thread may call it."""
-        with self._own_code(batch):
-            for module in self._embeddings:
-                module.prepare(batch.slots)
-        return batch
 
     def step(self, batch: Batch, upcoming: Batch | None = None) -> tuple[float, NDArray[np.float32]]:
         """One optimizer step on `batch`; its mean loss and logits (or scores of classes), as they were before the step.
@@ -139,39 +128,11 @@ class Trainer:
         """One optimizer step with gradients that were computed before, whatever has been applied since."""
         self._push(gradients)
 
-    def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics:
-        """Metrics of the model as it is; creates no rows."""
-        metrics = make_metrics(self._num_classes)
-        self._refresh()
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                for batch in batches:
-                    with self._own_code(batch):
-                        output = self._forward(batch)
-                    metrics.update(logits_of(output, self._num_classes), batch.label)
-        finally:
-            self.model.train()
-        return metrics
-
-    @property
-    def num_rows(self) -> int:
-        return sum(self.client.num_rows(table) for table in self._sparse)
-
-    @property
-    def table_bytes(self) -> int:
-        return sum(self.client.num_bytes(table) for table in self._sparse)
-
-    @property
-    def counters(self) -> TableCounters:
-        """Rows of all tables that came and went, and gradients that were refused."""
-        return TableCounters.total(self.client.counters(table) for table in self._sparse)
-
-    @property
-    def tier_counts(self) -> TierCounts | None:
-        """What the tables have in memory and on disk, and what has moved; None without tiers."""
-        counts = [count for table in self._sparse if (count := self.client.tier_counts(table)) is not None]
-        return TierCounts.total(counts) if counts else None
+    def refresh(self) -> None:
+        """Make the model's parameters the newest. In this process they are always."""
+        pulled = (self._pulled or self.client.pull_dense(DENSE)).result()
+        self._pulled = None
+        self._take_over(DENSE, pulled)
 
     @property
     def client_counts(self) -> ClientCounts | None:
@@ -188,34 +149,13 @@ class Trainer:
 
         Rows of tables with tiers are read when it is saved, or restored: do that before the next step.
         """
-        self._refresh()
         self._settle()
-        dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
-        _, dense["optimizer/state"], _ = self.client.export_dense(DENSE)
-        dense["random/torch"] = torch.get_rng_state().numpy()
-        tables = {name: save_table(self.client, spec) for name, spec in self._sparse.items()}
-        return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
+        self._pulled = None
+        return self._snapshot(samples, progress)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from `snapshot`, which the same model and optimizers made on any number of shards.
-
-        The tables must be empty still, and torch's random state becomes that of the snapshot.
-        """
-        arrays = dict(snapshot.dense)
-        state, random = arrays.pop("optimizer/state"), arrays.pop("random/torch")
-        weights = {name.removeprefix("model/"): torch.from_numpy(array) for name, array in arrays.items()}
-        if differing := set(self._sparse) ^ set(snapshot.tables):
-            raise _another_model(f"only one of them has the tables {', '.join(sorted(differing))}")
-        try:
-            self.model.load_state_dict(weights)
-            self.client.import_dense(DENSE, self._values, state, snapshot.clock)
-            for name, table in snapshot.tables.items():
-                load_table(self.client, name, table)
-        except (RuntimeError, ValueError) as error:
-            raise _another_model(str(error)) from error
-        torch.set_rng_state(torch.from_numpy(random))
+        super().restore(snapshot)
         self._pulled = None
-        self.clock = snapshot.clock
         self.samples = snapshot.samples
 
     def close(self) -> None:
@@ -237,17 +177,6 @@ class Trainer:
         finally:
             self.close()
 
-    @property
-    def _sparse(self) -> dict[str, TableSpec]:
-        return {spec.name: spec for spec in self.tables.sparse}
-
-    def _refresh(self) -> None:
-        """Make the model's parameters the newest. In this process they are always."""
-        pulled = (self._pulled or self.client.pull_dense(DENSE)).result()
-        self._pulled = None
-        if not np.may_share_memory(pulled, self._values):
-            self._values[:] = pulled
-
     def _settle(self) -> None:
         """Wait for the pushes of the last step; raise what one of them met."""
         pushes, self._pushes = self._pushes, []
@@ -267,16 +196,12 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach()), logits_of(output, self._num_classes)
 
-    def _forward(self, batch: Batch) -> Tensor:
-        output = self.model(torch.from_numpy(batch.dense), batch.slots)
-        return checked_output(self.model, output, len(batch), self._num_classes)
-
     def _compute(self, batch: Batch, upcoming: Batch | None = None) -> Gradients:
         """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used.
 
         An error leaves no gradients behind.
         """
-        self._refresh()  # [1]
+        self.refresh()  # [1]
         if upcoming is not None:
             self._prefetch(upcoming, iterations=1)
         try:
@@ -287,10 +212,11 @@ class Trainer:
 
     def _differentiate(self, batch: Batch) -> Gradients:
         pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
-        with self._own_code(batch):
+        with own_code(self.model, self._when(batch)):
             loss, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
         if not math.isfinite(loss):
-            raise NotFinite(f"the loss of step {self.clock + 1} is {loss}. {self._first_bad_parameter()}")
+            bad = first_bad_parameter(self.model.named_parameters())
+            raise NotFinite(f"the loss of step {self.clock + 1} is {loss}. {bad}")
         if pieces:
             rows = pieces.take_gradients()
         else:
@@ -319,26 +245,6 @@ class Trainer:
                 self._prefetch(upcoming, iterations=0)  # [5]
         self._pulled = self.client.pull_dense(DENSE)
 
-    @contextmanager
-    def _own_code(self, batch: Batch) -> Iterator[None]:
-        """Say of an error in the model's own code that it is the model's, and when it happened."""
-        try:
-            yield
-        except HeterpsError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"{type(self.model).__name__} failed on a batch of {len(batch)} samples after {self.clock} steps: "
-                f"{type(error).__name__}: {str(error).strip().rstrip('.')}. Check that it was made for the columns of "
-                "the data; --debug shows the line."
-            ) from error
-
-    def _first_bad_parameter(self) -> str:
-        for name, parameter in self.model.named_parameters():
-            if not torch.isfinite(parameter).all():
-                return f"The first parameter that is not finite is {name}: lower its learning rate."
-        return "Every dense parameter is finite: look at the rows of the embeddings, the data and the loss itself."
-
 
 def _check_cache(cache_bytes: int, tables: ModelTables) -> None:
     needed = max((least_bytes(spec.dim) for spec in tables.sparse), default=0)
@@ -347,25 +253,3 @@ def _check_cache(cache_bytes: int, tables: ModelTables) -> None:
             f"servers.cache_bytes: {cache_bytes:,} bytes hold too few rows of the widest table: give at least "
             f"{needed:,}, or 0 for no copies"
         )
-
-
-def _flat_parameters(model: nn.Module) -> FloatArray:
-    """The model's trainable parameters side by side."""
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    for name, parameter in parameters.items():
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise ModelError(
-                f"parameter {name} is {parameter.dtype} on {parameter.device}; heterps trains float32 on cpu here."
-            )
-    return torch.cat([torch.zeros(0), *(parameter.detach().reshape(-1) for parameter in parameters.values())]).numpy()
-
-
-def _another_model(why: str) -> ModelError:
-    return ModelError(
-        f"the checkpoint is of another model or optimizer: {why}. "
-        "Train with the model that made it, or start a new run."
-    )
-
-
-def _to_numpy(tensor: Tensor) -> NDArray[Any]:
-    return tensor.detach().cpu().clone().numpy()

@@ -1,0 +1,207 @@
+"""Which batches of which epoch are handed out, acknowledged, or came back.
+
+    epoch 0   |########|##a.....|#bb.....|ccc.....|       |   #      acknowledged
+              |<-run-->|<-of a->|<-of b->|<-of c->| free  |   a b c  leased to a worker
+                                                              .      the rest of that worker's run
+
+No clock, no thread, no message: the coordinator asks, and the answers depend on the order of its questions alone.
+A worker goes on in its run, consecutive batches of about one block, so that few workers decode a block. It gets
+
+    [1] a batch that came back, the lowest first      (its worker left; nobody should wait for it at the end)
+    [2] the next batch of its own run
+    [3] the first of the lowest run that is nobody's: a fresh one, or what is left of a worker's that went away
+    [4] the next batch of the longest run of another: near the end of an epoch workers share what is left
+    [5] where all batches of an epoch are handed out: one of the next epoch
+
+In order (BSP) a run is one batch, so that [3] hands out batch after batch. What is acknowledged is kept as ranges: few
+of them whatever the number of batches, for the holes between them are leases and rests of runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
+from typing import Any, Self
+
+from heterps.errors import DataError
+
+Lease = tuple[int, int]
+"""Epoch, and number of a batch in it from 0 on."""
+
+
+class Leases:
+    """Every batch of every epoch is acknowledged once, whoever comes, leaves, or is slow.
+
+    `num_batches` of an epoch is None where rows may be skipped: then numbers are handed out until a reader finds the
+    end. All epochs have the same rows, so what it finds holds for all of them. `run`: batches in a block. `start`: the
+    first batch to hand out, all before it being acknowledged.
+    """
+
+    def __init__(
+        self,
+        epochs: int,
+        num_batches: int | None,
+        *,
+        run: int = 1,
+        ordered: bool = False,
+        start: Lease = (0, 0),
+    ) -> None:
+        if run < 1 or (num_batches is not None and num_batches < 1):
+            raise ValueError(f"a run and an epoch have at least one batch, got {run=}, {num_batches=}")
+        if num_batches is not None and start[1] > num_batches:
+            raise ValueError(f"batch {start[1]} to start at is behind the {num_batches} batches of an epoch")
+        self.epochs = epochs
+        self.num_batches = num_batches
+        self._run = 1 if ordered else run
+        self._epoch = start[0]  # the first that is not acknowledged as a whole
+        self._open = [_Epoch([[0, start[1]]] if start[1] else [], num_batches)]  # this one and those begun after it
+        self._holders: dict[Lease, str] = {}
+        self._drop_done()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is acknowledged."""
+        return self._epoch >= self.epochs
+
+    @property
+    def first(self) -> Lease:
+        """The first batch that is not acknowledged, (epochs, 0) at the end: a low-water mark."""
+        return (self._epoch, self._open[0].low if self._open else 0)
+
+    @property
+    def held(self) -> dict[Lease, str]:
+        """The worker of every batch that is handed out and not acknowledged."""
+        return dict(self._holders)
+
+    def take(self, worker: str) -> Lease | None:
+        """The next batch for this worker; None when nothing is left to hand out now: some may still come back."""
+        for epoch in range(self._epoch, self.epochs):
+            if epoch == self._epoch + len(self._open):
+                self._open.append(_Epoch([], self.num_batches))  # [5]
+            number = self._open[epoch - self._epoch].take(worker, self._run)
+            if number is not None:
+                self._holders[epoch, number] = worker
+                return epoch, number
+        return None
+
+    def done(self, worker: str, epoch: int, number: int) -> bool:
+        """Acknowledge a batch. False, and nothing changes, where the worker has no such lease (any more)."""
+        if self._holders.get((epoch, number)) != worker:
+            return False
+        del self._holders[epoch, number]
+        self._open[epoch - self._epoch].acknowledge(number)
+        self._drop_done()
+        return True
+
+    def give_back(self, worker: str) -> list[Lease]:
+        """Take all leases from a worker, and its run; returns the leases. They are handed out first."""
+        returned = sorted(lease for lease, holder in self._holders.items() if holder == worker)
+        for epoch, number in returned:
+            del self._holders[epoch, number]
+            insort(self._open[epoch - self._epoch].returned, number)
+        for begun in self._open:
+            begun.leave(worker)
+        return returned
+
+    def end_of_epoch(self, epoch: int, num_batches: int) -> None:
+        """A reader found that the epoch has so many batches: leases beyond vanish. To be told twice changes nothing."""
+        known = self.num_batches
+        if known is None and self._open and self._open[-1].high > num_batches:
+            known = self._open[-1].high
+        if num_batches < 1 or known not in (None, num_batches):
+            raise DataError(
+                f"a reader found {num_batches} batches in epoch {epoch}, but there are {known or 'more'} by what was "
+                "read before: the data changed during the run, or differs between machines. Restore it and resume."
+            )
+        self.num_batches = num_batches
+        self._holders = {lease: worker for lease, worker in self._holders.items() if lease[1] < num_batches}
+        for begun in self._open:
+            begun.cut(num_batches)
+        self._drop_done()
+
+    def state(self) -> dict[str, Any]:
+        """What is acknowledged, for JSON: numbers as ranges [first, stop) for every epoch from `epoch` on."""
+        done = [[list(part) for part in begun.done] for begun in self._open]
+        return {"num_batches": self.num_batches, "epoch": self._epoch, "done": done}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], epochs: int, *, run: int = 1, ordered: bool = False) -> Self:
+        """Go on from a `state`: what was not acknowledged is handed out again, to whichever workers, in any runs."""
+        leases = cls(epochs, state["num_batches"], run=run, ordered=ordered, start=(state["epoch"], 0))
+        leases._open = [_Epoch([list(part) for part in done], leases.num_batches) for done in state["done"]]
+        leases._drop_done()
+        return leases
+
+    def _drop_done(self) -> None:
+        while self._open and self._open[0].low == self.num_batches:
+            self._open.pop(0)
+            self._epoch += 1
+
+
+class _Epoch:
+    """One epoch that has begun; `end` is its number of batches, None while that is not known."""
+
+    def __init__(self, done: list[list[int]], end: int | None) -> None:
+        self.done = done  # acknowledged: [first, stop), rising, never touching
+        self.returned: list[int] = []  # rising
+        starts = [0, *(stop for _, stop in done)]
+        stops = [*(first for first, _ in done), sys.maxsize if end is None else end]
+        holes = [range(start, stop) for start, stop in zip(starts, stops, strict=True)]
+        self._free = [hole for hole in holes if hole]  # in nobody's run, rising
+        self._runs: dict[str, range] = {}  # what is left of them
+
+    @property
+    def low(self) -> int:
+        """All before it are acknowledged."""
+        return self.done[0][1] if self.done and self.done[0][0] == 0 else 0
+
+    @property
+    def high(self) -> int:
+        """None from it on is acknowledged."""
+        return self.done[-1][1] if self.done else 0
+
+    def take(self, worker: str, run: int) -> int | None:
+        """A number for this worker, None where all are handed out."""
+        if self.returned:
+            return self.returned.pop(0)  # [1]
+        if worker not in self._runs:  # else [2]
+            if self._free:
+                self._runs[worker] = self._cut_run(run)  # [3]
+            elif self._runs:
+                worker = max(self._runs, key=lambda other: (len(self._runs[other]), -self._runs[other].start))  # [4]
+            else:
+                return None
+        number, rest = self._runs[worker].start, self._runs[worker][1:]
+        if rest:
+            self._runs[worker] = rest
+        else:
+            del self._runs[worker]
+        return number
+
+    def _cut_run(self, run: int) -> range:
+        free = self._free.pop(0)
+        num = run - free.start % run  # where one starts in the middle of a block, to its end
+        if rest := free[num:]:
+            self._free.insert(0, rest)
+        return free[:num]
+
+    def acknowledge(self, number: int) -> None:
+        at = bisect_right(self.done, number, key=lambda part: part[0])
+        self.done.insert(at, [number, number + 1])
+        for right in (at + 1, at):  # join with the range behind, then with the one before
+            if 0 < right < len(self.done) and self.done[right - 1][1] == self.done[right][0]:
+                self.done[right - 1][1] = self.done.pop(right)[1]
+
+    def leave(self, worker: str) -> None:
+        """The run of this worker is free for others."""
+        rest = self._runs.pop(worker, None)
+        if rest is not None:
+            insort(self._free, rest, key=lambda free: free.start)
+
+    def cut(self, end: int) -> None:
+        """Numbers from `end` on do not exist."""
+        del self.returned[bisect_left(self.returned, end) :]
+        self._free = [cut for free in self._free if (cut := range(free.start, min(free.stop, end)))]
+        runs = {worker: range(run.start, min(run.stop, end)) for worker, run in self._runs.items()}
+        self._runs = {worker: run for worker, run in runs.items() if run}

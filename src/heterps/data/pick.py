@@ -1,0 +1,58 @@
+"""Rows of decoded blocks are gathered into a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.config import Schema
+from heterps.data.batch import Batch, KeyArray, OffsetArray, Slots
+from heterps.data.decode import Block
+from heterps.data.kernels import pick_bags
+
+Rows = tuple[Block, NDArray[np.int64]]
+"""A decoded block, and indices of rows of it."""
+
+
+def pick(schema: Schema, pieces: list[Rows]) -> Batch:
+    """The batch of the picked rows of each block."""
+    size = sum(len(rows) for _, rows in pieces)
+    names = schema.slots
+    dense = np.empty((size, schema.num_dense), np.float32)
+    label = np.empty(size, np.float32)
+    keys = np.empty((size, len(names)), np.uint64)
+    ragged: list[tuple[KeyArray, OffsetArray]] = []
+    at = 0
+    for block, rows in pieces:
+        to = slice(at, at + len(rows))
+        # mode="clip" lets NumPy write straight into `out`; every index is in range.
+        block.dense.take(rows, axis=0, out=dense[to], mode="clip")
+        block.label.take(rows, out=label[to], mode="clip")
+        if block.offsets is None:
+            block.keys.reshape(len(block.label), -1).take(rows, axis=0, out=keys[to], mode="clip")
+        else:
+            lengths = np.empty(len(rows) * len(names), np.int64)
+            ragged.append((pick_bags(block.keys, block.offsets, len(names), rows, lengths), lengths))
+        at = to.stop
+    if not ragged:
+        return Batch(dense, Slots(names, keys.reshape(-1)), label)
+    offsets = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths in ragged)])
+    np.cumsum(offsets, out=offsets)
+    return Batch(dense, Slots(names, np.concatenate([keys for keys, _ in ragged]), offsets), label)
+
+
+def joined(blocks: list[Block]) -> Block:
+    """Blocks one after the other, as one."""
+    first_rows = np.cumsum([0, *(len(block.label) for block in blocks)])
+    offsets = None
+    if blocks[0].offsets is not None:
+        first_keys = np.cumsum([0, *(len(block.keys) for block in blocks)])
+        shifted = [b.offsets[1:] + first for b, first in zip(blocks, first_keys, strict=False) if b.offsets is not None]
+        offsets = np.concatenate([np.zeros(1, np.int64), *shifted])
+    return Block(
+        np.concatenate([block.dense for block in blocks]),
+        np.concatenate([block.keys for block in blocks]),
+        offsets,
+        np.concatenate([block.label for block in blocks]),
+        np.concatenate([block.rows + first for block, first in zip(blocks, first_rows, strict=False)]),
+    )

@@ -1,0 +1,232 @@
+"""Batches by (epoch, number), made ahead on a thread: what a worker reads that has leases of some batches only.
+
+    expect(0, 7) ---> [ wanted: (0, 7) (0, 8) (0, 12) ] --[1]--.        one batch at a time:
+                                                               v
+    get(0, 7)    <--- [ made: at most `depth` ]  <--[4]-- prepare <--[3]-- gather <--[2]-- where does it start?
+         |                                                                          (arithmetic; else decode on)
+         '--[5]--> what nobody expected, or waits for room, is made next
+
+Batches are exactly those of `Reader.read`. What nobody wants is not gathered, and blocks without a wanted batch are not
+decoded where the rows of each block are known: always, but for a `skip` policy that may leave out rows. Then a batch is
+found by decoding on from the nearest place that is known, be it from a checkpoint (`seek`) or from blocks read before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from heterps.data.batch import Batch
+from heterps.data.prefetch import start_thread
+from heterps.data.reader import Blocks, Position, Reader
+from heterps.errors import DataError, PeerLost
+
+Key = tuple[int, int]
+"""Epoch, and number of a batch in it from 0 on."""
+
+BLOCKS_KEPT = 2
+"""One to go on with, and one to come back to after a batch of another block."""
+
+
+class BatchStream:
+    """Any batch of any epoch, `prepare` done to it; up to `depth` of those expected are made ahead of use.
+
+    The reader belongs to the stream until it is closed. An exception of decoding or of `prepare` comes out of `get` of
+    the batch concerned; other batches can still be had. After `close` (or the end of the `with` block, or when the
+    object is dropped) the thread has ended.
+    """
+
+    def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        self._desk = _Desk(reader, depth, prepare)
+        self._close = start_thread(self, self._desk.close, self._desk.run)
+
+    def expect(self, epoch: int, number: int) -> None:
+        """This batch will be asked for, after those expected before."""
+        self._desk.want((epoch, number))
+
+    def get(self, epoch: int, number: int, deadline_s: float) -> Batch | None:
+        """The batch, once; None where the epoch has fewer. Asked for again it is made again.
+
+        Raises a PeerLost where it is not there within `deadline_s`; it is still being made then.
+        """
+        return self._desk.take((epoch, number), deadline_s)
+
+    def num_batches(self, epoch: int) -> int | None:
+        """Batches of an epoch, once that is known."""
+        with self._desk.changed:
+            return self._desk.num_batches(epoch)
+
+    def position(self, epoch: int, number: int) -> Position | None:
+        """Where a batch starts, if known; behind the last batch the start of the next epoch.
+
+        It is known for every batch that was got and the one behind it, unless that one cannot be decoded.
+        """
+        with self._desk.changed:
+            return self._desk.reader.position_of(epoch, number) or self._desk.told.get((epoch, number))
+
+    def seek(self, epoch: int, number: int, position: Position) -> None:
+        """A batch starts there, as `position` told another stream of the same data, or `Reader.read` did."""
+        with self._desk.changed:
+            self._desk.seek((epoch, number), position)
+
+    def close(self) -> None:
+        """End the thread; a batch being made is finished first."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Desk:
+    """What both threads know. The thread knows the desk but not the stream, so dropping the stream ends the thread."""
+
+    def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
+        self.reader = reader
+        self.told: dict[Key, Position] = {}
+        self.changed = threading.Condition()  # holds what is below, and the arithmetic of the reader's epochs
+        self._depth = depth
+        self._prepare = prepare
+        self._blocks = Blocks(reader, BLOCKS_KEPT)  # the thread's own
+        self._wanted: deque[Key] = deque()
+        self._urgent: set[Key] = set()  # of the wanted, those that somebody waits for
+        self._making: Key | None = None
+        self._made: dict[Key, Batch | BaseException] = {}
+        self._ends: dict[int, int] = {}  # epoch to its number of batches
+        self._closed = False
+
+    # --- the caller --------------------------------------------------------------------------------------------------
+
+    def want(self, key: Key) -> None:
+        with self.changed:
+            if key not in self._wanted and key not in self._made and key != self._making:
+                self._wanted.append(key)
+                self.changed.notify_all()
+
+    def take(self, key: Key, deadline_s: float) -> Batch | None:
+        with self.changed:
+            self._hurry(key)
+            self.changed.wait_for(lambda: self._closed or key in self._made or self._is_behind(key), deadline_s)
+            where = f"batch {key[1]} of epoch {key[0]}"
+            if self._closed:
+                raise PeerLost(f"{where} cannot be read: its stream of batches is closed")
+            if self._is_behind(key):
+                return None
+            if key not in self._made:
+                raise PeerLost(
+                    f"{where} was not read and prepared within {deadline_s:g} s: the data is too slow for this "
+                    "deadline, or its storage does not answer"
+                )
+            made = self._made.pop(key)
+            self.changed.notify_all()  # there is room for the next
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    def _hurry(self, key: Key) -> None:  # [5]
+        if key in self._made or key == self._making or self._is_behind(key):
+            return
+        if key in self._wanted:
+            self._wanted.remove(key)
+        self._wanted.appendleft(key)
+        self._urgent.add(key)
+        self.changed.notify_all()
+
+    def _is_behind(self, key: Key) -> bool:
+        return key[0] in self._ends and key[1] >= self._ends[key[0]]
+
+    def num_batches(self, epoch: int) -> int | None:
+        if epoch not in self._ends:
+            num_rows = self.reader.epoch(epoch).num_rows
+            if num_rows:
+                self._ends[epoch] = -(-num_rows // self.reader.batch_size)
+        return self._ends.get(epoch)
+
+    def seek(self, key: Key, position: Position) -> None:
+        self.reader.checked(position)
+        epoch, number = key
+        if position == Position(epoch + 1, order=position.order):
+            self._ends[epoch] = number
+        elif position.epoch != epoch or position.samples != number * self.reader.batch_size:
+            raise DataError(
+                f"the position to go on from, sample {position.samples} of epoch {position.epoch}, is not the start "
+                f"of batch {number} of epoch {epoch} with {self.reader.batch_size} samples a batch. Set "
+                "data.batch_size as it was, or start a new run."
+            )
+        else:
+            self.reader.epoch(epoch).know(position.block, position.samples - position.row)
+        self.told[key] = position
+        self.changed.notify_all()
+
+    def close(self) -> None:
+        with self.changed:
+            self._closed = True
+            self._wanted.clear()
+            self._made.clear()
+            self.changed.notify_all()
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while (key := self._next()) is not None:
+            made: Batch | BaseException | None
+            try:
+                made = self._make(*key)
+            except BaseException as error:
+                made = error
+            self._put(key, made)
+            del made  # or the thread would hold a batch while it waits
+
+    def _next(self) -> Key | None:
+        """Wait for something to do [1]; None once closed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._closed or self._can_go_on())
+            if self._closed:
+                return None
+            self._making = self._wanted.popleft()
+            self._urgent.discard(self._making)
+            return self._making
+
+    def _can_go_on(self) -> bool:
+        return bool(self._wanted) and (self._wanted[0] in self._urgent or len(self._made) < self._depth)
+
+    def _put(self, key: Key, made: Batch | BaseException | None) -> None:
+        with self.changed:
+            self._making = None
+            if made is not None and not self._closed:
+                self._made[key] = made  # [4]
+            self.changed.notify_all()
+
+    def _make(self, epoch: int, number: int) -> Batch | None:
+        position = self._find(epoch, number)
+        if position is None:
+            return None
+        found = self._blocks.batch(position)
+        assert found is not None, f"batch {number} of epoch {epoch} is known to be there"
+        batch = self._prepare(found[0])  # [3]
+        with suppress(DataError):  # of the next batch: whoever gets that one will hear of it
+            self._find(epoch, number + 1)  # a checkpoint behind this batch asks where it starts
+        return batch
+
+    def _find(self, epoch: int, number: int) -> Position | None:
+        """Where a batch starts [2]; None where the epoch has fewer, which is known from then on."""
+        row = number * self.reader.batch_size
+        while True:
+            with self.changed:
+                gap = self.reader.epoch(epoch).gap(row)
+                if gap is None:
+                    if self.reader.epoch(epoch).num_rows == 0:
+                        raise self.reader.no_rows()
+                    end = self.num_batches(epoch)
+                    return None if end is not None and number >= end else self.reader.position_of(epoch, number)
+            self._blocks.rows(epoch, gap)

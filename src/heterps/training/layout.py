@@ -1,0 +1,91 @@
+"""Layout: which workers run which stage, and which lanes lead through them. A value; its epoch orders it among others.
+
+    lane 0 ---> worker-1.0 ---> worker-2.0       lane l passes through worker (l mod count) of every stage, forward and
+    lane 1 ---> worker-1.1 ---> worker-2.0       back. In BSP a lane takes one micro-batch of every batch, so that all
+    lane 2 ---> worker-1.0 ---> worker-2.0       lanes together take the batch; with the other policies each takes whole
+    lane 3 ---> worker-1.1 ---> worker-2.0       batches of its own, and is what their papers call a worker.
+
+People count stages from 1, and so do the names of workers; code counts them from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from heterps.planning.plan import Plan
+
+MIN_MICRO_BATCHES = 4
+"""For each stage of a pipeline, in BSP: the shares of a batch that fill and drain it are then small."""
+
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class StageLayout(Struct, frozen=True):
+    """Layers first to last, inclusive, on units of one resource: a worker each."""
+
+    first: Count
+    last: Count
+    resource: str
+    workers: Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+class Layout(Struct, frozen=True):
+    """Who runs what."""
+
+    stages: Annotated[tuple[StageLayout, ...], Meta(min_length=1)]
+    num_lanes: Annotated[int, Meta(ge=1, lt=2**16)]
+    epoch: Annotated[int, Meta(ge=1, lt=2**53)] = 1
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return tuple(worker for stage in self.stages for worker in stage.workers)
+
+    @property
+    def boundaries(self) -> list[int]:
+        """The first layer of every stage but the first: what `model.stages.split` takes."""
+        return [stage.first for stage in self.stages[1:]]
+
+    def stage_of(self, worker: str) -> int:
+        return next(number for number, stage in enumerate(self.stages) if worker in stage.workers)
+
+    def worker_of(self, lane: int, stage: int) -> str:
+        workers = self.stages[stage].workers
+        return workers[lane % len(workers)]
+
+    def lanes_of(self, worker: str) -> range:
+        """In rising order."""
+        workers = self.stages[self.stage_of(worker)].workers
+        return range(workers.index(worker), self.num_lanes, len(workers))
+
+
+def worker_name(stage: int, number: int) -> str:
+    """`stage` from 0 on."""
+    return f"worker-{stage + 1}.{number}"
+
+
+def make_layout(plan: Plan, *, in_rounds: bool, batch_size: int, num_lanes: int | None = None) -> Layout:
+    """The layout that a run by `plan` begins with. `in_rounds`: the policy is BSP."""
+    stages = tuple(
+        StageLayout(s.first, s.last, s.resource, tuple(worker_name(number, k) for k in range(s.count)))
+        for number, s in enumerate(plan.stages)
+    )
+    counts = [stage.count for stage in plan.stages]
+    return Layout(stages, num_lanes or enough_lanes(counts, in_rounds=in_rounds, batch_size=batch_size))
+
+
+def enough_lanes(counts: Sequence[int], *, in_rounds: bool, batch_size: int) -> int:
+    """As many lanes as keep the workers of all stages busy.
+
+    In rounds each worker of a stage gets equally many, and a pipeline has several for each stage. Without rounds there
+    is a batch for every worker, and another for each worker of the largest stage to find when it is done with one.
+    """
+    if not in_rounds:
+        return sum(counts) + (max(counts) if len(counts) > 1 else 0)
+    least = math.lcm(*counts)
+    wanted = MIN_MICRO_BATCHES * len(counts) if len(counts) > 1 else 1
+    lanes = least * math.ceil(wanted / least)
+    return lanes if lanes <= batch_size else max(counts)

@@ -1,0 +1,302 @@
+import gc
+import random
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heterps.config import Schema
+from heterps.data import reader as reader_module
+from heterps.data.reader import Position, Reader
+from heterps.data.stream import BatchStream
+from heterps.errors import DataError, PeerLost
+
+SCHEMA = Schema(label="label", dense=("row",), slots=("a", "b"))
+SKIPPING = SCHEMA.model_copy(update={"slot_missing": "skip"})
+NUM_ROWS = 100
+DEADLINE_S = 20.0
+
+
+def write(path, ids, labels=None, row_group_size=9):
+    """A file whose dense column is the row's number."""
+    rows = range(len(ids))
+    table = {
+        "label": labels or [r % 2 for r in rows],
+        "row": pa.array(rows, pa.float64()),
+        "a": ids,
+        "b": [-r for r in rows],
+    }
+    pq.write_table(pa.table(table), path, row_group_size=row_group_size)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write(folder / "whole.parquet", list(range(NUM_ROWS)))
+    write(folder / "gappy.parquet", [r if r % 3 and r < 80 else None for r in range(NUM_ROWS)])
+    write(folder / "bags.parquet", [list(range(100 * r, 100 * r + r % 4)) for r in range(NUM_ROWS)])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(reader_module, "BLOCK_ROWS", 16)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def unchanged(batch):
+    return batch
+
+
+def open_reader(files, kind="whole", batch_size=10, **options):
+    schema = SKIPPING if kind == "gappy" else SCHEMA
+    return Reader(str(files / f"{kind}.parquet"), schema, batch_size=batch_size, seed=3, **options)
+
+
+def content(batch):
+    offsets = None if batch.slots.offsets is None else batch.slots.offsets.tolist()
+    return batch.dense.tolist(), batch.slots.keys.tolist(), offsets, batch.label.tolist()
+
+
+def read_all(reader, epochs):
+    """Every batch by (epoch, number), and where each starts."""
+    batches, starts = {}, {}
+    for epoch in range(epochs):
+        start = Position(epoch, order=reader.order)
+        for number, (batch, after) in enumerate(reader.read(Position(epoch))):
+            batches[epoch, number], starts[epoch, number], start = content(batch), start, after
+        starts[epoch, number + 1] = start
+    return batches, starts
+
+
+def count_decodes(reader, monkeypatch):
+    decoded, decode = [], reader._decoder.decode
+    monkeypatch.setattr(reader._decoder, "decode", lambda group: decoded.append(group) or decode(group))
+    return decoded
+
+
+def got(stream, keys):
+    for key in keys:
+        stream.expect(*key)
+    return {key: content(stream.get(*key, DEADLINE_S)) for key in keys}
+
+
+@pytest.mark.parametrize("kind", ["whole", "gappy", "bags"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_all_batches_in_order_are_those_of_the_reader_and_end_as_it_does(files, kind, shuffle):
+    batches, starts = read_all(open_reader(files, kind, shuffle=shuffle), 3)
+    with BatchStream(open_reader(files, kind, shuffle=shuffle), 3, unchanged) as stream:
+        for epoch in range(3):
+            keys = [key for key in batches if key[0] == epoch]
+            assert got(stream, keys) == {key: batches[key] for key in keys}
+            assert stream.get(epoch, len(keys), DEADLINE_S) is None
+            assert stream.get(epoch, len(keys) + 7, DEADLINE_S) is None
+            assert stream.num_batches(epoch) == len(keys)
+        assert {key: stream.position(*key) for key in starts} == starts
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(["whole", "gappy", "bags"]),
+    batch_size=st.integers(1, 60),
+    shuffle=st.booleans(),
+    depth=st.integers(1, 4),
+    data=st.data(),
+)
+def test_any_batches_in_any_order_are_those_of_the_reader(files, kind, batch_size, shuffle, depth, data):
+    batches, starts = read_all(open_reader(files, kind, batch_size, shuffle=shuffle), 2)
+    keys = data.draw(st.lists(st.sampled_from(sorted(batches)), max_size=12))
+    expected = data.draw(st.lists(st.sampled_from(sorted(starts)), max_size=5))
+    with BatchStream(open_reader(files, kind, batch_size, shuffle=shuffle), depth, unchanged) as stream:
+        for key in expected:
+            stream.expect(*key)
+        for epoch, number in keys:
+            assert content(stream.get(epoch, number, DEADLINE_S)) == batches[epoch, number]
+            for key in ((epoch, number), (epoch, number + 1)):
+                assert stream.position(*key) == starts[key]
+
+
+@pytest.mark.parametrize("kind", ["whole", "gappy"])
+def test_two_streams_divide_the_batches_between_them(files, kind):
+    batches, _ = read_all(open_reader(files, kind, 4), 2)
+    keys = list(batches)
+    random.Random(0).shuffle(keys)
+    with (
+        BatchStream(open_reader(files, kind, 4), 2, unchanged) as one,
+        BatchStream(open_reader(files, kind, 4), 2, unchanged) as other,
+    ):
+        half = len(keys) // 2
+        assert got(one, sorted(keys[:half])) | got(other, sorted(keys[half:])) == batches
+
+
+def test_blocks_without_a_wanted_batch_are_not_decoded(files, monkeypatch):
+    reader = open_reader(files, batch_size=5)
+    decoded = count_decodes(reader, monkeypatch)
+    with BatchStream(reader, 2, unchanged) as stream:
+        numbers = [1, 9, 10, 17]
+        got(stream, [(0, number) for number in numbers])
+    wanted = []
+    for number in numbers:
+        first, end = reader.position_of(0, number), reader.position_of(0, number + 1)
+        wanted += range(first.block, end.block + (end.row > 0))
+    groups = [group for block in sorted(set(wanted)) for group in reader.epoch(0).blocks[block]]
+    assert decoded == groups
+    assert len(groups) < len(reader.dataset.row_groups)
+
+
+def test_going_back_one_block_decodes_nothing_again(files, monkeypatch):
+    reader = open_reader(files, batch_size=3)
+    decoded = count_decodes(reader, monkeypatch)
+    with BatchStream(reader, 1, unchanged) as stream:
+        for number in (0, 26, 1, 27, 2):
+            stream.get(0, number, DEADLINE_S)
+    assert len(decoded) == len(set(decoded))
+
+
+def test_where_rows_may_be_skipped_a_position_of_a_checkpoint_saves_decoding_what_is_before_it(files, monkeypatch):
+    batches, starts = read_all(open_reader(files, "gappy", 5), 1)
+    reader = open_reader(files, "gappy", 5)
+    decoded = count_decodes(reader, monkeypatch)
+    number = 7
+    with BatchStream(reader, 2, unchanged) as stream:
+        assert stream.position(0, number) is None
+        stream.seek(0, number, starts[0, number])
+        assert stream.position(0, number) == starts[0, number]
+        keys = [key for key in batches if key[1] >= number]
+        assert got(stream, keys) == {key: batches[key] for key in keys}
+        before = {group for block in reader.epoch(0).blocks[: starts[0, number].block] for group in block}
+        assert before
+        assert not before & set(decoded)
+        assert stream.num_batches(0) == len(batches)
+        assert content(stream.get(0, 2, DEADLINE_S)) == batches[0, 2]  # going back behind it works too
+
+
+def test_a_position_at_the_end_of_an_epoch_tells_its_number_of_batches(files):
+    reader = open_reader(files, "gappy")
+    with BatchStream(reader, 2, unchanged) as stream:
+        stream.seek(0, 6, Position(1, order=reader.order))
+        assert stream.num_batches(0) == 6
+        assert stream.get(0, 6, DEADLINE_S) is None
+        assert reader.counts.num_rows == 0
+
+
+@pytest.mark.parametrize("position", [Position(0, 1, 3, 11), Position(1, 1, 4, 20)])
+def test_a_position_that_is_not_the_start_of_the_batch_is_refused(files, position):
+    with (
+        BatchStream(open_reader(files), 1, unchanged) as stream,
+        pytest.raises(DataError, match=r"not the start of batch 2 of epoch 0 with 10 samples"),
+    ):
+        stream.seek(0, 2, position)
+
+
+def test_a_position_in_other_data_is_refused(files):
+    with BatchStream(open_reader(files), 1, unchanged) as stream, pytest.raises(DataError, match="other data"):
+        stream.seek(0, 2, Position(0, 1, 4, 20, order="another"))
+
+
+def test_no_more_than_depth_batches_are_made_ahead(files):
+    made, full = [], threading.Event()
+
+    def prepare(batch):
+        made.append(batch)
+        if len(made) == 3:
+            full.set()
+        return batch
+
+    with BatchStream(open_reader(files), 3, prepare) as stream:
+        for number in range(8):
+            stream.expect(0, number)
+        assert full.wait(DEADLINE_S)
+        assert stream.get(0, 7, DEADLINE_S) is made[3]  # who waits gets a batch though the line is full
+        assert len(made) == 4
+        assert stream.get(0, 0, DEADLINE_S) is made[0]
+        assert stream.get(0, 3, DEADLINE_S) is made[4]
+
+
+def test_a_batch_that_takes_too_long_is_named(files):
+    go_on = threading.Event()
+
+    def prepare(batch):
+        assert go_on.wait(DEADLINE_S)
+        return batch
+
+    with BatchStream(open_reader(files), 1, prepare) as stream:
+        with pytest.raises(PeerLost, match=r"batch 4 of epoch 1 was not read and prepared within 0\.01 s"):
+            stream.get(1, 4, 0.01)
+        go_on.set()
+        assert len(stream.get(1, 4, DEADLINE_S)) == 10
+
+
+def test_an_error_of_the_data_comes_out_of_the_batch_concerned_only(tmp_path):
+    write(
+        tmp_path / "data.parquet", list(range(40)), labels=[7 if r == 25 else 0 for r in range(40)], row_group_size=10
+    )
+    reader = Reader(str(tmp_path), SCHEMA, batch_size=10, shuffle=False)
+    with BatchStream(reader, 4, unchanged) as stream:
+        for number in range(4):
+            stream.expect(0, number)
+        for _ in range(2):
+            with pytest.raises(DataError, match=r"row 25 \(row 5 of row group 2\), column label"):
+                stream.get(0, 2, DEADLINE_S)
+        for number in (0, 1, 3):
+            assert len(stream.get(0, number, DEADLINE_S)) == 10
+
+
+def test_where_rows_may_be_skipped_an_error_behind_a_batch_does_not_concern_it(tmp_path):
+    write(
+        tmp_path / "data.parquet", list(range(20)), labels=[7 if r == 15 else 0 for r in range(20)], row_group_size=10
+    )
+    reader = Reader(str(tmp_path), SKIPPING, batch_size=10, shuffle=False)
+    with BatchStream(reader, 4, unchanged) as stream:
+        assert len(stream.get(0, 0, DEADLINE_S)) == 10
+        assert stream.position(0, 1) is None  # it cannot be read: perhaps there is no such batch
+        with pytest.raises(DataError, match="row 15"):
+            stream.get(0, 1, DEADLINE_S)
+
+
+def test_data_of_which_every_row_is_skipped_is_an_error(tmp_path):
+    write(tmp_path / "data.parquet", pa.array([None] * 5, pa.int64()))
+    with (
+        BatchStream(Reader(str(tmp_path), SKIPPING, batch_size=2), 1, unchanged) as stream,
+        pytest.raises(DataError, match="every one of the 5 rows was skipped"),
+    ):
+        stream.get(0, 0, DEADLINE_S)
+
+
+def test_an_exception_of_prepare_reaches_the_caller(files):
+    with (
+        BatchStream(open_reader(files), 1, lambda batch: 1 // 0) as stream,
+        pytest.raises(ZeroDivisionError),
+    ):
+        stream.get(0, 0, DEADLINE_S)
+
+
+def test_closing_ends_the_thread_and_a_closed_stream_says_so(files):
+    stream = BatchStream(open_reader(files), 2, unchanged)
+    stream.expect(0, 0)
+    stream.close()
+    stream.close()
+    with pytest.raises(PeerLost, match=r"batch 3 of epoch 0 .* closed"):
+        stream.get(0, 3, DEADLINE_S)
+
+
+def test_dropping_the_stream_ends_the_thread(files):
+    stream = BatchStream(open_reader(files), 2, unchanged)
+    stream.expect(0, 0)
+    stream.expect(0, 5)
+    assert len(stream.get(0, 0, DEADLINE_S)) == 10
+    del stream
+    gc.collect()
+
+
+def test_depth_zero_is_refused(files):
+    with pytest.raises(ValueError, match="at least 1"):
+        BatchStream(open_reader(files), 0, unchanged)

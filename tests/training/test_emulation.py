@@ -1,0 +1,482 @@
+"""Emulation, on fake clocks: units take the time that the cost model says, whatever sleeps and this machine do."""
+
+from __future__ import annotations
+
+import math
+import threading
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from servers import make_roster, make_tables
+from tiny import write_tiny
+
+from heterps.config import Cluster, Data, Emulation, Job, Model, Resource, Schema
+from heterps.errors import ConfigError
+from heterps.planning.cost import Problem, bill
+from heterps.planning.plan import Plan, Servers, Stage
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.ps.dedup import make_lookup
+from heterps.ps.remote import RemoteClient
+from heterps.ps.serve import serve
+from heterps.ps.server import Server
+from heterps.training import emulation
+from heterps.training.emulation import (
+    DilatedClock,
+    NoPace,
+    Pace,
+    ServerPace,
+    StagePace,
+    batch_seconds,
+    choose_scale,
+    make_pace,
+    measure_batch_s,
+    must_emulate,
+    needed_scale,
+    server_seconds,
+    stage_seconds,
+)
+from heterps.training.layout import Layout, make_layout
+from heterps.wire import MemoryNetwork
+
+CLUSTER = Cluster(
+    resources={
+        "cpu": Resource(device="cpu", usd_per_hour=0.04, limit=64),
+        "gpu": Resource(device="cuda", usd_per_hour=2.0, limit=64),
+    },
+    server_resource="cpu",
+)
+
+
+class FakeTime:
+    """A clock that moves only when somebody sleeps or works. Sleeps are too long by `oversleeps`, in turn, then not."""
+
+    def __init__(self, oversleeps: tuple[float, ...] = ()) -> None:
+        self.now = 0.0
+        self.sleeps: list[float] = []
+        self._oversleeps = iter(oversleeps)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds + next(self._oversleeps, 0.0)
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def make_plan(*stages: tuple[int, int, str, int], num_servers: int = 1) -> Plan:
+    return Plan(
+        method="given",
+        stages=tuple(Stage(first=f, last=last, resource=name, count=count) for f, last, name, count in stages),
+        servers=Servers(resource="cpu", count=num_servers),
+        throughput=1,
+        hours=1,
+        usd=1,
+        bottleneck="",
+    )
+
+
+def layout_of(plan: Plan) -> Layout:
+    return make_layout(plan, in_rounds=True, batch_size=100)
+
+
+def cost(compute_s: float, sync_s: float = 0.0, alpha: float = 1.0, **more: float) -> Cost:
+    return Cost(compute_s=compute_s, sync_s=sync_s, input_s=0.0, alpha=alpha, beta=1.0, **more)
+
+
+def make_profile(*costs: dict[str, Cost], server_s: float = 0.0, batch_size: int = 100) -> Profile:
+    layers = tuple(LayerProfile(name=f"layer{i}", server_s=server_s, costs=of) for i, of in enumerate(costs))
+    return Profile(model="given", batch_size=batch_size, layers=layers)
+
+
+def sample_s(pace: StagePace) -> float:
+    return pace.forward_s + pace.backward_s
+
+
+# --- what the profile says -------------------------------------------------------------------------------------------
+
+SECONDS = st.just(0.0) | st.floats(0.001, 5.0)
+SHARES = st.floats(0.0, 1.0)
+COSTS = st.builds(Cost, compute_s=st.floats(0.001, 5.0), sync_s=SECONDS, input_s=SECONDS, alpha=SHARES, beta=SHARES)
+LAYERS = st.lists(st.fixed_dictionaries({"cpu": COSTS, "gpu": COSTS}), min_size=1, max_size=4)
+
+
+@given(LAYERS, st.data(), st.floats(0, 1), st.integers(1, 5))
+def test_workers_at_their_pace_have_the_throughput_of_the_bill(layers, data, server_s, num_servers) -> None:
+    profile = make_profile(*layers, server_s=server_s)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(layers) - 1))) if len(layers) > 1 else [])
+    borders = [0, *cuts, len(layers)]
+    stages = [
+        (first, after - 1, data.draw(st.sampled_from(["cpu", "gpu"])), data.draw(st.integers(1, 8)))
+        for first, after in pairwise(borders)
+    ]
+    plan = make_plan(*stages, num_servers=num_servers)
+    paces = stage_seconds(profile, CLUSTER, layout_of(plan), profile.batch_size)
+    stations = [stage.count / sample_s(pace) for stage, pace in zip(plan.stages, paces, strict=True)]
+    if server_s:
+        stations.append(profile.batch_size / server_seconds(profile, num_servers, profile.batch_size))
+    billed = bill(Problem(profile, CLUSTER, throughput=1e-6, samples=1), plan.stages, num_servers).throughput
+    assert math.isclose(min(stations), billed, rel_tol=1e-9)
+    tau_s = batch_seconds(profile, CLUSTER, layout_of(plan), num_servers, profile.batch_size)
+    assert math.isclose(profile.batch_size / tau_s, billed, rel_tol=1e-9)
+
+
+def test_a_third_of_the_time_is_forward_also_where_communication_is_longer_than_compute() -> None:
+    layout = layout_of(make_plan((0, 0, "cpu", 1)))
+    (computes,) = stage_seconds(make_profile({"cpu": cost(3.0)}), CLUSTER, layout, 100)
+    (waits,) = stage_seconds(make_profile({"cpu": cost(3.0, sync_s=6.0)}), CLUSTER, layout, 100)
+    assert (computes.forward_s, computes.backward_s) == pytest.approx((0.01, 0.02))
+    assert (waits.forward_s, waits.backward_s) == pytest.approx((0.02, 0.04))
+
+
+def test_workers_that_share_work_which_is_not_divided_are_slower_each() -> None:
+    profile = make_profile({"cpu": cost(3.0, alpha=0.5)})
+    of = {k: stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 0, "cpu", k))), 100)[0] for k in (1, 3)}
+    assert sample_s(of[1]) == pytest.approx(3.0 / 100)
+    assert sample_s(of[3]) == pytest.approx((1.5 + 0.5) * 3 / 100)
+
+
+def test_the_pace_is_that_of_the_jobs_batch_size() -> None:
+    profile = make_profile({"cpu": cost(3.0, compute_fixed_s=2.0)}, batch_size=100)
+    (pace,) = stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 0, "cpu", 1))), 50)
+    assert sample_s(pace) == pytest.approx((2.0 + 0.5) / 50)
+
+
+def test_a_resource_of_another_name_has_the_costs_of_its_kind() -> None:
+    """Exchanged names: the costs must be looked up once, not once more in what was found."""
+    cluster = Cluster(
+        resources={
+            "v100": Resource(kind="t4", device="cuda", usd_per_hour=1, limit=1),
+            "t4": Resource(kind="v100", device="cuda", usd_per_hour=1, limit=0),
+        },
+        server_resource="v100",
+    )
+    profile = make_profile({"v100": cost(1.0), "t4": cost(7.0)})
+    (pace,) = stage_seconds(profile, cluster, layout_of(make_plan((0, 0, "v100", 1))), 100)
+    assert sample_s(pace) == pytest.approx(0.07)
+
+
+def test_a_missing_cost_is_named_with_the_command_that_makes_it() -> None:
+    profile = make_profile({"cpu": cost(1.0), "gpu": cost(1.0)}, {"cpu": cost(1.0)})
+    with pytest.raises(ConfigError, match=r"no cost for layer 'layer1' on 'gpu'.*`heterps profile JOB --out"):
+        stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 0, "cpu", 1), (1, 1, "gpu", 2))), 100)
+
+
+def test_resources_that_no_stage_uses_need_no_costs() -> None:
+    layout = layout_of(make_plan((0, 0, "cpu", 1)))
+    assert len(stage_seconds(make_profile({"cpu": cost(1.0)}), CLUSTER, layout, 100)) == 1
+
+
+def test_a_profile_of_another_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has 1 layers and the stages have 2"):
+        stage_seconds(make_profile({"cpu": cost(1.0)}), CLUSTER, layout_of(make_plan((0, 1, "cpu", 1))), 100)
+
+
+def test_a_pace_travels_in_a_message() -> None:
+    pace = StagePace(0.25, 0.5)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(pace), type=StagePace) == pace
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"forward_s": -1, "backward_s": 1}', type=StagePace)
+
+
+def test_only_devices_that_are_not_here_must_be_emulated(monkeypatch) -> None:
+    plan = make_plan((0, 0, "cpu", 1), (1, 1, "gpu", 1), (2, 2, "cpu", 1), (3, 3, "gpu", 1))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert must_emulate(plan, CLUSTER) == ["gpu"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert must_emulate(plan, CLUSTER) == []
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "xpu", "mps", "abacus"])
+def test_every_device_is_asked_for_by_its_type(device: str, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    resources = {"one": Resource(device=device, usd_per_hour=1, limit=1)}
+    cluster = Cluster(resources=resources, server_resource="one")
+    assert must_emulate(make_plan((0, 0, "one", 1)), cluster) == ["one"]
+
+
+# --- keeping to it ---------------------------------------------------------------------------------------------------
+
+
+def test_an_operation_is_over_when_the_emulated_time_is() -> None:
+    time = FakeTime()
+    pace = Pace(StagePace(0.25, 0.5), 4.0, time.clock, time.sleep)
+    ends = []
+    for operation in (pace.forward, pace.backward, pace.fused):
+        with operation(2):
+            time.work(0.5)
+        ends.append(time.now)
+    assert ends == [2.0, 2.0 + 4.0, 2.0 + 4.0 + 6.0]
+    assert time.sleeps == [1.5, 3.5, 5.5]
+    assert pace.busy_s == 3.0
+    assert pace.late_s == 0.0
+
+
+@given(st.lists(st.floats(0, 0.9), min_size=1, max_size=30), st.lists(st.floats(0, 0.9), max_size=30))
+def test_oversleeping_does_not_add_up_while_there_is_work(computes, oversleeps) -> None:
+    time = FakeTime(tuple(oversleeps))
+    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    for number, seconds in enumerate(computes, 1):
+        with pace.forward(1):
+            time.work(seconds)
+        assert number - 1e-9 <= time.now <= number + 0.9 + 1e-9  # never early, and behind by one oversleep at most
+
+
+def test_a_slow_moment_of_this_machine_is_caught_up_with_and_counted() -> None:
+    time = FakeTime()
+    pace = Pace(StagePace(1.0, 0.0), 2.0, time.clock, time.sleep)
+    with pace.forward(1):
+        time.work(2.5)
+    assert (time.now, pace.late_s) == (2.5, 0.5)
+    with pace.forward(1):
+        time.work(1.0)
+    assert (time.now, pace.late_s) == (4.0, 0.5)
+
+
+def test_a_machine_that_is_too_slow_does_not_hoard_time_to_catch_up_with() -> None:
+    time = FakeTime()
+    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    for _ in range(10):
+        with pace.forward(1):
+            time.work(3.0)
+    assert (time.now, pace.late_s) == (30.0, 20.0)
+    for _ in range(5):
+        with pace.forward(1):
+            pass
+    assert time.now == 34.0  # one operation is caught up with, not twenty seconds
+
+
+def test_oversleeping_by_many_short_operations_is_caught_up_with() -> None:
+    time = FakeTime((0.05,))
+    pace = Pace(StagePace(0.001, 0.0), 1.0, time.clock, time.sleep)
+    for _ in range(100):
+        with pace.forward(1):
+            pass
+    assert time.now == pytest.approx(0.1)
+    time.work(50.0)
+    for _ in range(100):
+        with pace.forward(1, ready_at=0.0):
+            pass
+    assert time.now == pytest.approx(50.1)  # a long pause is not: a tenth of a second at most
+
+
+def test_work_that_was_there_before_the_unit_was_free_is_not_delayed_by_messages_in_between() -> None:
+    time = FakeTime()
+    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    for number in range(1, 4):
+        with pace.forward(1, ready_at=0.0):
+            time.work(0.25)
+        assert time.now == number
+        time.work(0.5)  # messages
+    with pace.forward(1):
+        pass
+    assert time.now == 4.5  # nobody said when it came
+
+
+def test_an_idle_unit_starts_when_work_comes() -> None:
+    time = FakeTime()
+    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    with pace.forward(1):
+        pass
+    time.work(10.0)
+    with pace.forward(1, ready_at=10.5):
+        time.work(0.25)
+    assert time.now == 11.5
+    assert pace.busy_s == 2.0
+
+
+def test_a_changed_pace_holds_from_the_next_operation_on() -> None:
+    time = FakeTime((0.5,))
+    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    with pace.forward(1):
+        pass
+    pace.change(StagePace(3.0, 0.0))
+    with pace.forward(1):
+        pass
+    assert time.now == 4.0
+
+
+def test_an_error_does_not_wait() -> None:
+    time = FakeTime()
+    pace = Pace(StagePace(1.0, 1.0), 1.0, time.clock, time.sleep)
+    with pytest.raises(ZeroDivisionError), pace.fused(1):
+        raise ZeroDivisionError
+    assert time.sleeps == []
+
+
+def test_a_worker_that_is_not_emulated_never_waits(monkeypatch) -> None:
+    monkeypatch.setattr(emulation.time, "sleep", lambda _: pytest.fail("it slept"))
+    pace = make_pace(None, 1.0)
+    assert isinstance(pace, NoPace)
+    pace.change(StagePace(1.0, 1.0))
+    for operation in (pace.forward, pace.backward, pace.fused):
+        with operation(10**9), operation(1, ready_at=0.0):
+            pass
+    assert pace.busy_s == pace.late_s == 0.0
+    assert isinstance(make_pace(StagePace(1.0, 1.0), 1.0), Pace)
+
+
+@given(LAYERS, st.integers(1, 5), st.sampled_from([0.25, 1.0, 20.0]))
+def test_workers_that_keep_to_their_pace_measure_what_was_billed(layers, count, scale) -> None:
+    """What one of k workers does while all do k times as much; sleeps are too long now and then."""
+    profile = make_profile(*layers)
+    plan = make_plan((0, len(layers) - 1, "gpu", count))
+    (stage,) = stage_seconds(profile, CLUSTER, layout_of(plan), profile.batch_size)
+    time = FakeTime((1e-4, 0.0, 3e-4) * 10)
+    pace = Pace(stage, scale, time.clock, time.sleep)
+    for _ in range(20):
+        for operation in (pace.forward, pace.backward):
+            with operation(profile.batch_size):
+                pass
+    billed = bill(Problem(profile, CLUSTER, throughput=1e-6, samples=1), plan.stages, 0).throughput
+    real_s = 20 * profile.batch_size * count / billed * scale
+    assert real_s * (1 - 1e-9) <= time.now <= real_s * (1 + 1e-9) + 3e-4  # the last sleep may be too long
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_is_busy_with_a_batch_for_its_share_of_the_servers_time() -> None:
+    profile = make_profile({"cpu": cost(1.0)}, {"cpu": cost(1.0)}, server_s=3.0)
+    assert server_seconds(profile, 2, 100) == 3.0
+    assert server_seconds(profile, 2, 50) == 1.5
+    assert server_seconds(profile, 0, 100) == 0.0
+    time = FakeTime()
+    pace = ServerPace(3.0, 4, 2.0, time.clock, time.sleep)
+    for num_pushes in (1, 2, 1):
+        began = time.now
+        time.work(0.5)
+        pace(num_pushes, began)
+    assert time.now == 6.0
+    assert pace.late_s == 0.0
+
+
+def test_a_server_is_paced_by_pushes_and_nothing_else_before_it_answers(monkeypatch) -> None:
+    network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
+    channel, events = network.channel("server-0"), []
+    send = channel.send
+    monkeypatch.setattr(channel, "send", lambda *message: (events.append("answer"), send(*message)))
+    stop = threading.Event()
+    server = Server("server-0", roster, tables)
+    thread = threading.Thread(
+        target=serve,
+        args=(server, channel, stop.is_set, 0.01, lambda num_pushes, _: events.append(f"pace {num_pushes}")),
+    )
+    thread.start()
+    client = RemoteClient("worker", network.channel("worker"), roster, tables)
+    try:
+        client.fill_dense("dense", np.zeros(10, np.float32)).result(60)
+        client.pull_dense("dense").result(60)
+        assert set(events) == {"answer"}
+        lookup = make_lookup(np.arange(3, dtype=np.uint64), 1)
+        for push in (
+            lambda: client.push("rows", lookup, np.ones((3, 4), np.float32)),
+            lambda: client.push_dense("dense", np.ones(10, np.float32)),
+        ):
+            events.clear()
+            push().result(60)
+            assert events[:2] == ["pace 1", "answer"]
+    finally:
+        client.close()
+        stop.set()
+        thread.join(60)
+        channel.close()
+
+
+# --- the clock and the scale -----------------------------------------------------------------------------------------
+
+
+def test_the_clock_gives_emulated_seconds_without_pauses() -> None:
+    time = FakeTime()
+    time.work(100.0)
+    clock = DilatedClock(4.0, start_s=7.0, clock=time.clock)
+    assert clock.now() == 7.0
+    time.work(8.0)
+    assert clock.now() == 9.0
+    clock.pause()
+    time.work(50.0)
+    clock.pause()
+    assert clock.now() == 9.0
+    clock.resume()
+    time.work(4.0)
+    clock.resume()
+    assert clock.now() == 10.0
+
+
+def test_the_scale_leaves_half_of_every_core_free_and_is_round() -> None:
+    assert needed_scale(1.0, 1.0, 1) == 6.0  # three times the computing, on a core that is half busy
+    assert needed_scale(1.0, 1.0, 2) == 3.0
+    assert needed_scale(1.0, 100.0, 2) == 0.03
+    assert needed_scale(0.7, 60.0, 1) == 0.07
+    assert needed_scale(1.01, 1.0, 1) == 6.1
+    assert needed_scale(123.4, 1.0, 1) == 750.0
+    assert needed_scale(1e-9, 1.0, 1) == 0.01
+
+
+def test_cores_beyond_those_that_a_small_stage_can_use_do_not_count() -> None:
+    assert needed_scale(1.0, 1.0, 64) == 2.0
+    assert needed_scale(1.0, 1.0, 64, fewest_workers=4) == 0.5
+
+
+def test_a_plan_that_takes_no_time_cannot_be_emulated() -> None:
+    with pytest.raises(ConfigError, match="takes no time"):
+        needed_scale(1.0, 0.0, 2)
+
+
+@given(st.floats(1e-6, 100), st.floats(1e-6, 100), st.integers(1, 128), st.integers(1, 64))
+def test_the_scale_is_enough_and_not_much_more(real_batch_s, tau_s, num_cores, fewest) -> None:
+    scale = needed_scale(real_batch_s, tau_s, num_cores, fewest)
+    needed = max(3 * real_batch_s / num_cores, real_batch_s / fewest) * 2 / tau_s
+    assert scale >= needed * (1 - 1e-12)
+    assert scale == 0.01 or scale <= needed * 1.1 * (1 + 1e-12)
+
+
+@pytest.fixture
+def job(tmp_path) -> Job:
+    write_tiny(tmp_path / "train.parquet", 40)
+    columns = Schema(dense=("a", "b"), slots=("s", "t"))
+    return Job(
+        model=Model(factory="ctr_dnn", args={"embedding_dim": 4, "hidden": [8]}),
+        data=Data(train=str(tmp_path / "train.parquet"), columns=columns, batch_size=16),
+        launcher="local",
+        emulation=Emulation(),
+    )
+
+
+def test_the_second_of_two_batches_is_measured_and_torch_is_left_as_it_was(job: Job) -> None:
+    readings = iter([10.0, 10.25])
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    assert measure_batch_s(job, lambda: next(readings)) == 0.25
+    assert next(readings, None) is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_short_batch_is_measured_as_part_of_a_whole_one(job: Job) -> None:
+    readings = iter([0.0, 1.0])
+    data = job.data.model_copy(update={"batch_size": 30})  # of 40 rows the second has 10
+    assert measure_batch_s(job.model_copy(update={"data": data}), lambda: next(readings)) == 3.0
+
+
+def test_the_scale_of_the_job_comes_first_and_is_measured_otherwise(job: Job, monkeypatch) -> None:
+    profile = make_profile({"cpu": cost(2.0)}, server_s=8.0, batch_size=16)
+    layout = layout_of(make_plan((0, 0, "cpu", 2)))
+    given_scale = job.model_copy(update={"emulation": Emulation(scale=7.5)})
+    assert choose_scale(given_scale, profile, layout, 2) == 7.5
+    monkeypatch.setattr(emulation, "measure_batch_s", lambda _: 2.0)
+    monkeypatch.setattr(emulation, "num_cores", lambda: 1)
+    assert choose_scale(job, profile, layout, 2) == 3 * 2.0 / 0.5 / 4.0  # servers decide: 8 s a batch for two
+    assert choose_scale(job, profile, layout, 0) == 3 * 2.0 / 0.5 / 1.0
+
+
+def test_a_real_measurement_is_above_nothing(job: Job) -> None:
+    assert measure_batch_s(job) > 0
