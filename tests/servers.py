@@ -18,6 +18,7 @@ from heterps.ps.dedup import make_lookup
 from heterps.ps.dense_range import DenseSpec
 from heterps.ps.remote import RemoteClient
 from heterps.ps.roster import Roster, Seat
+from heterps.ps.rounds import Round
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.ps.session import Options, Session
@@ -158,19 +159,20 @@ class Worker:
         self.futures.append(future)
         return future
 
-    def push(self, keys: np.ndarray, grads: np.ndarray) -> None:
+    def push(self, keys: np.ndarray, grads: np.ndarray, round: Round | None = None, samples: int | None = None) -> None:
         """Gradients of distinct keys."""
         self.pushes["rows"] += 1
         lookup = make_lookup(keys, self.session.roster.num_shards)
-        self.call(PushRowsCall("rows", lookup, grads[lookup.sources], self.pushes["rows"], EXACT))
+        sequence = self.pushes["rows"]
+        self.call(PushRowsCall("rows", lookup, grads[lookup.sources], sequence, EXACT, samples, round))
 
     def pull(self, keys: np.ndarray) -> Future[Any]:
         lookup = make_lookup(keys, self.session.roster.num_shards)
         return self.call(PullRowsCall("rows", lookup, DIM, after=self.pushes["rows"], create=True, coding=EXACT))
 
-    def push_dense(self, grads: np.ndarray) -> None:
+    def push_dense(self, grads: np.ndarray, round: Round | None = None, samples: int | None = None) -> None:
         self.pushes["dense"] += 1
-        self.call(PushDenseCall("dense", grads, self.pushes["dense"], EXACT))
+        self.call(PushDenseCall("dense", grads, self.pushes["dense"], EXACT, samples, round))
 
 
 def sorted_rows(parts: list[Any]) -> list[np.ndarray]:

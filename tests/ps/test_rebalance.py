@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mover import Mover, join
 from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows, threaded_servers
 
 from heterps.config import SGD, Adam, Faults
@@ -22,8 +23,7 @@ from heterps.ps.cargo import row_parts
 from heterps.ps.client import TableSpec
 from heterps.ps.dense_range import DenseSpec
 from heterps.ps.placement import owners, slots_of
-from heterps.ps.rebalance import Question, rebalance
-from heterps.ps.roster import Roster, Seat, dense_move, moves
+from heterps.ps.roster import Seat, dense_move, moves
 from heterps.ps.server import Server
 from heterps.ps.session import Options, Session
 from heterps.ps.shard import Tables
@@ -36,47 +36,6 @@ KEYS = np.arange(300, dtype=np.uint64)
 SIZE = 23  # of the dense table: no number of servers divides it
 WHOLE = SGD(lr=1.0)
 CHANGES = st.lists(st.sampled_from("++-"), min_size=1, max_size=4).map("".join)
-
-
-class Mover:
-    """Runs a rebalance on the simulated network: asks, and asks again every second."""
-
-    def __init__(self, job: SimulatedJob, old: Roster, new: Roster) -> None:
-        self.job = job
-        self.name = f"mover-{new.epoch}-{job.random.random()}"
-        self.steps: Generator = rebalance(old, new)
-        self.question: Question = next(self.steps)
-        self.is_done = False
-        job.network.attach(self.name, self.take)
-        self.ask(self.question)
-
-    def ask(self, question: Question) -> None:
-        if question is self.question and not self.is_done:
-            parts = m.server_codec().encode(question.header, question.frames)
-            self.job.network.send(self.name, question.peer, parts)
-            self.job.network.call_at(self.job.now + 1.0, partial(self.ask, question))
-
-    def take(self, now: float, sender: str, parts: list[memoryview]) -> tuple[()]:
-        answer = m.client_codec().decode(parts)
-        is_wanted = (sender, answer[0].id) == (self.question.peer, self.question.header.id) and not self.is_done
-        if is_wanted and not (isinstance(answer[0], m.Refused) and answer[0].code == "later"):
-            try:
-                self.question = self.steps.send(answer)
-                self.ask(self.question)
-            except StopIteration:
-                self.is_done = True
-        return ()
-
-    def finish(self) -> None:
-        while not self.is_done:
-            self.job.step()
-
-
-def join(job: SimulatedJob, old: Roster) -> Roster:
-    """A new server, empty still."""
-    new = old.add(Seat(f"server-{old.num_shards}", incarnation=old.epoch + 1))
-    job.add_server(Server(new.servers[-1].name, new, job.tables, joining=True))
-    return new
 
 
 def push_something(worker: Worker, rng: np.random.Generator) -> None:
@@ -299,6 +258,10 @@ def test_a_request_for_a_server_that_has_left_is_answered_with_the_roster_by_its
     new = old.add(Seat("server-1", incarnation=3))
     server = Server("server-1", new, make_tables(), joining=True)
     (answer,) = say(server, m.Request(1, "worker", 1, 1, (m.CountRows("rows", 0),)))
+    assert isinstance(answer, m.Refused)
+    assert (answer.code, answer.roster) == ("stale_epoch", old), "the one in force: the others may not follow yet"
+    say(server, m.Switch(2, new))
+    (answer,) = say(server, m.Request(3, "worker", 1, 1, (m.CountRows("rows", 0),)))
     assert isinstance(answer, m.Refused)
     assert (answer.code, answer.roster) == ("stale_epoch", new)
 

@@ -85,6 +85,7 @@ class Server:
         self._rate = Rate()
         self._handover = Handover()
         self._drains_until = -math.inf
+        self._told = roster.before_add() if joining else roster  # what workers learn here: the roster in force
         if joining:
             self.shard.empty()
             self._handover.begin(roster.before_add(), roster, name, self.shard, {})
@@ -196,7 +197,7 @@ class Server:
             self._workers[hello.worker] = hello.incarnation
             for key in [key for key in self._held if key[0] == hello.worker]:
                 del self._held[key]  # of an older life
-        return m.Welcome(hello.id, self.roster)
+        return m.Welcome(hello.id, self._told)
 
     def _check_life(self, worker: str, incarnation: int) -> None:
         newest = self._workers.get(worker, 0)
@@ -208,7 +209,7 @@ class Server:
 
     def _refuse(self, peer: str, request_id: int, refusal: _Refusal) -> tuple[str, list[Frame]]:
         self.counts.drop(refusal.code)
-        roster = self.roster if refusal.code == "stale_epoch" else None
+        roster = self._told if refusal.code == "stale_epoch" else None
         return peer, self._answers.encode(m.Refused(request_id, refusal.code, str(refusal), roster))
 
     # --- moves -------------------------------------------------------------------------------------------------------
@@ -233,11 +234,13 @@ class Server:
     def _switch(self, roster: Roster, now: float) -> None:
         """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
         if roster == self.roster:
+            self._told = roster  # a server that joins: the others are ready
             return
         self._prepare(roster, now)
         self._drains_until = -math.inf
         self._handover.begin(self.roster, roster, self.name, self.shard, self._workers)
         self.roster, self.number = roster, roster.number(self.name)
+        self._told = roster
         self._held.clear()
 
     def _load(self, cargo: Cargo) -> None:
