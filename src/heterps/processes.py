@@ -92,11 +92,15 @@ class Child:
         by = f" ({signal.Signals(-code).name})" if code < 0 else ""
         return f"ended with exit code {code}{by}{self._last_words()}"
 
-    def stop(self, deadline_s: float) -> None:
-        """Let it end in peace, which the end of its input asks for, and by force after the deadline."""
+    def release(self) -> None:
+        """Let it end in peace, which the end of its input asks for; `stop` waits for it."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def stop(self, deadline_s: float) -> None:
+        """Let it end in peace, and by force after the deadline."""
+        self.release()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_s)
         self.close()

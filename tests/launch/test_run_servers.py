@@ -135,9 +135,9 @@ def test_a_server_that_cannot_start_is_named(tiny_job: Path) -> None:
     missing = tiny_job.parent / "missing.yaml"
     with (
         pytest.raises(PeerLost, match=r"server-0 .* failed with ConfigError: .*missing.yaml"),
-        run_servers(job, missing),
+        run_servers(job, missing) as servers,
     ):
-        pytest.fail("servers of a job that cannot be read")
+        servers.connect("worker-0", job_tables(job))
 
 
 @pytest.fixture
@@ -180,9 +180,8 @@ def test_servers_on_threads_begin_with_the_first_roster_and_share_the_memory_of_
     tiers = Tiers(memory_bytes=600_000, folder=str(tmp_path))
     tables = Tables((TableSpec("rows", 8, Adagrad(), 0, 0.1, tiers=tiers),))
     job = Job.model_construct(servers=Servers(count=2, channel="memory"), seed=0)
-    with run_servers(job, tmp_path / "job.yaml") as reach:
-        assert reach is not None
-        client = reach(tables)
+    with run_servers(job, tmp_path / "job.yaml") as servers:
+        client = servers.connect("worker-0", tables)
         assert isinstance(client, RemoteClient)
         assert client.roster.epoch == 1
         for first in range(0, 20_000, 1000):
@@ -203,8 +202,8 @@ def test_servers_on_threads_of_which_one_cannot_be_made_leave_none(monkeypatch: 
     monkeypatch.setattr("heterps.launch.run_servers.Server", make)
     job = Job.model_construct(servers=Servers(count=2, channel="memory"), seed=0)
     tables = Tables((TableSpec("rows", 8, Adagrad(), 0, 0.1),))
-    with run_servers(job, Path("job.yaml")) as reach, pytest.raises(StorageError):
-        reach(tables)
+    with run_servers(job, Path("job.yaml")) as servers, pytest.raises(StorageError):
+        servers.connect("worker-0", tables)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("server-")]
 
 
@@ -224,14 +223,13 @@ def test_a_second_run_at_servers_in_use_is_refused_and_leaves_the_first_alone(ti
     job = load_job(tiny_job).model_copy(update={"servers": Servers(addresses=found)})
     tables = job_tables(job)
     name, dim = tables.sparse[0].name, tables.sparse[0].dim
-    with run_servers(job, tiny_job) as connect:
-        assert connect is not None
-        first = connect(tables)
+    with run_servers(job, tiny_job) as servers, run_servers(job, tiny_job) as of_another_run:
+        first = servers.connect("worker-0", tables)
         try:
             lookup = make_lookup(np.arange(10), 2)
             first.push(name, lookup, np.ones((10, dim), np.float32)).result()
             with pytest.raises(ConfigError, match="hold rows of an earlier run already"):
-                connect(tables)
+                of_another_run.connect("worker-0", tables)
             first.push(name, lookup, np.ones((10, dim), np.float32)).result()
             assert first.num_pushes(name) == 2
         finally:

@@ -70,6 +70,13 @@ class Leases:
         return (self._epoch, self._open[0].low if self._open else 0)
 
     @property
+    def has_holes(self) -> bool:
+        """Whether batches behind `first` are acknowledged: a reader that goes on from there would repeat them."""
+        return bool(self._open) and (
+            self._open[0].high > self._open[0].low or any(begun.done for begun in self._open[1:])
+        )
+
+    @property
     def held(self) -> dict[Lease, str]:
         """The worker of every batch that is handed out and not acknowledged."""
         return dict(self._holders)

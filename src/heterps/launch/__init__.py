@@ -10,6 +10,7 @@ from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError, ModelError
+from heterps.launch.by_plan import run_by_plan
 from heterps.launch.inline import train_inline
 from heterps.model.build import build_model
 from heterps.model.trace import trace
@@ -20,7 +21,7 @@ from heterps.profiling.profile import load_profile
 from heterps.report.html import render_run
 from heterps.report.meaning import not_rented
 from heterps.report.summary import summarise
-from heterps.training.loop import Observer
+from heterps.training.loop import Observer, Outcome
 from heterps.training.run import Run, choose_folder
 
 QUICK_PROFILE_S = 1.0
@@ -48,6 +49,10 @@ def train(
     run = Run(Path(folder) if folder is not None else choose_folder(job, resume=resume))
     if resume:
         run.resume(job)
+    if job.launcher != "inline":
+        _num_samples(job)
+        plan, outcome = run_by_plan(job, run, given, resume=resume, observer=observer)
+        return _finish(job, run, plan, outcome, None)
     plan = _plan(job, _num_samples(job), observer)
     if given is not None:
         observer.warned(f"{not_rented(given)}.")
@@ -55,6 +60,10 @@ def train(
         run.create(job)  # only now: a job that cannot run leaves no folder behind
     run.write("plan.json", (given or plan).model_dump_json(indent=1, exclude_none=True) + "\n")
     outcome = train_inline(job, run, resume=resume, observer=observer)
+    return _finish(job, run, plan, outcome, given)
+
+
+def _finish(job: Job, run: Run, plan: Plan, outcome: Outcome, given: Plan | None) -> FinishedRun:
     summary = summarise(job, plan, outcome, given)
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, given or plan, summary, run.metrics()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -13,12 +13,15 @@ import numpy as np
 
 from heterps.config import SGD, Adagrad, Adam, Job
 from heterps.launch.run_servers import run_servers
-from heterps.ps.client import LocalClient, TableSpec
+from heterps.ps.client import JobClient, LocalClient, TableSpec
 from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
+from heterps.ps.shard import Tables
 from heterps.threads import torch_threads
 from heterps.training.loop import Observer, Outcome, train_job
 from heterps.training.run import Run
+
+WORKER = "worker-0"
 
 
 def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Outcome:
@@ -26,8 +29,8 @@ def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Out
     warm_up()
     with (
         torch_threads(job.num_threads),
-        _signals() as received,
-        run_servers(job, run.folder / "job.yaml", observer.waiting) as connect,
+        signals() as received,
+        _connected(job, run, observer) as connect,
     ):
         return train_job(
             job,
@@ -51,7 +54,17 @@ def warm_up() -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[list[str]]:
+def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tables], JobClient] | None]:
+    """How the trainer reaches the servers of a job that has some."""
+    if job.servers is None:
+        yield None
+        return
+    with run_servers(job, run.folder / "job.yaml", observer.waiting) as running:
+        yield lambda tables: running.connect(WORKER, tables)
+
+
+@contextmanager
+def signals() -> Iterator[list[str]]:
     """The names of the signals received so far. A second Ctrl-C interrupts at once, without saving."""
     received: list[str] = []
 

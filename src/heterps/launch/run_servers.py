@@ -5,73 +5,110 @@ from __future__ import annotations
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from heterps.config import Faults, Job, Servers
 from heterps.errors import ConfigError, PeerLost
-from heterps.launch.servers import first_roster
+from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Child
 from heterps.ps.client import JobClient
 from heterps.ps.connect import connect
-from heterps.ps.messages import Coding
 from heterps.ps.remote import RemoteClient
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
-from heterps.ps.session import Options
 from heterps.ps.shard import Tables
 from heterps.report.figures import plural
+from heterps.training.emulation import ServerPace
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
 from heterps.wire.keys import load_keys
 
-WORKER = "worker-0"
 START_S = 180.0
 """For a server to import what it needs, compile kernels that no run has compiled yet, and make the model's tables."""
 STOP_S = 10.0
 
-Connect = Callable[[Tables], JobClient]
+Connect = Callable[[str, Tables], JobClient]
+"""A client of the servers, for a worker of this name."""
+
+
+@dataclass
+class RunningServers:
+    """How the workers of a run reach its servers, whatever these are."""
+
+    connect: Connect
+    addresses: Sequence[str] = ()  # for workers that are processes of their own
+    network: MemoryNetwork | None = None  # for workers that are threads beside servers that are threads
+    children: Sequence[Child] = ()
+
+    def check(self) -> None:
+        """PeerLost where a server that was started has ended on its own."""
+        if gone := self.ended():
+            raise PeerLost(f"{gone}. Without its servers a run cannot go on: resume it")
+
+    def ended(self) -> str:
+        """Which servers have, and how; nothing of those that run."""
+        return "; ".join(f"{c.name} (process {c.pid}) {how}" for c in self.children if (how := c.ended))
 
 
 @contextmanager
-def run_servers(job: Job, job_file: Path, waiting: Callable[[str], None] = lambda _: None) -> Iterator[Connect | None]:
-    """How the job that is written in `job_file` reaches its servers, while the context lasts; None if it has none.
-    `waiting` is told what takes a while.
+def run_servers(
+    job: Job,
+    job_file: Path,
+    waiting: Callable[[str], None] = lambda _: None,
+    *,
+    firsts: Sequence[int] | None = None,
+    count: int | None = None,
+    pace: Mapping[str, Any] | None = None,
+) -> Iterator[RunningServers]:
+    """The servers of the job that is written in `job_file`, while the context lasts. `waiting` is told what takes long.
+
+    firsts  the first layers of the job's stages; none: its model is whole
+    count   of servers, where the job does not say it
+    pace    of emulated ones: fields of emulation.ServerPace
 
     An error of a server that ended on its own says so, whatever the worker met because of it.
     """
-    servers = job.servers
-    if servers is None:
-        yield None
-    elif servers.addresses:
+    servers = job.servers or Servers()
+    if servers.addresses:
         waiting(f"looking for {plural(servers.num, 'server')} at {', '.join(servers.addresses)}")
-        yield _found(servers, job.seed)
-    elif servers.channel == "memory":
-        with _threads(servers, job.seed) as reach:
-            yield reach
+        yield RunningServers(_found(servers, job.seed), servers.addresses)
+        return
+    number = servers.count or count or 1
+    if servers.channel == "memory" or (firsts is not None and job.workers.channel == "memory"):
+        with _threads(servers, number, job.seed, pace) as running:
+            yield running
     else:
-        waiting(f"starting {plural(servers.num, 'server')}")
-        with _processes(servers, job.seed, job_file) as reach:
-            yield reach
+        waiting(f"starting {plural(number, 'server')}")
+        with _processes(servers, number, job.seed, job_file, firsts, pace) as running:
+            yield running
 
 
 def _found(servers: Servers, seed: int) -> Connect:
     roster = first_roster(servers.addresses)
     keys = load_keys(servers.key) if servers.key is not None else None
+    life = secrets.token_hex(3)  # nobody else's: a newer life of a running job's worker would end it
+    lock = threading.Lock()
+    checked: list[bool] = []
 
-    def reach(tables: Tables) -> JobClient:
+    def reach(worker: str, tables: Tables) -> JobClient:
         client = connect(
-            f"{WORKER}-{secrets.token_hex(3)}",  # nobody else's: a newer life of a running job's worker would end it
+            f"{worker}-{life}",
             roster,
             tables,
             keys=keys,
-            options=_options(servers, tables),
+            options=client_options(servers, tables),
             faults=servers.faults,
             seed=seed,
         )
         try:
-            _refuse_used(client, tables, servers.addresses)
+            with lock:
+                if not checked:
+                    _refuse_used(client, tables, servers.addresses)
+                    checked.append(True)
         except BaseException:
             client.close()
             raise
@@ -92,10 +129,11 @@ def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) ->
 
 
 @contextmanager
-def _threads(servers: Servers, seed: int) -> Iterator[Connect]:
+def _threads(servers: Servers, count: int, seed: int, pace: Mapping[str, Any] | None) -> Iterator[RunningServers]:
     """Servers on threads of this process. They are made when the tables are known, and end with the context."""
-    network, stop = MemoryNetwork(), threading.Event()
-    roster = Roster(tuple(Seat(f"server-{number}") for number in range(servers.num)))
+    network, stop, lock = MemoryNetwork(), threading.Event(), threading.Lock()
+    roster = Roster(tuple(Seat(f"server-{number}") for number in range(count)))
+    started: list[threading.Thread] = []
 
     def channel(name: str) -> Channel:
         plain: Channel = network.channel(name)
@@ -107,54 +145,63 @@ def _threads(servers: Servers, seed: int) -> Iterator[Connect]:
 
     with ExitStack() as opened:
 
-        def reach(tables: Tables) -> JobClient:
-            shares = tables.share_memory(servers.num)
+        def start(tables: Tables) -> None:
+            shares = tables.share_memory(count)
             for seat in roster.servers:
                 server, socket = Server(seat.name, roster, shares), channel(seat.name)
                 opened.callback(socket.close)
-                thread = threading.Thread(target=serve, args=(server, socket, stop.is_set), name=seat.name, daemon=True)
+                paced = ServerPace(**pace) if pace else None
+                thread = threading.Thread(
+                    target=serve, args=(server, socket, stop.is_set, 0.1, paced), name=seat.name, daemon=True
+                )
                 thread.start()
+                started.append(thread)
                 opened.callback(end, thread)
-            return RemoteClient(WORKER, channel(WORKER), roster, tables, options=_options(servers, tables))
 
-        yield reach
+        def reach(worker: str, tables: Tables) -> JobClient:
+            with lock:
+                if not started:
+                    start(tables)
+            name = f"{worker}/client"  # the worker's own end of the network has the worker's name
+            return RemoteClient(worker, channel(name), roster, tables, options=client_options(servers, tables))
+
+        yield RunningServers(reach, network=network)
 
 
 @contextmanager
-def _processes(servers: Servers, seed: int, job_file: Path) -> Iterator[Connect]:
+def _processes(
+    servers: Servers,
+    count: int,
+    seed: int,
+    job_file: Path,
+    firsts: Sequence[int] | None,
+    pace: Mapping[str, Any] | None,
+) -> Iterator[RunningServers]:
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-"))
-        addresses = [f"ipc://{folder}/{number}" for number in range(servers.num)]
+        addresses = [f"ipc://{folder}/{number}" for number in range(count)]
         children = []
-        for shard in range(servers.num):
+        for shard in range(count):
             child = Child(f"server-{shard}", "heterps.launch.server_process")
             opened.callback(child.stop, STOP_S)
-            child.send({"job": str(job_file), "addresses": addresses, "shard": shard})
+            start = {"job": str(job_file), "addresses": addresses, "shard": shard, "firsts": firsts, "pace": pace}
+            child.send(start)
             children.append(child)
-        for child in children:
-            child.answer(START_S, "makes its tables")
         roster = first_roster(addresses)
+        ready: list[Child] = []
 
-        def reach(tables: Tables) -> JobClient:
-            options = _options(servers, tables)
-            return connect(WORKER, roster, tables, options=options, faults=servers.faults, seed=seed)
+        def reach(worker: str, tables: Tables) -> JobClient:
+            for child in children[len(ready) :]:
+                child.answer(START_S, "makes its tables")
+                ready.append(child)
+            options = client_options(servers, tables)
+            return connect(worker, roster, tables, options=options, faults=servers.faults, seed=seed)
 
+        running = RunningServers(reach, addresses, children=children)
         try:
-            yield reach
+            yield running
         except PeerLost as error:
-            if gone := [f"{child.name} (process {child.pid}) {how}" for child in children if (how := child.ended)]:
-                raise PeerLost(f"{error}. {'; '.join(gone)}") from error
+            if gone := running.ended():
+                raise PeerLost(f"{error}. {gone}") from error
             raise
-
-
-def _options(servers: Servers, tables: Tables) -> Options:
-    names = [spec.name for spec in tables.sparse] + [spec.name for spec in tables.dense]
-    if unknown := sorted(set(servers.codings) - set(names)):
-        raise ConfigError(f"servers.codings: the job has no table {unknown[0]!r}; it has {', '.join(names)}")
-    chosen = {name: servers.codings.get(name, servers.coding) for name in names}
-    return Options(
-        deadline_s=servers.deadline_s,
-        first_retry_s=servers.retry_s,
-        codings={name: Coding(c.values, c.compression, c.least_bytes) for name, c in chosen.items()},
-    )

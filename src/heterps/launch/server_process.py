@@ -1,6 +1,6 @@
 """One server of a run as a process of its own: `python -m heterps.launch.server_process`, started by run_servers.py.
 
-{"job": "run/job.yaml", "addresses": ["ipc://..."], "shard": 0}  -->  {"address": "ipc://..."}  it listens
+{"job": "run/job.yaml", "addresses": ["ipc://..."], "shard": 0, ...}  -->  {"address": "ipc://..."}  it listens
 the end of input, or SIGTERM                                          the end
 """
 
@@ -16,6 +16,7 @@ from heterps.config import load_job
 from heterps.launch.servers import first_roster, job_tables, run_server
 from heterps.processes import give_answer, own_stdout
 from heterps.ps.server import Server
+from heterps.training.emulation import ServerPace
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
         start = json.loads(sys.stdin.readline())
         job = load_job(start["job"])
         roster = first_roster(start["addresses"])
-        server = Server(roster.servers[start["shard"]].name, roster, job_tables(job))
+        server = Server(roster.servers[start["shard"]].name, roster, job_tables(job, start["firsts"]))
         orphaned = threading.Event()
         threading.Thread(target=_wait_for_end_of_input, args=(orphaned,), daemon=True).start()
         run_server(
@@ -35,6 +36,7 @@ def main() -> None:
             servers=job.servers,
             seed=job.seed,
             ended=orphaned.is_set,
+            pace=ServerPace(**start["pace"]) if start["pace"] else None,
         )
         if orphaned.is_set():  # nobody else removes the folder of the sockets, once the last server has left it
             with suppress(OSError):

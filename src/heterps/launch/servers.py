@@ -12,23 +12,43 @@ import numpy as np
 from heterps.config import Job, Servers
 from heterps.errors import ConfigError
 from heterps.model.build import build_model
+from heterps.model.trace import trace
 from heterps.nn import model_tables
 from heterps.ps.ask import ask, asker_channel
-from heterps.ps.messages import AskRoster, Welcome
+from heterps.ps.messages import AskRoster, Coding, Welcome
 from heterps.ps.rebalance import run_rebalance
 from heterps.ps.roster import Roster, Seat
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
+from heterps.ps.session import Options
 from heterps.ps.shard import Tables
+from heterps.training.emulation import ServerPace
+from heterps.training.stage_tables import stage_tables
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel
 
 
-def job_tables(job: Job) -> Tables:
-    """What the servers of a job hold: what its trainer would hold itself."""
+def job_tables(job: Job, firsts: Sequence[int] | None = None) -> Tables:
+    """What the servers of a job hold: what its trainer would hold itself, or the tables of stages that begin at the
+    layers `firsts`."""
     model = build_model(job.model, job.data.columns, job.seed)
-    return model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
+    if firsts is None:
+        return model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
+    return stage_tables(job, model, trace(model), firsts).on_servers(job.workers.dense == "servers")
+
+
+def client_options(servers: Servers, tables: Tables) -> Options:
+    """How workers talk to the servers of a job."""
+    names = [spec.name for spec in tables.sparse] + [spec.name for spec in tables.dense]
+    if unknown := sorted(set(servers.codings) - set(names)):
+        raise ConfigError(f"servers.codings: the job has no table {unknown[0]!r}; it has {', '.join(names)}")
+    chosen = {name: servers.codings.get(name, servers.coding) for name in names}
+    return Options(
+        deadline_s=servers.deadline_s,
+        first_retry_s=servers.retry_s,
+        codings={name: Coding(c.values, c.compression, c.least_bytes) for name, c in chosen.items()},
+    )
 
 
 def first_roster(addresses: Sequence[str]) -> Roster:
@@ -79,10 +99,12 @@ def run_server(
     servers: Servers | None = None,
     seed: int = 0,
     ended: Callable[[], bool] = lambda: False,
+    pace: ServerPace | None = None,
 ) -> None:
     """Serve at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
 
     servers  what the job says of them: its faults
+    pace     of an emulated unit
     """
     _warm_up(server)
     with _stop_signals() as stopped:
@@ -90,7 +112,7 @@ def run_server(
         channel = layered(socket, (servers or Servers()).faults, seed)
         try:
             ready(socket.address)
-            serve(server, channel, lambda: stopped() or ended())
+            serve(server, channel, lambda: stopped() or ended(), pace=pace)
         finally:
             channel.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -18,6 +19,9 @@ from heterps.config import Model, Schema
 from heterps.errors import HeterpsError, ModelError
 from heterps.model.zoo import ZOO
 
+ONE_AT_A_TIME = threading.Lock()
+"""Torch's random numbers are the process's: models that two threads build at once would take them from each other."""
+
 
 def build_model(model: Model, schema: Schema, seed: int = 0) -> nn.Module:
     """The module that the factory makes from `model.args`; equal seeds give equal initial weights.
@@ -26,7 +30,7 @@ def build_model(model: Model, schema: Schema, seed: int = 0) -> nn.Module:
     """
     factory = ZOO.get(model.factory) or _imported(model.factory)
     arguments = _arguments(factory, model, schema, seed)
-    with torch.random.fork_rng(devices=[]):
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
             module = factory(**arguments)

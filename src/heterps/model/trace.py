@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ from torch import fx, nn
 from heterps.errors import ModelError
 from heterps.model.kinds import is_whole, kind_of
 from heterps.nn import SparseEmbedding
+
+ONE_AT_A_TIME = threading.Lock()
+"""While torch.fx traces, calls of modules are recorded in the whole process."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def trace(model: nn.Module) -> Trace:
     """
     tracer = _Tracer()
     try:
-        graph = tracer.trace(model, concrete_args=_defaults(model))
+        with ONE_AT_A_TIME:
+            graph = tracer.trace(model, concrete_args=_defaults(model))
     except Exception as error:  # whatever the model's own code raises on a stand-in
         raise ModelError(_why_not(model, error)) from error
     _drop_defaults(graph)

@@ -19,6 +19,7 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
     `plan` is what this machine was predicted to do; the bill of a `given` plan, for other machines, stands beside it.
     """
     tested = outcome.test is not None
+    staged = outcome.staged or {}
     throughput = outcome.samples / outcome.seconds if outcome.seconds else 0.0
     return {
         "name": job.name,
@@ -34,15 +35,17 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
         "measured_throughput": round(throughput, 1),
         "predicted_usd": plan.usd if plan.is_predicted else None,
-        "measured_usd": plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
+        "measured_usd": staged["usd"] if staged else plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
         **({"plan": bill_of(given)} if given is not None else {}),
-        "staleness": 0,
+        "staleness": staged.get("staleness", 0),
         "restarts": outcome.restarts,
         "rows": outcome.num_rows,
         "table_bytes": outcome.table_bytes,
         "tables": outcome.counters._asdict(),
         **({"tiers": asdict(outcome.tiers)} if outcome.tiers is not None else {}),
         "data": outcome.counts,
+        **({"launcher": job.launcher, "sync": job.sync.label} if staged else {}),
+        **{name: staged[name] for name in ("stages", "max_lead", "emulated") if name in staged},
     }
 
 

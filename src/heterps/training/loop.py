@@ -23,7 +23,7 @@ from heterps.config import Always, Eviction, Job, Servers
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
 from heterps.data.reader import Position, Reader
-from heterps.errors import StorageError
+from heterps.errors import RunError, StorageError
 from heterps.model import build_model
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
@@ -53,6 +53,9 @@ class Observer:
     def measured(self, line: dict[str, Any]) -> None:
         """A line was added to metrics.jsonl."""
 
+    def changed(self, what: str) -> None:
+        """The job runs on other workers than before."""
+
     def saved(self, path: str, seconds: float) -> None:
         """A checkpoint was written."""
 
@@ -79,6 +82,7 @@ class Outcome:
     tiers: TierCounts | None
     counts: dict[str, Any]  # what was missing in the training data that this process read
     has_own_loss: bool  # the model's own method says what was minimised
+    staged: dict[str, Any] | None = None  # what each stage of a plan did, and how stale gradients were
 
 
 def train_job(
@@ -203,6 +207,11 @@ class _Loop:
         if snapshot is None:
             self.tally.begin_again()
             return
+        if "position" not in snapshot.progress:
+            raise RunError(
+                f"{self.run.folder}: the newest checkpoint does not say where a single reader would go on: its workers "
+                "had finished batches out of order, or rows are skipped. Go on with launcher local or ray."
+            )
         self.trainer.restore(snapshot)
         self.position = Position(**snapshot.progress["position"])
         self.tally.restore(snapshot.samples, snapshot.progress)

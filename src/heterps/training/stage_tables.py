@@ -29,6 +29,7 @@ class StageTables:
     """All tables of a job; the parameters of each dense one, in order; and the stages that push to each table."""
 
     tables: Tables
+    num_stages: int
     parameters: Mapping[str, tuple[str, ...]]  # by dense table: names in the model
     stages: Mapping[str, Stages]  # by table, sparse or dense
 
@@ -36,10 +37,14 @@ class StageTables:
         """The tables that a stage uses."""
         return [name for name, stages in self.stages.items() if stage in stages]
 
+    def on_servers(self, dense: bool) -> Tables:
+        """What servers hold, with or without the `dense` tables."""
+        return self.tables if dense else replace(self.tables, dense=())
+
     @property
     def groups(self) -> list[Stages]:
         """The stages that must be kept in step together, because they push to a table together."""
-        groups: list[set[int]] = []
+        groups: list[set[int]] = [{stage} for stage in range(self.num_stages)]
         for stages in self.stages.values():
             joined = {*stages}.union(*(group for group in groups if group & {*stages}))
             groups = [group for group in groups if not group & joined] + [joined]
@@ -66,6 +71,7 @@ def stage_tables(job: Job, model: nn.Module, trace: Trace, firsts: Sequence[int]
     specs = tuple(DenseSpec(table, size, dense.optimizer, dense.schedule) for table, size in sizes.items() if size)
     return StageTables(
         replace(whole, dense=specs),
+        len(firsts),
         {spec.name: tuple(owned[spec.name]) for spec in specs},
         stages | {spec.name: named[spec.name] for spec in specs},
     )

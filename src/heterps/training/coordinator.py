@@ -1,0 +1,501 @@
+"""Coordinator: the one in control of a job on workers and servers, from their start to a complete outcome.
+
+    [1] workers start --> Ready --> [2] Assign --> Assigned --> [3] Go, Pushed, Go, ... (see flow.py)
+                                          ^                            |
+                                          |                           [4] hold, until nothing is under way: a cut
+                                          +---- new layout ------------+--> checkpoint, scale, stop, replan
+                                                                       |
+                                                                      [5] all batches are done: checkpoint, test set
+
+Whatever changes the job waits for a cut. There all servers have applied all gradients, no worker holds any, and the
+leases say exactly which batches are done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+import heterps.errors as errors
+from heterps.config import BSP, Always, Eviction, Job
+from heterps.data.leases import Leases
+from heterps.data.reader import Position, Reader
+from heterps.errors import ConfigError, HeterpsError, PeerLost
+from heterps.model.build import build_model
+from heterps.model.trace import trace
+from heterps.planning.plan import Plan
+from heterps.sync import Policy, record
+from heterps.training.crossing import pack, unpack
+from heterps.training.emulation import DilatedClock, StagePace
+from heterps.training.fleet import Fleet
+from heterps.training.flow import Flow
+from heterps.training.kept_state import KeptState
+from heterps.training.lane_flow import LaneFlow
+from heterps.training.layout import Layout, make_layout
+from heterps.training.loop import Observer, Outcome, evaluate_test, find_checkpoint, save_checkpoint
+from heterps.training.losses import has_own_loss
+from heterps.training.messages import (
+    AskState,
+    AskStatus,
+    Assign,
+    Assigned,
+    Failed,
+    Message,
+    NoBatch,
+    Pushed,
+    Ready,
+    Replan,
+    Scale,
+    State,
+    Stop,
+    Told,
+    job_codec,
+)
+from heterps.training.round_flow import RoundFlow
+from heterps.training.run import Run
+from heterps.training.scaling import check_layout, scaled
+from heterps.training.stage_tables import Stages, stage_tables
+from heterps.training.stage_views import StageViews
+from heterps.training.tally import Scores, Tally
+from heterps.training.whole import WholeModel
+from heterps.training.worker import WorkerStart
+from heterps.wire import Frame, WireError
+
+POLL_S = 0.2
+START_S = 240.0
+"""For workers to import what they need, compile kernels that no run has compiled yet, and make the model."""
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """What units would take that are not here: paces of the stages of a layout, and real seconds of an emulated one."""
+
+    scale: float
+    paces: Callable[[Layout], list[StagePace]]
+    server_pace: Mapping[str, Any] | None = None  # fields of emulation.ServerPace
+
+
+def train_staged(
+    job: Job,
+    run: Run,
+    plan: Plan,
+    fleet: Fleet,
+    *,
+    resume: bool,
+    observer: Observer,
+    stop: Callable[[], str | None],
+    emulated: Emulated | None = None,
+    folder: str = "",
+) -> Outcome | Replan:
+    """Train `job` by `plan` with the workers and servers of `fleet`, until the last epoch ends or `stop()` names a
+    reason; or, if somebody asks for another plan, until the checkpoint from which to go on by it.
+    """
+    with ExitStack() as opened:
+        coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder)
+        return coordinator.train(resume=resume, stop=stop)
+
+
+class Coordinator:
+    def __init__(
+        self,
+        job: Job,
+        run: Run,
+        plan: Plan,
+        fleet: Fleet,
+        observer: Observer,
+        opened: ExitStack,
+        emulated: Emulated | None,
+        folder: str,
+    ) -> None:
+        self._job, self._run, self._plan, self._fleet, self._observer = job, run, plan, fleet, observer
+        self._emulated, self._folder = emulated, folder
+        self._channel, self._codec = fleet.channel, job_codec()
+        self._in_rounds = isinstance(job.sync, BSP)
+        self.layout = make_layout(
+            plan, in_rounds=self._in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
+        )
+        self._starts = {worker: self._start_of(worker) for worker in self.layout.workers}
+        self._addresses: dict[str, str] = {}
+        fleet.start(list(self._starts.values()))  # [1] they take a while, so first
+        model = build_model(job.model, job.data.columns, job.seed)
+        check_layout(job, self.layout, model)
+        traced = trace(model)
+        is_reduced = job.workers.dense == "all_reduce"
+        self._tables = stage_tables(job, model, traced, self._firsts)
+        self._kept = KeptState(model, traced, self._tables, self._firsts, is_reduced)
+        self._reader = Reader(
+            job.data.train, job.data.columns, batch_size=job.data.batch_size, shuffle=job.data.shuffle, seed=job.seed
+        )
+        self._client = fleet.connect(self._tables.on_servers(not is_reduced))
+        opened.callback(self._client.close)
+        num_classes = job.data.columns.num_classes
+        self._whole = WholeModel(model, self._tables, self._client, num_classes, self._kept.dense)
+        self._tally = Tally(job, run)
+        self._traces = opened
+        self._views = StageViews(self.layout)
+        self._clock = DilatedClock(emulated.scale if emulated else 1.0)
+        self._flow: Flow | None = None
+        self._clock_steps = 0  # updates before this process
+        self._steps = 0
+        self._heard = time.monotonic()
+        self._scaling: Layout | None = None  # asked for, and waiting for its workers
+        self._replan: Replan | None = None
+
+    # --- the whole job -----------------------------------------------------------------------------------------------
+
+    def train(self, *, resume: bool, stop: Callable[[], str | None]) -> Outcome | Replan:
+        leases = self._restore() if resume else self._begin()
+        self._flow = self._make_flow(leases)
+        self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
+        self._wait_until(lambda: set(self._addresses) >= set(self.layout.workers), START_S, self._not_ready)
+        self._assign_all()
+        self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
+        self._views.begin(self._tally.seconds, self._tally.seconds * self._usd_per_hour() / 3600)
+        self._go()
+        stopped_by = self._run_until_over(stop)
+        if self._replan is not None:
+            return self._replan
+        return self._conclude(stopped_by, stop)
+
+    def _begin(self) -> Leases:
+        self._whole.fill()
+        return self._leases(Position())
+
+    def _restore(self) -> Leases:
+        snapshot = find_checkpoint(self._run, self._observer)
+        if snapshot is None:
+            self._tally.begin_again()
+            return self._begin()
+        self._whole.restore(snapshot)
+        self._tally.restore(snapshot.samples, snapshot.progress)
+        self._clock_steps = snapshot.clock
+        if "leases" in snapshot.progress:
+            run = 1 if self._in_rounds else self._reader.batches_per_block
+            return Leases.from_state(
+                snapshot.progress["leases"], self._job.data.epochs, run=run, ordered=self._in_rounds
+            )
+        return self._leases(Position(**snapshot.progress["position"]))
+
+    def _run_until_over(self, stop: Callable[[], str | None]) -> str | None:
+        """[3] [4] Steps until all batches are done (None), or `stop` names a reason and everything is saved."""
+        flow = self._running
+        stopped_by: str | None = None
+        while not flow.is_over:
+            stopped_by = stopped_by or stop()
+            if self._wants_cut(stopped_by) and not flow.is_held:
+                flow.hold()
+            if flow.is_held and flow.is_quiet:
+                self._clock.pause()
+                self._make_cut()
+                if stopped_by is not None or self._replan is not None:
+                    return stopped_by
+                self._clock.resume()
+                self._go()
+                continue
+            self._hear(POLL_S)
+            self._account()
+            self._check_news()
+        return None
+
+    def _wants_cut(self, stopped_by: str | None) -> bool:
+        is_scaled = self._scaling is not None and set(self._scaling.workers) <= set(self._addresses)
+        return stopped_by is not None or self._replan is not None or self._tally.save_is_due or is_scaled
+
+    def _make_cut(self) -> None:
+        """Nothing is under way: do what waited for that."""
+        if self._scaling is not None and set(self._scaling.workers) <= set(self._addresses):
+            self._follow(self._scaling)
+            self._scaling = None
+        else:
+            self._save(must_succeed=self._replan is not None)
+
+    def _conclude(self, stopped_by: str | None, stop: Callable[[], str | None]) -> Outcome:
+        """[5]"""
+        tally = self._tally
+        if stopped_by is None:
+            self._clock.pause()
+            if tally.samples > tally.interval_started:
+                self._close_interval()
+            self._save(must_succeed=True)
+        else:
+            self._save(must_succeed=True)
+        for worker in self.layout.workers:
+            self._send(worker, Stop())
+        test = None
+        if stopped_by is None and self._job.data.test is not None:
+            test = evaluate_test(self._job, self._whole, self._observer, stop)
+            if stopped_by := stop():
+                test = None  # of a part of the test set
+        return Outcome(
+            tally.samples, tally.seconds, tally.restarts, stopped_by, tally.train_metrics(), test,
+            self._whole.num_rows, self._whole.table_bytes, self._whole.counters, self._whole.tier_counts,
+            asdict(self._reader.counts), has_own_loss(self._whole.model), self._staged(),
+        )  # fmt: skip
+
+    # --- talking -----------------------------------------------------------------------------------------------------
+
+    def _hear(self, timeout_s: float) -> None:
+        """Take a message, if one comes."""
+        received = self._channel.receive(timeout_s)
+        self._fleet.check()
+        if received is None:
+            return
+        sender, parts = received
+        try:
+            message, frames = self._codec.decode(parts)
+        except WireError as error:
+            self._observer.warned(f"{sender} sent what is no message: {error}")
+            return
+        self._heard = time.monotonic()
+        self._heed(sender, message, frames)
+
+    def _heed(self, sender: str, message: Message, frames: list[memoryview]) -> None:
+        match message:
+            case Ready():
+                self._addresses[message.worker] = message.address
+            case Assigned():
+                self._assigned.add((message.worker, message.epoch))
+            case Pushed():
+                scores = None
+                if message.scores is not None:
+                    arrays = unpack(message.scores, frames)
+                    scores = Scores(arrays["logits"].numpy(), arrays["labels"].numpy())
+                self._views.pushed(message)
+                self._send_all(self._running.pushed(message, scores, self._clock.now()))
+            case NoBatch():
+                self._send_all(self._running.no_batch(message, self._clock.now()))
+            case State():
+                self._states[message.worker] = unpack(message.state, frames)
+            case Failed():
+                raise _failure(message)
+            case AskStatus():
+                self._answer(sender, self._status())
+            case Scale():
+                self._answer(sender, self._begin_scaling(message))
+            case Replan():
+                self._replan = message
+                self._answer(sender, Told("the job goes on by this plan from its next checkpoint, which is made now"))
+            case _:
+                self._observer.warned(f"{sender} sent {type(message).__name__}, which is not for the coordinator")
+
+    def _send(self, worker: str, message: Message, frames: list[Frame] | None = None) -> None:
+        self._channel.send(worker, self._codec.encode(message, frames or []))
+
+    def _send_all(self, messages: list[tuple[str, Any]]) -> None:
+        for worker, message in messages:
+            self._send(worker, message)
+
+    def _answer(self, sender: str, told: Told) -> None:
+        with suppress(PeerLost):  # it did not wait for the answer
+            self._send(sender, told)
+
+    def _wait_until(self, is_so: Callable[[], bool], deadline_s: float, late: Callable[[float], str]) -> None:
+        begun = time.monotonic()
+        while not is_so():
+            if time.monotonic() - begun > deadline_s:
+                raise PeerLost(late(deadline_s))
+            self._hear(POLL_S)
+
+    def _check_news(self) -> None:
+        """PeerLost where those without whom nothing goes on have said nothing for too long."""
+        waited_s = time.monotonic() - self._heard
+        if waited_s > self._job.workers.deadline_s and (missing := self._running.waited_for):
+            raise PeerLost(
+                f"the coordinator has waited {waited_s:.0f} s for {', '.join(missing[:5])}"
+                f"{' and others' if len(missing) > 5 else ''}: alive, but without news. workers.deadline_s of the job "
+                "says how long to wait"
+            )
+
+    # --- layouts -----------------------------------------------------------------------------------------------------
+
+    def _assign_all(self, layout: Layout | None = None) -> None:
+        """[2] Tell every worker of the layout its place, and wait until all have taken it."""
+        layout = layout or self.layout
+        self._assigned: set[tuple[str, int]] = set()
+        paces = self._emulated.paces(layout) if self._emulated else [None] * len(layout.stages)
+        scale = self._emulated.scale if self._emulated else 1.0
+        for number, stage in enumerate(layout.stages):
+            following = layout.stages[number + 1].workers if number + 1 < len(layout.stages) else ()
+            addresses = {worker: self._addresses[worker] for worker in following}
+            state, frames = pack(self._kept.of_stage(number, self._whole)) if self._kept.is_any else (None, [])
+            for worker in stage.workers:
+                self._send(worker, Assign(layout, addresses, paces[number], scale, state), frames)
+        wanted = {(worker, layout.epoch) for worker in layout.workers}
+
+        def late(waited_s: float) -> str:
+            missing = sorted(worker for worker, _ in wanted - self._assigned)
+            return f"{', '.join(missing)} did not take their place in the layout within {waited_s:.0f} s"
+
+        self._wait_until(lambda: self._assigned >= wanted, self._job.workers.deadline_s, late)
+
+    def _follow(self, layout: Layout) -> None:
+        """At a cut: from now on the workers are those of `layout`."""
+        self._collect_state()
+        before, self.layout = self.layout, layout
+        self._assign_all()
+        self._running.change(layout, self._clock.now())
+        self._views.follow(layout)
+        for worker in before.workers:
+            if worker not in layout.workers:
+                self._send(worker, Stop())
+                self._fleet.stop(worker)
+                del self._addresses[worker]
+        counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in layout.stages)
+        self._observer.changed(f"{counts} from {self._tally.samples:,} samples on")
+
+    def _begin_scaling(self, scale: Scale) -> Told:
+        """Start what is missing; the job goes on as it was until all are ready."""
+        if self._scaling is not None:
+            return Told("another change is under way: ask again when it is done", is_error=True)
+        try:
+            layout = scaled(self._job, self.layout, scale.stage, scale.count)
+        except ConfigError as error:
+            return Told(str(error), is_error=True)
+        starts = [self._start_of(worker, layout) for worker in layout.workers if worker not in self._starts]
+        gone = [worker for worker in self._starts if worker not in layout.workers]
+        self._starts = {worker: self._start_of(worker, layout) for worker in layout.workers}
+        self._scaling = layout
+        self._fleet.start(starts)
+        what = f"{len(starts)} start" if starts else f"{len(gone)} leave" if gone else "nothing changes"
+        before = len(self.layout.stages[scale.stage].workers)
+        return Told(f"stage {scale.stage + 1} goes from {before} to {scale.count} workers: {what}")
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def _collect_state(self) -> None:
+        """What workers have and servers have not, from the first worker of each stage, into the whole model."""
+        if not self._kept.is_any:
+            return
+        asked = [stage.workers[0] for stage in self.layout.stages]
+        self._states: dict[str, Mapping[str, Any]] = {}
+        for worker in asked:
+            self._send(worker, AskState())
+
+        def late(waited_s: float) -> str:
+            return f"{', '.join(set(asked) - set(self._states))} did not give their state within {waited_s:.0f} s"
+
+        self._wait_until(lambda: set(self._states) >= set(asked), self._job.workers.deadline_s, late)
+        for worker in asked:
+            self._kept.take(self._states[worker], self._whole)
+
+    def _save(self, *, must_succeed: bool = False) -> None:
+        self._collect_state()
+        leases = self._running.leases
+        progress: dict[str, Any] = {"leases": leases.state(), **self._tally.state()}
+        if not leases.has_holes and (position := self._position(*leases.first)) is not None:
+            progress["position"] = asdict(position)  # for a run that reads in order
+        save_checkpoint(
+            self._job, self._run, self._observer, self._tally,
+            lambda: self._whole.snapshot(self._clock_steps + self._steps, self._tally.samples, progress),
+            must_succeed=must_succeed,
+        )  # fmt: skip
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    def _account(self) -> None:
+        """Take note of the batches that are done."""
+        while self._running.steps:
+            step = self._running.steps.popleft()
+            self._steps += 1
+            self._tally.add(step.num_samples, step.scores, self._clock.now())
+            self._views.stepped(step)
+            self._observer.stepped(self._tally.samples, self._tally.seconds, step.loss, self._tally.interval)
+            if self._tally.interval_is_over:
+                self._close_interval()
+
+    def _close_interval(self) -> None:
+        more: dict[str, Any] = {
+            "epoch": self._running.leases.first[0],
+            "rows": self._whole.num_rows,
+            "table_bytes": self._whole.table_bytes,
+        }
+        if self._job.tables.admission != Always() or self._job.tables.eviction != Eviction():
+            more["tables"] = self._whole.counters._asdict()
+        if (counts := self._whole.tier_counts) is not None:
+            more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        more |= self._views.interval(self._tally.seconds, self._usd_per_hour())
+        if self._emulated is not None:
+            more["emulated"] = True
+        self._observer.measured(self._tally.close_interval(more))
+
+    def _usd_per_hour(self) -> float:
+        """Of the workers of the layout and the servers of the plan."""
+        prices = self._job.cluster.resources
+        workers = sum(len(stage.workers) * prices[stage.resource].usd_per_hour for stage in self.layout.stages)
+        return workers + self._plan.servers.count * prices[self._plan.servers.resource].usd_per_hour
+
+    def _staged(self) -> dict[str, Any]:
+        self._views.paid(self._tally.seconds, self._usd_per_hour())
+        staged = self._views.summary(self._running, self._tally.seconds)
+        return staged | ({"emulated": {"scale": self._emulated.scale}} if self._emulated else {})
+
+    def _status(self) -> Told:
+        return Told(self._views.as_json(self._tally, self._running))
+
+    # --- small things ------------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> Flow:
+        assert self._flow is not None
+        return self._flow
+
+    @property
+    def _firsts(self) -> tuple[int, ...]:
+        return tuple(stage.first for stage in self.layout.stages)
+
+    def _go(self) -> None:
+        self._heard = time.monotonic()
+        self._send_all(self._running.start(self._clock.now()))
+
+    def _make_flow(self, leases: Leases) -> Flow:
+        kind = RoundFlow if self._in_rounds else LaneFlow
+        return kind(
+            self.layout, self._tables.groups, self._job.sync, leases,
+            samples=self._tally.samples, now=self._clock.now(), on_policy=self._record,
+        )  # fmt: skip
+
+    def _record(self, group: Stages, policy: Policy) -> None:
+        """Write down what a policy decides, for whoever wants to know why, or to replay it."""
+        folder = self._run.folder / "traces"
+        folder.mkdir(exist_ok=True)
+        name = "stage-" + "-".join(str(stage + 1) for stage in group)
+        number = sum(1 for _ in folder.glob(f"{name}.*jsonl"))
+        path = folder / (f"{name}.jsonl" if not number else f"{name}.{number}.jsonl")
+        file: TextIO = self._traces.enter_context(path.open("w", encoding="utf-8"))
+        record(policy, file)
+
+    def _leases(self, position: Position) -> Leases:
+        first = position.samples // self._job.data.batch_size
+        return Leases(
+            self._job.data.epochs,
+            self._reader.num_batches,
+            run=1 if self._in_rounds else self._reader.batches_per_block,
+            ordered=self._in_rounds,
+            start=(position.epoch, first),
+        )
+
+    def _position(self, epoch: int, number: int) -> Position | None:
+        """Where a batch starts, if that can be told; the end of an epoch is the start of the next."""
+        if self._reader.num_batches is not None and number >= self._reader.num_batches:
+            return Position(epoch + 1, order=self._reader.order)
+        return self._reader.position_of(epoch, number)
+
+    def _start_of(self, worker: str, layout: Layout | None = None) -> WorkerStart:
+        layout = layout or self.layout
+        stage = layout.stage_of(worker)
+        device = "cpu" if self._emulated else self._job.cluster.resources[layout.stages[stage].resource].device
+        return WorkerStart(worker, stage, tuple(s.first for s in layout.stages), device, self._folder)
+
+    def _not_ready(self, waited_s: float) -> str:
+        missing = [worker for worker in self.layout.workers if worker not in self._addresses]
+        return f"{', '.join(missing)} did not start within {waited_s:.0f} s: alive, but not ready"
+
+
+def _failure(failed: Failed) -> HeterpsError:
+    """The error that a worker met, as if it had been met here."""
+    kind = getattr(errors, failed.kind, HeterpsError)
+    known = isinstance(kind, type) and issubclass(kind, HeterpsError)
+    return (kind if known else HeterpsError)(f"{failed.worker}: {failed.text}")

@@ -1,0 +1,31 @@
+"""Fleet: the workers and servers of a job, wherever a launcher runs them, as the coordinator sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from heterps.ps.client import JobClient
+from heterps.ps.shard import Tables
+from heterps.training.worker import WorkerStart
+from heterps.wire import Channel
+
+
+class Fleet(Protocol):
+    """Everything that it started is gone when the launcher's `with` block ends, however it ends."""
+
+    @property
+    def channel(self) -> Channel:
+        """The coordinator's end, by which workers reach it."""
+
+    def start(self, workers: Sequence[WorkerStart]) -> None:
+        """Start workers. They say Ready when they are; returns before that."""
+
+    def stop(self, worker: str) -> None:
+        """A worker was told to stop: wait until it is gone, by force if it takes too long."""
+
+    def connect(self, tables: Tables) -> JobClient:
+        """A client of the servers, which hold these tables."""
+
+    def check(self) -> None:
+        """PeerLost, with the name of whoever ended that should not have, and how."""

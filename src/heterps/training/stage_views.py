@@ -1,0 +1,119 @@
+"""StageViews: what each stage of a running job does, from what its workers tell with every push.
+
+stage 1   cpu x 4    compute 71 %  communicate 12 %  wait 17 %   queue 0.2     shares are of the time since the last
+stage 2   v100 x 1   compute 98 %  communicate  1 %  wait  1 %   queue 3.0     view; the stage that never waits is
+                                                                               the bottleneck
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from heterps.training.flow import Flow, Step
+from heterps.training.layout import Layout
+from heterps.training.messages import Pushed, Usage
+from heterps.training.tally import Tally, metric_fields
+
+
+@dataclass
+class _Span:
+    """What was counted since a moment."""
+
+    usage: dict[str, Usage] = field(default_factory=dict)  # by worker, as it was then
+    samples: dict[int, float] = field(default_factory=dict)  # by stage, since then
+    began_s: float = 0.0
+    stale: int = 0
+    steps: int = 0
+
+
+class StageViews:
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._usage: dict[str, Usage] = {}
+        self._whole, self._interval = _Span(), _Span()
+        self._usd = self._priced_s = 0.0
+
+    def follow(self, layout: Layout) -> None:
+        """The workers are others now."""
+        self._layout = layout
+
+    def begin(self, seconds: float, usd: float) -> None:
+        """Counting starts, so late in the run."""
+        self._whole.began_s = self._interval.began_s = self._priced_s = seconds
+        self._usd = usd
+
+    def pushed(self, message: Pushed) -> None:
+        self._usage[message.worker] = message.usage
+        stage = self._layout.stage_of(message.worker)
+        of_all = 1 if message.lane >= 0 else len(self._layout.stages[stage].workers)
+        for span in (self._whole, self._interval):
+            span.samples[stage] = span.samples.get(stage, 0.0) + message.num_samples / of_all
+
+    def stepped(self, step: Step) -> None:
+        for span in (self._whole, self._interval):
+            span.steps += 1
+            span.stale += step.staleness
+
+    def paid(self, seconds: float, usd_per_hour: float) -> float:
+        """USD until now, so late in the run; units cost this much since the last call."""
+        self._usd += (seconds - self._priced_s) * usd_per_hour / 3600
+        self._priced_s = seconds
+        return self._usd
+
+    def interval(self, seconds: float, usd_per_hour: float) -> dict[str, Any]:
+        """Fields of a line of metrics.jsonl; and the next interval begins."""
+        span, self._interval = self._interval, _Span(dict(self._usage), began_s=seconds)
+        return {**self._fields(span, seconds), "usd": self.paid(seconds, usd_per_hour)}
+
+    def summary(self, flow: Flow, seconds: float) -> dict[str, Any]:
+        """Fields of summary.json."""
+        return {**self._fields(self._whole, seconds), "max_lead": flow.leads, "usd": self._usd}
+
+    def as_json(self, tally: Tally, flow: Flow) -> str:
+        return json.dumps(
+            {
+                "samples": tally.samples,
+                "seconds": round(tally.seconds, 3),
+                **metric_fields(tally.interval),
+                **self._fields(self._interval, tally.seconds),
+                "waits_for": flow.waited_for,
+            }
+        )
+
+    def _fields(self, span: _Span, seconds: float) -> dict[str, Any]:
+        return {
+            "stages": [self._stage(number, span, seconds) for number in range(len(self._layout.stages))],
+            "staleness": round(span.stale / span.steps, 3) if span.steps else 0,
+        }
+
+    def _stage(self, number: int, span: _Span, seconds: float) -> dict[str, Any]:
+        stage = self._layout.stages[number]
+        spent = [_since(self._usage.get(w, Usage()), span.usage.get(w, Usage())) for w in stage.workers]
+        whole_s = sum(u.compute_s + u.communicate_s + u.wait_s for u in spent)
+        taken_s = seconds - span.began_s
+
+        def share(part_s: float) -> float | None:
+            return round(part_s / whole_s, 4) if whole_s > 0 else None
+
+        return {
+            "resource": stage.resource,
+            "workers": len(stage.workers),
+            "samples_per_s": round(span.samples.get(number, 0.0) / taken_s, 1) if taken_s > 0 else None,
+            "compute": share(sum(u.compute_s for u in spent)),
+            "communicate": share(sum(u.communicate_s for u in spent)),
+            "wait": share(sum(u.wait_s for u in spent)),
+            "queue": round(sum(u.queue for u in spent) / len(spent), 2),
+            "late_s": round(sum(u.late_s for u in spent), 3),
+        }
+
+
+def _since(now: Usage, before: Usage) -> Usage:
+    return Usage(
+        max(now.compute_s - before.compute_s, 0.0),
+        max(now.communicate_s - before.communicate_s, 0.0),
+        max(now.wait_s - before.wait_s, 0.0),
+        now.queue,
+        max(now.late_s - before.late_s, 0.0),
+    )

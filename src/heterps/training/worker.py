@@ -1,0 +1,416 @@
+"""Worker: one stage's layers on one unit, between the stage before, the stage after, the servers and the coordinator.
+
+    Go, or Forward from the stage before                          Backward from the stage after
+      |                                                             |
+     [1] values of a micro-batch --> [2] its layers, forward       [4] backward --> gradients of the inputs
+                                      |                             |                 --> Backward to the stage before
+                                     [3] Forward to the stage      [5] in rounds: all lanes are back --> push
+                                      after; the last stage            else: push this lane's at once
+                                      has loss and [4] at once      |
+                                                                   [6] servers acknowledge --> Pushed to the coordinator
+
+A worker has a replica of its layers for each lane whose batches are updates of their own, since a micro-batch must come
+back through the parameters that it went through; in rounds parameters stay as they are, and one replica does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import Struct
+
+from heterps.config import BSP, Job
+from heterps.data.batch import Slots
+from heterps.errors import HeterpsError, PeerLost
+from heterps.model.build import build_model
+from heterps.model.stages import split
+from heterps.model.trace import trace
+from heterps.ps.cache import CachedClient
+from heterps.ps.client import Client, FloatArray
+from heterps.ps.dedup import make_lookup
+from heterps.ps.rounds import Round
+from heterps.ps.shard import Tables
+from heterps.training.crossing import pack, unpack
+from heterps.training.dense_parts import DenseParts, ReducedDense, ServedDense
+from heterps.training.device import open_device
+from heterps.training.emulation import make_pace
+from heterps.training.feed import LABEL, Feed
+from heterps.training.layout import Layout
+from heterps.training.messages import (
+    ALL_LANES,
+    AskState,
+    Assign,
+    Assigned,
+    Backward,
+    Failed,
+    Forward,
+    Go,
+    NoBatch,
+    Pushed,
+    Ready,
+    State,
+    Stop,
+)
+from heterps.training.pipeline import Key, Turns
+from heterps.training.post import Letter, Post
+from heterps.training.replica import Replica, make_replicas
+from heterps.training.stage_tables import stage_tables
+from heterps.training.usage import Meter, MeteredRows
+
+COORDINATOR = "coordinator"
+POLL_S = 0.5
+
+
+class WorkerStart(Struct, frozen=True):
+    """Who a worker is: everything else it makes from the job. `firsts` are the first layers of all stages."""
+
+    name: str
+    stage: int
+    firsts: tuple[int, ...]
+    device: str = "cpu"
+    folder: str = ""  # where workers meet that add up gradients among themselves
+
+
+@dataclass
+class _Input:
+    """Values that came for this stage."""
+
+    values: Mapping[str, Any] | None  # None: the lane has no samples this time
+    num_samples: int  # of the whole batch
+    samples: int  # trained on before it
+
+
+@dataclass
+class _Round:
+    """What this worker has done of a round."""
+
+    number: int
+    samples: int
+    left: int  # lanes that are not back
+    num_samples: int = 0
+    loss: float = 0.0
+
+
+def run_worker(
+    job: Job,
+    start: WorkerStart,
+    post: Post,
+    address: str,
+    connect: Callable[[Tables], Client],
+    stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Work until the coordinator says stop, or `stopped`. An error is told to the coordinator, and raised."""
+    try:
+        with Worker(job, start, post, connect) as worker:
+            worker.run(address, stopped)
+    except Exception as error:
+        kind = type(error).__name__ if isinstance(error, HeterpsError) else "HeterpsError"
+        text = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
+        post.send(COORDINATOR, Failed(start.name, kind, text))
+        raise
+
+
+class Worker:
+    def __init__(self, job: Job, start: WorkerStart, post: Post, connect: Callable[[Tables], Client]) -> None:
+        self.name, self._job, self._start, self._post = start.name, job, start, post
+        self._in_rounds = isinstance(job.sync, BSP)
+        self._model = build_model(job.model, job.data.columns, job.seed).train()
+        self._trace = trace(self._model)
+        self._stages = split(self._trace, start.firsts[1:])
+        self._stage, self._last = start.stage, len(self._stages) - 1
+        self._tables = stage_tables(job, self._model, self._trace, start.firsts)
+        self._own_tables = self._tables.of_stage(self._stage)
+        self._dims = {spec.name: spec.dim for spec in self._tables.tables.sparse}
+        self._device = open_device(start.device)
+        self._meter = Meter()
+        self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))
+        self._rows = CachedClient(self._client, 0)
+        self._dense: DenseParts | None = None
+        self._feed = Feed(job, self._trace.inputs) if self._stage == 0 else None
+        self._turns = Turns(job.workers.in_flight or 2 * len(self._stages))
+        self._replicas: list[Replica] = []
+        self._inputs: dict[Key, _Input] = {}
+        self._early: list[tuple[Key, _Input]] = []  # of a round that has not begun here
+        self._gradients: dict[Key, Mapping[str, Any] | None] = {}
+        self._sizes: dict[Key, tuple[int, int, int]] = {}  # samples here, of the whole batch, before it
+        self._round: _Round | None = None
+        self._scores: dict[Key, tuple[FloatArray, FloatArray]] = {}  # logits and labels
+        self._unacknowledged: list[tuple[list[Future[None]], Pushed, list[Any]]] = []
+        self._is_stopped = False
+
+    def run(self, address: str, stopped: Callable[[], bool]) -> None:
+        self._post.send(COORDINATOR, Ready(self.name, address))
+        heard = time.monotonic()
+        while not self._is_stopped and not stopped():
+            while (letter := self._post.receive(0.0)) is not None:
+                self._heed(letter)
+                heard = time.monotonic()
+            self._tell_acknowledged(wait=False)
+            if (turn := self._turns.next()) is not None:
+                (self._go_forward if turn.does == "forward" else self._go_back)(turn.key)
+            elif self._unacknowledged:
+                self._tell_acknowledged(wait=True)
+            elif (letter := self._post.receive(POLL_S)) is not None:
+                self._heed(letter)
+                heard = time.monotonic()
+            elif self._turns.out and time.monotonic() - heard > self._job.workers.deadline_s:
+                raise self._late(time.monotonic() - heard)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._feed is not None:
+            self._feed.close()
+        if self._dense is not None:
+            self._dense.close()
+        self._client.close()
+
+    # --- what comes --------------------------------------------------------------------------------------------------
+
+    def _heed(self, letter: Letter) -> None:
+        match letter.message:
+            case Assign() as assign:
+                self._assign(assign, unpack(assign.state, letter.frames) if assign.state is not None else {})
+            case Go() as go:
+                self._start_iteration(go)
+            case Forward() as forward if forward.epoch == self._layout.epoch:
+                values = unpack(forward.values, letter.frames) if forward.values is not None else None
+                self._take_in((forward.iteration, forward.lane), _Input(values, forward.num_samples, forward.samples))
+            case Backward() as backward if backward.epoch == self._layout.epoch:
+                key = (backward.iteration, backward.lane)
+                self._gradients[key] = unpack(backward.values, letter.frames) if backward.values is not None else None
+                self._turns.gradients_came(key)
+            case AskState():
+                crossing, frames = pack({"buffers": self._replicas[0].buffers(), "dense": self._dense_parts.state()})
+                self._post.send(COORDINATOR, State(self.name, crossing), frames)
+            case Stop():
+                self._is_stopped = True
+
+    def _assign(self, assign: Assign, state: Mapping[str, Any]) -> None:
+        """Forget what was under way (nothing is), and take the place in the new layout."""
+        self._layout: Layout = assign.layout
+        self._lanes = assign.layout.lanes_of(self.name)
+        self._turns.forget()
+        self._inputs, self._gradients, self._early, self._round = {}, {}, [], None
+        self._pace = make_pace(assign.pace, assign.scale)
+        count = 1 if self._in_rounds else len(self._lanes)
+        self._replicas = make_replicas(
+            self._model,
+            self._trace,
+            self._stages,
+            self._tables,
+            self._stage,
+            count,
+            self._job.data.columns.num_classes,
+            MeteredRows(self._rows, self._meter),
+            self._device.torch_device,
+        )
+        for replica in self._replicas:
+            replica.load_buffers(state.get("buffers", {}))
+        if self._dense is not None:
+            self._dense.close()
+        self._dense = self._make_dense(state.get("dense", {}))
+        if self._feed is not None:
+            self._feed.follow(assign.layout, self._lanes if self._in_rounds else None, self._replicas[0])
+        self._post.connect(assign.addresses)
+        self._post.send(COORDINATOR, Assigned(self.name, assign.layout.epoch))
+
+    def _make_dense(self, state: Mapping[str, Mapping[str, Any]]) -> DenseParts:
+        own = [spec.name for spec in self._tables.tables.dense if spec.name in self._own_tables]
+        if self._job.workers.dense == "servers":
+            return ServedDense(self._client, own)
+        members = {table: self._contributors(table) for table in own}
+        folder, epoch = Path(self._start.folder), self._layout.epoch
+        return ReducedDense(
+            self._tables.tables,
+            members,
+            self.name,
+            state,
+            lambda table: folder / f"{table}-{epoch}",
+            self._job.workers.deadline_s,
+        )
+
+    def _start_iteration(self, go: Go) -> None:
+        """[1] of a worker of stage 0, and the beginning of a round for all."""
+        inputs: dict[Key, _Input] = {}
+        if self._feed is not None:
+            pieces = self._feed.take(go)
+            if pieces is None:
+                num_batches = self._feed.num_batches(go.epoch)
+                self._post.send(COORDINATOR, NoBatch(self.name, go.lane, go.iteration, go.epoch, num_batches))
+                return
+            num_samples = pieces.num_samples
+            inputs = {
+                (go.iteration, lane): _Input(values, num_samples, go.samples) for lane, values in pieces.values.items()
+            }
+        if go.lane == ALL_LANES:
+            self._round = _Round(go.iteration, go.samples, len(self._lanes))
+            self._turns.begin_round((go.iteration, lane) for lane in self._lanes)
+            with self._meter.doing("communicate"):
+                self._replicas[0].load(self._dense_parts.pull())
+        for key, item in inputs.items():
+            self._prefetch(key, item)
+            self._take_in(key, item)
+        early, self._early = self._early, []
+        for key, item in early:
+            self._take_in(key, item)
+
+    def _take_in(self, key: Key, item: _Input) -> None:
+        if self._in_rounds and (self._round is None or key[0] != self._round.number):
+            self._early.append((key, item))
+            return
+        self._inputs[key] = item
+        self._turns.values_came(key)
+
+    def _prefetch(self, key: Key, item: _Input) -> None:
+        if item.values is not None:
+            for slots in [value for value in item.values.values() if isinstance(value, Slots)]:
+                for table, lookup in self._replica(key).lookups(slots):
+                    self._rows.prefetch(table, lookup)
+
+    # --- forward and back --------------------------------------------------------------------------------------------
+
+    def _go_forward(self, key: Key) -> None:  # [2] [3]
+        item, replica = self._inputs.pop(key), self._replica(key)
+        here = 0 if item.values is None else len(item.values[LABEL])
+        self._sizes[key] = here, item.num_samples, item.samples
+        if not self._in_rounds:
+            with self._meter.doing("communicate"):
+                replica.load(self._dense_parts.pull())
+        if self._stage == self._last:
+            self._turns.came_back(key)
+            self._go_back(key, item)
+            return
+        outputs = None
+        if item.values is not None:
+            with self._meter.doing("compute"), self._pace.forward(here):
+                outputs = replica.forward(key, item.values, seed=self._seed(key))
+            outputs = {**outputs, LABEL: item.values[LABEL]}
+        crossing, frames = (None, []) if outputs is None else pack(outputs, coding=self._job.workers.values)
+        message = Forward(self._layout.epoch, key[1], key[0], item.num_samples, item.samples, crossing)
+        self._send(self._layout.worker_of(key[1], self._stage + 1), message, frames)
+
+    def _go_back(self, key: Key, item: _Input | None = None) -> None:  # [4]
+        """With the gradients that came; at the last stage with the loss of `item`, which goes forward first."""
+        replica, (here, num_samples, samples) = self._replica(key), self._sizes.pop(key)
+        gradients: Mapping[str, Any] | None = None
+        loss = 0.0
+        if item is None:
+            came = self._gradients.pop(key)
+            if came is not None:
+                with self._meter.doing("compute"), self._pace.backward(here):
+                    gradients = replica.backward(key, came)
+        elif item.values is not None:
+            values = dict(item.values)
+            label = values.pop(LABEL)
+            with self._meter.doing("compute"), self._pace.fused(here):
+                loss, logits, gradients = replica.loss(
+                    key, values, label, num_samples if self._in_rounds else None, seed=self._seed(key)
+                )
+            self._scores[key] = logits, label.numpy()
+        if self._stage > 0:
+            crossing, frames = (None, []) if here == 0 else pack(gradients or {}, coding=self._job.workers.values)
+            message = Backward(self._layout.epoch, key[1], key[0], crossing)
+            self._send(self._layout.worker_of(key[1], self._stage - 1), message, frames)
+        self._came_back(key, num_samples, samples, loss)
+
+    def _came_back(self, key: Key, num_samples: int, samples: int, loss: float) -> None:  # [5]
+        if not self._in_rounds:
+            self._push(key, num_samples, samples, loss, None)
+            return
+        assert self._round is not None
+        self._round.left -= 1
+        self._round.num_samples = num_samples
+        self._round.loss += loss
+        if self._round.left == 0:
+            number = self._round.number
+            self._push((number, ALL_LANES), num_samples, self._round.samples, self._round.loss, number)
+            self._round = None
+
+    def _push(self, key: Key, num_samples: int, samples: int, loss: float, round: int | None) -> None:
+        """Send the gradients of a lane, or all of this worker's in a round: a contribution to every table of the stage,
+        even if it is nothing."""
+        with self._meter.doing("communicate"):
+            self._client.samples = samples  # type: ignore[attr-defined]
+            dense, rows = self._replica(key).take_gradients()
+            pushes = [self._client.push(*taken, self._part(taken.table, round)) for taken in rows]
+            if round is not None:
+                none = make_lookup(np.empty(0, np.uint64), self._client.num_shards)
+                for table in set(self._own_tables) & set(self._dims) - {taken.table for taken in rows}:
+                    grads = np.empty((0, self._dims[table]), np.float32)
+                    pushes.append(self._client.push(table, none, grads, self._part(table, round)))
+            pushes += [
+                self._dense_parts.push(table, grads, samples, self._part(table, round))
+                for table, grads in dense.items()
+            ]
+            self._rows.tick()
+        scores, frames = self._take_scores()
+        usage = self._meter.usage(self._turns.num_waiting, self._pace.late_s)
+        pushed = Pushed(self.name, key[1], key[0], num_samples, usage, loss, scores)
+        self._unacknowledged.append((pushes, pushed, frames))
+
+    def _tell_acknowledged(self, *, wait: bool) -> None:  # [6]
+        """Of pushes that all servers have taken; `wait`: for the oldest."""
+        while self._unacknowledged:
+            pushes, pushed, frames = self._unacknowledged[0]
+            if not wait and not all(push.done() for push in pushes):
+                return
+            with self._meter.doing("communicate"):
+                for push in pushes:
+                    push.result()
+                self._post.send(COORDINATOR, pushed, frames)
+            self._unacknowledged.pop(0)
+            wait = False
+
+    # --- small things ------------------------------------------------------------------------------------------------
+
+    @property
+    def _dense_parts(self) -> DenseParts:
+        assert self._dense is not None
+        return self._dense
+
+    def _replica(self, key: Key) -> Replica:
+        return self._replicas[0] if self._in_rounds else self._replicas[self._lanes.index(key[1])]
+
+    def _part(self, table: str, round: int | None) -> Round | None:
+        if round is None:
+            return None
+        workers = self._contributors(table)
+        return Round(round, workers.index(self.name), len(workers))
+
+    def _contributors(self, table: str) -> tuple[str, ...]:
+        """All workers that push to a table, in the order in which their gradients are added."""
+        stages = self._tables.stages[table]
+        return tuple(worker for stage in stages for worker in self._layout.stages[stage].workers)
+
+    def _take_scores(self) -> tuple[Any, list[Any]]:
+        scores, self._scores = self._scores, {}
+        if not scores:
+            return None, []
+        logits = np.concatenate([logits for logits, _ in scores.values()])
+        labels = np.concatenate([labels for _, labels in scores.values()])
+        return pack({"logits": torch.from_numpy(logits), "labels": torch.from_numpy(labels)})
+
+    def _send(self, peer: str, message: Forward | Backward, frames: list[Any]) -> None:
+        with self._meter.doing("communicate"):
+            self._post.send(peer, message, frames)
+
+    def _seed(self, key: Key) -> int:
+        """Of what layers draw: the same in every run, whoever computes it."""
+        return hash((self._job.seed, *key, self._stage)) % 2**63
+
+    def _late(self, waited_s: float) -> PeerLost:
+        iteration, lane = min(self._turns.out)
+        peer = self._layout.worker_of(lane, self._stage + 1)
+        return PeerLost(
+            f"{self.name} has waited {waited_s:.0f} s for the gradients of iteration {iteration}, lane {lane}, from "
+            f"{peer}: is it alive? workers.deadline_s of the job says how long to wait"
+        )
