@@ -164,10 +164,10 @@ def test_a_worker_that_fails_to_start_is_given_up_and_the_job_goes_on(job_file, 
     job = on_threads(job_file, make_plan([1, 1], [2]), data={"epochs": 3})
     done = train(job, "run", observer=script)
     train(inline(job), "inline")
-    assert script.warnings == [
-        "stage 1 from 1 to 3 workers: given up, worker-1.2: no room on this unit. The job goes on with the workers that "
-        "it has"
-    ]
+    (warning,) = script.warnings
+    assert warning.startswith(
+        "stage 1 from 1 to 3 workers: given up, worker-1.2: no room on this unit. The job goes on"
+    )
     assert len(script.changes) == 1, "the second change, after the first was given up"
     assert done.summary["stages"][0]["workers"] == 2
     np.testing.assert_allclose(losses("run"), losses("inline"), rtol=1e-6)
@@ -189,10 +189,11 @@ def test_a_worker_that_never_comes_is_given_up_after_a_deadline(job_file, monkey
 
 def test_a_process_that_dies_before_it_is_ready_is_no_loss_of_the_job():
     fleet, warnings, stopped = FleetOfNone(), [], []
+    job = Job(data={"train": "unread"}, cluster=CLUSTER, launcher="local")
+    start_of = lambda worker, layout: WorkerStart(worker, 0, (0,))  # noqa: E731
     changes = Changes(
-        Job(data={"train": "unread"}, cluster=CLUSTER, launcher="local"), Path("run"), make_plan([1], []), nn.Linear(1, 1),
-        (), fleet, lambda worker, layout: WorkerStart(worker, 0, (0,)), stopped.append, warnings.append,
-    )  # fmt: skip
+        job, Path("run"), make_plan([1], []), nn.Linear(1, 1), (), fleet, start_of, stopped.append, warnings.append
+    )
     layout = make_layout(make_plan([1], []), in_rounds=True, batch_size=16)
     assert "1 start" in changes.scale(layout, Scale(0, 2)).text
     assert fleet.started == ["worker-1.1"]

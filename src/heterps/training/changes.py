@@ -19,7 +19,7 @@ from pathlib import Path
 from torch import nn
 
 from heterps.config import BSP, Job, load_cluster
-from heterps.errors import ConfigError, HeterpsError, PeerLost
+from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
 from heterps.training.emulation import must_emulate, stage_seconds
@@ -193,8 +193,7 @@ class Changes:
         assert self._scaling is not None
         scaling, self._scaling = self._scaling, None
         for worker in scaling.joining:
-            with suppress(PeerLost):  # it never came, or is gone
-                self._dismiss(worker)
+            self._dismiss(worker)
         for worker in scaling.joining:
             with suppress(KeyError):  # it was not started
                 self._fleet.stop(worker, GIVEN_UP_S)

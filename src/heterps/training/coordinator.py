@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -146,7 +146,7 @@ class Coordinator:
         self._heard = time.monotonic()
         names = tuple(layer.name for layer in traced.layers)
         self._changes = Changes(
-            job, run.folder, plan, model, names, fleet, self._start_of, lambda worker: self._send(worker, Stop()),
+            job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss,
             observer.warned,
         )  # fmt: skip
         self._usd = 0.0  # before this process
@@ -266,7 +266,7 @@ class Coordinator:
                 self._addresses[message.worker] = message.address
                 self._changes.ready(message.worker)
             case Ready():
-                self._send(message.worker, Stop())  # of a change that was given up
+                self._dismiss(message.worker)  # of a change that was given up
             case Assigned():
                 self._assigned.add((message.worker, message.epoch))
             case Pushed():
@@ -293,6 +293,10 @@ class Coordinator:
     def _send_all(self, messages: list[tuple[str, Any]]) -> None:
         for worker, message in messages:
             self._send(worker, message)
+
+    def _dismiss(self, worker: str) -> None:
+        with suppress(PeerLost):  # it is gone, or never came
+            self._send(worker, Stop())
 
     def _heed_control(self) -> None:
         """Answer what commands ask: between two messages of workers, and never in the middle of a change."""
@@ -459,7 +463,7 @@ class Coordinator:
         kind = RoundFlow if self._in_rounds else LaneFlow
         return kind(
             self.layout, self._tables.groups, self._job.sync, leases,
-            samples=self._tally.samples, now=self._clock.now(), on_policy=self._traces.record,
+            samples=self._tally.samples, now=self._tally.seconds, on_policy=self._traces.record,
         )  # fmt: skip
 
     def _start_of(self, worker: str, layout: Layout) -> WorkerStart:
