@@ -18,6 +18,7 @@ from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
 from heterps.ps.shard import Tables
 from heterps.threads import torch_threads
+from heterps.training.control import Control
 from heterps.training.loop import Observer, Outcome, train_job
 from heterps.training.run import Run
 
@@ -30,6 +31,7 @@ def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Out
     with (
         torch_threads(job.num_threads),
         signals() as received,
+        Control(run.folder) as control,
         _connected(job, run, observer) as connect,
     ):
         return train_job(
@@ -39,6 +41,7 @@ def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Out
             observer=observer,
             stop=lambda: received[0] if received else None,
             connect=connect,
+            control=control,
         )
 
 
