@@ -137,6 +137,7 @@ def test_a_resource_that_became_cheap_is_taken_and_one_that_did_not_is_not(job, 
         assert "What runs cannot stay: it has 1 units of 'big', and the limit is 0." in out
         assert watched.changes.acquire(timeout=DEADLINE_S)
         assert load_job("run/job.yaml").plan == "run/plan-3.json"
+        assert load_plan("run/plan-1.json") == make_plan([1], []), "the first is kept: it says how fast to be"
 
 
 def test_a_plan_of_ones_own_is_taken_as_it_is(job, heterps):

@@ -50,7 +50,7 @@ def replan(
     throughput: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Least samples a second; by default what runs is predicted to do.", show_default=False
+            min=0, help="Least samples a second; by default those of the run's first plan.", show_default=False
         ),
     ] = None,
     method: Annotated[

@@ -92,7 +92,7 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
 
 
 def write_files(folder: Path, proposal: Proposal) -> Replan:
-    """[3] The plan and the cluster under the next free number; and the first plan, which is about to go, as number 1."""
+    """[3] The plan and the cluster under the next free number; and the run's first plan, about to go, as number 1."""
     if not (folder / FIRST_PLAN).exists():
         Run(folder).write(FIRST_PLAN, (folder / "plan.json").read_text(encoding="utf-8"))
     number = 2
