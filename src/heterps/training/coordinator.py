@@ -454,7 +454,7 @@ class Coordinator:
         kind = RoundFlow if self._in_rounds else LaneFlow
         return kind(
             self.layout, self._tables.groups, self._job.sync, leases,
-            samples=self._tally.samples, now=self._clock.now(), on_policy=self._record,
+            samples=self._tally.samples, now=self._tally.seconds, on_policy=self._record,
         )  # fmt: skip
 
     def _record(self, group: Stages, policy: Policy) -> None:
