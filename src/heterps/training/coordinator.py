@@ -65,6 +65,7 @@ from heterps.training.worker import WorkerStart
 from heterps.wire import Frame, WireError
 
 POLL_S = 0.2
+VIEW_S = 0.25
 START_S = 240.0
 """For workers to import what they need, compile kernels that no run has compiled yet, and make the model."""
 
@@ -141,6 +142,7 @@ class Coordinator:
         self._clock_steps = 0  # updates before this process
         self._steps = 0
         self._heard = time.monotonic()
+        self._shown = 0.0
         self._scaling: Layout | None = None  # asked for, and waiting for its workers
         self._replan: Replan | None = None
 
@@ -197,6 +199,7 @@ class Coordinator:
                 continue
             self._hear(POLL_S)
             self._account()
+            self._show()
             self._check_news()
         return None
 
@@ -416,10 +419,19 @@ class Coordinator:
             more["tables"] = self._whole.counters._asdict()
         if (counts := self._whole.tier_counts) is not None:
             more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
-        more |= self._views.interval(self._tally.seconds, self._usd_per_hour())
-        if self._emulated is not None:
-            more["emulated"] = True
+        more |= self._views.interval(self._tally.seconds, self._usd_per_hour()) | self._emulation()
         self._observer.measured(self._tally.close_interval(more))
+
+    def _show(self) -> None:
+        """Let whoever watches see the stages as they are now, a few times a second."""
+        if (now := time.monotonic()) - self._shown < VIEW_S:
+            return
+        self._shown = now
+        self._observer.staged(self._views.live(self._clock.now(), self._usd_per_hour()) | self._emulation())
+
+    def _emulation(self) -> dict[str, Any]:
+        """What marks figures as emulated; nothing where they are real."""
+        return {"emulated": {"scale": self._emulated.scale}} if self._emulated else {}
 
     def _usd_per_hour(self) -> float:
         """Of the workers of the layout and the servers of the plan."""
@@ -429,8 +441,7 @@ class Coordinator:
 
     def _staged(self) -> dict[str, Any]:
         self._views.paid(self._tally.seconds, self._usd_per_hour())
-        staged = self._views.summary(self._running, self._tally.seconds)
-        return staged | ({"emulated": {"scale": self._emulated.scale}} if self._emulated else {})
+        return self._views.summary(self._running, self._tally.seconds) | self._emulation()
 
     def _status(self) -> Told:
         return Told(self._views.as_json(self._tally, self._running))
