@@ -26,16 +26,22 @@ def scale_of(figures: dict[str, Any]) -> float:
 
 
 def seconds_word(figures: dict[str, Any]) -> str:
-    """What stands behind every time and rate: ` emulated`, or nothing."""
-    return " emulated" if is_emulated(figures) else ""
+    """What stands behind times and rates: `, emulated`, or nothing."""
+    return ", emulated" if is_emulated(figures) else ""
 
 
 def banner(figures: dict[str, Any]) -> str:
     """What is emulated and by which scale, in a sentence behind the MARK."""
     return (
-        f"the units of the plan are not real. Seconds, samples/s and USD are theirs; each of their seconds took "
-        f"{scale_of(figures):g} of this machine"
+        f"seconds, samples/s and USD are those of the units that this machine emulates; one of their seconds takes "
+        f"{scale_of(figures):g} real ones"
     )
+
+
+def late_stages(figures: dict[str, Any]) -> list[int]:
+    """Emulated stages, from 0 on, that this machine is too slow for."""
+    stages = (figures.get("stages") or []) if is_emulated(figures) else []
+    return [number for number, stage in enumerate(stages) if (stage.get("late") or 0.0) > LATE]
 
 
 def late_warnings(figures: dict[str, Any]) -> list[str]:
@@ -44,10 +50,8 @@ def late_warnings(figures: dict[str, Any]) -> list[str]:
     Computing that is longer than the unit's time leaves C - L of its time C for what it should have taken, so that a
     scale C / (C - L) times as large would do.
     """
-    if not is_emulated(figures):
-        return []
     stages = figures.get("stages") or []
-    late = {number: stage for number, stage in enumerate(stages) if (stage.get("late") or 0.0) > LATE}
+    late = {number: stages[number] for number in late_stages(figures)}
     if not late:
         return []
     named = ", ".join(

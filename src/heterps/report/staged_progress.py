@@ -1,10 +1,10 @@
 """A job on workers while it runs: the bar of a training run, and below it each stage, refreshed a few times a second.
 
-train ━━━━━━━━━━╸━━━━━━━━━━━━━━ 24,576/60,000 32,476/s emulated 0:31 loss 0.5125  AUC 0.7501
+train ━━━━━━━━━━╸━━━━━━━━━━━━━━ 24,576/60,000 32,476/s, emulated 0:31 loss 0.5125  AUC 0.7501
 stage     workers  samples/s  compute  communicate  wait                queue
 1 cpu           3     32,476       5%           3%   93%  █▒··········    0.2
 2 v100          1     32,476      91%           3%    6%  ███████████·    3.0
-bottleneck stage 2 (v100)  staleness 0  0.0013 USD so far, in 1.8 s emulated
+bottleneck stage 2 (v100)  staleness 0  0.0013 USD so far, in 1.8 s, emulated
 EMULATED: ...
 """
 
@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from rich.progress import Progress
 from rich.text import Text
 
-from heterps.report.emulated import MARK, banner, is_emulated, seconds_word
+from heterps.report.emulated import MARK, banner, is_emulated, late_stages, seconds_word
 from heterps.report.figures import duration, usd
 from heterps.report.stage_figures import bottleneck, busiest, title
 from heterps.report.stage_table import stage_table
@@ -45,6 +45,11 @@ def stage_lines(view: View) -> list[RenderableType]:
     words.append(f"staleness {view['staleness']:.3g}")
     words.append(f"{usd(view['usd'])} so far, in {duration(view['seconds'])}{seconds_word(view)}")
     lines: list[RenderableType] = [stage_table(stages), Text("  ".join(words))]
+    if late := late_stages(view):
+        named = ", ".join(title(stages, number) for number in late)
+        lines.append(
+            Text.assemble(("late: ", "bold yellow"), f"this machine is too slow for {named}; raise emulation.scale")
+        )
     if is_emulated(view):
         lines.append(
             Text.assemble((MARK, "bold yellow"), (f": {banner(view)}; the time left beside the bar is real", "dim"))
@@ -59,4 +64,5 @@ def staged_words(line: dict[str, Any]) -> str:
     words = [busiest(line["stages"]), f"staleness {line['staleness']:.3g}", usd(line["usd"])]
     if is_emulated(line):
         words.append(f"{MARK} (scale {line['emulated']['scale']:g})")
+    words += [f"late: {title(line['stages'], number)}" for number in late_stages(line)]
     return "  " + "  ".join(word for word in words if word)
