@@ -47,8 +47,8 @@ def late_stages(figures: dict[str, Any]) -> list[int]:
 def late_warnings(figures: dict[str, Any]) -> list[str]:
     """A sentence where this machine could not keep up with its emulated units: which stages, by how much, what to do.
 
-    Computing that is longer than the unit's time leaves C - L of its time C for what it should have taken, so that a
-    scale C / (C - L) times as large would do.
+    At a scale so many times as large as the prediction is above what was measured, this machine need not do more a real
+    second than it did.
     """
     stages = figures.get("stages") or []
     late = {number: stages[number] for number in late_stages(figures)}
@@ -59,11 +59,13 @@ def late_warnings(figures: dict[str, Any]) -> list[str]:
         "its workers' time"
         for number, stage in late.items()
     )
-    times = max(stage["compute"] / max(stage["compute"] - stage["late"], 0.01) for stage in late.values())
-    enough = _two_digits_up(scale_of(figures) * times)
+    scale = scale_of(figures)
+    predicted, measured = figures.get("predicted_throughput") or 0.0, figures.get("samples_per_s") or 0.0
+    is_slower = predicted > measured > 0
+    remedy = f"to {_two_digits_up(scale * predicted / measured):g}" if is_slower else f"above {scale:g}"
     return [
         f"this machine could not keep up with the units that it emulates: {named}. Their figures are worse than real "
-        f"units would have: raise emulation.scale to {enough:g}"
+        f"units would have: raise emulation.scale {remedy}"
     ]
 
 

@@ -61,6 +61,6 @@ def in_step(summary: dict[str, Any]) -> str:
     """How the workers were kept in step: `dssp:3:12; staleness 1.2 updates on average; largest lead 4 (stage 1)`."""
     words = [f"{summary.get('sync', 'bsp')}", f"staleness {summary.get('staleness') or 0:.3g} updates on average"]
     leads = summary.get("max_lead") or {}
-    if leads:
+    if any(leads.values()):
         words.append("largest lead " + ", ".join(f"{lead} ({group_title(group)})" for group, lead in leads.items()))
     return "; ".join(words)

@@ -64,5 +64,6 @@ def staged_words(line: dict[str, Any]) -> str:
     words = [busiest(line["stages"]), f"staleness {line['staleness']:.3g}", usd(line["usd"])]
     if is_emulated(line):
         words.append(f"{MARK} (scale {line['emulated']['scale']:g})")
-    words += [f"late: {title(line['stages'], number)}" for number in late_stages(line)]
+    if late := late_stages(line):
+        words.append("late: " + ", ".join(title(line["stages"], number) for number in late))
     return "  " + "  ".join(word for word in words if word)

@@ -30,7 +30,14 @@ def stages_section(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, 
     if not stages:
         return ""
     slowest = bottleneck(stages)
-    heads = ("Stage", "Layers", "Workers", f"Samples/s{seconds_word(summary)}", *(doing.capitalize() for doing in DOINGS), "Queue")
+    heads = (
+        "Stage",
+        "Layers",
+        "Workers",
+        f"Samples/s{seconds_word(summary)}",
+        *(doing.capitalize() for doing in DOINGS),
+        "Queue",
+    )
     rows = [_row(stages, number, plan, is_slowest=number == slowest) for number in range(len(stages))]
     charts = "".join(
         draw_shares(
