@@ -8,13 +8,14 @@ plan --> train --> outcome --> summary, report
 from __future__ import annotations
 
 from heterps.config import BSP, Job
+from heterps.data.reader import Reader
 from heterps.errors import ConfigError
 from heterps.launch.inline import signals
 from heterps.launch.local import train_local
 from heterps.model.build import build_model
 from heterps.model.trace import trace
-from heterps.planning.inline import cpu_resource
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.local import local_plan
+from heterps.planning.plan import Plan
 from heterps.profiling.profile import load_profile
 from heterps.training.control import Control
 from heterps.training.coordinator import Emulated
@@ -58,18 +59,16 @@ def run_by_plan(
 
 
 def default_plan(job: Job) -> Plan:
-    """One stage on as many CPU cores as the job has threads, and a server."""
-    layers = trace(build_model(job.model, job.data.columns, job.seed)).layers
-    return Plan(
-        method="local",
-        stages=(Stage(first=0, last=len(layers) - 1, resource=cpu_resource(job.cluster), count=job.num_threads),),
-        servers=Servers(resource=job.cluster.server_resource, count=1),
-        throughput=0.0,
-        hours=0.0,
-        usd=0.0,
-        bottleneck="not predicted",
+    """One stage on as many CPU cores as the job has threads, and a server; predicted if the job's profile allows it."""
+    layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
+    reader = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size)
+    return local_plan(
+        layers,
+        job.cluster,
+        load_profile(job.profile) if job.profile is not None else None,
+        num_workers=job.num_threads,
         batch_size=job.data.batch_size,
-        layers=tuple(layer.name for layer in layers),
+        samples=reader.num_rows * job.data.epochs,
     )
 
 

@@ -69,6 +69,7 @@ from heterps.training.worker import WorkerStart
 from heterps.wire import Frame, WireError
 
 POLL_S = 0.2
+VIEW_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ class Coordinator:
             observer.warned,
         )  # fmt: skip
         self._usd = 0.0  # before this process
+        self._shown = 0.0
 
     # --- the whole job -----------------------------------------------------------------------------------------------
 
@@ -202,6 +204,7 @@ class Coordinator:
             self._account()
             self._changes.check_time()
             self._heed_control()
+            self._show()
             self._check_news()
         return None
 
@@ -415,10 +418,19 @@ class Coordinator:
             more["tables"] = self._whole.counters._asdict()
         if (counts := self._whole.tier_counts) is not None:
             more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
-        more |= self._views.interval(self._tally.seconds, self._usd_per_hour())
-        if self._emulated is not None:
-            more["emulated"] = True
+        more |= self._views.interval(self._tally.seconds, self._usd_per_hour()) | self._emulation()
         self._observer.measured(self._tally.close_interval(more))
+
+    def _show(self) -> None:
+        """Let whoever watches see the stages as they are now, a few times a second."""
+        if (now := time.monotonic()) - self._shown < VIEW_S:
+            return
+        self._shown = now
+        self._observer.staged(self._views.live(self._clock.now(), self._usd_per_hour()) | self._emulation())
+
+    def _emulation(self) -> dict[str, Any]:
+        """What marks figures as emulated; nothing where they are real."""
+        return {"emulated": {"scale": self._emulated.scale}} if self._emulated else {}
 
     def _usd_per_hour(self) -> float:
         """Of the workers of the layout and the servers of the plan."""
@@ -428,8 +440,7 @@ class Coordinator:
 
     def _staged(self) -> dict[str, Any]:
         self._views.paid(self._tally.seconds, self._usd_per_hour())
-        staged = self._views.summary(self._running, self._tally.seconds)
-        return staged | ({"emulated": {"scale": self._emulated.scale}} if self._emulated else {})
+        return self._views.summary(self._running, self._tally.seconds) | self._emulation()
 
     def _status(self) -> Told:
         """For `heterps status`: the open interval, and how far the run is."""
