@@ -101,7 +101,7 @@ def test_a_job_is_watched_scaled_and_refused_by_the_commands(job, heterps):
         assert code == 0
         assert "of 20,000,000 samples (0%)" in out
         assert "last change: stage 1 from 1 to 3 workers" in out
-        assert [word for word in ("resource", "samples/s", "compute", "wait", "queue") if word not in out] == []
+        assert [word for word in ("1 cpu", "samples/s", "compute", "wait", "queue") if word not in out] == []
         assert heterps("scale", "run", "--stage", 1, "--count", 3)[:2] == (
             0, "stage 1 has 3 workers already: nothing changes\n"
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """A running job on the console: what its stages do, and how another plan compares with its own.
 
 heterps status                                          heterps replan
-stage  resource  workers  samples/s  ...                        stages                servers  samples/s  hours   USD
-    1       cpu        3     12,040  ...                runs    cpu×3 [0..4]          cpu×1       12,000    3.1  0.42
+stage     workers  samples/s  ...                               stages                servers  samples/s  hours   USD
+1 cpu           3     12,040  ...                       runs    cpu×3 [0..4]          cpu×1       12,000    3.1  0.42
                                                       ✓ new     cpu×1 [0..1] → ...
 """
 
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from heterps.planning.plan import Plan
-from heterps.report.figures import duration, rate, usd
+from heterps.report.figures import duration, usd
 from heterps.report.plan_table import hours
 from heterps.report.plan_table import usd as plain_usd
+from heterps.report.stage_table import stage_table
 from heterps.report.tables import plain_table
 
 
@@ -37,24 +37,9 @@ def status_table(name: str, status: Mapping[str, Any]) -> RenderableType:
         head.append(f"last change: {status['last_change']}")
     parts: list[RenderableType] = [Text("\n".join(head))]
     if status.get("stages"):
-        parts.append(_stages(status["stages"]))
+        parts.append(stage_table(status["stages"]))
         parts.append(Text(f"staleness {status['staleness']:g} updates"))
     return Group(*parts)
-
-
-def _stages(stages: list[Mapping[str, Any]]) -> Table:
-    table = plain_table()
-    table.add_column("stage", justify="right")
-    table.add_column("resource")
-    for name in ("workers", "samples/s", "compute", "communicate", "wait", "queue"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for number, stage in enumerate(stages, 1):
-        shares = [_share(stage[part]) for part in ("compute", "communicate", "wait")]
-        speed = "-" if stage["samples_per_s"] is None else rate(stage["samples_per_s"])
-        table.add_row(
-            str(number), Text(stage["resource"]), f"{stage['workers']:,}", speed, *shares, f"{stage['queue']:g}"
-        )
-    return table
 
 
 def plans_table(old: Plan, new: Plan, *, is_chosen: bool) -> RenderableType:
@@ -74,7 +59,3 @@ def plans_table(old: Plan, new: Plan, *, is_chosen: bool) -> RenderableType:
         style = "bold" if chosen else ""
         table.add_row(Text("✓", style="green") if chosen else "", name, Text(stages), servers, *shown, style=style)
     return table
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

@@ -20,11 +20,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import heterps.errors as errors
-from heterps.config import BSP, Always, Eviction, Job
+from heterps.config import BSP, Job
 from heterps.data.leases import Leases
 from heterps.data.reader import Reader
-from heterps.errors import HeterpsError, PeerLost, StorageError
+from heterps.errors import PeerLost, StorageError
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan
@@ -65,7 +64,7 @@ from heterps.training.stage_views import StageViews
 from heterps.training.tally import Scores, Tally
 from heterps.training.traces import Traces
 from heterps.training.whole import WholeModel
-from heterps.training.worker import WorkerStart
+from heterps.training.worker import WorkerStart, failure
 from heterps.wire import Frame, WireError
 
 POLL_S = 0.2
@@ -147,9 +146,8 @@ class Coordinator:
         self._heard = time.monotonic()
         names = tuple(layer.name for layer in traced.layers)
         self._changes = Changes(
-            job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss,
-            observer.warned,
-        )  # fmt: skip
+            job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss, observer.warned
+        )
         self._usd = 0.0  # before this process
         self._shown = 0.0
 
@@ -284,9 +282,9 @@ class Coordinator:
             case State():
                 self._states[message.worker] = unpack(message.state, frames)
             case Failed() if message.worker in self.layout.workers:
-                raise _failure(message)
+                raise failure(message)
             case Failed():
-                self._changes.lost(message.worker, str(_failure(message)))
+                self._changes.lost(message.worker, str(failure(message)))
             case _:
                 self._observer.warned(f"{sender} sent {type(message).__name__}, which is not for the coordinator")
 
@@ -361,7 +359,7 @@ class Coordinator:
         self._views.follow(layout)
         for worker in before.workers:
             if worker not in layout.workers:
-                self._send(worker, Stop())
+                self._dismiss(worker)
                 self._fleet.stop(worker)
                 del self._addresses[worker]
         counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in layout.stages)
@@ -409,15 +407,7 @@ class Coordinator:
                 self._close_interval()
 
     def _close_interval(self) -> None:
-        more: dict[str, Any] = {
-            "epoch": self._running.leases.first[0],
-            "rows": self._whole.num_rows,
-            "table_bytes": self._whole.table_bytes,
-        }
-        if self._job.tables.admission != Always() or self._job.tables.eviction != Eviction():
-            more["tables"] = self._whole.counters._asdict()
-        if (counts := self._whole.tier_counts) is not None:
-            more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        more = {"epoch": self._running.leases.first[0]} | self._whole.table_fields(self._job.tables)
         more |= self._views.interval(self._tally.seconds, self._usd_per_hour()) | self._emulation()
         self._observer.measured(self._tally.close_interval(more))
 
@@ -445,7 +435,7 @@ class Coordinator:
     def _status(self) -> Told:
         """For `heterps status`: the open interval, and how far the run is."""
         usd = self._views.paid(self._tally.seconds, self._usd_per_hour())
-        status = json.loads(self._views.as_json(self._tally, self._running)) | {
+        status = self._views.status(self._tally, self._running) | {
             "total": self._reader.num_rows * self._job.data.epochs,
             "usd": usd,
             "usd_per_hour": self._usd_per_hour(),
@@ -485,10 +475,3 @@ class Coordinator:
     def _not_ready(self, waited_s: float) -> str:
         missing = [worker for worker in self.layout.workers if worker not in self._addresses]
         return f"{', '.join(missing)} did not start within {waited_s:.0f} s: alive, but not ready"
-
-
-def _failure(failed: Failed) -> HeterpsError:
-    """The error that a worker met, as if it had been met here."""
-    kind = getattr(errors, failed.kind, HeterpsError)
-    known = isinstance(kind, type) and issubclass(kind, HeterpsError)
-    return (kind if known else HeterpsError)(f"{failed.worker}: {failed.text}")

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from heterps.checkpoint import Snapshot, latest, load_latest, save
-from heterps.config import Always, Eviction, Job, Servers
+from heterps.config import Job, Servers
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
 from heterps.data.reader import Position, Reader
@@ -207,15 +207,7 @@ class _Loop:
 
     def close_interval(self) -> None:
         """Write what the interval measured, and start the next."""
-        more: dict[str, Any] = {
-            "epoch": self.position.epoch,
-            "rows": self.trainer.num_rows,
-            "table_bytes": self.trainer.table_bytes,
-        }
-        if self.job.tables.admission != Always() or self.job.tables.eviction != Eviction():
-            more["tables"] = self.trainer.counters._asdict()
-        if (counts := self.trainer.tier_counts) is not None:
-            more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        more = {"epoch": self.position.epoch} | self.trainer.table_fields(self.job.tables)
         if (cached := self.trainer.cache_counts) is not None:
             more["cache"] = asdict(cached) | {"hit_rate": cached.hit_rate}
         if (talk := self.trainer.client_counts) is not None:

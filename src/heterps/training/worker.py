@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from msgspec import Struct
 
+import heterps.errors as errors
 from heterps.config import BSP, Job
 from heterps.data.batch import Slots
 from heterps.errors import HeterpsError, PeerLost
@@ -115,6 +116,13 @@ def run_worker(
         text = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
         post.send(COORDINATOR, Failed(start.name, kind, text))
         raise
+
+
+def failure(failed: Failed) -> HeterpsError:
+    """The error that a worker met, as if it had been met here."""
+    kind = getattr(errors, failed.kind, HeterpsError)
+    known = isinstance(kind, type) and issubclass(kind, HeterpsError)
+    return (kind if known else HeterpsError)(f"{failed.worker}: {failed.text}")
 
 
 class Worker:
