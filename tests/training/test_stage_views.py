@@ -1,105 +1,120 @@
-"""StageViews: shares, speeds, queues, staleness and USD of stages, worked out by hand."""
+"""Views of stages, from pushes made by hand."""
 
-from __future__ import annotations
-
-import json
+from types import SimpleNamespace
 
 import pytest
-from flow_play import make_layout
 
-from heterps.config import BSP, Data, Job
-from heterps.data.leases import Leases
 from heterps.training.flow import Step
+from heterps.training.layout import Layout, StageLayout
 from heterps.training.messages import ALL_LANES, Pushed, Usage
-from heterps.training.round_flow import RoundFlow
-from heterps.training.run import Run
-from heterps.training.stage_views import StageViews
-from heterps.training.tally import Tally
+from heterps.training.stage_views import VIEWS, StageViews
+
+LAYOUT = Layout(
+    (StageLayout(0, 0, "cpu", ("worker-1.0", "worker-1.1")), StageLayout(1, 2, "v100", ("worker-2.0",))), num_lanes=2
+)
 
 
-def pushed(worker: str, usage: Usage, num_samples: int = 10, lane: int = ALL_LANES) -> Pushed:
-    return Pushed(worker, lane, 1, num_samples, usage)
-
-
-def test_a_stage_s_shares_are_of_the_seconds_of_all_its_workers():
-    views = StageViews(make_layout((2, 1), 2))
+@pytest.fixture
+def views():
+    views = StageViews(LAYOUT)
     views.begin(0.0, 0.0)
-    views.pushed(pushed("worker-1.0", Usage(6.0, 1.0, 1.0, 2)))
-    views.pushed(pushed("worker-1.1", Usage(2.0, 1.0, 5.0, 1)))
-    views.pushed(pushed("worker-2.0", Usage(8.0, 0.0, 0.0, 4, 0.25)))
-    first, second = views.interval(2.0, 0.0)["stages"]
-    assert (first["compute"], first["communicate"], first["wait"]) == (0.5, 0.125, 0.375)
-    assert (first["workers"], first["queue"], first["samples_per_s"]) == (2, 1.5, 5.0)
-    assert (second["compute"], second["queue"], second["late_s"]) == (1.0, 4.0, 0.25)
-    assert second["samples_per_s"] == 5.0, "in rounds each worker tells of the same batch"
+    return views
 
 
-def test_lanes_tell_of_batches_of_their_own():
-    views = StageViews(make_layout((2,), 2))
-    views.begin(0.0, 0.0)
-    views.pushed(pushed("worker-1.0", Usage(), lane=0))
-    views.pushed(pushed("worker-1.1", Usage(), lane=1))
-    assert views.interval(2.0, 0.0)["stages"][0]["samples_per_s"] == 10.0
+def push(views, worker, usage, *, lane=ALL_LANES, samples=100):
+    views.pushed(Pushed(worker, lane, 1, samples, Usage(*usage)))
 
 
-def test_an_interval_counts_from_the_one_before():
-    views = StageViews(make_layout((1,), 1))
-    views.begin(0.0, 0.0)
-    views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 3.0)))
-    views.stepped(Step(10, 0.0, (), 4))
-    first = views.interval(1.0, 0.0)
-    views.pushed(pushed("worker-1.0", Usage(4.0, 1.0, 3.0), num_samples=30))
-    views.stepped(Step(30, 0.0, (), 1))
-    views.stepped(Step(30, 0.0, (), 2))
-    second = views.interval(3.0, 0.0)
-    assert (first["stages"][0]["compute"], second["stages"][0]["compute"]) == (0.25, 0.75)
-    assert (first["stages"][0]["samples_per_s"], second["stages"][0]["samples_per_s"]) == (10.0, 15.0)
-    assert (first["staleness"], second["staleness"]) == (4.0, 1.5)
+def a_round(views, number):
+    """Round `number`: stage 1 computes a quarter of its time, stage 2 all of it, half of that late."""
+    push(views, "worker-1.0", (1.0 * number, 1.0 * number, 2.0 * number, 1))
+    push(views, "worker-1.1", (1.0 * number, 1.0 * number, 2.0 * number, 2))
+    push(views, "worker-2.0", (4.0 * number, 0.0, 0.0, 0, 2.0 * number))
+    views.stepped(Step(100, 0.5, (), staleness=number))
 
 
-def test_nothing_told_yet_has_no_shares_and_no_speed():
-    views = StageViews(make_layout((1,), 1))
-    (stage,) = views.interval(0.0, 1.0)["stages"]
-    assert (stage["compute"], stage["samples_per_s"], stage["queue"]) == (None, None, 0.0)
+def test_shares_are_of_the_time_of_all_workers_of_a_stage(views):
+    a_round(views, 1)
+    first, second = views.interval(4.0, 36.0)["stages"]
+    assert (first["resource"], first["workers"], first["queue"]) == ("cpu", 2, 1.5)
+    assert (first["compute"], first["communicate"], first["wait"]) == (0.25, 0.25, 0.5)
+    assert (second["compute"], second["late"], second["late_s"]) == (1.0, 0.5, 2.0)
+    assert first["samples_per_s"] == second["samples_per_s"] == 25.0, "workers of a round push the same samples"
 
 
-def test_usd_grow_by_the_price_of_the_time_at_which_it_was_asked():
-    views = StageViews(make_layout((1,), 1))
-    views.begin(1800.0, 5.0)
-    assert views.paid(3600.0, 2.0) == 6.0
-    assert views.paid(7200.0, 4.0) == 10.0
-    assert views.interval(7200.0, 9.0)["usd"] == 10.0
+def test_without_rounds_each_push_is_of_samples_of_its_own(views):
+    push(views, "worker-1.0", (1.0, 0.0, 0.0), lane=0)
+    push(views, "worker-1.1", (1.0, 0.0, 0.0), lane=1)
+    assert views.interval(4.0, 36.0)["stages"][0]["samples_per_s"] == 50.0
 
 
-def test_a_worker_that_began_anew_does_not_count_backwards():
-    views = StageViews(make_layout((1,), 1))
-    views.pushed(pushed("worker-1.0", Usage(100.0, 100.0, 100.0)))
-    views.interval(1.0, 0.0)
-    views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
-    assert views.interval(2.0, 0.0)["stages"][0]["compute"] is None
+def test_an_interval_counts_what_came_in_it_and_the_summary_everything(views):
+    a_round(views, 1)
+    views.interval(4.0, 36.0)
+    push(views, "worker-1.0", (5.0, 1.0, 2.0))
+    push(views, "worker-1.1", (5.0, 1.0, 2.0))
+    views.stepped(Step(100, 0.5, (), staleness=3))
+    line = views.interval(6.0, 36.0)
+    assert (line["stages"][0]["compute"], line["stages"][0]["samples_per_s"]) == (1.0, 50.0)
+    assert line["stages"][1]["compute"] is None, "it has told nothing in this interval"
+    assert line["staleness"] == 3.0
+    assert line["usd"] == pytest.approx(6.0 * 36.0 / 3600)
+
+    whole = views.summary(SimpleNamespace(leads={"0": 1, "1": 2}), 6.0)
+    assert whole["staleness"] == 2.0
+    assert whole["stages"][0]["compute"] == pytest.approx(10 / 16)
+    assert (whole["max_lead"], whole["usd"]) == ({"0": 1, "1": 2}, pytest.approx(0.06))
 
 
-def test_workers_of_another_layout_are_the_stage_from_then_on():
-    views = StageViews(make_layout((1,), 1))
-    views.follow(make_layout((3,), 3, epoch=2))
-    views.pushed(pushed("worker-1.2", Usage(1.0, 0.0, 0.0)))
-    (stage,) = views.interval(1.0, 0.0)["stages"]
-    assert stage["workers"] == 3
+def test_who_watches_sees_the_last_seconds_and_not_the_whole_interval(views):
+    for number in range(1, 2 * VIEWS):
+        a_round(views, number)
+        views.live(4.0 * number, 36.0)
+    push(views, "worker-2.0", (4.0 * (2 * VIEWS - 1), 40.0 * VIEWS, 0.0))
+    views.stepped(Step(100, 0.5, (), staleness=0))
+    seconds = 4.0 * (2 * VIEWS - 1) + 40.0 * VIEWS
+    view = views.live(seconds, 36.0)
+    assert view["seconds"] == seconds
+    assert view["usd"] == pytest.approx(seconds * 36.0 / 3600)
+    recent_s = 4.0 * (VIEWS - 1)
+    assert view["stages"][1]["compute"] == pytest.approx(recent_s / (recent_s + 40.0 * VIEWS), abs=1e-3)
 
 
-def test_status_and_summary_say_the_same_of_the_whole_job():
-    layout = make_layout((1,), 1)
-    views, job = StageViews(layout), Job(data=Data(train="unread.parquet"))
-    flow = RoundFlow(layout, [(0,)], BSP(), Leases(1, 2))
-    flow.start(0.0)
-    tally = Tally(job, Run.__new__(Run))
-    tally.add(10, [], 2.0)
-    views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
-    views.stepped(Step(10, 0.0, (), 0))
-    status = json.loads(views.as_json(tally, flow))
-    assert (status["samples"], status["seconds"], status["waits_for"]) == (10, 2.0, ["worker-1.0"])
-    assert status["stages"][0]["samples_per_s"] == 5.0
-    summary = views.summary(flow, 2.0)
-    assert summary["max_lead"] == {"0": 0}
-    assert summary["stages"] == status["stages"]
-    assert summary["usd"] == pytest.approx(0.0)
+def test_where_batches_are_slow_a_view_is_of_longer(views):
+    a_round(views, 1)
+    for tick in range(3 * VIEWS):
+        view = views.live(4.0 + tick, 36.0)
+    assert view["stages"][0]["compute"] == 0.25
+    views.interval(4.0 + 3 * VIEWS, 36.0)
+    assert views.live(5.0 + 3 * VIEWS, 36.0)["stages"][0]["compute"] == 0.25, "nothing in this interval: of the run"
+
+
+def test_watching_changes_nothing_that_is_written(views):
+    other = StageViews(LAYOUT)
+    other.begin(0.0, 0.0)
+    for number in (1, 2):
+        for each in (views, other):
+            a_round(each, number)
+        views.live(4.0 * number + 0.5, 36.0)
+    watched, unwatched = views.interval(8.0, 36.0), other.interval(8.0, 36.0)
+    assert watched.pop("usd") == pytest.approx(unwatched.pop("usd"))
+    assert watched == unwatched
+
+
+def test_a_resumed_run_counts_from_where_it_was():
+    views = StageViews(LAYOUT)
+    views.begin(100.0, 1.0)
+    a_round(views, 1)
+    line = views.interval(104.0, 36.0)
+    assert line["stages"][0]["samples_per_s"] == 25.0
+    assert line["usd"] == pytest.approx(1.04)
+
+
+def test_workers_that_joined_count_from_their_start(views):
+    a_round(views, 1)
+    more = (*LAYOUT.stages[0].workers, "worker-1.2")
+    views.follow(Layout((StageLayout(0, 0, "cpu", more), LAYOUT.stages[1]), num_lanes=3, epoch=2))
+    push(views, "worker-1.2", (4.0, 0.0, 0.0))
+    (first, _) = views.interval(8.0, 36.0)["stages"]
+    assert first["workers"] == 3
+    assert first["compute"] == pytest.approx(6 / 12)
