@@ -19,7 +19,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-import heterps.errors as errors
 from heterps.config import BSP, Always, Eviction, Job
 from heterps.data.leases import Leases
 from heterps.data.reader import Position, Reader
@@ -30,6 +29,7 @@ from heterps.planning.plan import Plan
 from heterps.sync import Policy, record
 from heterps.training.crossing import pack, unpack
 from heterps.training.emulation import DilatedClock, StagePace
+from heterps.training.failures import failure, find_culprit
 from heterps.training.fleet import Fleet
 from heterps.training.flow import Flow
 from heterps.training.kept_state import KeptState
@@ -92,10 +92,17 @@ def train_staged(
 ) -> Outcome | Replan:
     """Train `job` by `plan` with the workers and servers of `fleet`, until the last epoch ends or `stop()` names a
     reason; or, if somebody asks for another plan, until the checkpoint from which to go on by it.
+    Of several errors the one is raised that caused the others.
     """
     with ExitStack() as opened:
-        coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder)
-        return coordinator.train(resume=resume, stop=stop)
+        try:
+            coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder)
+            return coordinator.train(resume=resume, stop=stop)
+        except HeterpsError as error:
+            culprit = find_culprit(error, fleet)
+            if culprit is error:
+                raise
+            raise culprit from error
 
 
 class Coordinator:
@@ -119,6 +126,7 @@ class Coordinator:
         )
         self._starts = {worker: self._start_of(worker) for worker in self.layout.workers}
         self._addresses: dict[str, str] = {}
+        self._assigned: set[tuple[str, int]] = set()
         fleet.start(list(self._starts.values()))  # [1] they take a while, so first
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, self.layout, model)
@@ -150,7 +158,10 @@ class Coordinator:
         leases = self._restore() if resume else self._begin()
         self._flow = self._make_flow(leases)
         self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
-        self._wait_until(lambda: set(self._addresses) >= set(self.layout.workers), START_S, self._not_ready)
+        start_s = max(START_S, self._job.workers.deadline_s)
+        self._wait_until(lambda: self._is_ready or stop() is not None, start_s, self._not_ready)
+        if stopped_by := stop():
+            return self._conclude(stopped_by, stop)
         self._assign_all()
         self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
         self._views.begin(self._tally.seconds, self._tally.seconds * self._usd_per_hour() / 3600)
@@ -189,7 +200,7 @@ class Coordinator:
                 flow.hold()
             if flow.is_held and flow.is_quiet:
                 self._clock.pause()
-                self._make_cut()
+                self._make_cut(is_last=stopped_by is not None)
                 if stopped_by is not None or self._replan is not None:
                     return stopped_by
                 self._clock.resume()
@@ -204,12 +215,12 @@ class Coordinator:
         is_scaled = self._scaling is not None and set(self._scaling.workers) <= set(self._addresses)
         return stopped_by is not None or self._replan is not None or self._tally.save_is_due or is_scaled
 
-    def _make_cut(self) -> None:
-        """Nothing is under way: do what waited for that."""
+    def _make_cut(self, *, is_last: bool) -> None:
+        """Nothing is under way: do what waited for that. Behind the last one everything is saved anyway."""
         if self._scaling is not None and set(self._scaling.workers) <= set(self._addresses):
             self._follow(self._scaling)
             self._scaling = None
-        else:
+        elif not is_last:
             self._save(must_succeed=self._replan is not None)
 
     def _conclude(self, stopped_by: str | None, stop: Callable[[], str | None]) -> Outcome:
@@ -219,11 +230,10 @@ class Coordinator:
             self._clock.pause()
             if tally.samples > tally.interval_started:
                 self._close_interval()
-            self._save(must_succeed=True)
-        else:
-            self._save(must_succeed=True)
+        self._save(must_succeed=True)
         for worker in self.layout.workers:
-            self._send(worker, Stop())
+            with suppress(PeerLost):  # nothing more is needed of it
+                self._send(worker, Stop())
         test = None
         if stopped_by is None and self._job.data.test is not None:
             test = evaluate_test(self._job, self._whole, self._observer, stop)
@@ -270,7 +280,7 @@ class Coordinator:
             case State():
                 self._states[message.worker] = unpack(message.state, frames)
             case Failed():
-                raise _failure(message)
+                raise failure(message)
             case AskStatus():
                 self._answer(sender, self._status())
             case Scale():
@@ -314,7 +324,7 @@ class Coordinator:
     def _assign_all(self, layout: Layout | None = None) -> None:
         """[2] Tell every worker of the layout its place, and wait until all have taken it."""
         layout = layout or self.layout
-        self._assigned: set[tuple[str, int]] = set()
+        self._assigned = set()
         paces = self._emulated.paces(layout) if self._emulated else [None] * len(layout.stages)
         scale = self._emulated.scale if self._emulated else 1.0
         for number, stage in enumerate(layout.stages):
@@ -367,7 +377,7 @@ class Coordinator:
 
     def _collect_state(self) -> None:
         """What workers have and servers have not, from the first worker of each stage, into the whole model."""
-        if not self._kept.is_any:
+        if not self._kept.is_any or not self._assigned:
             return
         asked = [stage.workers[0] for stage in self.layout.stages]
         self._states: dict[str, Mapping[str, Any]] = {}
@@ -443,6 +453,10 @@ class Coordinator:
         return self._flow
 
     @property
+    def _is_ready(self) -> bool:
+        return set(self._addresses) >= set(self.layout.workers)
+
+    @property
     def _firsts(self) -> tuple[int, ...]:
         return tuple(stage.first for stage in self.layout.stages)
 
@@ -492,10 +506,3 @@ class Coordinator:
     def _not_ready(self, waited_s: float) -> str:
         missing = [worker for worker in self.layout.workers if worker not in self._addresses]
         return f"{', '.join(missing)} did not start within {waited_s:.0f} s: alive, but not ready"
-
-
-def _failure(failed: Failed) -> HeterpsError:
-    """The error that a worker met, as if it had been met here."""
-    kind = getattr(errors, failed.kind, HeterpsError)
-    known = isinstance(kind, type) and issubclass(kind, HeterpsError)
-    return (kind if known else HeterpsError)(f"{failed.worker}: {failed.text}")
