@@ -19,6 +19,7 @@ from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError, NotFinite
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
+from heterps.training.device import open_device
 from heterps.training.replica import Replica, make_replicas
 from heterps.training.trainer import Trainer
 
@@ -167,7 +168,7 @@ def test_values_that_cross_a_border_are_leaves_that_say_whether_they_want_gradie
 def test_replicas_compute_on_the_device_that_they_are_given() -> None:
     staged = Staged(tied(), [3])
     batch = a_batch()
-    replicas = staged.replicas(staged.client(), torch.device("cpu"))
+    replicas = staged.replicas(staged.client(), open_device("cpu"))
     assert_same_pushes(run_pipeline(staged, replicas, batch, [0, 12]), of_whole_batch(staged.model, batch))
 
 

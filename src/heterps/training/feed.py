@@ -40,6 +40,7 @@ class Feed:
         reader = Reader(data.train, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=job.seed)
         self._inputs = inputs
         self._deadline_s = job.workers.deadline_s
+        self._depth = data.prefetch
         self._stream = BatchStream(reader, data.prefetch, self._prepare)
         self._replica: Replica | None = None
         self._lanes: Sequence[int] | None = None
@@ -54,7 +55,9 @@ class Feed:
         batch = self._stream.get(go.epoch, go.batch, self._deadline_s)
         if batch is None:
             return None
-        self._stream.expect(go.epoch, go.batch + 1)  # most probably
+        self._stream.forget_before(go.epoch, go.batch)
+        for ahead in range(1, self._depth + 1):  # most probably
+            self._stream.expect(go.epoch, go.batch + ahead)
         return Pieces(len(batch), {lane: self._piece(batch, lane) for lane in self._lanes_of(go)})
 
     def num_batches(self, epoch: int) -> int:

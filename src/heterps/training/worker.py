@@ -216,7 +216,7 @@ class Worker:
             count,
             self._job.data.columns.num_classes,
             MeteredRows(self._rows, self._meter),
-            self._device.torch_device,
+            self._device,
         )
         for replica in self._replicas:
             replica.load_buffers(state.get("buffers", {}))
