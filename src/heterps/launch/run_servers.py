@@ -69,7 +69,7 @@ def _error_of(child: Child, what: str) -> HeterpsError | None:
     if "kind" in child.parting:
         return error_of(child.parting["kind"], f"{child.name}: {child.parting['error']}")
     who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
-    return PeerDied(f"{who} {how}. Without it the run cannot go on: resume it")
+    return PeerDied(child.name, f"{who} {how}. Without it the run cannot go on: resume it")
 
 
 @contextmanager

@@ -156,6 +156,8 @@ class Coordinator:
 
     def train(self, *, resume: bool, stop: Callable[[], str | None]) -> Outcome | Replan:
         leases = self._restore() if resume else self._begin()
+        self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
+        self._clock.pause()  # until all are ready
         self._flow = self._make_flow(leases)
         self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
         start_s = max(START_S, self._job.workers.deadline_s)
@@ -163,7 +165,7 @@ class Coordinator:
         if stopped_by := stop():
             return self._conclude(stopped_by, stop)
         self._assign_all()
-        self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
+        self._clock.resume()
         self._views.begin(self._tally.seconds, self._tally.seconds * self._usd_per_hour() / 3600)
         self._go()
         stopped_by = self._run_until_over(stop)

@@ -29,7 +29,11 @@ POLL_S = 0.05
 
 
 class PeerDied(PeerLost):
-    """A process of the job ended that should not have; the text names it and says how."""
+    """`peer`, a process of the job, ended that should not have; the text names it and says how."""
+
+    def __init__(self, peer: str, text: str) -> None:
+        super().__init__(text)
+        self.peer = peer
 
 
 def kind_and_text(error: BaseException, log: str = "") -> tuple[str, str]:
