@@ -1,7 +1,6 @@
 """What a run could leave behind, and a fixture that lets no test leave any of it.
 
-    from leaks import no_leaks                       # in the file of tests
-    pytestmark = pytest.mark.usefixtures("no_leaks")
+    pytestmark = pytest.mark.usefixtures("no_leaks")         # in a file of tests that start runs
 
 processes   all that carry the mark of the test in their environment, whoever is their parent by now
 threads     of this process
@@ -93,7 +92,7 @@ def wait_until_empty(look: Callable[[], list[str]], deadline_s: float) -> list[s
 
 
 @pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+def process_mark(monkeypatch: pytest.MonkeyPatch) -> str:
     """Carried by every process that the test starts."""
     value = secrets.token_hex(8)
     monkeypatch.setenv(MARK, value)
@@ -111,11 +110,11 @@ def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def no_leaks(mark: str, own_temporary_folder: Path) -> Iterator[None]:
+def no_leaks(process_mark: str, own_temporary_folder: Path) -> Iterator[None]:
     """Fails a test that leaves a process, a thread, shared memory, a socket or a temporary folder behind."""
-    before = holdings(mark)
+    before = holdings(process_mark)
     yield
-    left = leaks_since(before, mark)
+    left = leaks_since(before, process_mark)
     assert not left, f"the test left behind: {'; '.join(left)}"
 
 

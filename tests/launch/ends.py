@@ -147,6 +147,7 @@ def wait_until(is_so: Callable[[], bool], what: str, deadline_s: float = DEADLIN
         time.sleep(0.02)
 
 
-def is_training(run: Path) -> bool:
-    """Whether an interval of metrics is written."""
+def is_training(run: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Whether an interval of metrics is written, by a command that still runs."""
+    assert process.poll() is None, (run.parent / "run.txt").read_text()
     return (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ends import DEADLINE_S, NUM_ROWS, command, is_training, read_job, wait_until, write_job
-from leaks import mark, marked_processes, no_leaks, own_temporary_folder  # noqa: F401 fixtures
+from leaks import marked_processes
 
 from heterps.checkpoint import load_latest
 from heterps.errors import ConfigError, HeterpsError, ModelError, PeerLost
@@ -70,40 +70,42 @@ def summary_of(run: Path) -> dict:
 # --- signals to the command ------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_from_the_terminal_saves_and_leaves_nothing(tmp_path: Path, mark: str) -> None:
+def test_an_interrupt_from_the_terminal_saves_and_leaves_nothing(tmp_path: Path, process_mark: str) -> None:
     job, run = write_job(tmp_path, channel="ipc", epochs=LONG, chatter=200_000), tmp_path / "run"
     with command(job, run) as process:
-        wait_until(lambda: is_training(run), "the run trains")
-        assert len(marked_processes(mark)) == 4, "the command, two workers and a server"
+        wait_until(lambda: is_training(run, process), "the run trains")
+        assert len(marked_processes(process_mark)) == 4, "the command, two workers and a server"
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130, (tmp_path / "run.txt").read_text()
-        assert not marked_processes(mark), "they were gone before the command was"
+        assert not marked_processes(process_mark), "they were gone before the command was"
     assert "Traceback" not in (tmp_path / "run.txt").read_text()
     summary = summary_of(run)
     assert summary["status"] == "stopped by SIGINT"
     assert load_latest(run / "checkpoints").samples == summary["samples"] > 0
     assert "y" * 200_000 in (run / "logs" / "worker-2.0.log").read_text(), "what user code prints"
     epochs = summary["samples"] // NUM_ROWS + 1
-    resumed = train(read_job(tmp_path, epochs=epochs), run, resume=True).summary
+    resumed = train(read_job(tmp_path, epochs=epochs, chatter=200_000), run, resume=True).summary
     assert (resumed["status"], resumed["samples"]) == ("completed", epochs * NUM_ROWS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGINT, signal.SIGINT]])
 @pytest.mark.parametrize("begin", ["training", "starting"])
-def test_signals_to_the_command_alone(tmp_path: Path, mark: str, numbers: list[signal.Signals], begin: str) -> None:
+def test_signals_to_the_command_alone(
+    tmp_path: Path, process_mark: str, numbers: list[signal.Signals], begin: str
+) -> None:
     job, run = write_job(tmp_path, channel="ipc", epochs=LONG), tmp_path / "run"
 
     def has_begun() -> bool:
-        workers = [process for process in marked_processes(mark) if "worker_process" in process]
-        return is_training(run) if begin == "training" else len(workers) == 2
+        workers = [found for found in marked_processes(process_mark) if "worker_process" in found]
+        return is_training(run, process) if begin == "training" else len(workers) == 2
 
     with command(job, run) as process:
         wait_until(has_begun, f"the run is {begin}")
         for number in numbers:
             process.send_signal(number)
         code = process.wait(DEADLINE_S)
-        assert not marked_processes(mark)
+        assert not marked_processes(process_mark)
     assert code == {signal.SIGTERM: 143, signal.SIGINT: 130}[numbers[0]], (tmp_path / "run.txt").read_text()
     assert "Traceback" not in (tmp_path / "run.txt").read_text()
     if len(numbers) == 1:
@@ -114,14 +116,14 @@ def test_signals_to_the_command_alone(tmp_path: Path, mark: str, numbers: list[s
 
 
 def test_processes_end_by_themselves_when_the_command_is_killed(
-    tmp_path: Path, mark: str, own_temporary_folder: Path
+    tmp_path: Path, process_mark: str, own_temporary_folder: Path
 ) -> None:
     job, run = write_job(tmp_path, channel="ipc", epochs=LONG), tmp_path / "run"
     with command(job, run) as process:
-        wait_until(lambda: is_training(run), "the run trains")
+        wait_until(lambda: is_training(run, process), "the run trains")
         process.kill()
         process.wait(DEADLINE_S)
-        wait_until(lambda: not marked_processes(mark), "workers and servers are gone", SOON_S)
+        wait_until(lambda: not marked_processes(process_mark), "workers and servers are gone", SOON_S)
     assert not list(own_temporary_folder.iterdir()), "folders of sockets are gone"
 
 
@@ -150,9 +152,8 @@ def test_a_worker_that_ends_is_named_with_the_cause(tmp_path: Path, how: str, ki
     assert raised.value.exit_code == kind.exit_code
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("server-0", id="server"), pytest.param("worker-1.0", id="worker", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["server-0", "worker-1.0"])
 def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path, children: dict[str, Child], name: str) -> None:
     observer = Once(lambda: children[name].kill())
     with pytest.raises(PeerLost, match=rf"^{name} \(.*process \d+\) ended with exit code -9 \(SIGKILL\)"):

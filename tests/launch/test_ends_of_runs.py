@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from ends import NUM_ROWS, read_job, write_job
-from leaks import mark, no_leaks, own_temporary_folder  # noqa: F401 fixtures
 from tiny import write_tiny
 
 from heterps.checkpoint import load_latest
