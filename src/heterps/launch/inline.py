@@ -64,12 +64,12 @@ def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tab
 
 
 @contextmanager
-def signals() -> Iterator[list[str]]:
-    """The names of the signals received so far. A second Ctrl-C interrupts at once, without saving.
+def signals(received: list[str] | None = None) -> Iterator[list[str]]:
+    """The names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving.
 
     More of them do not disturb what still has to be ended after that, which takes seconds at most.
     """
-    received: list[str] = []
+    received = [] if received is None else received
     interrupted: list[bool] = []
 
     def handle(number: int, _: FrameType | None) -> None:

@@ -21,39 +21,49 @@ import msgspec
 from heterps.config import Job
 from heterps.errors import HeterpsError
 from heterps.launch.inline import signals, warm_up
-from heterps.launch.run_servers import RunningServers, check_children, run_servers, socket_folder
+from heterps.launch.run_servers import RunningServers, lost_child, run_servers, socket_folder
 from heterps.planning.plan import Plan
 from heterps.processes import Child
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
 from heterps.report.figures import plural
 from heterps.threads import torch_threads
+from heterps.training.changes import Replanned
+from heterps.training.control import Control
 from heterps.training.coordinator import Emulated, train_staged
-from heterps.training.failures import error_of, kind_and_text, most_telling
-from heterps.training.fleet import Fleet
+from heterps.training.failures import error_of, kind_and_text
+from heterps.training.fleet import STOP_S, Fleet, WorkerLost
 from heterps.training.loop import Observer, Outcome
-from heterps.training.messages import Replan
 from heterps.training.post import Post
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
 from heterps.wire.stack import layered
 
-STOP_S = 10.0
-"""For workers to end that were told to."""
 FAILED_S = 2.0
 """For workers to end in peace after an error: one of them may wait for another that is gone."""
 
 
 def train_local(
-    job: Job, run: Run, plan: Plan, *, resume: bool, observer: Observer, emulated: Emulated | None = None
-) -> Outcome | Replan:
-    """Train `job` by `plan` with processes of this machine. Ctrl-C and SIGTERM end it, with everything saved."""
+    job: Job,
+    run: Run,
+    plan: Plan,
+    *,
+    resume: bool,
+    observer: Observer,
+    emulated: Emulated | None = None,
+    control: Control | None = None,
+    received: list[str] | None = None,
+) -> Outcome | Replanned:
+    """Train `job` by `plan` with processes of this machine. Ctrl-C and SIGTERM end it, with everything saved.
+
+    received  signals, also those that came before
+    """
     warm_up()
     job_file, logs = run.folder / "job.yaml", run.folder / "logs"
     firsts = [stage.first for stage in plan.stages]
     with ExitStack() as opened:
-        received = opened.enter_context(signals())
+        received = opened.enter_context(signals(received))
         servers = opened.enter_context(
             run_servers(
                 job,
@@ -79,6 +89,7 @@ def train_local(
             stop=lambda: received[0] if received else None,
             emulated=emulated,
             folder=str(folder),
+            control=control,
         )
 
 
@@ -129,15 +140,17 @@ class ProcessFleet:
                 }
             )
 
-    def stop(self, worker: str) -> None:
-        self._children.pop(worker).stop(STOP_S)
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        self._children.pop(worker).stop(deadline_s)
 
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
 
     def check(self) -> None:
         self._servers.check()
-        check_children({child: f"stage {self._stages[name] + 1}" for name, child in self._children.items()})
+        stages = {child: f"stage {self._stages[name] + 1}" for name, child in self._children.items()}
+        if (lost := lost_child(stages)) is not None:
+            raise WorkerLost(lost.peer, str(lost), lost.cause)
 
     def close(self, within_s: float) -> None:
         """End all of them: those in peace that can within a while."""
@@ -162,7 +175,8 @@ class ThreadFleet:
         self._network = servers.network or MemoryNetwork()
         self._channel = self._network.channel(COORDINATOR)
         self._threads: dict[str, threading.Thread] = {}
-        self._failures: list[HeterpsError] = []
+        self._failures: dict[str, HeterpsError] = {}
+        self._left: set[str] = set()
         self._stop = threading.Event()
 
     @property
@@ -175,16 +189,21 @@ class ThreadFleet:
             self._threads[worker.name] = thread
             thread.start()
 
-    def stop(self, worker: str) -> None:
-        self._threads.pop(worker).join(STOP_S)
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        """A thread cannot be ended by force: one that stays is waited for again at the end."""
+        self._left.add(worker)
+        self._threads[worker].join(deadline_s)
+        if not self._threads[worker].is_alive():
+            del self._threads[worker]
 
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
 
     def check(self) -> None:
         self._servers.check()
-        if self._failures:
-            raise most_telling(self._failures)
+        for worker, error in self._failures.items():
+            if worker not in self._left:
+                raise WorkerLost(worker, str(error), error)
 
     def close(self, within_s: float) -> None:
         """Threads end in peace or not at all."""
@@ -200,7 +219,7 @@ class ThreadFleet:
             self._work(worker, str(log))
         except (Exception, SystemExit) as error:
             kind, text = kind_and_text(error, str(log))
-            self._failures.append(error_of(kind, f"{worker.name}: {text}"))
+            self._failures[worker.name] = error_of(kind, f"{worker.name}: {text}")
             with suppress(OSError):
                 self._logs.mkdir(exist_ok=True)
                 with log.open("a", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.config import Faults, Job, Servers
-from heterps.errors import ConfigError, HeterpsError, PeerLost, StorageError
+from heterps.errors import ConfigError, PeerLost, StorageError
 from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Child
 from heterps.ps.client import JobClient
@@ -52,22 +52,26 @@ class RunningServers:
 
     def check(self) -> None:
         """An error where a server that was started has ended on its own: its own error, or else a PeerLost."""
-        check_children(dict.fromkeys(self.children, ""))
+        if (lost := lost_child(dict.fromkeys(self.children, ""))) is not None:
+            raise lost.cause or lost
 
 
-def check_children(children: Mapping[Child, str]) -> None:
-    """Raise what explains best why some of these processes, with what they do, have ended on their own."""
-    ended = [error for child, what in children.items() if (error := _error_of(child, what)) is not None]
-    if ended:
-        raise most_telling(ended)
+def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
+    """Of these processes, with what they do, the one that has ended on its own and explains best why others have."""
+    ended = [lost for child, what in children.items() if (lost := _loss_of(child, what)) is not None]
+    if not ended:
+        return None
+    culprit = most_telling(ended)
+    return next(lost for lost in ended if culprit in (lost, lost.cause))
 
 
-def _error_of(child: Child, what: str) -> HeterpsError | None:
-    """What ended a process; None while it runs, or where it says that it was told to stop."""
+def _loss_of(child: Child, what: str) -> PeerDied | None:
+    """How a process ended; None while it runs, or where it says that it was told to stop."""
     if (how := child.ended) is None or "stopped" in child.parting:
         return None
     if "kind" in child.parting:
-        return error_of(child.parting["kind"], f"{child.name}: {child.parting['error']}")
+        cause = error_of(child.parting["kind"], f"{child.name}: {child.parting['error']}")
+        return PeerDied(child.name, str(cause), cause)
     who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
     return PeerDied(child.name, f"{who} {how}. Without it the run cannot go on: resume it")
 

@@ -29,11 +29,12 @@ POLL_S = 0.05
 
 
 class PeerDied(PeerLost):
-    """`peer`, a process of the job, ended that should not have; the text names it and says how."""
+    """`peer`, a process of the job, ended that should not have; the text says how. `cause`: the error that it met, if
+    it said so."""
 
-    def __init__(self, peer: str, text: str) -> None:
+    def __init__(self, peer: str, text: str, cause: HeterpsError | None = None) -> None:
         super().__init__(text)
-        self.peer = peer
+        self.peer, self.cause = peer, cause
 
 
 def kind_and_text(error: BaseException, log: str = "") -> tuple[str, str]:
@@ -62,8 +63,8 @@ def failure(failed: Failed) -> HeterpsError:
 
 
 def most_telling(found: Sequence[HeterpsError]) -> HeterpsError:
-    """Of errors in the order in which they were met, the one that explains the others."""
-    return min(found, key=_rank)
+    """Of errors in the order in which they were met, the one that explains the others; its cause, if it has one."""
+    return min(map(_cause, found), key=_rank)
 
 
 def find_culprit(error: HeterpsError, fleet: Fleet) -> HeterpsError:
@@ -89,6 +90,10 @@ def _told(fleet: Fleet) -> None:
     message = job_codec().decode(received[1])[0] if received is not None else None
     if isinstance(message, Failed):
         raise failure(message)
+
+
+def _cause(error: HeterpsError) -> HeterpsError:
+    return error.cause or error if isinstance(error, PeerDied) else error
 
 
 def _rank(error: HeterpsError) -> int:
