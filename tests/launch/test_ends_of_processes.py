@@ -125,6 +125,7 @@ def test_processes_end_by_themselves_when_the_command_is_killed(
         process.wait(DEADLINE_S)
         wait_until(lambda: not marked_processes(process_mark), "workers and servers are gone", SOON_S)
     assert not list(own_temporary_folder.iterdir()), "folders of sockets are gone"
+    assert not (run / "control.json").exists()
 
 
 # --- processes that die ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import msgspec
 from heterps.config import Job
 from heterps.errors import HeterpsError
 from heterps.launch.inline import signals, warm_up
-from heterps.launch.run_servers import RunningServers, lost_child, run_servers, socket_folder
+from heterps.launch.run_servers import RunningServers, lost_child, run_servers
 from heterps.planning.plan import Plan
 from heterps.processes import Child
 from heterps.ps.client import JobClient
@@ -38,6 +38,7 @@ from heterps.training.post import Post
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
+from heterps.wire.address import socket_folder
 from heterps.wire.stack import layered
 
 FAILED_S = 2.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.config import Faults, Job, Servers
-from heterps.errors import ConfigError, PeerLost, StorageError
+from heterps.errors import ConfigError, PeerLost
 from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Child
 from heterps.ps.client import JobClient
@@ -26,7 +25,7 @@ from heterps.report.figures import plural
 from heterps.training.emulation import ServerPace
 from heterps.training.failures import PeerDied, error_of, most_telling
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
-from heterps.wire.address import LONGEST_PATH_BYTES
+from heterps.wire.address import socket_folder
 from heterps.wire.keys import load_keys
 
 START_S = 180.0
@@ -34,8 +33,6 @@ START_S = 180.0
 STOP_S = 10.0
 WATCH_S = 0.2
 """How soon the end of a server is noticed."""
-LONGEST_NAME = 16
-"""Bytes of the name of a socket, such as worker-12.1024."""
 
 Connect = Callable[[str, Tables], JobClient]
 """A client of the servers, for a worker of this name."""
@@ -74,25 +71,6 @@ def _loss_of(child: Child, what: str) -> PeerDied | None:
         return PeerDied(child.name, str(cause), cause)
     who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
     return PeerDied(child.name, f"{who} {how}. Without it the run cannot go on: resume it")
-
-
-@contextmanager
-def socket_folder() -> Iterator[Path]:
-    """A new folder for sockets that only this user may enter, while the context lasts."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="heterps-")
-    except OSError as error:
-        raise StorageError(
-            f"no folder for the sockets of the run's processes can be made: {error}. Set TMPDIR to a folder that you "
-            "may write to"
-        ) from error
-    with folder as path:
-        if len(path.encode()) + 1 + LONGEST_NAME > LONGEST_PATH_BYTES:
-            raise ConfigError(
-                f"the run's processes meet at sockets in {path}, and the path of a socket may have at most "
-                f"{LONGEST_PATH_BYTES} bytes. Set TMPDIR to a shorter folder, such as /tmp"
-            )
-        yield Path(path)
 
 
 @contextmanager

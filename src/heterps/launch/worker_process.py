@@ -32,6 +32,7 @@ from heterps.processes import give_answer, own_stdout, watch_input
 from heterps.ps.client import JobClient
 from heterps.ps.connect import connect
 from heterps.ps.shard import Tables
+from heterps.training.control import clear
 from heterps.training.failures import kind_and_text
 from heterps.training.post import Post
 from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
@@ -54,8 +55,9 @@ def main() -> None:
     if not terminated.is_set():
         with suppress(OSError):  # nobody is there any more to hear it
             give_answer(answers, word)
-    if os.getppid() != parent:  # nobody else removes the folder of the sockets
+    if os.getppid() != parent:  # nobody else removes the folders of the sockets
         shutil.rmtree(start["folder"], ignore_errors=True)
+        clear(Path(start["job"]).parent, parent)
     sys.exit("error" in word)
 
 
