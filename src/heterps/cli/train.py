@@ -21,6 +21,10 @@ def train(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
     run: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<job name>-<number>.")] = None,
     launcher: Annotated[str | None, typer.Option(help="Where processes run; overrides the job's.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Ray cluster of launcher ray: auto or HOST:PORT; overrides the job's ray_address."),
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="The plan, made by `heterps plan`; overrides the job's.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
@@ -41,6 +45,8 @@ def train(
         loaded = validate({**loaded.model_dump(), "plan": str(plan)}, Job, where="--plan")
     if launcher is not None:
         loaded = validate({**loaded.model_dump(), "launcher": launcher}, Job, where="--launcher")
+    if address is not None:
+        loaded = validate({**loaded.model_dump(), "ray_address": address}, Job, where="--address")
     console = make_console(stderr=json)
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)

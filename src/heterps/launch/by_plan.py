@@ -12,6 +12,7 @@ from pathlib import Path
 from heterps.config import BSP, Job, load_cluster
 from heterps.errors import ConfigError
 from heterps.launch.local import train_local
+from heterps.launch.ray import train_ray
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.inline import cpu_resource
@@ -34,7 +35,8 @@ def run_by_plan(job: Job, run: Run, given: Plan | None, *, resume: bool, observe
         run.create(job)  # only now: a job that cannot run leaves no folder behind
     while True:
         run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
-        outcome = train_local(job, run, plan, resume=resume, observer=observer, emulated=emulated)
+        train_there = train_ray if job.launcher == "ray" else train_local
+        outcome = train_there(job, run, plan, resume=resume, observer=observer, emulated=emulated)
         if isinstance(outcome, Outcome):
             return plan, outcome
         job, plan = _replanned(job, run, outcome)
@@ -65,7 +67,8 @@ def describe(plan: Plan) -> str:
 def emulation_of(job: Job, plan: Plan) -> Emulated | None:
     """How the units of `plan` are emulated, if the job asks for it. ConfigError where it should ask and does not."""
     if job.emulation is None:
-        if missing := must_emulate(plan, job.cluster):
+        is_elsewhere = job.launcher == "ray" and job.ray_address is not None  # devices are those of its nodes
+        if not is_elsewhere and (missing := must_emulate(plan, job.cluster)):
             raise ConfigError(
                 f"the plan runs on {', '.join(missing)}, and this machine has no such device. Emulate it with "
                 "--emulate (or `emulation: {}` in the job), or plan for what is here"

@@ -10,21 +10,13 @@ import json
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import msgspec
-import torch
 
-from heterps.config import Servers, load_job
+from heterps.config import load_job
 from heterps.errors import HeterpsError
-from heterps.launch.servers import client_options, first_roster
-from heterps.ps.client import JobClient
-from heterps.ps.connect import connect
-from heterps.ps.shard import Tables
-from heterps.training.post import Post
-from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
-from heterps.wire import ClientChannel, ServerChannel
-from heterps.wire.stack import layered
+from heterps.launch.socket_worker import work
+from heterps.training.worker import COORDINATOR, WorkerStart
 
 
 def main() -> None:
@@ -32,26 +24,19 @@ def main() -> None:
     stopped = threading.Event()
     threading.Thread(target=_wait_for_end_of_input, args=(stopped,), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    torch.set_num_threads(1)  # a worker is one unit
-    job = load_job(start["job"])
+    folder = start["folder"]
     worker = msgspec.convert(start["worker"], WorkerStart)
-    folder = Path(start["folder"])
-    listening = ServerChannel(worker.name, f"ipc://{folder}/{worker.name}")
-    reaching = ClientChannel(worker.name, {})
-    post = Post(layered(listening), layered(reaching), reaching.connect)
-    post.connect({COORDINATOR: f"ipc://{folder}/coordinator"})
-    roster, servers = first_roster(start["servers"]), job.servers or Servers()
-
-    def reach(tables: Tables) -> JobClient:
-        options = client_options(servers, tables)
-        return connect(worker.name, roster, tables, options=options, faults=servers.faults, seed=job.seed)
-
     try:
-        run_worker(job, worker, post, listening.address, reach, stopped.is_set)
+        work(
+            load_job(start["job"]),
+            worker,
+            address=f"ipc://{folder}/{worker.name}",
+            coordinator=f"ipc://{folder}/{COORDINATOR}",
+            servers=start["servers"],
+            stopped=stopped.is_set,
+        )
     except HeterpsError:
         sys.exit(1)  # the coordinator was told
-    finally:
-        post.close()
 
 
 def _wait_for_end_of_input(ended: threading.Event) -> None:
