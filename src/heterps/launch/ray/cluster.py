@@ -103,7 +103,7 @@ def _started(ray: Any, labels: Mapping[str, float]) -> Iterator[None]:
                 resources={name: amount for name, amount in labels.items() if amount},
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
-                _temp_dir=folder,
+                _temp_dir=f"{folder}/ray",  # Ray lets everybody into its own folder, so it is inside one of ours
                 **_quiet(),
             )
             if not _asks_for_token():
