@@ -152,7 +152,7 @@ def test_a_node_that_dies_while_training_ends_the_job_with_the_worker_that_was_o
     doomed = add_node(cluster[0], {"doomed": 1})
     job = endless(job_file, ["cpu", "doomed"], cluster[0].address)
     watcher = Watcher(at=5, act=lambda: cluster[0].remove_node(doomed, allow_graceful=False))
-    with pytest.raises(PeerLost, match=r"worker-2\.0"):
+    with pytest.raises(PeerLost, match=r"worker-2\.0 \(process \d+ on Ray node .* died"):
         train(job, "ray", observer=watcher)
     assert watcher.steps >= 5
     wait_gone(recorded.last.pids)

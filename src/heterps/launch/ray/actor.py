@@ -119,6 +119,8 @@ class Actor:
                 ray.get(self._actor.place.remote(), timeout=ASK_S)
             except ray.exceptions.RayError as later:
                 error = later
+        if isinstance(error, ray.exceptions.ActorUnavailableError):
+            return PeerLost(f"{self.called} is gone: Ray cannot reach it any more, so its process or its node died")
         return PeerLost(f"{self.called} is gone: {summary_of(str(error))}")
 
 
