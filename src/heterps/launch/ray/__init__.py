@@ -20,7 +20,7 @@ from heterps import __version__
 from heterps.config import Job, Servers
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals, warm_up
-from heterps.launch.ray.cluster import RayCluster, open_ray
+from heterps.launch.ray.cluster import TOLD_TO_STOP, RayCluster, open_ray
 from heterps.launch.ray.fleet import RayFleet, RunServers
 from heterps.launch.ray.placement import Bundle, bundle_of, check_labels
 from heterps.launch.ray.roles import listen_address
@@ -63,7 +63,7 @@ def train_ray(
         seats = Seats(_bundles(job, roles, cluster, emulated))
         opened.callback(seats.close)
         observer.waiting(f"waiting for places on the Ray cluster: {_counted(roles)}")
-        seats.reserve(roles, PLACE_S, lambda: bool(received))  # [2]
+        seats.reserve(roles, PLACE_S, lambda: _leave_if(received))  # [2]
         fleet, folder = _open_fleet(job, run, plan, num_servers, cluster, seats, observer, emulated, opened)  # [3]
         try:
             return train_staged(
@@ -82,6 +82,14 @@ def train_ray(
             if how is None or str(how) in str(error):
                 raise
             raise PeerLost(f"{error}. {how}") from error
+
+
+def _leave_if(received: list[str]) -> None:
+    """A signal before anything has begun: there is nothing to save."""
+    if "SIGINT" in received:
+        raise KeyboardInterrupt
+    if received:
+        raise SystemExit(TOLD_TO_STOP)
 
 
 def _check(job: Job) -> None:

@@ -27,6 +27,8 @@ OBJECT_STORE_BYTES = 80 << 20
 """About the least that Ray takes: nothing of ours travels through its object store."""
 LONGEST_TEMPORARY = 30
 """Characters of a temporary folder in which the paths of Ray's sockets are still allowed."""
+TOLD_TO_STOP = 143
+"""The exit code of a program that SIGTERM ends."""
 LOOPBACK = "127.0.0.1"
 MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
 
@@ -69,7 +71,7 @@ def open_ray(address: str | None, labels: Mapping[str, float], observer: Observe
     elif address is not None:
         observer.waiting(f"connecting to the Ray cluster at {address}")
         try:
-            ray.init(address=address, **_quiet())
+            _init(ray, address=address)
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(
@@ -97,14 +99,14 @@ def _started(ray: Any, labels: Mapping[str, float]) -> Iterator[None]:
         _token(Path(folder)),
     ):
         try:
-            ray.init(
+            _init(
+                ray,
                 address="local",  # not one that happens to run
                 num_cpus=1,  # Ray starts as many processes ahead; ours ask for none, as those of launcher local
                 resources={name: amount for name, amount in labels.items() if amount},
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 _temp_dir=f"{folder}/ray",  # Ray lets everybody into its own folder, so it is inside one of ours
-                **_quiet(),
             )
             if not _asks_for_token():
                 raise ConfigError("this version of Ray did not take the token: pip install 'ray>=2.55'")
@@ -147,8 +149,12 @@ def _asks_for_token() -> bool:
     return bool(get_authentication_mode() == AuthenticationMode.TOKEN)
 
 
-def _quiet() -> dict[str, Any]:
-    return {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+def _init(ray: Any, **how: Any) -> None:
+    """Without Ray's words on our screen. SIGTERM ends the program meanwhile, which is Ray's doing."""
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
+    except SystemExit:
+        raise SystemExit(TOLD_TO_STOP) from None
 
 
 def _look(ray: Any, *, is_ours: bool) -> RayCluster:

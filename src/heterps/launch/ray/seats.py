@@ -52,8 +52,11 @@ class Seats:
         self._groups: list[Any] = []
         self._free: dict[str, list[Seat]] = {}
 
-    def reserve(self, resources: Sequence[str], deadline_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Keep a seat for each; ConfigError, and nothing is kept, where the cluster has no place in time."""
+    def reserve(self, resources: Sequence[str], deadline_s: float, poll: Callable[[], None] = lambda: None) -> None:
+        """Keep a seat for each; ConfigError, and nothing is kept, where the cluster has no place in time.
+
+        poll  is called again and again meanwhile, and may raise
+        """
         import ray
         from ray.util.placement_group import placement_group
 
@@ -62,8 +65,7 @@ class Seats:
         self._groups.append(group)
         begun = time.monotonic()
         while not group.wait(POLL_S):
-            if stopped():
-                raise KeyboardInterrupt
+            poll()
             if (waited_s := time.monotonic() - begun) > deadline_s:
                 total, free = ray.cluster_resources(), ray.available_resources()
                 self._remove(group)
