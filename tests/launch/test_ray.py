@@ -20,12 +20,9 @@ from heterps.config import Job
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch import train
 from heterps.launch.ray.fleet import RayFleet
+from heterps.training.control import ask
 from heterps.training.loop import Observer
-from heterps.training.messages import Scale, Told, job_codec
-from heterps.training.worker import COORDINATOR
-from heterps.wire import ClientChannel
-from heterps.wire.keys import Keys
-from heterps.wire.stack import layered
+from heterps.training.messages import Scale, Told
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning:ray")
 
@@ -87,6 +84,8 @@ class Watcher(Observer):
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)
+        if "goes on" in message:
+            self.at = self.steps + 3
 
     def changed(self, what: str) -> None:
         self.changes.append(what)
@@ -162,30 +161,35 @@ def test_a_node_that_dies_while_training_ends_the_job_with_the_worker_that_was_o
 def test_a_stage_is_scaled_while_the_job_runs(cluster: Any, job_file: Path, recorded: type[Recorded]) -> None:
     answers: list[Told] = []
 
-    def ask() -> None:
-        start, codec = recorded.last._start_of_all, job_codec()
-        channel = layered(ClientChannel("asker", {COORDINATOR: start["coordinator"]}, keys=Keys(**start["keys"])))
-        try:
-            channel.send(COORDINATOR, codec.encode(Scale(1, 2), []), 30.0)
-            received = channel.receive(30.0)
-            assert received is not None
-            answers.append(codec.decode(received[1])[0])
-        finally:
-            channel.close()
-
-    asking = threading.Thread(target=ask)
-
     def act() -> None:
         if not answers:
-            asking.start()  # it is answered by the thread that is here
+            threading.Thread(target=lambda: answers.append(ask(Path("ray"), Scale(1, 2)))).start()
         else:
             os.kill(os.getpid(), signal.SIGINT)
 
     watcher = Watcher(at=3, act=act)
     finished = train(endless(job_file, ["cpu", "big"], cluster[0].address), "ray", observer=watcher)
-    asking.join()
     assert not answers[0].is_error
     assert watcher.changes == ["1 cpu + 2 big from " + watcher.changes[0].rpartition("from ")[2]]
     assert recorded.last.places["worker-2.1"]["node"] == cluster[1]["big"]
     assert finished.summary["status"].endswith("SIGINT")
     wait_gone(recorded.last.pids)
+
+
+@pytest.mark.slow
+def test_a_scale_that_the_cluster_has_no_place_for_is_refused_and_the_job_goes_on(
+    cluster: Any, job_file: Path, recorded: type[Recorded]
+) -> None:
+    answers: list[Told] = []
+
+    def act() -> None:
+        if not answers:
+            threading.Thread(target=lambda: answers.append(ask(Path("ray"), Scale(1, 5)))).start()
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = Watcher(at=3, act=act)
+    finished = train(endless(job_file, ["cpu", "big"], cluster[0].address), "ray", observer=watcher)
+    assert answers[0].is_error
+    assert "lacks 3 big" in answers[0].text
+    assert finished.summary["status"].endswith("SIGINT")

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from heterps.data.batch import Slots
 from heterps.errors import ModelError, NotFinite
+from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
 from heterps.nn import RowGradients, embeddings
@@ -102,8 +103,8 @@ class Replica:
     def forward(self, key: Hashable, values: Values, seed: int | None = None) -> dict[str, Any]:
         """The values to send on, which say by `requires_grad` whether they want gradients; backward will need `key`.
 
-        A stage that draws random numbers, as Dropout does, draws them from `seed`; they are torch's own, so that two
-        such stages in threads of one process disturb each other.
+        A stage that draws random numbers, as Dropout does, draws them from `seed`. They are torch's own, so that in
+        threads of one process such stages take turns; whatever else draws there finds the state as it was.
         """
         assert key not in self._runs, f"{key} is under way"
         with self._own_code(key), self._seeded(seed):
@@ -183,10 +184,11 @@ class Replica:
         if seed is None or self._draws is False:
             yield
             return
-        torch.manual_seed(seed)
-        before = _random_state(self._device.torch_device)
-        yield
-        self._draws = self._draws or not torch.equal(before, _random_state(self._device.torch_device))
+        with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            before = _random_state(self._device.torch_device)
+            yield
+            self._draws = self._draws or not torch.equal(before, _random_state(self._device.torch_device))
 
     @contextmanager
     def _own_code(self, key: Hashable) -> Iterator[None]:

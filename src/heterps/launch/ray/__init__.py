@@ -29,9 +29,10 @@ from heterps.launch.ray.servers import RayServers
 from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
 from heterps.report.figures import plural
+from heterps.training.changes import Replanned
+from heterps.training.control import Control
 from heterps.training.coordinator import Emulated, train_staged
 from heterps.training.loop import Observer, Outcome
-from heterps.training.messages import Replan
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR
 from heterps.wire import ServerChannel
@@ -46,15 +47,27 @@ DEAD_S = 10.0
 
 
 def train_ray(
-    job: Job, run: Run, plan: Plan, *, resume: bool, observer: Observer, emulated: Emulated | None = None
-) -> Outcome | Replan:
-    """Train `job` by `plan` with actors of a Ray cluster. Ctrl-C and SIGTERM end it, with everything saved."""
+    job: Job,
+    run: Run,
+    plan: Plan,
+    *,
+    resume: bool,
+    observer: Observer,
+    emulated: Emulated | None = None,
+    control: Control | None = None,
+    received: list[str] | None = None,
+) -> Outcome | Replanned:
+    """Train `job` by `plan` with actors of a Ray cluster. Ctrl-C and SIGTERM end it, with everything saved.
+
+    received  signals, also those that came before
+    """
     _check(job)
     num_servers = _num_servers(job, plan)
     roles = [plan.servers.resource] * num_servers + [s.resource for s in plan.stages for _ in range(s.count)]
     with ExitStack() as opened:
         cluster = opened.enter_context(open_ray(job.ray_address, _labels(job, roles), observer))  # [1]
-        received = opened.enter_context(signals())  # after Ray has set its own
+        received = opened.enter_context(signals(received))  # after Ray has set its own
+        _leave_if(received)
         warm_up()
         if job.workers.dense == "all_reduce" and not cluster.is_one_machine:
             raise ConfigError(
@@ -76,6 +89,7 @@ def train_ray(
                 stop=lambda: received[0] if received else None,
                 emulated=emulated,
                 folder=folder,
+                control=control,
             )
         except PeerLost as error:
             how = fleet.dead(DEAD_S)

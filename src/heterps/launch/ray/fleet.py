@@ -15,18 +15,20 @@ from typing import Any, Protocol
 
 import msgspec
 
-from heterps.errors import HeterpsError, PeerLost
+from heterps.errors import HeterpsError
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
 from heterps.launch.ray.roles import WorkerRole
 from heterps.launch.ray.seats import Seats
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
+from heterps.training.fleet import STOP_S, WorkerLost
 from heterps.training.loop import Observer
 from heterps.training.worker import COORDINATOR, WorkerStart
 from heterps.wire import Channel, Frame, Received
 
-STOP_S = 10.0
 CHECK_S = 0.2
+TOLD_S = 2.0
+"""For the message in which a worker that failed tells the coordinator why: its error has the right kind."""
 SCALE_S = 5.0
 """For more seats in a running job, which waits meanwhile: nodes are started first, and then the job is scaled."""
 
@@ -67,6 +69,7 @@ class RayFleet:
         self._actors: dict[str, Actor] = {}
         self._incarnations: dict[str, int] = {}
         self._restarted: set[str] = set()
+        self._noticed: dict[str, float] = {}  # when workers failed that still have a process
         self._checked = 0.0
 
     @property
@@ -88,11 +91,11 @@ class RayFleet:
         for worker in workers:
             self._run(worker.name)
 
-    def stop(self, worker: str) -> None:
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
         actor = self._actors.pop(worker)
         self._heard.peers.discard(worker)
         actor.release()
-        wait_ended([actor], STOP_S)
+        wait_ended([actor], deadline_s)
         actor.kill()
         self._seats.give_back(actor.seat)
 
@@ -138,10 +141,12 @@ class RayFleet:
         )
 
     def _start_again(self, actor: Actor, how: HeterpsError) -> None:
-        name = actor.name
+        name, now = actor.name, time.monotonic()
         is_new = name not in self._heard.peers and name not in self._restarted
-        if not (is_new and isinstance(how, PeerLost) and actor.is_dead):
-            raise how  # [2]
+        if not actor.is_dead and now - self._noticed.setdefault(name, now) < TOLD_S:
+            return
+        if not (is_new and actor.is_dead):
+            raise WorkerLost(name, str(how))  # [2]
         self._observer.warned(f"{how}. It had not begun, and is started again")  # [1]
         self._restarted.add(name)
         actor.kill()
