@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, PeerLost
 from heterps.training.loop import Observer
 
 OBJECT_STORE_BYTES = 80 << 20
@@ -29,6 +29,12 @@ LONGEST_TEMPORARY = 30
 """Characters of a temporary folder in which the paths of Ray's sockets are still allowed."""
 TOLD_TO_STOP = 143
 """The exit code of a program that SIGTERM ends."""
+NO_RAY = {
+    True: " Is the machine too busy to start it? Try again",
+    False: " Does the cluster run (`ray status` on this node), and does this process have its token (RAY_AUTH_MODE and "
+    "RAY_AUTH_TOKEN_PATH)?",
+}
+"""What to do when Ray cannot be started here, or be reached."""
 LOOPBACK = "127.0.0.1"
 MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
 
@@ -70,14 +76,7 @@ def open_ray(address: str | None, labels: Mapping[str, float], observer: Observe
         yield _look(ray, is_ours=False)
     elif address is not None:
         observer.waiting(f"connecting to the Ray cluster at {address}")
-        try:
-            _init(ray, address=address)
-        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise ConfigError(
-                f"Ray address {address}: {said[0]}. Does the cluster run (`ray status` on this node), and does this "
-                "process have its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH)?"
-            ) from None
+        _init(ray, address=address)
         try:
             if not _asks_for_token():
                 observer.warned(f"{MEANING}, and this one asks for no token: see docs/how-to/ray.md")
@@ -155,6 +154,9 @@ def _init(ray: Any, **how: Any) -> None:
         ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
     except SystemExit:
         raise SystemExit(TOLD_TO_STOP) from None
+    except Exception as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise PeerLost(f"Ray at {how['address']}: {said[0]}{NO_RAY[how['address'] == 'local']}") from None
 
 
 def _look(ray: Any, *, is_ours: bool) -> RayCluster:

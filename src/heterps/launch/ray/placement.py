@@ -18,7 +18,7 @@ from heterps.errors import ConfigError
 RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
 """What Ray counts by itself: no node can be labelled with these."""
 
-Bundle = dict[str, float]
+Bundle = dict[str, int]
 
 
 def check_labels(resources: Iterable[str]) -> None:
@@ -40,19 +40,19 @@ def bundle_of(resource: str, device: str, num_cores: int) -> Bundle:
     return bundle
 
 
-def lacking(bundles: Sequence[Mapping[str, float]], there: Mapping[str, float]) -> Bundle:
+def lacking(bundles: Sequence[Bundle], there: Mapping[str, float]) -> dict[str, float]:
     """By how much the bundles together take more of something than is `there`."""
     wanted: Counter[str] = Counter()
     for bundle in bundles:
-        for name, amount in bundle.items():
-            wanted[name] += amount  # type: ignore[assignment]
+        wanted.update(bundle)
     return {name: amount - there.get(name, 0) for name, amount in wanted.items() if amount > there.get(name, 0)}
 
 
-def explain(
-    bundles: Sequence[Mapping[str, float]], total: Mapping[str, float], free: Mapping[str, float], waited_s: float
-) -> str:
-    """Why a cluster with these resources, of which so much is `free`, did not place the bundles, and what to do."""
+def explain(bundles: Sequence[Bundle], total: Mapping[str, float], free: Mapping[str, float], waited_s: float) -> str:
+    """Why a cluster did not place the bundles, and what to do.
+
+    total  what it has, beyond what the job holds already; free  what nobody holds
+    """
     begin = f"the Ray cluster had no place for the job within {waited_s:.0f} s: "
     if missing := lacking(bundles, total):
         labels = {name: amount for name, amount in missing.items() if name not in RAYS_OWN}

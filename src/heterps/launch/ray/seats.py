@@ -51,6 +51,7 @@ class Seats:
         self._bundles = bundles
         self._groups: list[Any] = []
         self._free: dict[str, list[Seat]] = {}
+        self._held: Counter[str] = Counter()  # of everything, free seats included
 
     def reserve(self, resources: Sequence[str], deadline_s: float, poll: Callable[[], None] = lambda: None) -> None:
         """Keep a seat for each; ConfigError, and nothing is kept, where the cluster has no place in time.
@@ -69,9 +70,11 @@ class Seats:
             if (waited_s := time.monotonic() - begun) > deadline_s:
                 total, free = ray.cluster_resources(), ray.available_resources()
                 self._remove(group)
-                raise ConfigError(explain(bundles, total, free, waited_s))
+                left = {name: amount - self._held[name] for name, amount in total.items()}
+                raise ConfigError(explain(bundles, left, free, waited_s))
         for index, resource in enumerate(resources):
             self._free.setdefault(resource, []).append(Seat(resource, self._bundles[resource], group, index))
+            self._held.update(self._bundles[resource])
 
     def more_than_free(self, resources: Sequence[str]) -> list[str]:
         """Those of `resources` for which there is no free seat."""
