@@ -73,7 +73,9 @@ def plans(draw: st.DrawFn, num_layers: int) -> Plan:
     firsts, lasts = [0, *borders], [*(b - 1 for b in borders), num_layers - 1]
     name, other = draw(st.permutations(["cpu", "v100"]))
     counts = [draw(st.sampled_from(COUNTS)) for _ in firsts]
-    stages = [(f, last, (name, other)[i % 2], k) for i, (f, last, k) in enumerate(zip(firsts, lasts, counts, strict=True))]
+    stages = [
+        (f, last, (name, other)[i % 2], k) for i, (f, last, k) in enumerate(zip(firsts, lasts, counts, strict=True))
+    ]
     return make_plan(*stages)
 
 

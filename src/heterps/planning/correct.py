@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,8 @@ ROUNDS = 300
 CLOSE = 1e-6  # relative
 
 
-class _Visit(NamedTuple):
+@dataclass(frozen=True)
+class _Visit:
     """Of a stage, in a trial."""
 
     count: int
@@ -51,7 +52,8 @@ class _Visit(NamedTuple):
     is_emulated: bool
 
 
-class _Told(NamedTuple):
+@dataclass(frozen=True)
+class _Told:
     """What a trial tells of a stage on one side: so many seconds with so many units, or no more than that."""
 
     count: int
@@ -132,8 +134,8 @@ def _tell(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_Visit]) -
             told_compute, told_comm = _emulated_sides(visit, compute_s, comm_s)
         else:
             told_compute, told_comm = _real_sides(visit, shows or comm_s > compute_s)
-        of_compute.append(told_compute._replace(seconds=bounded(told_compute.seconds, compute_s)))
-        of_comm.append(told_comm._replace(seconds=bounded(told_comm.seconds, comm_s)))
+        of_compute.append(replace(told_compute, seconds=bounded(told_compute.seconds, compute_s)))
+        of_comm.append(replace(told_comm, seconds=bounded(told_comm.seconds, comm_s)))
 
 
 def _emulated_sides(visit: _Visit, compute_s: float, comm_s: float) -> tuple[_Told, _Told]:
@@ -176,7 +178,8 @@ def _share_parts(side: _Side, half: int) -> None:
     side.fixed = ((1 - share) * seconds).reshape(-1)
 
 
-class _Total(NamedTuple):
+@dataclass(frozen=True)
+class _Total:
     """The seconds of some items with so many units should be these, or at most these."""
 
     count: int
@@ -227,12 +230,13 @@ def _targets(side: _Side, items: Ints, told: Sequence[_Told]) -> Iterator[_Total
     """[2] What the seconds of the same layers should be."""
     used = [one for one in told if not one.is_most]
     most = [one for one in told if one.is_most]
-    now = (_parts(used) or _scaled(side, items, used)) if used else None
-    while now is not None and (above := [one for one in most if one.is_below(now)]):
-        worst = max(above, key=lambda one: now.seconds(one.count) / one.seconds)
-        most.remove(worst)
-        used.append(worst)
-        now = _parts(used) or now
+    if used:
+        now = _parts(used) or _scaled(side, items, used)
+        while above := [(now.seconds(one.count) / one.seconds, one) for one in most if one.is_below(now)]:
+            worst = max(above, key=lambda pair: pair[0])[1]
+            most.remove(worst)
+            used.append(worst)
+            now = _parts(used) or now
     if (parts := _parts(used)) is not None:
         yield parts
         return

@@ -55,6 +55,11 @@ def draw_stages(plan: Plan, profile: Profile) -> Ranges:
     return Ranges(lines[0], *(f"→ {line}" for line in lines[1:]))
 
 
+def draw_units(plan: Plan) -> str:
+    """Stages in a few words: cpu×12 → v100×1."""
+    return " → ".join(f"{stage.resource}×{stage.count}" for stage in plan.stages)
+
+
 def usd(value: float) -> str:
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
 
