@@ -35,7 +35,7 @@ def measure_plans(
 ) -> int:
     """Print what the trials of the plans of a job gave; the exit code."""
     from heterps.config import load_job
-    from heterps.launch.trials import run_trial, trial_job
+    from heterps.launch.trials import TrialRunner, trial_job
     from heterps.planning.online import measure
     from heterps.report.consoles import make_console
     from heterps.report.plan_table import draw_units
@@ -56,7 +56,7 @@ def measure_plans(
 
         found = measure(
             problem,
-            lambda plan: run_trial(job, plan, seconds=trial_seconds),
+            TrialRunner(job, trial_seconds),
             trials=trials,
             on_trial=on_trial,
             **search,

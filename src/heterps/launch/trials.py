@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from heterps.config import BSP, Checkpoint, Emulation, Job, Servers
 from heterps.errors import ConfigError
-from heterps.launch.by_plan import run_by_plan
+from heterps.launch.by_plan import emulation_of, run_by_plan
 from heterps.model.build import build_model
 from heterps.planning.plan import Plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
@@ -29,6 +30,9 @@ from heterps.training.run import Run
 
 INTERVAL = 4  # batches, at least
 MANY_EPOCHS = 1_000_000
+STEP, MOST_STEPS = 4.0, 3  # of scales
+STEADY = 0.05
+"""A plan that is not faster than by this at a larger scale was not held up by this machine."""
 SMALL = 4_000_000
 """Dense parameters of a model whose emulated workers may be threads: their computing is short beside their waiting."""
 
@@ -59,6 +63,51 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
         workers = job.workers.model_copy(update={"channel": "memory"})
         changed_job = changed_job.model_copy(update={"workers": workers})
     return changed_job
+
+
+class TrialRunner:
+    """Runs trials of a job, made by `trial_job`, one after the other.
+
+    Emulated ones, unless the job says at which scale, at one that this machine keeps up with: the first plan is tried
+    at larger and larger scales until it is not faster at the next one, in emulated seconds. All others then get as many
+    real seconds for a batch, and more where they have more workers.
+    """
+
+    def __init__(self, job: Job, seconds: float, run: Callable[..., Trial] | None = None) -> None:
+        self._job, self._seconds, self._run = job, seconds, run or run_trial
+        self._worker_s: float | None = None  # real, of a batch, for each worker
+
+    def __call__(self, plan: Plan) -> Trial:
+        if self._job.emulation is None or self._job.emulation.scale is not None:
+            return self._run(self._job, plan, seconds=self._seconds)
+        if self._worker_s is None:
+            return self._find_scale(plan)
+        return self._at(plan, self._worker_s * self._num_workers(plan) / self._batch_s(plan))
+
+    def _find_scale(self, plan: Plan) -> Trial:
+        emulated = emulation_of(self._job, plan)
+        assert emulated is not None
+        scale = emulated.scale
+        trial = self._at(plan, scale)
+        for _ in range(MOST_STEPS):
+            slower = self._at(plan, scale * STEP)
+            if slower.throughput < trial.throughput * (1 + STEADY):
+                break
+            trial, scale = slower, scale * STEP
+        self._worker_s = scale * self._batch_s(plan) / self._num_workers(plan)
+        return trial
+
+    def _at(self, plan: Plan, scale: float) -> Trial:
+        emulation = Emulation(scale=scale)
+        return self._run(self._job.model_copy(update={"emulation": emulation}), plan, seconds=self._seconds)
+
+    def _batch_s(self, plan: Plan) -> float:
+        """Emulated, as predicted."""
+        return self._job.data.batch_size / plan.throughput
+
+    @staticmethod
+    def _num_workers(plan: Plan) -> int:
+        return sum(stage.count for stage in plan.stages)
 
 
 def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | None = None) -> Trial:

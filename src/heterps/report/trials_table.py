@@ -3,6 +3,7 @@
      plan                        predicted   measured  error    USD  measured
 ✓ 1  cpu×5 [embedding]             699,029    641,200  +9.0%   1.06      1.15
      → v100×1 [cat..deep.logit]
+     servers: cpu×1
 """
 
 from __future__ import annotations
@@ -79,7 +80,6 @@ def _table(found: Measurement, profile: Profile) -> Table:
     table.add_column("", width=1)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("plan", overflow="fold")
-    table.add_column("servers", no_wrap=True)
     for name in ("predicted", "measured", "error", "USD", "measured"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, attempt in enumerate(found.attempts, 1):
@@ -91,8 +91,7 @@ def _table(found: Measurement, profile: Profile) -> Table:
 def _row(number: int, attempt: Attempt, profile: Profile, is_best: bool) -> tuple[RenderableType, ...]:
     plan = attempt.plan
     tick = Text("✓", style="green") if is_best else ""
-    servers = f"{plan.servers.resource}×{plan.servers.count}" if plan.servers.count else "none"
-    start = tick, str(number), draw_stages(plan, profile), servers, f"{plan.throughput:,.0f}"
+    start = tick, str(number), draw_stages(plan, profile, servers=True), f"{plan.throughput:,.0f}"
     if attempt.trial is None:
         return *start, Text("failed", style="red"), "-", usd(plan.usd), "-"
     below = "" if attempt.keeps_floor else "↓"
