@@ -7,7 +7,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from heterps.config import Cluster, Resource
-from heterps.planning.correct import BOUND, correct
+from heterps.planning.correct import correct
 from heterps.planning.cost import Problem, Terms, bill, stage_terms
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.trial import StageSeconds, Trial

@@ -90,10 +90,10 @@ class TrialRunner:
         scale = emulated.scale
         trial = self._at(plan, scale)
         for _ in range(MOST_STEPS):
-            slower = self._at(plan, scale * STEP)
-            if slower.throughput < trial.throughput * (1 + STEADY):
+            before, trial = trial.throughput, self._at(plan, scale * STEP)
+            if trial.throughput < before * (1 + STEADY):
                 break
-            trial, scale = slower, scale * STEP
+            scale *= STEP
         self._worker_s = scale * self._batch_s(plan) / self._num_workers(plan)
         return trial
 
