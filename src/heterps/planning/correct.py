@@ -60,8 +60,9 @@ class _Told:
     seconds: float
     is_most: bool = False
 
-    def is_below(self, parts: _Parts) -> bool:
-        return self.seconds * (1 + CLOSE) < parts.seconds(self.count)
+    def excess(self, parts: _Parts) -> float:
+        """By how much the parts are above it, relative to it."""
+        return max(parts.seconds(self.count) / self.seconds - 1, 0.0) if self.seconds > 0 else 0.0
 
 
 @dataclass
@@ -228,20 +229,20 @@ class _Parts(NamedTuple):
 
 def _targets(side: _Side, items: Ints, told: Sequence[_Told]) -> Iterator[_Total | _Parts]:
     """[2] What the seconds of the same layers should be."""
-    used = [one for one in told if not one.is_most]
+    exact = [one for one in told if not one.is_most]
     most = [one for one in told if one.is_most]
-    if used:
-        now = _parts(used) or _scaled(side, items, used)
-        while above := [(now.seconds(one.count) / one.seconds, one) for one in most if one.is_below(now)]:
-            worst = max(above, key=lambda pair: pair[0])[1]
-            most.remove(worst)
-            used.append(worst)
-            now = _parts(used) or now
-    if (parts := _parts(used)) is not None:
-        yield parts
+    if not exact:
+        yield from (_Total(one.count, one.seconds, is_most=True) for one in most)
         return
-    for one in used or told:
-        yield _Total(one.count, one.seconds, one.is_most)
+    fitted = _parts(exact)
+    if max((one.excess(fitted or _scaled(side, items, exact)) for one in most), default=0.0) > CLOSE:
+        # two parts, and what is exact leaves at most one of them open: one bound at most is met exactly
+        candidates = [parts for one in most if (parts := _parts([*exact, one])) is not None]
+        fitted = min(candidates, key=lambda parts: max(one.excess(parts) for one in most), default=fitted)
+    if fitted is not None:
+        yield fitted
+        return
+    yield from (_Total(one.count, one.seconds, is_most=False) for one in exact)
 
 
 def _scaled(side: _Side, items: Ints, told: Sequence[_Told]) -> _Parts:
