@@ -128,6 +128,12 @@ def test_everything_wrong_is_reported_at_once() -> None:
     ]
 
 
+def test_fields_that_do_not_fit_each_other_are_named_by_the_rule_and_the_whole_job_is_not_shown() -> None:
+    assert complaint(DATA + "emulation: {}") == (
+        "job.yaml:1: emulation is of the units of a plan, which the inline launcher has not: use launcher local."
+    )
+
+
 def test_long_values_are_cut() -> None:
     assert complaint(DATA + f"model: {'x' * 500}").endswith("xxx...).")
     assert len(complaint(DATA + f"model: {'x' * 500}")) < 200

@@ -54,7 +54,10 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
         if telling or not any(_is_below(other, path) for other in wrong):
             rules = list(dict.fromkeys(map(rule_of, telling or found)))
             either = " or ".join([rules[0], *(rule.removeprefix("must be ") for rule in rules[1:])])
-            sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))
+            if not path and found[0]["type"] == "value_error":  # fields do not fit each other: the rule names them
+                sentences.append((path, f"{either}."))
+            else:
+                sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))
     return sentences
 
 

@@ -300,3 +300,21 @@ def test_dropping_the_stream_ends_the_thread(files):
 def test_depth_zero_is_refused(files):
     with pytest.raises(ValueError, match="at least 1"):
         BatchStream(open_reader(files), 0, unchanged)
+
+
+def test_what_was_expected_and_given_to_others_makes_room(files):
+    made, full = [], threading.Event()
+
+    def prepare(batch):
+        made.append(batch)
+        if len(made) == 2:
+            full.set()
+        return batch
+
+    with BatchStream(open_reader(files), 2, prepare) as stream:
+        for number in (0, 1, 5):
+            stream.expect(0, number)
+        assert full.wait(DEADLINE_S)
+        stream.forget_before(0, 5)
+        assert stream.get(0, 5, DEADLINE_S) is made[2]
+        assert stream.get(0, 0, DEADLINE_S) is made[3]  # it is made anew

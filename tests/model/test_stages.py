@@ -141,3 +141,23 @@ def test_a_stage_shares_the_parameters_of_the_model() -> None:
 def test_boundaries_that_make_an_empty_stage_are_refused(boundaries: list[int]) -> None:
     with pytest.raises(ValueError, match="boundaries must rise"):
         split(trace(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))), boundaries)
+
+
+class Sized(nn.Module):
+    """Uses the size of its input, as a torch.Size, after a border."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.size()
+        return self.two(self.one(x)) / size.numel()
+
+
+def test_a_size_is_still_a_size_behind_a_border() -> None:
+    model, x = Sized(), torch.randn(4, 3)
+    values = {"x": x}
+    for stage in split(trace(model), [1]):
+        values = StageRun(stage, values).outputs
+    assert torch.equal(next(iter(values.values())), model(x))

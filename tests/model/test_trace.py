@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 
 import pytest
 import torch
@@ -27,6 +28,24 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.fc(x).reshape(-1, 4)
         return (torch.relu(y) * self.scale + x).sum(1)
+
+
+def test_modules_that_other_threads_run_meanwhile_are_not_traced() -> None:
+    other, came = Residual(), []
+
+    class Meanwhile(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            thread = threading.Thread(target=lambda: came.append(other(torch.ones(2, 4))))
+            thread.start()
+            thread.join()
+            return self.fc(x)
+
+    assert layers(Meanwhile()) == [("fc", "linear")]
+    torch.testing.assert_close(came, [other(torch.ones(2, 4))])
 
 
 def test_every_compute_node_starts_a_layer() -> None:

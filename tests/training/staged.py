@@ -20,6 +20,7 @@ from heterps.model.stages import StageModule, split
 from heterps.model.trace import Trace, trace
 from heterps.nn import SparseEmbedding, cut
 from heterps.ps.client import FloatArray, LocalClient
+from heterps.training.device import Device
 from heterps.training.replica import Replica, make_replicas
 from heterps.training.stage_tables import StageTables, stage_tables
 
@@ -47,7 +48,7 @@ class Staged:
     def client(self) -> LocalClient:
         return self.tables.tables.in_process()
 
-    def replicas(self, client: LocalClient, device: torch.device = torch.device("cpu")) -> list[Replica]:
+    def replicas(self, client: LocalClient, device: Device | None = None) -> list[Replica]:
         """One of each stage."""
         return [
             make_replicas(

@@ -14,6 +14,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples: heterps train examples/ctr.yaml  |  heterps train examples/ctr.yaml --run runs/mine --resume"
         "  |  heterps train examples/ctr.yaml --plan plan.json"
+        "  |  heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12"
+        "  |  heterps train examples/ctr.yaml --launcher local --plan plan.json --emulate"
     )(train)
 
 
@@ -22,6 +24,20 @@ def train(
     run: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<job name>-<number>.")] = None,
     launcher: Annotated[str | None, typer.Option(help="Where processes run; overrides the job's.")] = None,
     plan: Annotated[Path | None, typer.Option(help="The plan, made by `heterps plan`; overrides the job's.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers of a job without a plan, with a launcher that has any; overrides threads."),
+    ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(help="When a worker may go on: bsp, asp, ssp:3, dssp:3:12; overrides the job's."),
+    ] = None,
+    emulate: Annotated[
+        bool,
+        typer.Option(
+            "--emulate", help="Emulate the units of the plan here, by the job's profile. Figures are then of them."
+        ),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> int:
@@ -37,10 +53,18 @@ def train(
     from heterps.yamlfile import validate
 
     loaded = load_job(job)
-    if plan is not None:
-        loaded = validate({**loaded.model_dump(), "plan": str(plan)}, Job, where="--plan")
-    if launcher is not None:
-        loaded = validate({**loaded.model_dump(), "launcher": launcher}, Job, where="--launcher")
+    overriding: dict[str, tuple[str, Any]] = {
+        "--plan": ("plan", str(plan) if plan is not None else None),
+        "--launcher": ("launcher", launcher),
+        "--sync": ("sync", sync),
+        "--workers": ("threads", workers),
+        "--emulate": ("emulation", {} if emulate and loaded.emulation is None else None),
+    }
+    for option, (field, value) in overriding.items():
+        if value is not None:
+            loaded = validate({**loaded.model_dump(), field: value}, Job, where=option)
+    if workers is not None and (loaded.launcher == "inline" or loaded.plan is not None):
+        _refuse_workers(loaded.plan)
     console = make_console(stderr=json)
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
@@ -49,6 +73,14 @@ def train(
     else:
         print_summary(console, finished.folder, finished.summary)
     return EXIT_CODES.get(finished.summary["status"].rpartition(" ")[2], 0)
+
+
+def _refuse_workers(plan: str | None) -> None:
+    from heterps.errors import ConfigError
+
+    if plan is not None:
+        raise ConfigError(f"--workers: the plan {plan} says how many workers there are. Leave out one of the two.")
+    raise ConfigError("--workers: the inline launcher has no workers. Add --launcher local, or set threads in the job.")
 
 
 def _as_json(summary: dict[str, Any]) -> str:

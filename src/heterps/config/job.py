@@ -83,7 +83,11 @@ class Job(Frozen):
     ray_address: Name | None = Field(
         None, description="Of a running Ray cluster (auto, or host:port); none: Ray is started on this machine."
     )
-    threads: PositiveInt | None = Field(None, description="Threads of an inline run; none: one for each core.")
+    threads: PositiveInt | None = Field(
+        None,
+        description="Threads of an inline run, and workers of a run without a plan on other launchers; none: one for "
+        "each core.",
+    )
     metrics_every_samples: PositiveInt = Field(65_536, description="A line of metrics.jsonl after so many samples.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Of initial values, shuffling and anything else random."

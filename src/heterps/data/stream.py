@@ -50,6 +50,10 @@ class BatchStream:
         """This batch will be asked for, after those expected before."""
         self._desk.want((epoch, number))
 
+    def forget_before(self, epoch: int, number: int) -> None:
+        """Batches before this one, that were expected and not asked for, are somebody else's: make room."""
+        self._desk.forget_before((epoch, number))
+
     def get(self, epoch: int, number: int, deadline_s: float) -> Batch | None:
         """The batch, once; None where the epoch has fewer. Asked for again it is made again.
 
@@ -132,6 +136,13 @@ class _Desk:
         if isinstance(made, BaseException):
             raise made
         return made
+
+    def forget_before(self, key: Key) -> None:
+        with self.changed:
+            self._wanted = deque(other for other in self._wanted if other >= key)
+            for other in [other for other in self._made if other < key]:
+                del self._made[other]
+            self.changed.notify_all()
 
     def _hurry(self, key: Key) -> None:  # [5]
         if key in self._made or key == self._making or self._is_behind(key):

@@ -21,6 +21,7 @@ from heterps.profiling.profile import load_profile
 from heterps.report.html import render_run
 from heterps.report.meaning import not_rented
 from heterps.report.summary import summarise
+from heterps.training.control import refuse_if_running
 from heterps.training.loop import Observer, Outcome
 from heterps.training.run import Run, choose_folder
 
@@ -47,11 +48,13 @@ def train(
     observer = observer or Observer()
     given = _given_plan(job)
     run = Run(Path(folder) if folder is not None else choose_folder(job, resume=resume))
+    refuse_if_running(run.folder)
     if resume:
+        _tell_replanned(job, run, observer)
         run.resume(job)
     if job.launcher != "inline":
         _num_samples(job)
-        plan, outcome = run_by_plan(job, run, given, resume=resume, observer=observer)
+        job, plan, outcome = run_by_plan(job, run, given, resume=resume, observer=observer)
         return _finish(job, run, plan, outcome, None)
     plan = _plan(job, _num_samples(job), observer)
     if given is not None:
@@ -61,6 +64,18 @@ def train(
     run.write("plan.json", (given or plan).model_dump_json(indent=1, exclude_none=True) + "\n")
     outcome = train_inline(job, run, resume=resume, observer=observer)
     return _finish(job, run, plan, outcome, given)
+
+
+def _tell_replanned(job: Job, run: Run, observer: Observer) -> None:
+    """A job that was replanned while it ran has its plan in the run's own job file only."""
+    if not (run.folder / "job.yaml").is_file():
+        return
+    before = load_job(run.folder / "job.yaml").plan
+    if before is not None and Path(before).parent == run.folder and before != job.plan:
+        observer.warned(
+            f"{run.folder} was replanned, to {before}, and goes on by the plan of the job that was given. To keep to "
+            f"{before}, resume it with {run.folder / 'job.yaml'}."
+        )
 
 
 def _finish(job: Job, run: Run, plan: Plan, outcome: Outcome, given: Plan | None) -> FinishedRun:

@@ -7,54 +7,68 @@ plan --> train --> outcome --> summary, report
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from heterps.config import BSP, Job, load_cluster
+from heterps.config import BSP, Job
+from heterps.data.reader import Reader
 from heterps.errors import ConfigError
+from heterps.launch.inline import signals
 from heterps.launch.local import train_local
 from heterps.model.build import build_model
 from heterps.model.trace import trace
-from heterps.planning.inline import cpu_resource
-from heterps.planning.plan import Plan, Servers, Stage, check_plan, load_plan
+from heterps.planning.local import local_plan
+from heterps.planning.plan import Plan
 from heterps.profiling.profile import load_profile
+from heterps.training.control import Control
 from heterps.training.coordinator import Emulated
 from heterps.training.emulation import StagePace, choose_scale, must_emulate, server_seconds, stage_seconds
 from heterps.training.layout import Layout, make_layout
 from heterps.training.loop import Observer, Outcome
-from heterps.training.messages import Replan
 from heterps.training.run import Run
 from heterps.training.stage_tables import stage_tables
 
 
-def run_by_plan(job: Job, run: Run, given: Plan | None, *, resume: bool, observer: Observer) -> tuple[Plan, Outcome]:
-    """Train `job` by the `given` plan, or by the plan that a job without one has; and the plan that it ended by."""
+def run_by_plan(
+    job: Job, run: Run, given: Plan | None, *, resume: bool, observer: Observer
+) -> tuple[Job, Plan, Outcome]:
+    """Train `job` by the `given` plan, or by the plan that a job without one has.
+
+    Also returns the job and the plan that it ended by, which are others if somebody asked for it.
+    """
     plan = given or default_plan(job)
     emulated = emulation_of(job, plan)
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
-    while True:
-        run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
-        outcome = train_local(job, run, plan, resume=resume, observer=observer, emulated=emulated)
-        if isinstance(outcome, Outcome):
-            return plan, outcome
-        job, plan = _replanned(job, run, outcome)
-        emulated, resume = emulation_of(job, plan), True
-        observer.changed(f"a new plan: {describe(plan)}")
+    with Control(run.folder) as control, signals() as received:
+        while True:
+            run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
+            outcome = train_local(
+                job,
+                run,
+                plan,
+                resume=resume,
+                observer=observer,
+                emulated=emulated,
+                control=control,
+                received=received,
+            )
+            if isinstance(outcome, Outcome):
+                return job, plan, outcome
+            job, plan = outcome.job, outcome.plan
+            run.resume(job)
+            emulated, resume = emulation_of(job, plan), True
+            observer.changed(f"a new plan: {describe(plan)}")
 
 
 def default_plan(job: Job) -> Plan:
-    """One stage on as many CPU cores as the job has threads, and a server."""
-    layers = trace(build_model(job.model, job.data.columns, job.seed)).layers
-    return Plan(
-        method="local",
-        stages=(Stage(first=0, last=len(layers) - 1, resource=cpu_resource(job.cluster), count=job.num_threads),),
-        servers=Servers(resource=job.cluster.server_resource, count=1),
-        throughput=0.0,
-        hours=0.0,
-        usd=0.0,
-        bottleneck="not predicted",
+    """One stage on as many CPU cores as the job has threads, and a server; predicted if the job's profile allows it."""
+    layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
+    reader = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size)
+    return local_plan(
+        layers,
+        job.cluster,
+        load_profile(job.profile) if job.profile is not None else None,
+        num_workers=job.num_threads,
         batch_size=job.data.batch_size,
-        layers=tuple(layer.name for layer in layers),
+        samples=reader.num_rows * job.data.epochs,
     )
 
 
@@ -100,15 +114,3 @@ def _pushes_a_batch(job: Job, layout: Layout, in_rounds: bool) -> int:
     served = tables.on_servers(job.workers.dense == "servers")
     names = [spec.name for spec in served.sparse] + [spec.name for spec in served.dense]
     return sum(len(layout.stages[s].workers) if in_rounds else 1 for name in names for s in tables.stages[name])
-
-
-def _replanned(job: Job, run: Run, replan: Replan) -> tuple[Job, Plan]:
-    """The job with its new cluster, and the new plan."""
-    plan = load_plan(replan.plan)
-    if replan.cluster is not None:
-        job = job.model_copy(update={"cluster": load_cluster(replan.cluster)})
-    layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
-    check_plan(plan, layers, job.data.batch_size, job.cluster, where=replan.plan)
-    job = job.model_copy(update={"plan": str(Path(replan.plan))})
-    run.resume(job)
-    return job, plan

@@ -64,9 +64,9 @@ def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tab
 
 
 @contextmanager
-def signals() -> Iterator[list[str]]:
-    """The names of the signals received so far. A second Ctrl-C interrupts at once, without saving."""
-    received: list[str] = []
+def signals(received: list[str] | None = None) -> Iterator[list[str]]:
+    """The names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving."""
+    received = [] if received is None else received
 
     def handle(number: int, _: FrameType | None) -> None:
         received.append(signal.Signals(number).name)

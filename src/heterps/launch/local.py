@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from heterps.config import Job
-from heterps.errors import HeterpsError, PeerLost
+from heterps.errors import HeterpsError
 from heterps.launch.inline import signals, warm_up
 from heterps.launch.run_servers import RunningServers, run_servers
 from heterps.planning.plan import Plan
@@ -25,28 +25,38 @@ from heterps.processes import Child
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
 from heterps.report.figures import plural
+from heterps.training.changes import Replanned
+from heterps.training.control import Control
 from heterps.training.coordinator import Emulated, train_staged
-from heterps.training.fleet import Fleet
+from heterps.training.fleet import STOP_S, Fleet, WorkerLost
 from heterps.training.loop import Observer, Outcome
-from heterps.training.messages import Replan
 from heterps.training.post import Post
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
 from heterps.wire.stack import layered
 
-STOP_S = 10.0
-
 
 def train_local(
-    job: Job, run: Run, plan: Plan, *, resume: bool, observer: Observer, emulated: Emulated | None = None
-) -> Outcome | Replan:
-    """Train `job` by `plan` with processes of this machine. Ctrl-C and SIGTERM end it, with everything saved."""
+    job: Job,
+    run: Run,
+    plan: Plan,
+    *,
+    resume: bool,
+    observer: Observer,
+    emulated: Emulated | None = None,
+    control: Control | None = None,
+    received: list[str] | None = None,
+) -> Outcome | Replanned:
+    """Train `job` by `plan` with processes of this machine. Ctrl-C and SIGTERM end it, with everything saved.
+
+    received  signals, also those that came before
+    """
     warm_up()
     job_file = run.folder / "job.yaml"
     firsts = [stage.first for stage in plan.stages]
     with ExitStack() as opened:
-        received = opened.enter_context(signals())
+        received = opened.enter_context(signals(received))
         servers = opened.enter_context(
             run_servers(
                 job,
@@ -71,6 +81,7 @@ def train_local(
             stop=lambda: received[0] if received else None,
             emulated=emulated,
             folder=str(folder),
+            control=control,
         )
 
 
@@ -116,8 +127,8 @@ class ProcessFleet:
                 }
             )
 
-    def stop(self, worker: str) -> None:
-        self._children.pop(worker).stop(STOP_S)
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        self._children.pop(worker).stop(deadline_s)
 
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
@@ -126,7 +137,7 @@ class ProcessFleet:
         self._servers.check()
         for child in self._children.values():
             if (how := child.ended) is not None:
-                raise PeerLost(f"{child.name} (process {child.pid}) {how}")
+                raise WorkerLost(child.name, f"{child.name} (process {child.pid}) {how}")
 
     def close(self) -> None:
         """End all of them: those in peace that can within a while."""
@@ -158,8 +169,11 @@ class ThreadFleet:
             self._threads[worker.name] = thread
             thread.start()
 
-    def stop(self, worker: str) -> None:
-        self._threads.pop(worker).join(STOP_S)
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        """A thread cannot be ended by force: one that stays is waited for again at the end."""
+        self._threads[worker].join(deadline_s)
+        if not self._threads[worker].is_alive():
+            del self._threads[worker]
 
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)

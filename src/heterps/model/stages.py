@@ -18,7 +18,7 @@ it that cross a border apart, may have its gradients added up in another order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ class StageRun:
         ends = [end for name, g in gradients.items() for end in _ends(self.outputs[name], g)]
         if ends:
             torch.autograd.backward([value for value, _ in ends], [gradient for _, gradient in ends])  # [2]
-        found = {name: tree_map(_gradient, value) for name, value in self.inputs.items()}
+        found = {name: map_leaves(_gradient, value) for name, value in self.inputs.items()}
         return {name: tree for name, tree in found.items() if any(g is not None for g in tree_leaves(tree))}  # [3]
 
 
@@ -109,13 +109,18 @@ def _live(graph: fx.Graph, layer_of: Mapping[str, int], border: int) -> list[fx.
 # A value is mostly one tensor, but `torch.cat(x.chunk(2))` sends a tuple of them across a border: hence the trees.
 
 
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """As torch's tree_map, but that a torch.Size stays one: tree_map would make a tuple of it."""
+    return tree_map(function, tree, is_leaf=lambda node: isinstance(node, torch.Size))
+
+
 def _cut(value: Any) -> Any:
     """The same data as leaves that collect their gradients, where the value takes one."""
-    return tree_map(lambda v: v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v, value)
+    return map_leaves(lambda v: v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v, value)
 
 
 def _copy(value: Any) -> Any:
-    return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, value)
+    return map_leaves(lambda v: v.clone() if isinstance(v, Tensor) else v, value)
 
 
 def _gradient(value: Any) -> Tensor | None:

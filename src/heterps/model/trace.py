@@ -21,7 +21,7 @@ import linecache
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from heterps.model.kinds import is_whole, kind_of
 from heterps.nn import SparseEmbedding
 
 ONE_AT_A_TIME = threading.Lock()
-"""While torch.fx traces, calls of modules are recorded in the whole process."""
+"""While torch.fx traces, calls of modules are changed in the whole process, and set right when it is done."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,24 @@ def trace(model: nn.Module) -> Trace:
 
 
 class _Tracer(fx.Tracer):
+    """Records what its own thread does; torch.fx would record, and break, the modules that other threads run too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, SparseEmbedding) or is_whole(m) or super().is_leaf_module(m, module_qualified_name)
 

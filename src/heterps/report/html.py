@@ -2,6 +2,7 @@
 
 headline           what it trained to, in how long, for how much
 prediction         what the plan promised beside what was measured
+stages             of a run by a plan: what each did, and when
 plan               layers by resource
 charts             the course of training
 metrics, data      the same as tables, with what they mean
@@ -19,12 +20,14 @@ from heterps.config import Job, Schema
 from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan
 from heterps.report.charts import Chart, draw
+from heterps.report.emulated import seconds_word
 from heterps.report.figures import UNDEFINED, duration, plural, rate, ratio, usd
 from heterps.report.meaning import (
     COMPLETED,
     UNFINISHED,
     against_teacher,
     compare,
+    follows_plan,
     headline,
     measures_in,
     metrics_of,
@@ -34,6 +37,8 @@ from heterps.report.meaning import (
     verdict,
 )
 from heterps.report.profile_table import size
+from heterps.report.share_chart import STYLE as SHARES_STYLE
+from heterps.report.stages_section import emulation_banner, stages_section
 from heterps.yamlfile import dump_yaml
 
 NUM_COLOURS = 6
@@ -41,14 +46,16 @@ NUM_COLOURS = 6
 
 def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     """The page. `summary` is summary.json, `metrics` the lines of metrics.jsonl, of which there may be none."""
-    style = files("heterps.report").joinpath("run.css").read_text(encoding="utf-8")
+    style = files("heterps.report").joinpath("run.css").read_text(encoding="utf-8") + SHARES_STYLE
     sections = [
         _headline(job, summary),
+        emulation_banner(summary),
         _prediction(job, plan, summary),
-        _plan(job, plan),
+        _plan(job, plan, summary),
+        stages_section(plan, summary, metrics),
         _charts(job, summary, metrics),
         _metrics(summary),
-        _data(job.data.columns, summary.get("data") or {}),
+        _data(job.data.columns, summary),
         f"<details><summary>Job file, defaults included</summary><pre>{escape(dump_yaml(job))}</pre></details>",
     ]
     return (
@@ -56,7 +63,7 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: list[dict
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(job.name)}: heterps run</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(sections)
+        + "\n".join(filter(None, sections))
         + "\n</main>\n</body>\n</html>\n"
     )
 
@@ -73,11 +80,12 @@ def _headline(job: Job, summary: dict[str, Any]) -> str:
     note = against_teacher(summary) or f"{chance} is chance, 1 is perfect"
     restarts = summary.get("restarts") or 0
     epochs = plural(job.data.epochs, "epoch")
+    word = seconds_word(summary)
     tiles = [
         (of, ratio(value), note),
         ("Samples", f"{summary['samples']:,}", f"{epochs}, batches of {job.data.batch_size:,}"),
-        ("Samples/s", rate(summary["samples_per_s"]), f"in {duration(summary['seconds'])} of training"),
-        ("Cost", usd(summary["measured_usd"]), usd_per_billion(summary)),
+        (f"Samples/s{word}", rate(summary["samples_per_s"]), f"in {duration(summary['seconds'])} of training{word}"),
+        (f"Cost{word}", usd(summary["measured_usd"]), usd_per_billion(summary)),
     ]  # fmt: skip
     cells = "".join(
         f'<div class="tile"><h3>{escape(title)}</h3><strong>{_figure(value)}</strong><p>{escape(note)}</p></div>'
@@ -98,7 +106,7 @@ def _prediction(job: Job, plan: Plan, summary: dict[str, Any]) -> str:
         (c.title, "–" if c.predicted is None else c.show(c.predicted), c.show(c.measured), c.verdict)
         for c in compare(summary)
     ]
-    is_given = job.plan is not None  # for other machines: what ran is this one's cores
+    is_given = job.plan is not None and not follows_plan(summary)  # for other machines: what ran is this one's cores
     rented = {cpu_resource(job.cluster)} if is_given else plan.units.keys()
     prices = [
         f"{usd(resource.usd_per_hour)} for an hour of one {name}"
@@ -111,16 +119,19 @@ def _prediction(job: Job, plan: Plan, summary: dict[str, Any]) -> str:
     )
     if is_given and "plan" in summary:
         note += f" The plan promises {promised(summary['plan'])} on its own units."
+    elif follows_plan(summary) and plan.is_predicted:
+        note += f" Both columns are for the {summary['samples']:,} samples that were trained on."
     elif summary["status"] != COMPLETED and plan.is_predicted:
         note += (
             f" Both columns are for the {summary['samples']:,} samples trained so far; the whole job was predicted to "
             f"take {duration(plan.hours * 3600)} and cost {usd(plan.usd)}."
         )
     table = _table(("", "Predicted", "Measured", "Error"), [tuple(map(escape, row)) for row in rows])
-    return _section("Predicted and measured", f'{table}<p class="note">{escape(note)}</p>')
+    of = ", of the emulated units" if seconds_word(summary) else ""
+    return _section(f"Predicted and measured{of}", f'{table}<p class="note">{escape(note)}</p>')
 
 
-def _plan(job: Job, plan: Plan) -> str:
+def _plan(job: Job, plan: Plan, summary: dict[str, Any]) -> str:
     colours = {name: f"colour-{i % NUM_COLOURS}" for i, name in enumerate(job.cluster.resources)}
     bar, legend = [], []
     for stage in plan.stages:
@@ -140,15 +151,18 @@ def _plan(job: Job, plan: Plan) -> str:
         "Plan",
         f'<div class="bar">{"".join(bar)}</div><ul class="legend">{"".join(legend)}</ul>'
         f'<p class="note">Each cell is a layer, in the order of the model. Made by method <code>{escape(plan.method)}'
-        f"</code>; {_bottleneck(plan)}.{_optimality(plan)}{_launched(job, plan)}</p>",
+        f"</code>; {_bottleneck(plan)}.{_optimality(plan)}{_launched(job, plan, summary)}</p>",
     )
 
 
-def _launched(job: Job, plan: Plan) -> str:
-    return f" {escape(_sentence(not_rented(plan)))}" if job.plan is not None else ""
+def _launched(job: Job, plan: Plan, summary: dict[str, Any]) -> str:
+    is_passed_over = job.plan is not None and not follows_plan(summary)
+    return f" {escape(_sentence(not_rented(plan)))}" if is_passed_over else ""
 
 
 def _bottleneck(plan: Plan) -> str:
+    if not plan.is_predicted and plan.method != "inline":
+        return "nothing is predicted"
     if not plan.is_predicted:
         return "the model could not be profiled, so it is one layer here and nothing is predicted"
     return f"what limits the throughput is {escape(plan.bottleneck)}"
@@ -174,10 +188,14 @@ def _charts(job: Job, summary: dict[str, Any], metrics: list[dict[str, Any]]) ->
         Chart(m.title, series(m.field), ratio, None, False, *references.get(m.field, (None, "")))
         for m in (loss, best, *others)
     ]
-    charts.append(Chart("Samples/s", series("samples_per_s"), rate, None, True, predicted, "predicted"))
+    charts.append(
+        Chart(f"Samples/s{seconds_word(summary)}", series("samples_per_s"), rate, None, True, predicted, "predicted")
+    )
     if any(line.get("table_bytes") for line in metrics):  # a model without embeddings has no tables
         charts.append(Chart("Rows", series("rows"), _count, from_zero=True))
         charts.append(Chart("Table memory", series("table_bytes"), _size, size, from_zero=True))
+    if any(line.get("staleness") for line in metrics):
+        charts.append(Chart("Staleness", series("staleness"), _staleness, from_zero=True))
     note = (
         "<aside><h3>How to read these</h3>"
         f"<p>Each point is an interval of about {job.metrics_every_samples:,} samples. Every sample was predicted "
@@ -207,7 +225,10 @@ def _metrics(summary: dict[str, Any]) -> str:
     return _section("Metrics", f'<div class="explained">{table}</div><p class="note">{note}</p>')
 
 
-def _data(schema: Schema, counts: dict[str, Any]) -> str:
+def _data(schema: Schema, summary: dict[str, Any]) -> str:
+    counts = summary.get("data") or {}
+    if not counts and follows_plan(summary):
+        return _section("Data", '<p class="empty">Workers read the data; what was missing in it is not counted.</p>')
     if not counts:
         return _section("Data", '<p class="empty">What was missing in the data is counted when a run ends.</p>')
     missing, skipped = counts.get("missing") or {}, counts.get("num_skipped") or 0
@@ -258,6 +279,10 @@ def _figure(text: str) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def _staleness(value: float | None) -> str:
+    return UNDEFINED if value is None else f"{value:.3g}"
 
 
 def _count(value: float | None) -> str:

@@ -14,6 +14,11 @@ UNFINISHED = "unfinished"  # neither completed nor stopped: still running, or ki
 CALIBRATED = 0.02
 NEARLY_CALIBRATED = 0.1
 AS_PREDICTED = 0.005
+UNPREDICTED = (
+    "Nothing was predicted for this run. A job without a plan is predicted by its profile (`heterps profile` makes "
+    "one, `profile` of the job names it), and `heterps plan` makes plans with their predictions"
+)
+"""Of a run on workers."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,11 @@ def compare(summary: dict[str, Any]) -> list[Comparison]:
     ]
 
 
+def follows_plan(summary: dict[str, Any]) -> bool:
+    """Whether the run was on workers, by the plan in its folder; an inline run is one process, whatever its plan."""
+    return "stages" in summary
+
+
 def bill_of(plan: Plan) -> dict[str, float | str]:
     """What a plan that was given to a run promises on the units that it rents: `plan` of summary.json."""
     return {"method": plan.method, "throughput": plan.throughput, "hours": plan.hours, "usd": plan.usd}
@@ -171,7 +181,10 @@ def not_rented(plan: Plan) -> str:
     """What the inline launcher makes of a plan for other machines."""
     units = ", ".join(f"{name}×{count}" for name, count in plan.units.items())
     stages = "the one stage" if len(plan.stages) == 1 else f"all {len(plan.stages)} stages"
-    return f"the inline launcher runs {stages} of the plan in this process; {units} are not rented"
+    return (
+        f"the inline launcher runs {stages} of the plan in this process; {units} are not rented. Follow the plan with "
+        "--launcher local, and --emulate where it has units that are not here"
+    )
 
 
 def metrics_of(summary: dict[str, Any]) -> str:

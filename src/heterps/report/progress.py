@@ -8,10 +8,12 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 
+from heterps.report.emulated import seconds_word
 from heterps.report.figures import ratio
 from heterps.report.meaning import headline
+from heterps.report.staged_progress import StagedBar, staged_words
 from heterps.training.class_metrics import AnyMetrics
 from heterps.training.loop import Observer
 from heterps.training.tally import metric_fields
@@ -20,11 +22,12 @@ REFRESH_S = 0.25
 
 
 class TrainingProgress(Observer):
-    """Shows samples/s, time left, loss, and AUC or accuracy. Use it in a `with` block."""
+    """Shows samples/s, time left, loss, AUC or accuracy, and the stages of a job that has some. Use it in a `with`
+    block."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = Progress(
+        self._bar = StagedBar(
             TextColumn("[bold]train[/]"),
             BarColumn(bar_width=None),
             TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
@@ -63,7 +66,7 @@ class TrainingProgress(Observer):
         self._bar.update(
             self._task,
             completed=samples,
-            rate=f"{rate:,.0f}/s",
+            rate=f"{rate:,.0f}/s{seconds_word(self._bar.view or {})}",
             loss=f"{interval.log_loss:.4f}",
             score=_score(metric_fields(interval)),
         )
@@ -72,8 +75,17 @@ class TrainingProgress(Observer):
         if not self._console.is_terminal:
             self._console.print(
                 f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "
-                f"loss {line['log_loss']:.4f}  {_score(line)}" + (f"  {line['rows']:,} rows" if line["rows"] else "")
+                f"loss {line['log_loss']:.4f}  {_score(line)}"
+                + (f"  {line['rows']:,} rows" if line["rows"] else "")
+                + staged_words(line),
+                soft_wrap=True,
             )
+
+    def staged(self, view: dict[str, Any]) -> None:
+        self._bar.view = view
+
+    def changed(self, what: str) -> None:
+        self._console.print(f"[bold]changed:[/] {escape(what)}")
 
     def saved(self, path: str, seconds: float) -> None:
         self._console.print(f"[dim]checkpoint {escape(path)} ({seconds:.1f} s)[/]")

@@ -10,13 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, seconds_word
 from heterps.report.figures import duration, plural, rate, ratio
 from heterps.report.meaning import (
     COMPLETED,
     MEASURES,
     UNFINISHED,
+    UNPREDICTED,
     against_teacher,
     compare,
+    follows_plan,
     measures_in,
     metrics_of,
     promised,
@@ -24,6 +27,8 @@ from heterps.report.meaning import (
     verdict,
 )
 from heterps.report.profile_table import size
+from heterps.report.stage_figures import in_step
+from heterps.report.stage_table import stage_table
 
 NAME, FIGURE = 18, 12
 MAX_COLUMNS_NAMED = 3
@@ -33,12 +38,18 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
     """Print the summary of the run in `folder`; one that has not completed comes with the command that resumes it."""
     console.print()
     console.print(_headline(summary))
+    if is_emulated(summary):
+        console.print(Text.assemble((MARK, "bold yellow"), f": {banner(summary)}."))
     console.print(_quality(summary))
     console.print(_prediction(summary))
+    if follows_plan(summary):
+        _print_stages(console, summary)
     if "plan" in summary:
         console.print(_promise(summary))
     if summary["rows"] or summary["table_bytes"]:
         console.print(_tables(summary))
+    for text in late_warnings(summary):
+        console.print(Text.assemble(("\nwarning: ", "bold yellow"), f"{text}."))
     for note in _data_notes(summary):
         console.print(note)
     console.print(Text.assemble(("\nReport  ", "bold"), str(folder / "report.html")), soft_wrap=True)
@@ -53,7 +64,7 @@ def _headline(summary: dict[str, Any]) -> Text:
         " ",
         (status, "bold green" if status == COMPLETED else "bold yellow"),
         f": {summary['samples']:,} samples in {duration(summary['seconds'])}, ",
-        f"{rate(summary['samples_per_s'])} samples/s",
+        f"{rate(summary['samples_per_s'])} samples/s{seconds_word(summary)}",
     )
 
 
@@ -71,13 +82,25 @@ def _quality(summary: dict[str, Any]) -> Table:
 
 
 def _prediction(summary: dict[str, Any]) -> Table:
-    table = _grid("Predicted and measured", num_figures=2)
+    of = ", of the emulated units" if is_emulated(summary) else ""
+    table = _grid(f"Predicted and measured{of}", num_figures=2)
     table.add_row("", Text("predicted", style="dim"), Text("measured", style="dim"), "")
     for c in compare(summary):
         predicted = "-" if c.predicted is None else c.show(c.predicted)
         table.add_row(c.title, predicted, c.show(c.measured), Text(c.verdict, style="dim"))
     table.add_row("", "", "", Text(usd_per_billion(summary), style="dim"))
     return table
+
+
+def _print_stages(console: Console, summary: dict[str, Any]) -> None:
+    of = " in the last interval" if summary["status"] == UNFINISHED else ""
+    console.print(Text(f"\nStages{of}", style="bold"))
+    console.print(stage_table(summary["stages"]))
+    console.print(Text(f"Kept in step by {in_step(summary)}.", style="dim"))
+    if restarts := summary.get("restarts"):
+        console.print(Text(f"Resumed {plural(restarts, 'time')}; the shares are of the time since then.", style="dim"))
+    if summary["predicted_throughput"] is None:
+        console.print(Text.assemble(("\nnote: ", "bold"), f"{UNPREDICTED}."))
 
 
 def _promise(summary: dict[str, Any]) -> Text:

@@ -19,6 +19,7 @@ from heterps.report.simulation_table import (
     share,
     staleness,
 )
+from heterps.report.tables import html_table
 from heterps.report.timeline_svg import STYLE, draw_timeline
 from heterps.sim.result import SimResult
 
@@ -115,15 +116,6 @@ def draw_histogram(result: SimResult) -> str:
             parts.append(f'<text x="{x:.1f}" y="{floor + 15}" text-anchor="middle">{i * size}</text>')
     parts.append(f'<text x="{WIDTH - LEFT}" y="{HEIGHT - 4}" text-anchor="end">updates of others</text></svg>')
     return "".join(parts)
-
-
-def html_table(heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in others)}</tr>'
-        for first, *others in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def write_text(path: Path, text: str, what: str) -> None:

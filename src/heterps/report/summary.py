@@ -16,7 +16,8 @@ from heterps.training.tally import metric_fields
 def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None) -> dict[str, Any]:
     """The fields of summary.json. Metrics are of the test set; without one, of the training stream.
 
-    `plan` is what this machine was predicted to do; the bill of a `given` plan, for other machines, stands beside it.
+    `plan` is what the run was predicted to do: on this machine, or on the units of a plan that it followed. The bill of
+    a `given` plan that it did not follow, for other machines, stands beside it.
     """
     tested = outcome.test is not None
     staged = outcome.staged or {}
@@ -34,7 +35,7 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
         "teacher_auc": _teacher_auc(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
         "measured_throughput": round(throughput, 1),
-        "predicted_usd": plan.usd if plan.is_predicted else None,
+        "predicted_usd": _predicted_usd(job, plan, outcome),
         "measured_usd": staged["usd"] if staged else plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
         **({"plan": bill_of(given)} if given is not None else {}),
         "staleness": staged.get("staleness", 0),
@@ -43,10 +44,19 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
         "table_bytes": outcome.table_bytes,
         "tables": outcome.counters._asdict(),
         **({"tiers": asdict(outcome.tiers)} if outcome.tiers is not None else {}),
-        "data": outcome.counts,
+        **({"data": outcome.counts} if not staged else {}),  # workers read the data, and do not tell
         **({"launcher": job.launcher, "sync": job.sync.label} if staged else {}),
         **{name: staged[name] for name in ("stages", "max_lead", "emulated") if name in staged},
     }
+
+
+def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
+    """For the whole job; a plan that is followed may have been made for other samples, so of those trained on."""
+    if not plan.is_predicted:
+        return None
+    if not outcome.staged:
+        return plan.usd
+    return plan.usd_per_hour(job.cluster) * outcome.samples / plan.throughput / 3600
 
 
 def _teacher_auc(job: Job, tested: bool) -> float | None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from heterps.report.figures import plural
 from heterps.report.lines import STYLE, Line, draw_lines
-from heterps.report.simulation_page import html_page, html_table, write_text
+from heterps.report.simulation_page import html_page, write_text
+from heterps.report.tables import html_table
 from heterps.report.virtual_table import cells, heads, meaning
 from heterps.sim.compare import Comparison
 from heterps.sim.course import Point, VirtualRun

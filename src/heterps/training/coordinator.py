@@ -13,24 +13,26 @@ leases say exactly which batches are done.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import Any
 
 import heterps.errors as errors
 from heterps.config import BSP, Always, Eviction, Job
 from heterps.data.leases import Leases
-from heterps.data.reader import Position, Reader
-from heterps.errors import ConfigError, HeterpsError, PeerLost
+from heterps.data.reader import Reader
+from heterps.errors import HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan
-from heterps.sync import Policy, record
+from heterps.training.changes import START_S, Changes, Replanned
+from heterps.training.control import Control
 from heterps.training.crossing import pack, unpack
 from heterps.training.emulation import DilatedClock, StagePace
-from heterps.training.fleet import Fleet
+from heterps.training.fleet import Fleet, WorkerLost
 from heterps.training.flow import Flow
 from heterps.training.kept_state import KeptState
 from heterps.training.lane_flow import LaneFlow
@@ -54,19 +56,20 @@ from heterps.training.messages import (
     Told,
     job_codec,
 )
+from heterps.training.positions import first_leases, lease_progress, restored_leases
 from heterps.training.round_flow import RoundFlow
 from heterps.training.run import Run
-from heterps.training.scaling import check_layout, scaled
-from heterps.training.stage_tables import Stages, stage_tables
+from heterps.training.scaling import check_layout
+from heterps.training.stage_tables import stage_tables
 from heterps.training.stage_views import StageViews
 from heterps.training.tally import Scores, Tally
+from heterps.training.traces import Traces
 from heterps.training.whole import WholeModel
 from heterps.training.worker import WorkerStart
 from heterps.wire import Frame, WireError
 
 POLL_S = 0.2
-START_S = 240.0
-"""For workers to import what they need, compile kernels that no run has compiled yet, and make the model."""
+VIEW_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,13 @@ def train_staged(
     stop: Callable[[], str | None],
     emulated: Emulated | None = None,
     folder: str = "",
-) -> Outcome | Replan:
+    control: Control | None = None,
+) -> Outcome | Replanned:
     """Train `job` by `plan` with the workers and servers of `fleet`, until the last epoch ends or `stop()` names a
-    reason; or, if somebody asks for another plan, until the checkpoint from which to go on by it.
+    reason; or, if somebody asks through `control` for another plan, until the checkpoint from which to go on by it.
     """
     with ExitStack() as opened:
-        coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder)
+        coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder, control)
         return coordinator.train(resume=resume, stop=stop)
 
 
@@ -109,17 +113,17 @@ class Coordinator:
         opened: ExitStack,
         emulated: Emulated | None,
         folder: str,
+        control: Control | None = None,
     ) -> None:
         self._job, self._run, self._plan, self._fleet, self._observer = job, run, plan, fleet, observer
-        self._emulated, self._folder = emulated, folder
+        self._emulated, self._folder, self._control = emulated, folder, control
         self._channel, self._codec = fleet.channel, job_codec()
         self._in_rounds = isinstance(job.sync, BSP)
         self.layout = make_layout(
             plan, in_rounds=self._in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
         )
-        self._starts = {worker: self._start_of(worker) for worker in self.layout.workers}
         self._addresses: dict[str, str] = {}
-        fleet.start(list(self._starts.values()))  # [1] they take a while, so first
+        fleet.start([self._start_of(worker, self.layout) for worker in self.layout.workers])  # [1] takes a while
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, self.layout, model)
         traced = trace(model)
@@ -134,35 +138,39 @@ class Coordinator:
         num_classes = job.data.columns.num_classes
         self._whole = WholeModel(model, self._tables, self._client, num_classes, self._kept.dense)
         self._tally = Tally(job, run)
-        self._traces = opened
+        self._traces = Traces(run.folder, opened)
         self._views = StageViews(self.layout)
         self._clock = DilatedClock(emulated.scale if emulated else 1.0)
         self._flow: Flow | None = None
         self._clock_steps = 0  # updates before this process
         self._steps = 0
         self._heard = time.monotonic()
-        self._scaling: Layout | None = None  # asked for, and waiting for its workers
-        self._replan: Replan | None = None
+        names = tuple(layer.name for layer in traced.layers)
+        self._changes = Changes(
+            job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss,
+            observer.warned,
+        )  # fmt: skip
+        self._usd = 0.0  # before this process
+        self._shown = 0.0
 
     # --- the whole job -----------------------------------------------------------------------------------------------
 
-    def train(self, *, resume: bool, stop: Callable[[], str | None]) -> Outcome | Replan:
+    def train(self, *, resume: bool, stop: Callable[[], str | None]) -> Outcome | Replanned:
         leases = self._restore() if resume else self._begin()
         self._flow = self._make_flow(leases)
         self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
         self._wait_until(lambda: set(self._addresses) >= set(self.layout.workers), START_S, self._not_ready)
         self._assign_all()
         self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
-        self._views.begin(self._tally.seconds, self._tally.seconds * self._usd_per_hour() / 3600)
+        self._views.begin(self._tally.seconds, self._usd)
         self._go()
-        stopped_by = self._run_until_over(stop)
-        if self._replan is not None:
-            return self._replan
-        return self._conclude(stopped_by, stop)
+        ended = self._run_until_over(stop)
+        self._changes.end()
+        return ended if isinstance(ended, Replanned) else self._conclude(ended, stop)
 
     def _begin(self) -> Leases:
         self._whole.fill()
-        return self._leases(Position())
+        return first_leases(self._job, self._reader)
 
     def _restore(self) -> Leases:
         snapshot = find_checkpoint(self._run, self._observer)
@@ -172,45 +180,44 @@ class Coordinator:
         self._whole.restore(snapshot)
         self._tally.restore(snapshot.samples, snapshot.progress)
         self._clock_steps = snapshot.clock
-        if "leases" in snapshot.progress:
-            run = 1 if self._in_rounds else self._reader.batches_per_block
-            return Leases.from_state(
-                snapshot.progress["leases"], self._job.data.epochs, run=run, ordered=self._in_rounds
-            )
-        return self._leases(Position(**snapshot.progress["position"]))
+        self._usd = snapshot.progress.get("usd", self._tally.seconds * self._usd_per_hour() / 3600)
+        return restored_leases(self._job, self._reader, snapshot.progress)
 
-    def _run_until_over(self, stop: Callable[[], str | None]) -> str | None:
-        """[3] [4] Steps until all batches are done (None), or `stop` names a reason and everything is saved."""
+    def _run_until_over(self, stop: Callable[[], str | None]) -> Replanned | str | None:
+        """[3] [4] Steps until all batches are done (None), `stop` names a reason, or all is saved for another plan."""
         flow = self._running
         stopped_by: str | None = None
         while not flow.is_over:
             stopped_by = stopped_by or stop()
-            if self._wants_cut(stopped_by) and not flow.is_held:
+            if not flow.is_held and (stopped_by or self._changes.is_ready or self._tally.save_is_due):
                 flow.hold()
             if flow.is_held and flow.is_quiet:
                 self._clock.pause()
-                self._make_cut()
-                if stopped_by is not None or self._replan is not None:
+                if stopped_by is not None:
                     return stopped_by
+                if (replanned := self._make_cut()) is not None:
+                    return replanned
                 self._clock.resume()
                 self._go()
                 continue
             self._hear(POLL_S)
             self._account()
+            self._changes.check_time()
+            self._heed_control()
+            self._show()
             self._check_news()
         return None
 
-    def _wants_cut(self, stopped_by: str | None) -> bool:
-        is_scaled = self._scaling is not None and set(self._scaling.workers) <= set(self._addresses)
-        return stopped_by is not None or self._replan is not None or self._tally.save_is_due or is_scaled
-
-    def _make_cut(self) -> None:
-        """Nothing is under way: do what waited for that."""
-        if self._scaling is not None and set(self._scaling.workers) <= set(self._addresses):
-            self._follow(self._scaling)
-            self._scaling = None
-        else:
-            self._save(must_succeed=self._replan is not None)
+    def _make_cut(self) -> Replanned | None:
+        """Nothing is under way: do what waited for that. Not None: the job is saved, and goes on by another plan."""
+        if (layout := self._changes.take_layout()) is not None:
+            self._follow(layout)
+        if self._tally.save_is_due or self._changes.replanned is not None:
+            try:
+                self._save(must_succeed=self._changes.replanned is not None)
+            except StorageError as error:
+                self._changes.give_up_replan(f"it could not be saved. {error}")
+        return self._changes.replanned
 
     def _conclude(self, stopped_by: str | None, stop: Callable[[], str | None]) -> Outcome:
         """[5]"""
@@ -240,7 +247,11 @@ class Coordinator:
     def _hear(self, timeout_s: float) -> None:
         """Take a message, if one comes."""
         received = self._channel.receive(timeout_s)
-        self._fleet.check()
+        try:
+            self._fleet.check()
+        except WorkerLost as lost:
+            if not self._changes.lost(lost.worker, str(lost)):
+                raise
         if received is None:
             return
         sender, parts = received
@@ -254,8 +265,11 @@ class Coordinator:
 
     def _heed(self, sender: str, message: Message, frames: list[memoryview]) -> None:
         match message:
-            case Ready():
+            case Ready() if message.worker in self.layout.workers or self._changes.expects(message.worker):
                 self._addresses[message.worker] = message.address
+                self._changes.ready(message.worker)
+            case Ready():
+                self._dismiss(message.worker)  # of a change that was given up
             case Assigned():
                 self._assigned.add((message.worker, message.epoch))
             case Pushed():
@@ -269,15 +283,10 @@ class Coordinator:
                 self._send_all(self._running.no_batch(message, self._clock.now()))
             case State():
                 self._states[message.worker] = unpack(message.state, frames)
-            case Failed():
+            case Failed() if message.worker in self.layout.workers:
                 raise _failure(message)
-            case AskStatus():
-                self._answer(sender, self._status())
-            case Scale():
-                self._answer(sender, self._begin_scaling(message))
-            case Replan():
-                self._replan = message
-                self._answer(sender, Told("the job goes on by this plan from its next checkpoint, which is made now"))
+            case Failed():
+                self._changes.lost(message.worker, str(_failure(message)))
             case _:
                 self._observer.warned(f"{sender} sent {type(message).__name__}, which is not for the coordinator")
 
@@ -288,9 +297,20 @@ class Coordinator:
         for worker, message in messages:
             self._send(worker, message)
 
-    def _answer(self, sender: str, told: Told) -> None:
-        with suppress(PeerLost):  # it did not wait for the answer
-            self._send(sender, told)
+    def _dismiss(self, worker: str) -> None:
+        with suppress(PeerLost):  # it is gone, or never came
+            self._send(worker, Stop())
+
+    def _heed_control(self) -> None:
+        """Answer what commands ask: between two messages of workers, and never in the middle of a change."""
+        for request in self._control.requests() if self._control is not None else ():
+            match request.message:
+                case AskStatus():
+                    request.answer(self._status())
+                case Scale() as scale:
+                    request.answer(self._changes.scale(self.layout, scale))
+                case Replan() as replan:
+                    request.answer(self._changes.replan(replan))
 
     def _wait_until(self, is_so: Callable[[], bool], deadline_s: float, late: Callable[[float], str]) -> None:
         begun = time.monotonic()
@@ -311,9 +331,9 @@ class Coordinator:
 
     # --- layouts -----------------------------------------------------------------------------------------------------
 
-    def _assign_all(self, layout: Layout | None = None) -> None:
+    def _assign_all(self) -> None:
         """[2] Tell every worker of the layout its place, and wait until all have taken it."""
-        layout = layout or self.layout
+        layout = self.layout
         self._assigned: set[tuple[str, int]] = set()
         paces = self._emulated.paces(layout) if self._emulated else [None] * len(layout.stages)
         scale = self._emulated.scale if self._emulated else 1.0
@@ -334,6 +354,7 @@ class Coordinator:
     def _follow(self, layout: Layout) -> None:
         """At a cut: from now on the workers are those of `layout`."""
         self._collect_state()
+        self._views.paid(self._tally.seconds, self._usd_per_hour())  # until now, for those who were here
         before, self.layout = self.layout, layout
         self._assign_all()
         self._running.change(layout, self._clock.now())
@@ -345,23 +366,6 @@ class Coordinator:
                 del self._addresses[worker]
         counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in layout.stages)
         self._observer.changed(f"{counts} from {self._tally.samples:,} samples on")
-
-    def _begin_scaling(self, scale: Scale) -> Told:
-        """Start what is missing; the job goes on as it was until all are ready."""
-        if self._scaling is not None:
-            return Told("another change is under way: ask again when it is done", is_error=True)
-        try:
-            layout = scaled(self._job, self.layout, scale.stage, scale.count)
-        except ConfigError as error:
-            return Told(str(error), is_error=True)
-        starts = [self._start_of(worker, layout) for worker in layout.workers if worker not in self._starts]
-        gone = [worker for worker in self._starts if worker not in layout.workers]
-        self._starts = {worker: self._start_of(worker, layout) for worker in layout.workers}
-        self._scaling = layout
-        self._fleet.start(starts)
-        what = f"{len(starts)} start" if starts else f"{len(gone)} leave" if gone else "nothing changes"
-        before = len(self.layout.stages[scale.stage].workers)
-        return Told(f"stage {scale.stage + 1} goes from {before} to {scale.count} workers: {what}")
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -383,10 +387,8 @@ class Coordinator:
 
     def _save(self, *, must_succeed: bool = False) -> None:
         self._collect_state()
-        leases = self._running.leases
-        progress: dict[str, Any] = {"leases": leases.state(), **self._tally.state()}
-        if not leases.has_holes and (position := self._position(*leases.first)) is not None:
-            progress["position"] = asdict(position)  # for a run that reads in order
+        usd = self._views.paid(self._tally.seconds, self._usd_per_hour())
+        progress = lease_progress(self._running.leases, self._reader) | self._tally.state() | {"usd": usd}
         save_checkpoint(
             self._job, self._run, self._observer, self._tally,
             lambda: self._whole.snapshot(self._clock_steps + self._steps, self._tally.samples, progress),
@@ -416,10 +418,19 @@ class Coordinator:
             more["tables"] = self._whole.counters._asdict()
         if (counts := self._whole.tier_counts) is not None:
             more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
-        more |= self._views.interval(self._tally.seconds, self._usd_per_hour())
-        if self._emulated is not None:
-            more["emulated"] = True
+        more |= self._views.interval(self._tally.seconds, self._usd_per_hour()) | self._emulation()
         self._observer.measured(self._tally.close_interval(more))
+
+    def _show(self) -> None:
+        """Let whoever watches see the stages as they are now, a few times a second."""
+        if (now := time.monotonic()) - self._shown < VIEW_S:
+            return
+        self._shown = now
+        self._observer.staged(self._views.live(self._clock.now(), self._usd_per_hour()) | self._emulation())
+
+    def _emulation(self) -> dict[str, Any]:
+        """What marks figures as emulated; nothing where they are real."""
+        return {"emulated": {"scale": self._emulated.scale}} if self._emulated else {}
 
     def _usd_per_hour(self) -> float:
         """Of the workers of the layout and the servers of the plan."""
@@ -429,11 +440,20 @@ class Coordinator:
 
     def _staged(self) -> dict[str, Any]:
         self._views.paid(self._tally.seconds, self._usd_per_hour())
-        staged = self._views.summary(self._running, self._tally.seconds)
-        return staged | ({"emulated": {"scale": self._emulated.scale}} if self._emulated else {})
+        return self._views.summary(self._running, self._tally.seconds) | self._emulation()
 
     def _status(self) -> Told:
-        return Told(self._views.as_json(self._tally, self._running))
+        """For `heterps status`: the open interval, and how far the run is."""
+        usd = self._views.paid(self._tally.seconds, self._usd_per_hour())
+        status = json.loads(self._views.as_json(self._tally, self._running)) | {
+            "total": self._reader.num_rows * self._job.data.epochs,
+            "usd": usd,
+            "usd_per_hour": self._usd_per_hour(),
+            "servers": self._plan.servers.count,
+            "change": self._changes.under_way,
+            "last_change": self._changes.last,
+        }
+        return Told(json.dumps(status))
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -454,37 +474,10 @@ class Coordinator:
         kind = RoundFlow if self._in_rounds else LaneFlow
         return kind(
             self.layout, self._tables.groups, self._job.sync, leases,
-            samples=self._tally.samples, now=self._clock.now(), on_policy=self._record,
+            samples=self._tally.samples, now=self._tally.seconds, on_policy=self._traces.record,
         )  # fmt: skip
 
-    def _record(self, group: Stages, policy: Policy) -> None:
-        """Write down what a policy decides, for whoever wants to know why, or to replay it."""
-        folder = self._run.folder / "traces"
-        folder.mkdir(exist_ok=True)
-        name = "stage-" + "-".join(str(stage + 1) for stage in group)
-        number = sum(1 for _ in folder.glob(f"{name}.*jsonl"))
-        path = folder / (f"{name}.jsonl" if not number else f"{name}.{number}.jsonl")
-        file: TextIO = self._traces.enter_context(path.open("w", encoding="utf-8"))
-        record(policy, file)
-
-    def _leases(self, position: Position) -> Leases:
-        first = position.samples // self._job.data.batch_size
-        return Leases(
-            self._job.data.epochs,
-            self._reader.num_batches,
-            run=1 if self._in_rounds else self._reader.batches_per_block,
-            ordered=self._in_rounds,
-            start=(position.epoch, first),
-        )
-
-    def _position(self, epoch: int, number: int) -> Position | None:
-        """Where a batch starts, if that can be told; the end of an epoch is the start of the next."""
-        if self._reader.num_batches is not None and number >= self._reader.num_batches:
-            return Position(epoch + 1, order=self._reader.order)
-        return self._reader.position_of(epoch, number)
-
-    def _start_of(self, worker: str, layout: Layout | None = None) -> WorkerStart:
-        layout = layout or self.layout
+    def _start_of(self, worker: str, layout: Layout) -> WorkerStart:
         stage = layout.stage_of(worker)
         device = "cpu" if self._emulated else self._job.cluster.resources[layout.stages[stage].resource].device
         return WorkerStart(worker, stage, tuple(s.first for s in layout.stages), device, self._folder)

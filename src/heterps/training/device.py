@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from heterps.errors import ConfigError
+from heterps.model.stages import map_leaves
 
 STREAMED = ("cuda", "xpu")
 Stream = Any
@@ -138,7 +138,9 @@ class Device:
     def fetch_all(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The trees of a stage border with their tensors on the host; all are under way before one is waited for."""
         under_way = {name: _map_tensors(self.fetch_later, tree) for name, tree in values.items()}
-        return {name: _map(lambda leaf: leaf() if callable(leaf) else leaf, tree) for name, tree in under_way.items()}
+        return {
+            name: map_leaves(lambda leaf: leaf() if callable(leaf) else leaf, tree) for name, tree in under_way.items()
+        }
 
     def synchronize(self) -> None:
         """Wait until the device has done all that it was given."""
@@ -241,9 +243,5 @@ def _leaf(tensor: Tensor, like: Tensor | NDArray[Any]) -> Tensor:
     return tensor.detach().requires_grad_(isinstance(like, Tensor) and like.requires_grad)
 
 
-def _map(function: Callable[[Any], Any], tree: Any) -> Any:
-    return tree_map(function, tree, is_leaf=lambda node: isinstance(node, torch.Size))  # else it would become a tuple
-
-
 def _map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    return _map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)

@@ -32,6 +32,20 @@ class Pieces:
     values: Mapping[int, Mapping[str, Any] | None]
 
 
+@dataclass(frozen=True)
+class _Followed:
+    """Which part of a batch is whose."""
+
+    lanes: Sequence[int] | None  # of this worker; None: batches are whole
+    num_lanes: int
+    replica: Replica | None
+
+    def bounds(self, num_samples: int, lane: int) -> tuple[int, int]:
+        if self.lanes is None:
+            return 0, num_samples
+        return lane * num_samples // self.num_lanes, (lane + 1) * num_samples // self.num_lanes
+
+
 class Feed:
     """`inputs` are the names of the model's inputs: dense values, then slots."""
 
@@ -40,22 +54,25 @@ class Feed:
         reader = Reader(data.train, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=job.seed)
         self._inputs = inputs
         self._deadline_s = job.workers.deadline_s
+        self._depth = data.prefetch
         self._stream = BatchStream(reader, data.prefetch, self._prepare)
-        self._replica: Replica | None = None
-        self._lanes: Sequence[int] | None = None
-        self._num_lanes = 1
+        self._followed = _Followed(None, 1, None)  # in one piece, for the thread that reads sees it too
 
     def follow(self, layout: Layout, lanes: Sequence[int] | None, replica: Replica) -> None:
         """From now on batches are for these lanes of a layout; None: whole batches, for whichever lane they are."""
-        self._lanes, self._num_lanes, self._replica = lanes, layout.num_lanes, replica
+        self._followed = _Followed(lanes, layout.num_lanes, replica)
 
     def take(self, go: Go) -> Pieces | None:
         """The batch of a go-ahead; None where its epoch has fewer."""
         batch = self._stream.get(go.epoch, go.batch, self._deadline_s)
         if batch is None:
             return None
-        self._stream.expect(go.epoch, go.batch + 1)  # most probably
-        return Pieces(len(batch), {lane: self._piece(batch, lane) for lane in self._lanes_of(go)})
+        self._stream.forget_before(go.epoch, go.batch)
+        for ahead in range(1, self._depth + 1):  # most probably
+            self._stream.expect(go.epoch, go.batch + ahead)
+        followed = self._followed
+        lanes = [go.lane] if go.lane != ALL_LANES else followed.lanes or []
+        return Pieces(len(batch), {lane: self._piece(batch, *followed.bounds(len(batch), lane)) for lane in lanes})
 
     def num_batches(self, epoch: int) -> int:
         count = self._stream.num_batches(epoch)
@@ -65,11 +82,7 @@ class Feed:
     def close(self) -> None:
         self._stream.close()
 
-    def _lanes_of(self, go: Go) -> Sequence[int]:
-        return [go.lane] if go.lane != ALL_LANES else self._lanes or []
-
-    def _piece(self, batch: Batch, lane: int) -> Mapping[str, Any] | None:
-        first, last = self._bounds(len(batch), lane)
+    def _piece(self, batch: Batch, first: int, last: int) -> Mapping[str, Any] | None:
         if first == last:
             return None
         piece = batch.slots.prepared.get((first, last))
@@ -77,19 +90,14 @@ class Feed:
         values = (torch.from_numpy(batch.dense[first:last]), slots)
         return {**dict(zip(self._inputs, values, strict=False)), LABEL: torch.from_numpy(batch.label[first:last])}
 
-    def _bounds(self, num_samples: int, lane: int) -> tuple[int, int]:
-        if self._lanes is None:
-            return 0, num_samples
-        return lane * num_samples // self._num_lanes, (lane + 1) * num_samples // self._num_lanes
-
     def _prepare(self, batch: Batch) -> Batch:
         """Cut and look up ahead of use, on the thread that reads."""
-        lanes, replica = self._lanes, self._replica
-        if replica is not None:
-            for lane in [0] if lanes is None else lanes:
-                first, last = self._bounds(len(batch), lane)
+        followed = self._followed
+        if followed.replica is not None:
+            for lane in [0] if followed.lanes is None else followed.lanes:
+                first, last = followed.bounds(len(batch), lane)
                 piece = cut(_bare(batch.slots), first, last)
-                replica.prepare(piece)
+                followed.replica.prepare(piece)
                 batch.slots.prepared[first, last] = piece
         return batch
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from heterps.errors import PeerLost
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
 from heterps.training.worker import WorkerStart
 from heterps.wire import Channel
+
+STOP_S = 10.0
+"""For a worker to leave in peace."""
+
+
+class WorkerLost(PeerLost):
+    """The process of `worker` has ended on its own."""
+
+    def __init__(self, worker: str, text: str) -> None:
+        super().__init__(text)
+        self.worker = worker
 
 
 class Fleet(Protocol):
@@ -21,11 +33,11 @@ class Fleet(Protocol):
     def start(self, workers: Sequence[WorkerStart]) -> None:
         """Start workers. They say Ready when they are; returns before that."""
 
-    def stop(self, worker: str) -> None:
-        """A worker was told to stop: wait until it is gone, by force if it takes too long."""
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        """A worker was told to stop, or is not wanted: wait until it is gone, by force after so long."""
 
     def connect(self, tables: Tables) -> JobClient:
         """A client of the servers, which hold these tables."""
 
     def check(self) -> None:
-        """PeerLost, with the name of whoever ended that should not have, and how."""
+        """PeerLost, with the name of whoever ended that should not have, and how; WorkerLost if it is a worker."""

@@ -65,6 +65,9 @@ class LaneFlow(Flow):
         return self._go(now)
 
     def change(self, layout: Layout, now: float) -> None:
+        gone = [worker for worker in self.layout.stages[0].workers if worker not in layout.stages[0].workers]
+        for worker in gone:
+            self.leases.give_back(worker)  # the rest of its run: nothing else is out
         self.layout = layout
         for number in range(layout.num_lanes):
             if number not in self._lanes:

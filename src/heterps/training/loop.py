@@ -53,6 +53,10 @@ class Observer:
     def measured(self, line: dict[str, Any]) -> None:
         """A line was added to metrics.jsonl."""
 
+    def staged(self, view: dict[str, Any]) -> None:
+        """A few times a second, of a job on workers: fields of metrics.jsonl of the last seconds: `seconds` so far,
+        `stages`, `staleness`, `usd` so far, and `emulated` where they are."""
+
     def changed(self, what: str) -> None:
         """The job runs on other workers than before."""
 

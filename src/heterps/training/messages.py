@@ -148,11 +148,11 @@ class Backward(Struct, frozen=True, tag="backward"):
     values: Crossing | None
 
 
-# --- from elsewhere --------------------------------------------------------------------------------------------------
+# --- from commands (see control.py) -----------------------------------------------------------------------------------
 
 
 class AskStatus(Struct, frozen=True, tag="ask_status"):
-    """Anybody who may enter the run's folder may ask; answered by Told, the run's status as JSON."""
+    """How far the job is, and what its stages do; answered by Told, with JSON."""
 
 
 class Scale(Struct, frozen=True, tag="scale"):
@@ -163,7 +163,7 @@ class Scale(Struct, frozen=True, tag="scale"):
 
 
 class Replan(Struct, frozen=True, tag="replan"):
-    """Go on by the plan in this file, from a checkpoint that is made now, with the cluster of that file."""
+    """Go on by this plan, from a checkpoint that is made now, with this cluster: names of files in the run's folder."""
 
     plan: str
     cluster: str | None = None
@@ -177,8 +177,9 @@ class Told(Struct, frozen=True, tag="told"):
 
 
 ToWorker = Assign | Go | AskState | Stop | Forward | Backward
-ToCoordinator = Ready | Assigned | Pushed | NoBatch | State | Failed | AskStatus | Scale | Replan
-Message = ToWorker | ToCoordinator | Told
+ToCoordinator = Ready | Assigned | Pushed | NoBatch | State | Failed
+ToJob = AskStatus | Scale | Replan
+Message = ToWorker | ToCoordinator | ToJob | Told
 
 
 def job_codec(limits: Limits = Limits()) -> Codec[Message]:

@@ -27,23 +27,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from heterps.data.batch import Slots
 from heterps.errors import ModelError, NotFinite
+from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
 from heterps.nn import RowGradients, embeddings
 from heterps.ps.client import FloatArray, RowClient
 from heterps.ps.dedup import Lookup
 from heterps.training.buffers import load_buffers, model_buffers, stage_buffers
+from heterps.training.device import Device, open_device
 from heterps.training.losses import batch_loss, checked_output, logits_of, piece_loss
 from heterps.training.model_errors import first_bad_parameter, own_code
 from heterps.training.pieces import trainable, view_parameters
 from heterps.training.stage_tables import StageTables
 from heterps.training.tabled import flat_parameters
-
-CPU = torch.device("cpu")
 
 
 class Replica:
@@ -63,17 +62,19 @@ class Replica:
         is_last: bool,
         num_classes: int,
         rows: RowClient,
-        device: torch.device = CPU,
+        device: Device | None = None,
     ) -> None:
-        self._trace, self._number, self._num_classes, self._device = trace, number, num_classes, device
+        self._trace, self._number, self._num_classes = trace, number, num_classes
+        self._device = device or open_device("cpu")
+        on = self._device.torch_device
         used = set(tables.of_stage(number))
         self._values = {
-            table: torch.from_numpy(flat_parameters(model, names)).to(device)
+            table: torch.from_numpy(flat_parameters(model, names)).to(on)
             for table, names in tables.parameters.items()
             if table in used
         }
         self._grads = {table: torch.zeros_like(values) for table, values in self._values.items()}
-        copies = _copies(model, stage, is_last, device)
+        copies = _copies(model, stage, is_last, on)
         own = trainable(model)
         for table, values in self._values.items():
             parameters = {
@@ -97,19 +98,19 @@ class Replica:
         """Copy values of the stage's dense tables into the parameters. [1] No run may be under way."""
         assert not self._runs, f"runs of {sorted(map(str, self._runs))} would see two versions of the parameters"
         for table, values in dense.items():
-            self._values[table].copy_(torch.from_numpy(np.require(values, requirements="W")))
+            self._values[table].copy_(self._device.bring(values))
 
     def forward(self, key: Hashable, values: Values, seed: int | None = None) -> dict[str, Any]:
         """The values to send on, which say by `requires_grad` whether they want gradients; backward will need `key`.
 
-        A stage that draws random numbers, as Dropout does, draws them from `seed`; they are torch's own, so that two
-        such stages in threads of one process disturb each other.
+        A stage that draws random numbers, as Dropout does, draws them from `seed`. They are torch's own, so that in
+        threads of one process such stages take turns; whatever else draws there finds the state as it was.
         """
         assert key not in self._runs, f"{key} is under way"
         with self._own_code(key), self._seeded(seed):
-            run = StageRun(self._stage, _bring(values, self._device))  # [2]
+            run = StageRun(self._stage, self._device.bring_all(values))  # [2]
         self._runs[key] = run
-        return _fetch(run.outputs)
+        return self._device.fetch_all(run.outputs)
 
     def loss(
         self, key: Hashable, values: Values, label: Tensor, num_samples: int | None, seed: int | None = None
@@ -120,9 +121,9 @@ class Replica:
         they are the batch. A loss that is not finite raises NotFinite and adds no gradients.
         """
         with self._own_code(key), self._seeded(seed):
-            run = StageRun(self._stage, _bring(values, self._device))
+            run = StageRun(self._stage, self._device.bring_all(values))
             output = checked_output(self._model, self._trace.output(run.outputs), len(label), self._num_classes)
-            label = label.to(self._device)
+            label = self._device.bring(label)
             if num_samples is None:
                 loss = batch_loss(self._model, output, label)
             else:
@@ -131,17 +132,21 @@ class Replica:
             if not math.isfinite(found):
                 raise NotFinite(self._bad_loss(key, found))
             loss.backward()  # type: ignore[no-untyped-call]
-            return found, logits_of(output.detach().to(CPU), self._num_classes), _fetch(run.backward({}))
+            return (
+                found,
+                logits_of(self._device.fetch(output), self._num_classes),
+                self._device.fetch_all(run.backward({})),
+            )
 
     def backward(self, key: Hashable, gradients: Values) -> dict[str, Any]:
         """The gradients of the inputs of a run, given those of its outputs; only where there are any. [4]"""
         run = self._runs.pop(key)
         with self._own_code(key):
-            return _fetch(run.backward(_bring(gradients, self._device)))
+            return self._device.fetch_all(run.backward(self._device.bring_all(gradients)))
 
     def take_gradients(self) -> tuple[dict[str, FloatArray], list[RowGradients]]:
         """Of all runs since the last call: copies of those of every dense table of the stage, and those of rows."""
-        dense = {table: grads.to(CPU, copy=True).numpy() for table, grads in self._grads.items()}
+        dense = {table: self._device.fetch(grads.clone()).numpy() for table, grads in self._grads.items()}
         for grads in self._grads.values():
             grads.zero_()
         return dense, [taken for module in self._embeddings for taken in module.take_gradients()]
@@ -167,7 +172,7 @@ class Replica:
     def buffers(self) -> dict[str, Tensor]:
         """Copies of what the stage's layers know besides parameters, by the model's names (see buffers.py)."""
         own = model_buffers(self._model)
-        return {name: own[name].to(CPU, copy=True) for name in self._buffers}
+        return {name: self._device.fetch(own[name].clone()) for name in self._buffers}
 
     def load_buffers(self, buffers: Mapping[str, Tensor | NDArray[Any]]) -> None:
         """Copy these into the replica's own. ValueError where it has none like them."""
@@ -179,10 +184,11 @@ class Replica:
         if seed is None or self._draws is False:
             yield
             return
-        torch.manual_seed(seed)
-        before = _random_state(self._device)
-        yield
-        self._draws = self._draws or not torch.equal(before, _random_state(self._device))
+        with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            before = _random_state(self._device.torch_device)
+            yield
+            self._draws = self._draws or not torch.equal(before, _random_state(self._device.torch_device))
 
     @contextmanager
     def _own_code(self, key: Hashable) -> Iterator[None]:
@@ -213,7 +219,7 @@ def make_replicas(
     count: int,
     num_classes: int,
     rows: RowClient,
-    device: torch.device = CPU,
+    device: Device | None = None,
 ) -> list[Replica]:
     """`count` replicas of stage `number` of `stages`."""
     is_last = number == len(stages) - 1
@@ -245,21 +251,3 @@ def _random_state(device: torch.device) -> Tensor:
     if device.type == "cpu":
         return torch.get_rng_state()
     return torch.cat([torch.get_rng_state(), torch.get_device_module(device).get_rng_state()])
-
-
-def _bring(values: Values, device: torch.device) -> dict[str, Any]:
-    """The values on `device`, as a stage takes them."""
-
-    def bring(value: Any) -> Any:
-        return value.to(device) if isinstance(value, Tensor) else value
-
-    return {name: tree_map(bring, value) for name, value in values.items()}
-
-
-def _fetch(values: Values) -> dict[str, Any]:
-    """The values of a stage on the CPU, cut off from whoever made them. They still say whether they want gradients."""
-
-    def fetch(value: Any) -> Any:
-        return value.detach().to(CPU).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
-
-    return {name: tree_map(fetch, value) for name, value in values.items()}

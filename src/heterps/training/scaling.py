@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 
 from heterps.config import BSP, Job
@@ -31,17 +33,30 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
         )
 
 
-def scaled(job: Job, layout: Layout, number: int, count: int) -> Layout:
-    """The layout with `count` workers in stage `number`, from 0 on. ConfigError where there cannot be as many."""
+def scaled(
+    job: Job, layout: Layout, number: int, count: int, *, next_number: int, servers: Mapping[str, int] | None = None
+) -> Layout:
+    """The layout with `count` workers in stage `number`, from 0 on. ConfigError where there cannot be as many.
+
+    Those who stay keep their place, and the last leave. New ones are named from `next_number` on: a name that somebody
+    had is not given again, for servers know by it which pushes they have applied. `servers` are units of the cluster
+    too, by resource.
+    """
     if number >= len(layout.stages):
-        raise ConfigError(f"there is no stage {number + 1}: the plan has {len(layout.stages)}")
+        raise ConfigError(f"there is no stage {number + 1}: the plan has {len(layout.stages)}, counted from 1")
     stage = layout.stages[number]
     counts = [len(other.workers) for other in layout.stages]
     counts[number] = count
-    used = sum(c for c, other in zip(counts, layout.stages, strict=True) if other.resource == stage.resource)
-    if used > (limit := job.cluster.resources[stage.resource].limit):
-        raise ConfigError(f"that would be {used} units of {stage.resource!r}, and the job's cluster allows {limit}")
-    workers = tuple(worker_name(number, k) for k in range(count))
+    others = (servers or {}).get(stage.resource, 0)
+    used = others + sum(c for c, other in zip(counts, layout.stages, strict=True) if other.resource == stage.resource)
+    if used > (limit := job.cluster.resources[stage.resource].limit) and count > len(stage.workers):
+        raise ConfigError(
+            f"that would be {used} units of {stage.resource!r}{', servers included,' if others else ''} and the job's "
+            f"cluster allows {limit}: scale to {max(limit - used + count, 0)} at most, or raise the limit with "
+            "`heterps replan`"
+        )
+    new = range(next_number, next_number + count - len(stage.workers))
+    workers = stage.workers[:count] + tuple(worker_name(number, k) for k in new)
     stages = list(layout.stages)
     stages[number] = StageLayout(stage.first, stage.last, stage.resource, workers)
     in_rounds = isinstance(job.sync, BSP)

@@ -211,7 +211,7 @@ class Worker:
             count,
             self._job.data.columns.num_classes,
             MeteredRows(self._rows, self._meter),
-            self._device.torch_device,
+            self._device,
         )
         for replica in self._replicas:
             replica.load_buffers(state.get("buffers", {}))
@@ -292,7 +292,7 @@ class Worker:
         outputs = None
         if item.values is not None:
             with self._meter.doing("compute"), self._pace.forward(here):
-                outputs = replica.forward(key, item.values, seed=self._seed(key))
+                outputs = replica.forward(key, item.values, seed=self._seed(key[1], item.samples))
             outputs = {**outputs, LABEL: item.values[LABEL]}
         crossing, frames = (None, []) if outputs is None else pack(outputs, coding=self._job.workers.values)
         message = Forward(self._layout.epoch, key[1], key[0], item.num_samples, item.samples, crossing)
@@ -311,9 +311,10 @@ class Worker:
         elif item.values is not None:
             values = dict(item.values)
             label = values.pop(LABEL)
+            is_part = self._in_rounds and self._layout.num_lanes > 1
             with self._meter.doing("compute"), self._pace.fused(here):
                 loss, logits, gradients = replica.loss(
-                    key, values, label, num_samples if self._in_rounds else None, seed=self._seed(key)
+                    key, values, label, num_samples if is_part else None, seed=self._seed(key[1], samples)
                 )
             self._scores[key] = logits, label.numpy()
         if self._stage > 0:
@@ -403,9 +404,10 @@ class Worker:
         with self._meter.doing("communicate"):
             self._post.send(peer, message, frames)
 
-    def _seed(self, key: Key) -> int:
-        """Of what layers draw: the same in every run, whoever computes it."""
-        return hash((self._job.seed, *key, self._stage)) % 2**63
+    def _seed(self, lane: int, samples: int) -> int:
+        """Of what layers draw: the same in every run, whoever computes it. Iterations begin anew when a run is resumed,
+        samples go on."""
+        return hash((self._job.seed, samples, lane, self._stage)) % 2**63
 
     def _late(self, waited_s: float) -> PeerLost:
         iteration, lane = min(self._turns.out)

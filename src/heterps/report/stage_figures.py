@@ -1,0 +1,66 @@
+"""What the stages of a run did, in words: shares of their time, which is the bottleneck, how far apart they ran.
+
+A stage is a dict as in `stages` of metrics.jsonl and summary.json. People count stages from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+StageFigures = dict[str, Any]
+
+DOINGS = {"compute": "█", "communicate": "▒", "wait": "·"}
+"""What a worker does with its time, and how a bar shows it: told apart without colours too."""
+
+
+def title(stages: Sequence[StageFigures], number: int) -> str:
+    """`stage 2 (v100)`; `number` from 0 on."""
+    return f"stage {number + 1} ({stages[number]['resource']})"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def bottleneck(stages: Sequence[StageFigures]) -> int | None:
+    """The stage that waits least; None where there is one stage only, or nothing is known yet."""
+    known = {number: stage["wait"] for number, stage in enumerate(stages) if stage.get("wait") is not None}
+    return min(known, key=lambda number: known[number]) if len(stages) > 1 and len(known) == len(stages) else None
+
+
+def busiest(stages: Sequence[StageFigures]) -> str:
+    """One phrase about the stages: the bottleneck and what it does, or what the only stage does."""
+    number = bottleneck(stages)
+    if number is None and len(stages) > 1:
+        return ""
+    shown = ", ".join(f"{doing} {percent(stages[number or 0].get(doing))}" for doing in DOINGS)
+    return f"{'bottleneck ' if number is not None else ''}{title(stages, number or 0)}: {shown}"
+
+
+def cells(stage: StageFigures, width: int) -> list[tuple[str, str]]:
+    """(doing, its cells) of a bar so wide; rounded so that they fill it, or nothing where nothing is known."""
+    if stage.get("compute") is None:
+        return []
+    bar, done, share = [], 0, 0.0
+    for doing, letter in DOINGS.items():
+        share += stage[doing]
+        end = min(round(share * width), width)
+        bar.append((doing, letter * (end - done)))
+        done = end
+    return bar
+
+
+def group_title(group: str) -> str:
+    """A key of `max_lead`, stages from 0 on that are kept in step together, as people say it: `stages 1 and 2`."""
+    numbers = [str(int(stage) + 1) for stage in group.split("-")]
+    return f"stage {numbers[0]}" if len(numbers) == 1 else f"stages {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def in_step(summary: dict[str, Any]) -> str:
+    """How the workers were kept in step: `dssp:3:12; staleness 1.2 updates on average; largest lead 4 (stage 1)`."""
+    words = [f"{summary.get('sync', 'bsp')}", f"staleness {summary.get('staleness') or 0:.3g} updates on average"]
+    leads = summary.get("max_lead") or {}
+    if any(leads.values()):
+        words.append("largest lead " + ", ".join(f"{lead} ({group_title(group)})" for group, lead in leads.items()))
+    return "; ".join(words)

@@ -1,0 +1,48 @@
+"""Where a run is in its data: as leases, which workers take, and as the position of a single reader, which inline has.
+
+checkpoint   "leases"    which batches are done, in whatever order        --> any launcher with workers
+             "position"  the next batch, where all before it are done     --> inline too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from heterps.config import BSP, Job
+from heterps.data.leases import Leases
+from heterps.data.reader import Position, Reader
+
+
+def first_leases(job: Job, reader: Reader, position: Position = Position()) -> Leases:
+    """Of a run that begins, or that a single reader left at `position`."""
+    start = (position.epoch, position.samples // job.data.batch_size)
+    return Leases(job.data.epochs, reader.num_batches, start=start, **_manner(job, reader))
+
+
+def restored_leases(job: Job, reader: Reader, progress: Mapping[str, Any]) -> Leases:
+    """Of a run that goes on from a checkpoint."""
+    if "leases" in progress:
+        return Leases.from_state(progress["leases"], job.data.epochs, **_manner(job, reader))
+    return first_leases(job, reader, Position(**progress["position"]))
+
+
+def lease_progress(leases: Leases, reader: Reader) -> dict[str, Any]:
+    """What a checkpoint says of the leases; with a position where that can be told."""
+    progress: dict[str, Any] = {"leases": leases.state()}
+    if not leases.has_holes and (position := _position(reader, *leases.first)) is not None:
+        progress["position"] = asdict(position)
+    return progress
+
+
+def _position(reader: Reader, epoch: int, number: int) -> Position | None:
+    """Where a batch starts, if that can be told; the end of an epoch is the start of the next."""
+    if reader.num_batches is not None and number >= reader.num_batches:
+        return Position(epoch + 1, order=reader.order)
+    return reader.position_of(epoch, number)
+
+
+def _manner(job: Job, reader: Reader) -> dict[str, Any]:
+    in_rounds = isinstance(job.sync, BSP)
+    return {"run": 1 if in_rounds else reader.batches_per_block, "ordered": in_rounds}

@@ -1,0 +1,191 @@
+"""`heterps train` on workers, which are threads here: options, what is shown, what is written, and its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heterps.cli import main
+from heterps.config import load_job
+from heterps.model import build_model
+from heterps.model.trace import trace
+from heterps.planning.plan import load_plan
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.report.progress import TrainingProgress
+
+CLUSTER = """
+cluster:
+  resources:
+    cpu: {device: cpu, usd_per_hour: 0.04, limit: 8}
+    v100: {device: "cuda:7", usd_per_hour: 2.42, limit: 2}
+  server_resource: cpu
+"""
+THREADS = "workers: {channel: memory}\n"
+
+
+@pytest.fixture
+def job(tiny_job, monkeypatch):
+    """On threads; and a profile for it, by which 16 samples take 4 ms, 2 on each of two layers."""
+    monkeypatch.setattr("heterps.training.coordinator.VIEW_S", 0.0)
+    tiny_job.write_text(tiny_job.read_text() + THREADS + CLUSTER)
+    loaded = load_job(tiny_job)
+    names = [layer.name for layer in trace(build_model(loaded.model, loaded.data.columns, 0)).layers]
+    takes = {names[0]: 0.002, names[-1]: 0.002}
+    layers = [
+        LayerProfile(
+            name=name,
+            server_s=0.0,
+            costs={
+                resource: Cost(compute_s=takes.get(name, 0.0), sync_s=0.0, input_s=0.0, alpha=1.0, beta=1.0)
+                for resource in ("cpu", "v100")
+            },
+        )
+        for name in names
+    ]
+    Profile(model="ctr_dnn", batch_size=16, layers=tuple(layers)).write("profile.json")
+    stages = [
+        {"first": 0, "last": 1, "resource": "cpu", "count": 2},
+        {"first": 2, "last": len(names) - 1, "resource": "v100", "count": 1},
+    ]
+    plan = {"method": "exact", "stages": stages, "servers": {"resource": "cpu", "count": 1}, "bottleneck": "v100"}
+    Path("plan.json").write_text(json.dumps(plan | {"throughput": 8000.0, "hours": 1.0, "usd": 3.0}))
+    return tiny_job
+
+
+@pytest.fixture
+def heterps(job, capsys):
+    def heterps(*words):
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, words)])
+        out, err = capsys.readouterr()
+        return end.value.code, " ".join(out.split()), err.replace("\n", " ")
+
+    return heterps
+
+
+def summary_of(run):
+    return json.loads(Path(run, "summary.json").read_text())
+
+
+def lines_of(run):
+    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+
+
+def test_an_emulated_run_by_a_plan_is_marked_wherever_its_figures_are(heterps, job, monkeypatch):
+    views = []
+    monkeypatch.setattr(TrainingProgress, "staged", lambda _, view: views.append(view))
+    job.write_text(job.read_text() + "profile: profile.json\n")
+    options = ("--launcher", "local", "--plan", "plan.json", "--emulate", "--run", "mine")
+    code, out, err = heterps("train", "job.yaml", *options)
+    assert (code, err) == (0, "")
+    lines, summary = lines_of("mine"), summary_of("mine")
+    scale = summary["emulated"]["scale"]
+    assert all(line["emulated"] == {"scale": scale} for line in [*lines, *views])
+    assert out.count(f"EMULATED (scale {scale:g})") == len(lines)
+    assert f"takes {scale:g} real ones" in out
+    assert "Predicted and measured, of the emulated units" in out
+    assert "EMULATED" in Path("mine", "report.html").read_text()
+    assert "emulation:\n  scale: null" in Path("mine", "job.yaml").read_text()
+
+
+def test_a_run_by_a_plan_shows_its_stages_while_it_runs_and_at_its_end(heterps, job, monkeypatch):
+    views = []
+    monkeypatch.setattr(TrainingProgress, "staged", lambda _, view: views.append(view))
+    Path("plan.json").write_text(Path("plan.json").read_text().replace("v100", "cpu"))
+    code, out, err = heterps("train", "job.yaml", "--launcher", "local", "--plan", "plan.json", "--run", "mine")
+    assert (code, err) == (0, "")
+    assert "warning" not in out, "it follows the plan"
+    *_, line = lines_of("mine")
+    summary = summary_of("mine")
+    for figures in (views[-1], line, summary):
+        assert [(s["resource"], s["workers"]) for s in figures["stages"]] == [("cpu", 2), ("cpu", 1)]
+        assert "emulated" not in figures
+        for stage in figures["stages"]:
+            assert stage["compute"] + stage["communicate"] + stage["wait"] == pytest.approx(1.0, abs=1e-3)
+    assert line["usd"] == pytest.approx(line["seconds"] * 4 * 0.04 / 3600, rel=0.01)
+    assert summary["predicted_usd"] == pytest.approx(200 / 8000 * 4 * 0.04 / 3600), "for 200 samples, not an hour"
+    assert "bottleneck stage" in out
+    assert "Kept in step by bsp" in out
+    assert "Samples/s 8,000" in out
+    page = Path("mine", "report.html").read_text()
+    assert "Kept in step by bsp" in page
+    assert "EMULATED" not in page + out
+
+
+def test_the_policy_can_be_given_by_option(heterps):
+    code, out, _ = heterps(
+        "train", "job.yaml", "--launcher", "local", "--workers", 2, "--sync", "ssp:1", "--run", "mine"
+    )
+    assert code == 0
+    assert "Kept in step by ssp:1; staleness" in out
+    summary = summary_of("mine")
+    assert summary["sync"] == "ssp:1"
+    assert summary["stages"][0]["workers"] == 2
+    assert set(summary["max_lead"].values()) <= {0, 1}
+
+
+def test_a_job_without_a_plan_is_predicted_by_its_profile(heterps, job):
+    job.write_text(job.read_text() + "profile: profile.json\n")
+    assert heterps("train", "job.yaml", "--launcher", "local", "--run", "mine")[0] == 0
+    plan, summary = load_plan("mine/plan.json"), summary_of("mine")
+    assert plan.throughput == pytest.approx(16 / 0.004)
+    assert (plan.method, plan.bottleneck.partition(" ")[2]) == ("local", "on cpu (compute)")
+    assert summary["predicted_throughput"] == pytest.approx(plan.throughput, abs=0.1)
+    assert summary["predicted_usd"] == pytest.approx(plan.usd)
+
+
+def test_without_a_profile_nothing_is_predicted_and_that_is_said(heterps):
+    code, out, _ = heterps("train", "job.yaml", "--launcher", "local", "--run", "mine")
+    assert code == 0
+    assert "note: Nothing was predicted for this run" in out
+    assert summary_of("mine")["predicted_usd"] is None
+    assert "nothing is predicted" in Path("mine", "report.html").read_text()
+
+
+def test_an_unfinished_run_on_workers_can_be_looked_at(heterps, job):
+    job.write_text(job.read_text() + "profile: profile.json\n")
+    options = ("--launcher", "local", "--plan", "plan.json", "--emulate", "--run", "mine")
+    assert heterps("train", "job.yaml", *options)[0] == 0
+    Path("mine", "summary.json").unlink()
+    code, out, _ = heterps("report", "mine")
+    assert code == 0
+    assert "tiny unfinished" in out
+    assert "EMULATED" in out
+    assert "Stages in the last interval" in out
+    assert "Samples/s 8,000" in out
+    page = Path("mine", "report.html").read_text()
+    assert "EMULATED" in page
+    assert "still running, or was killed" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--sync fast", "--sync: sync"),
+        ("--emulate", "--emulate: emulation is of the units of a plan, which the inline launcher has not"),
+        ("--launcher local --emulate", "emulation goes by the times of a profile"),
+        ("--launcher local --plan plan.json", "the plan runs on v100, and this machine has no such device"),
+        ("--launcher local --plan plan.json --workers 2", "--workers: the plan plan.json says how many workers"),
+        ("--workers 2", "--workers: the inline launcher has no workers. Add --launcher local"),
+        ("--launcher local --workers 0", "--workers"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_with_what_to_do(heterps, words, message):
+    code, _, err = heterps("train", "job.yaml", "--run", "mine", *words.split())
+    assert code == 2
+    assert message in err
+    assert not Path("mine").exists()
+
+
+def test_an_emulation_that_the_job_has_is_kept(heterps, job):
+    job.write_text(job.read_text() + "profile: profile.json\nlauncher: local\nemulation: {scale: 0.5}\n")
+    assert heterps("train", "job.yaml", "--emulate", "--run", "mine")[0] == 0
+    assert summary_of("mine")["emulated"] == {"scale": 0.5}
+
+
+def test_an_inline_run_says_how_to_follow_the_plan(heterps):
+    code, out, _ = heterps("train", "job.yaml", "--plan", "plan.json")
+    assert code == 0
+    assert "Follow the plan with --launcher local, and --emulate where it has units that are not here" in out

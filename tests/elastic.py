@@ -1,0 +1,104 @@
+"""Jobs on threads that are changed while they run, at samples that a test chooses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from heterps.config import Job, load_job
+from heterps.model.build import build_model
+from heterps.model.trace import trace
+from heterps.planning.plan import Plan, Servers, Stage
+from heterps.training.control import Control
+from heterps.training.loop import Observer
+from heterps.training.messages import Ready
+from heterps.training.post import Post
+
+DEADLINE_S = 60.0
+CLUSTER = {
+    "resources": {
+        "cpu": {"device": "cpu", "usd_per_hour": 1.0, "limit": 6},
+        "big": {"device": "cpu", "usd_per_hour": 10.0, "limit": 4},
+    },
+    "server_resource": "cpu",
+}
+
+
+def make_plan(counts: list[int], cuts: list[int], num_layers: int = 5, **fields) -> Plan:
+    """Stages on cpu and big in turn, the next beginning at each cut."""
+    firsts, lasts = [0, *cuts], [*(cut - 1 for cut in cuts), num_layers - 1]
+    stages = tuple(
+        Stage(first=first, last=last, resource=("cpu", "big")[number % 2], count=count)
+        for number, (first, last, count) in enumerate(zip(firsts, lasts, counts, strict=True))
+    )
+    bill = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "", "method": "test"} | fields
+    return Plan(stages=stages, servers=Servers(resource="cpu", count=1), **bill)
+
+
+def on_threads(path: Path, plan: Plan, **fields) -> Job:
+    """The job of that file on threads, by a plan that is written beside it, with a line of metrics for each batch."""
+    job = load_job(path)
+    num_layers = len(trace(build_model(job.model, job.data.columns, 0)).layers)
+    assert plan.stages[-1].last == num_layers - 1
+    plan.write(path.parent / "plan.json")
+    wanted = {"launcher": "local", "plan": str(path.parent / "plan.json"), "workers": {"channel": "memory"}}
+    data = {**job.data.model_dump(), **fields.pop("data", {})}
+    more = {"cluster": CLUSTER, "metrics_every_samples": job.data.batch_size, "data": data}
+    return Job.model_validate({**job.model_dump(), **wanted, **more, **fields})
+
+
+def inline(job: Job) -> Job:
+    return Job.model_validate({**job.model_dump(), "launcher": "inline", "plan": None, "workers": {}, "servers": None})
+
+
+def losses(folder: Path | str) -> list[float]:
+    return [line["log_loss"] for line in metrics(folder)]
+
+
+def metrics(folder: Path | str) -> list[dict]:
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+class Script(Observer):
+    """Asks for a change at a number of samples each, and lets no step pass before its new workers are ready."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *asks) -> None:
+        self.asks = list(asks)
+        self.told, self.changes, self.warnings = [], [], []
+        self.ready = threading.Semaphore(0)
+        self.awaited = 0
+        self.controls: list[Control] = []
+        enter, send, script = Control.__enter__, Post.send, self
+
+        def entered(control: Control) -> Control:
+            script.controls.append(control)
+            return enter(control)
+
+        def sent(post: Post, peer, message, frames=()) -> None:
+            send(post, peer, message, frames)
+            if isinstance(message, Ready):
+                script.ready.release()
+
+        monkeypatch.setattr(Control, "__enter__", entered)
+        monkeypatch.setattr(Post, "send", sent)
+
+    def started(self, samples, total, resumed) -> None:
+        self.ready = threading.Semaphore(0)  # of those that the job begins with nobody is waited for
+        self.awaited = 0
+
+    def stepped(self, samples, seconds, loss, interval) -> None:
+        for _ in range(self.awaited):
+            assert self.ready.acquire(timeout=DEADLINE_S), "a new worker was not ready in time"
+        self.awaited = 0
+        while self.asks and samples >= self.asks[0][0]:
+            _, message, self.awaited = self.asks.pop(0)
+            self.controls[-1].put(message, self.told.append)
+
+    def changed(self, what) -> None:
+        self.changes.append(what)
+
+    def warned(self, message) -> None:
+        self.warnings.append(message)

@@ -1,0 +1,223 @@
+"""Workers that join and leave while a job trains: nothing of it shows in what is learned."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elastic import CLUSTER, DEADLINE_S, Script, inline, losses, make_plan, metrics, on_threads
+from tiny import write_tiny
+from torch import nn
+
+from heterps.config import Job
+from heterps.errors import ModelError
+from heterps.launch import train
+from heterps.sync import replay
+from heterps.training.changes import Changes
+from heterps.training.layout import make_layout
+from heterps.training.messages import AskStatus, Scale
+from heterps.training.worker import Worker, WorkerStart
+
+
+@pytest.fixture
+def job_file(tiny_job, tmp_path):
+    write_tiny(tmp_path / "train.parquet", 640)
+    return tiny_job
+
+
+CHANGES = {
+    "one stage": ([1], [], [(96, Scale(0, 3), 2), (320, Scale(0, 2), 0)]),
+    "first of two": ([1, 2], [2], [(96, Scale(0, 3), 2), (320, Scale(0, 2), 0)]),
+    "second of two": ([2, 1], [2], [(96, Scale(1, 3), 2), (320, Scale(1, 2), 0)]),
+    "both, and up again": (
+        [1, 1],
+        [2],
+        [(64, Scale(0, 3), 2), (192, Scale(1, 2), 1), (288, Scale(0, 1), 0), (384, Scale(0, 3), 2)],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dense"), [*((name, "servers") for name in CHANGES), ("both, and up again", "all_reduce")]
+)
+def test_bsp_has_the_losses_of_one_process_whatever_is_scaled(job_file, monkeypatch, name, dense):
+    counts, cuts, asks = CHANGES[name]
+    job = on_threads(job_file, make_plan(counts, cuts), workers={"channel": "memory", "dense": dense})
+    script = Script(monkeypatch, *asks)
+    done = train(job, "scaled", observer=script)
+    train(inline(job), "inline")
+    assert [told.text for told in script.told if told.is_error] == []
+    assert len(script.changes) == len(asks), script.changes
+    np.testing.assert_allclose(losses("scaled"), losses("inline"), rtol=1e-6)
+    assert done.summary["samples"] == 640
+    assert script.warnings == []
+
+
+def test_counts_and_prices_follow_in_the_metrics(job_file, monkeypatch):
+    job = on_threads(job_file, make_plan([1, 1], [2]))
+    done = train(job, "scaled", observer=Script(monkeypatch, (96, Scale(1, 3), 2), (320, Scale(1, 2), 0)))
+    lines = metrics("scaled")
+    counts = [line["stages"][1]["workers"] for line in lines]
+    assert set(counts) == {1, 2, 3}
+    assert (counts[0], counts[-1]) == (1, 2)
+    usd = 0.0
+    for before, line in zip([{"seconds": 0, "usd": 0.0}, *lines], lines, strict=False):
+        cpu_and_server, big = 2.0, 10.0 * line["stages"][1]["workers"]
+        if before.get("stages") in (None, line["stages"]) or before["stages"][1]["workers"] == big / 10:
+            usd = (line["seconds"] - before["seconds"]) * (cpu_and_server + big) / 3600
+            assert line["usd"] - before["usd"] == pytest.approx(usd, abs=2e-3 * (cpu_and_server + big) / 3600)
+    assert done.summary["measured_usd"] == pytest.approx(lines[-1]["usd"])
+
+
+@pytest.mark.parametrize(("sync", "bound"), [("ssp:1", 1), ("dssp:1:3", 4), ("asp", None)])
+def test_every_batch_is_trained_once_and_the_bounds_hold(job_file, monkeypatch, sync, bound):
+    job = on_threads(job_file, make_plan([1, 1], [2]), sync=sync, data={"epochs": 2})
+    asks = [(96, Scale(0, 3), 2), (320, Scale(1, 2), 1), (640, Scale(0, 1), 0), (800, Scale(0, 2), 1)]
+    script = Script(monkeypatch, *asks)
+    done = train(job, "scaled", observer=script)
+    assert [told.text for told in script.told if told.is_error] == []
+    assert len(script.changes) == len(asks)
+    assert done.summary["samples"] == 2 * 640
+    assert [line["samples"] for line in metrics("scaled")] == list(range(16, 1296, 16))
+    for stage in ("stage-1", "stage-2"):
+        policy = replay(f"scaled/traces/{stage}.jsonl")
+        assert bound is None or policy.max_lead <= bound
+        text = (job_file.parent / "scaled" / "traces" / f"{stage}.jsonl").read_text()
+        assert '"event": "joined"' in text
+        assert '"event": "left"' in text
+
+
+REFUSED = [
+    (Scale(0, 2), False, "stage 1 has 2 workers already: nothing changes"),
+    (Scale(2, 2), True, "there is no stage 3: the plan has 2, counted from 1"),
+    (Scale(0, 6), True, "7 units of 'cpu', servers included, and the job's cluster allows 6: scale to 5 at most"),
+    (Scale(1, 5), True, "5 units of 'big' and the job's cluster allows 4: scale to 4 at most"),
+]
+
+
+@pytest.mark.parametrize(("asked", "is_error", "text"), REFUSED)
+def test_what_cannot_be_is_refused_and_the_job_goes_on(job_file, monkeypatch, asked, is_error, text):
+    script = Script(monkeypatch, (96, asked, 0))
+    train(on_threads(job_file, make_plan([2, 1], [2])), "run", observer=script)
+    (told,) = script.told
+    assert (told.is_error, script.changes) == (is_error, [])
+    assert text in told.text
+
+
+def test_a_batch_must_have_a_sample_for_every_lane(job_file, monkeypatch):
+    script = Script(monkeypatch, (96, Scale(0, 3), 0))
+    cluster = {"resources": {"cpu": {"device": "cpu", "usd_per_hour": 1.0, "limit": 9}}, "server_resource": "cpu"}
+    train(on_threads(job_file, make_plan([1], []), data={"batch_size": 2}, cluster=cluster), "run", observer=script)
+    assert script.told[0].is_error
+    assert "2 samples cannot be divided among 3 lanes" in script.told[0].text
+
+
+def test_a_second_change_waits_for_the_first(job_file, monkeypatch):
+    script = Script(monkeypatch, (96, Scale(0, 2), 0), (96, Scale(0, 3), 1))
+    train(on_threads(job_file, make_plan([1], [])), "run", observer=script)
+    first, second = script.told
+    assert not first.is_error
+    assert second.is_error
+    assert "another change is under way (stage 1 from 1 to 2 workers, waits for worker-1.1)" in second.text
+    assert len(script.changes) == 1
+    assert script.changes[0].startswith("2 cpu from ")
+
+
+def test_status_tells_of_stages_money_and_what_is_under_way(job_file, monkeypatch):
+    script = Script(
+        monkeypatch, (96, AskStatus(), 0), (96, Scale(0, 2), 0), (96, AskStatus(), 1), (480, AskStatus(), 0)
+    )
+    train(on_threads(job_file, make_plan([1, 1], [2])), "run", observer=script)
+    first, _, second, third = [told.text for told in script.told]
+    status = json.loads(first)
+    assert (status["samples"], status["total"], status["change"], status["last_change"]) == (96, 640, "", "")
+    assert status["usd"] > 0
+    assert status["usd_per_hour"] == 12.0
+    assert [(stage["resource"], stage["workers"]) for stage in status["stages"]] == [("cpu", 1), ("big", 1)]
+    assert json.loads(second)["change"] == "stage 1 from 1 to 2 workers, waits for worker-1.1"
+    assert json.loads(third)["last_change"] == "stage 1 from 1 to 2 workers"
+
+
+class Breaking:
+    """What happens to a worker of this name when it starts."""
+
+    def __init__(self, monkeypatch, name, do):
+        make = Worker.__init__
+
+        def made(worker, job, start, post, connect):
+            if start.name == name:
+                do(post)
+            make(worker, job, start, post, connect)
+
+        monkeypatch.setattr(Worker, "__init__", made)
+
+
+def test_a_worker_that_fails_to_start_is_given_up_and_the_job_goes_on(job_file, monkeypatch):
+    def fail(post):
+        raise ModelError("no room on this unit")
+
+    Breaking(monkeypatch, "worker-1.2", fail)
+    script = Script(monkeypatch, (96, Scale(0, 3), 1), (320, Scale(0, 2), 1))
+    job = on_threads(job_file, make_plan([1, 1], [2]), data={"epochs": 3})
+    done = train(job, "run", observer=script)
+    train(inline(job), "inline")
+    (warning,) = script.warnings
+    assert warning.startswith(
+        "stage 1 from 1 to 3 workers: given up, worker-1.2: no room on this unit. The job goes on"
+    )
+    assert len(script.changes) == 1, "the second change, after the first was given up"
+    assert done.summary["stages"][0]["workers"] == 2
+    np.testing.assert_allclose(losses("run"), losses("inline"), rtol=1e-6)
+
+
+def test_a_worker_that_never_comes_is_given_up_after_a_deadline(job_file, monkeypatch):
+    monkeypatch.setattr("heterps.training.changes.START_S", 0.0)
+    released = threading.Event()
+    Breaking(monkeypatch, "worker-1.1", lambda post: released.wait(DEADLINE_S))
+    monkeypatch.setattr("heterps.training.changes.GIVEN_UP_S", 0.0)
+    script = Script(monkeypatch, (96, Scale(0, 2), 0), (480, AskStatus(), 0))
+    told = script.told.append
+    script.told = type("Told", (list,), {"append": lambda self, one: (told(one), released.set())})()
+    train(on_threads(job_file, make_plan([1], [])), "run", observer=script)
+    (warning,) = script.warnings
+    assert "stage 1 from 1 to 2 workers: given up, worker-1.1 did not start within" in warning
+    assert script.changes == []
+
+
+def test_a_process_that_dies_before_it_is_ready_is_no_loss_of_the_job():
+    fleet, warnings, stopped = FleetOfNone(), [], []
+    job = Job(data={"train": "unread"}, cluster=CLUSTER, launcher="local")
+    start_of = lambda worker, layout: WorkerStart(worker, 0, (0,))  # noqa: E731
+    changes = Changes(
+        job, Path("run"), make_plan([1], []), nn.Linear(1, 1), (), fleet, start_of, stopped.append, warnings.append
+    )
+    layout = make_layout(make_plan([1], []), in_rounds=True, batch_size=16)
+    assert "1 start" in changes.scale(layout, Scale(0, 2)).text
+    assert fleet.started == ["worker-1.1"]
+    assert not changes.lost("worker-1.0", "it died"), "a worker of the layout is one"
+    assert changes.lost("worker-1.1", "worker-1.1 (process 7) ended with exit code 9")
+    assert (fleet.stopped, stopped) == (["worker-1.1"], ["worker-1.1"])
+    assert "given up, worker-1.1 (process 7) ended with exit code 9" in warnings[0]
+    assert not changes.is_ready
+    changes.scale(layout, Scale(0, 2))
+    assert fleet.started == ["worker-1.1", "worker-1.2"], "a name is given once"
+    changes.ready("worker-1.2")
+    assert changes.is_ready
+    wanted = changes.take_layout()
+    assert wanted is not None
+    assert wanted.workers == ("worker-1.0", "worker-1.2")
+    assert not changes.is_ready
+
+
+class FleetOfNone:
+    def __init__(self):
+        self.started, self.stopped = [], []
+
+    def start(self, workers):
+        self.started += [worker.name for worker in workers]
+
+    def stop(self, worker, deadline_s):
+        self.stopped.append(worker)
