@@ -92,8 +92,8 @@ def test_a_run_that_is_told_to_stop_is_no_trial(job: Job, monkeypatch: pytest.Mo
     class Told:
         stopped_by = "SIGTERM"
 
-    def stopped(*_: object, **__: object) -> tuple[None, Told]:
-        return None, Told()
+    def stopped(*_: object, **__: object) -> tuple[None, None, Told]:
+        return None, None, Told()
 
     monkeypatch.setattr("heterps.launch.trials.run_by_plan", stopped)
     with pytest.raises(TrialStopped, match="SIGTERM"):

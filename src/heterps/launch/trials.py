@@ -125,7 +125,7 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
     watch = _Watch(seconds, num_batches, len(plan.stages))
     with tempfile.TemporaryDirectory(prefix="heterps-trial-") as folder:
         try:
-            _, outcome = run_by_plan(job, Run(Path(folder) / "run"), plan, resume=False, observer=watch)
+            *_, outcome = run_by_plan(job, Run(Path(folder) / "run"), plan, resume=False, observer=watch)
         except _Enough:
             return watch.trial(plan, job.data.batch_size, is_emulated=job.emulation is not None)
     raise TrialStopped(outcome.stopped_by or "the data is over")
