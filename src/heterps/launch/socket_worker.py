@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from heterps.config import Job, Servers
+from heterps.launch.inline import warm_up
+from heterps.launch.run_servers import START_S
 from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client import JobClient
 from heterps.ps.connect import connect
@@ -35,6 +37,7 @@ def work(
     server_keys: Keys | None = None,
     client: str | None = None,
     incarnation: int = 1,
+    log: str = "",
 ) -> None:
     """Listen at `address`, reach the coordinator and the `servers` at theirs, and work as `run_worker` does.
 
@@ -42,15 +45,16 @@ def work(
     server_keys  of its servers
     client       the worker's name among the clients of the servers; none: its own
     incarnation  which life of this worker it is
+    log          where the traceback of an error is written
     """
     torch.set_num_threads(1)  # a worker is one unit
     listening = ServerChannel(worker.name, address, keys=keys)
     reaching = ClientChannel(worker.name, {}, keys=keys)
     post = Post(layered(listening), layered(reaching), reaching.connect)
-    post.connect({COORDINATOR: coordinator})
     roster, how = first_roster(servers), job.servers or Servers()
 
     def reach(tables: Tables) -> JobClient:
+        warm_up()  # while the servers start
         return connect(
             client or worker.name,
             roster,
@@ -60,9 +64,11 @@ def work(
             options=client_options(how, tables),
             faults=how.faults,
             seed=job.seed,
+            start_s=START_S,
         )
 
     try:
-        run_worker(job, worker, post, listening.address, reach, stopped)
+        post.connect({COORDINATOR: coordinator})
+        run_worker(job, worker, post, listening.address, reach, stopped, log)
     finally:
         post.close()
