@@ -69,7 +69,9 @@ def test_a_replanned_run_can_be_resumed_by_its_own_job(job_file, monkeypatch):
     done = train(more, "run", resume=True, observer=again)
     np.testing.assert_allclose(script.losses + again.losses, inline_losses(more), rtol=1e-6)
     assert [stage["workers"] for stage in done.summary["stages"]] == [1, 2]
-    assert done.summary["predicted_usd"] == pytest.approx(1280 / 9 * 22 / 3600), "of the new plan, for all samples"
+    assert done.summary["predicted_throughput"] == 9.0
+    usd = plan.usd_per_hour(more.cluster) * done.summary["samples"] / 9.0 / 3600
+    assert done.summary["predicted_usd"] == pytest.approx(usd), "of the new plan, for the samples of this job"
     assert again.warnings == []
     older = Script(monkeypatch)
     train(job, "run", resume=True, observer=older)

@@ -68,12 +68,17 @@ def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tab
 
 @contextmanager
 def signals(received: list[str] | None = None) -> Iterator[list[str]]:
-    """The names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving."""
+    """The names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving.
+
+    More of them do not disturb what still has to be ended after that, which takes seconds at most.
+    """
     received = [] if received is None else received
+    interrupted: list[bool] = []
 
     def handle(number: int, _: FrameType | None) -> None:
         received.append(signal.Signals(number).name)
-        if len(received) > 1 and number == signal.SIGINT:
+        if len(received) > 1 and number == signal.SIGINT and not interrupted:
+            interrupted.append(True)
             raise KeyboardInterrupt
 
     on_main_thread = threading.current_thread() is threading.main_thread()  # only it may set handlers
