@@ -255,6 +255,13 @@ def test_no_plan_leaves_with_3_and_says_on_stderr_what_would_help(
         ((*ASKED, "--provisioner", "exat"), "Did you mean 'exact'? Provisioners: exact"),
         ((*ASKED, "--plot", "f.png"), "an .svg or an .html file"),
         (("--samples", "1"), "--throughput"),
+        (("--throughput", "1"), "error: Missing option '--samples'."),
+        ((*ASKED, "--trials", "3"), "error: --trials is for --measure."),
+        ((*ASKED, "--profile-out", "p.json"), "error: --profile-out is for --measure."),
+        ((*ASKED, "--measure", "job.yaml", "--compare"), "error: --compare is not for --measure."),
+        ((*ASKED, "--measure", "job.yaml", "--batch-size", "8"), "error: --batch-size is not for --measure."),
+        ((*ASKED, "--measure", "nowhere.yaml"), "nowhere.yaml: there is no such job file"),
+        ((*ASKED, "--measure", "job.yaml", "--trials", "0"), "error: --trials 0: must be at least 1."),
         ((*ASKED, "--method", "rl", "--seed", "-1"), "error: --seed -1: must be at least 0."),
         (("--throughput", "20k", "--samples", "1"), "error: --throughput 20k: must be a number."),
         ((*ASKED, "--evaluations", "0"), "error: --evaluations 0: must be at least 1."),
@@ -266,6 +273,15 @@ def test_bad_options_leave_with_2(
     code, _, err = run(capsys, *files, *words)
     assert code == 2
     assert message in " ".join(err.split())
+
+
+@pytest.mark.parametrize(("num_files", "missing"), [(0, "PROFILE"), (1, "CLUSTER")])
+def test_without_measure_profile_and_cluster_must_be_given(
+    num_files: int, missing: str, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, *files[:num_files], *ASKED)
+    assert code == 2
+    assert f"error: Missing argument '{missing}'." in err
 
 
 def test_swapped_files_are_recognised(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,14 +13,28 @@ from heterps.config import PAPER_CLUSTER
 from heterps.data.generate import DatasetInfo, SplitInfo
 from heterps.data.images.write import ImagesInfo, ImageSplit
 from heterps.planning.explain import Explanation, Move, Neighbour, Sensitivity, Station
+from heterps.planning.online import Attempt, Measurement
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.schedulers.base import TracePoint
+from heterps.planning.trial import StageSeconds, Trial
+from heterps.profiling.profile import Profile
 from heterps.report.price_table import price_list, rented_list
+from heterps.report.trials_table import trials_as_json
 from heterps.sim import Scenario, simulate
 from heterps.sim.scenario import Death, Join, Slowdown
 from heterps.sync.trace import Header, Line
 
 SIMULATED = simulate(Scenario(workers="2x1.0", horizon_s=1.0), "bsp")
+TRIED = Plan(
+    method="rl", stages=(Stage(first=0, last=0, resource="cpu", count=1),), servers=Servers(resource="cpu", count=0),
+    throughput=1, hours=1, usd=1, bottleneck="",
+)  # fmt: skip
+ATTEMPT = Attempt(TRIED, Trial(TRIED, 1.0, (StageSeconds(1.0, 0.0),), num_batches=1, seconds=1.0))
+PROFILE = Profile.model_validate(
+    {"model": "m", "batch_size": 1, "layers": [{"name": "a", "costs": {"cpu": dict.fromkeys(
+        ("compute_s", "sync_s", "input_s", "alpha", "beta"), 1)}}]}
+)  # fmt: skip
+MEASURED = trials_as_json(Measurement((ATTEMPT,), ATTEMPT, TRIED, PROFILE, 1.0, 0.0, 0.0))
 PAGE = (Path(__file__).parents[2] / "docs/reference/files.md").read_text(encoding="utf-8")
 
 
@@ -40,6 +54,7 @@ def section(title: str) -> str:
             [f.name for kind in (Explanation, Station, Neighbour, Move, Sensitivity) for f in fields(kind)],
         ),
         ("heterps plan --frontier --json", ["complete", "plans"]),
+        ("heterps plan --measure --json", [*MEASURED, *MEASURED["trials"][0], *MEASURED["trials"][0]["measured"]]),
         ("Prices", [*price_list()[0], *rented_list(PAPER_CLUSTER)[0]]),
         ("Scenario", [name for model in (Scenario, Slowdown, Death, Join) for name in model.model_fields]),
         ("heterps simulate --json", [*SIMULATED.as_json(), *SIMULATED.workers[0].as_json(), "policies"]),

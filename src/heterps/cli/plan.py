@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from heterps.planning.plan import Plan
 
 PLAN_S, COMPARE_S = 60.0, 10.0
+MEASURED = {"trials", "trial_seconds", "launcher", "emulate", "profile_out"}
+NOT_MEASURED = {"batch_size", "provisioner", "compare", "frontier", "plot", "explain"}
 EXAMPLES = """
 Examples:
 
@@ -33,6 +35,8 @@ Examples:
 
   heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --method greedy --json
 
+  heterps plan --measure job.yaml --throughput 20000 --emulate --out plan.json --profile-out corrected.json
+
 Exit code 3: there is no plan; the error says which constraint binds and what would relax it.
 """
 
@@ -42,22 +46,41 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    profile: Annotated[
-        Path, typer.Argument(metavar="PROFILE", help="The profile, made by `heterps profile`.", show_default=False)
-    ],
-    cluster: Annotated[
-        Path, typer.Argument(metavar="CLUSTER", help="The cluster file: resources, prices, limits.", show_default=False)
-    ],
+    context: typer.Context,
     throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
-    samples: Annotated[float, typer.Option(help="Samples of the data, once through.", show_default=False)],
-    epochs: Annotated[float, typer.Option(help="Passes over the data.")] = 1,
+    profile: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="PROFILE", help="The profile, made by `heterps profile`; --measure: the job's.", show_default=False
+        ),
+    ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CLUSTER",
+            help="The cluster file: resources, prices, limits; --measure: the job's.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[
+        float | None,
+        typer.Option(help="Samples of the data, once through; --measure: the job's.", show_default=False),
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the data: 1; --measure: the job's.", show_default=False)
+    ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(help="Plan for batches of this size instead of the profiled one.", show_default=False),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
-    ] = "exact",
+        str | None,
+        typer.Option(
+            help="exact (the default), rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu; --measure: rl "
+            "(the default) or rl-rnn.",
+            show_default=False,
+        ),
+    ] = None,
     provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
     seconds: Annotated[
@@ -75,9 +98,31 @@ def plan(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what limits the plan, and what its cost hangs on.")
     ] = False,
+    measure: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JOB",
+            help="Try the plans of the learned scheduler with this job, and go by what that measures.",
+            show_default=False,
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Of --measure: at most so many.")] = 8,
+    trial_seconds: Annotated[
+        float, typer.Option(min=0, help="Of --measure: how long a trial measures, after its warm-up.")
+    ] = 5.0,
+    launcher: Annotated[
+        str | None, typer.Option(help="Of --measure: where trials run, local or ray.", show_default=False)
+    ] = None,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Of --measure: emulate the units of the plans, by the job's profile.")
+    ] = False,
+    profile_out: Annotated[
+        Path | None,
+        typer.Option(help="Of --measure: write the corrected profile to this file.", show_default=False),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", show_default=False)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-) -> None:
+) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""
     from heterps.config import load_cluster
     from heterps.errors import StorageError
@@ -85,6 +130,20 @@ def plan(
     from heterps.profiling.profile import load_profile
     from heterps.report.frontier_page import check_plot, write_plot
 
+    _check_options(context, is_measured=measure is not None)
+    if measure is not None:
+        from heterps.cli.measure import measure_plans
+
+        return measure_plans(
+            measure, profile, cluster, throughput=throughput, samples=samples, epochs=epochs, launcher=launcher,
+            emulate=emulate, trials=trials, trial_seconds=trial_seconds, out=out, profile_out=profile_out, json=json,
+            method=method or "rl", seed=seed, evaluations=evaluations,
+            seconds=seconds if seconds is not None else PLAN_S,
+        )  # fmt: skip
+    if profile is None or cluster is None:
+        context.fail(f"Missing argument '{'PROFILE' if profile is None else 'CLUSTER'}'.")
+    if samples is None:
+        context.fail("Missing option '--samples'.")
     if plot is not None:
         check_plot(plot)
         check_folder(plot, "plot")
@@ -94,9 +153,9 @@ def plan(
     profiled_with = profiled.batch_size
     if batch_size is not None:
         profiled = profiled.at_batch_size(batch_size)
-    problem = Problem(profiled, load_cluster(cluster), throughput, samples, epochs)
+    problem = Problem(profiled, load_cluster(cluster), throughput, samples, 1 if epochs is None else epochs)
     options: dict[str, Any] = {
-        "method": method, "provisioner": provisioner, "seed": seed, "evaluations": evaluations,
+        "method": method or "exact", "provisioner": provisioner, "seed": seed, "evaluations": evaluations,
         "seconds": seconds if seconds is not None else COMPARE_S if compare else PLAN_S,
     }  # fmt: skip
     compared = _search(problem, options, every=compare, alone=json)
@@ -113,6 +172,16 @@ def plan(
             compared.chosen.write(out)
         except OSError as error:
             raise StorageError(f"{out}: cannot write the plan: {error.strerror}. Name another file.") from None
+    return 0
+
+
+def _check_options(context: typer.Context, *, is_measured: bool) -> None:
+    """A usage error where an option has no meaning with --measure, or without."""
+    strange = NOT_MEASURED if is_measured else MEASURED
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in strange and source is not None and source.name == "COMMANDLINE":
+            context.fail(f"{option.opts[0]} is {'not for' if is_measured else 'for'} --measure.")
 
 
 def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> Comparison:

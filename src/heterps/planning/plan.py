@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -33,7 +34,7 @@ class Plan(Value):
     method: str
     stages: tuple[Stage, ...]
     servers: Servers
-    throughput: NonNegativeFloat = Field(description="Predicted samples a second.")
+    throughput: NonNegativeFloat = Field(description="Predicted samples a second, or those that `measured` says.")
     hours: NonNegativeFloat
     usd: NonNegativeFloat
     bottleneck: str = Field(description="The station that decides the throughput.")
@@ -49,6 +50,10 @@ class Plan(Value):
     layers: tuple[str, ...] | None = Field(None, description="Names of the layers that the stages count.")
     estimated: tuple[str, ...] = Field(
         (), description="Resources whose costs in this plan are estimates.", exclude_if=lambda names: not names
+    )
+
+    measured: Literal["trial", "emulated trial"] | None = Field(
+        None, description="What throughput, hours and usd were measured in; none: they are predicted."
     )
 
     @property

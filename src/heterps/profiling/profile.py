@@ -53,6 +53,9 @@ class Cost(Value):
     input_fixed_s: NonNegativeFloat = Field(0.0, description="The part of input_s that does not grow with the batch.")
     spread: NonNegativeFloat = Field(0.0, description="Half the interquartile range of compute_s, over its median.")
     estimated: bool = Field(False, description="From the roofline of a catalogue device, not measured.")
+    corrected: bool = Field(
+        False, description="Corrected by trials of whole plans.", exclude_if=lambda corrected: not corrected
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -133,7 +136,7 @@ class Profile(Value):
         one whose name is that of another device: `v100: {kind: t4}` has the costs of `t4`, and none where only V100s
         were profiled.
         """
-        sources = {name: self._source(cluster, name) for name in cluster.resources}
+        sources = {name: self.source(cluster, name) for name in cluster.resources}
         changed = {n: source for n, source in sources.items() if source != n and (source or n in self.resources)}
         if not changed:
             return self
@@ -144,7 +147,7 @@ class Profile(Value):
             layers.append(layer.model_copy(update={"costs": kept | taken}))
         return self.model_copy(update={"layers": tuple(layers)})
 
-    def _source(self, cluster: Cluster, name: str) -> str | None:
+    def source(self, cluster: Cluster, name: str) -> str | None:
         """Whose costs a resource of the cluster takes; None where nothing is known of it."""
         offer, by_name = cluster.offer(name), OFFERS.get(name)
         if offer is None:

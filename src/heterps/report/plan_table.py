@@ -45,14 +45,20 @@ def show_verdict(console: Console, comparison: Comparison, profile: Profile, thr
         )
 
 
-def draw_stages(plan: Plan, profile: Profile) -> Ranges:
-    """A line a stage: cpu×12 [embedding..concat], and an arrow to the next."""
+def draw_stages(plan: Plan, profile: Profile, *, servers: bool = False) -> Ranges:
+    """A line a stage: cpu×12 [embedding..concat], and an arrow to the next; and one for the servers, if asked for."""
     lines = []
     for stage in plan.stages:
         first, last = profile.layers[stage.first].name, profile.layers[stage.last].name
         layers = first if stage.first == stage.last else f"{first}..{last}"
         lines.append(f"{stage.resource}×{stage.count} [{layers}]")
-    return Ranges(lines[0], *(f"→ {line}" for line in lines[1:]))
+    ending = [f"servers: {plan.servers.resource}×{plan.servers.count}"] if servers and plan.servers.count else []
+    return Ranges(lines[0], *(f"→ {line}" for line in lines[1:]), *ending)
+
+
+def draw_units(plan: Plan) -> str:
+    """Stages in a few words: cpu×12 → v100×1."""
+    return " → ".join(f"{stage.resource}×{stage.count}" for stage in plan.stages)
 
 
 def usd(value: float) -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from decimal import ROUND_CEILING, Context
 from itertools import islice
@@ -130,8 +130,18 @@ def _check_costs(profile: Profile, layout: Layout) -> None:
 
 def must_emulate(plan: Plan, cluster: Cluster) -> list[str]:
     """Resources of the plan's stages whose torch device this machine does not have. Servers need none."""
-    names = dict.fromkeys(stage.resource for stage in plan.stages)
-    return [name for name in names if not _is_available(cluster.resources[name].device)]
+    return missing_devices(dict.fromkeys(stage.resource for stage in plan.stages), cluster)
+
+
+def missing_devices(resources: Iterable[str], cluster: Cluster) -> list[str]:
+    """Those of the resources whose torch device this machine does not have."""
+    return [name for name in resources if not _is_available(cluster.resources[name].device)]
+
+
+def lacks_devices(job: Job, plan: Plan) -> list[str]:
+    """As `must_emulate`; none on a Ray cluster at an address, whose nodes have devices that this machine has not."""
+    is_elsewhere = job.launcher == "ray" and job.ray_address is not None
+    return [] if is_elsewhere else must_emulate(plan, job.cluster)
 
 
 def _is_available(device: str) -> bool:

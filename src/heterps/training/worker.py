@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from heterps.training.crossing import pack, unpack
 from heterps.training.dense_parts import DenseParts, ReducedDense, ServedDense
 from heterps.training.device import open_device
 from heterps.training.emulation import make_pace
+from heterps.training.failures import kind_and_text
 from heterps.training.feed import LABEL, Feed
 from heterps.training.layout import Layout
 from heterps.training.messages import (
@@ -105,15 +107,18 @@ def run_worker(
     address: str,
     connect: Callable[[Tables], Client],
     stopped: Callable[[], bool] = lambda: False,
+    log: str = "",
 ) -> None:
-    """Work until the coordinator says stop, or `stopped`. An error is told to the coordinator, and raised."""
+    """Work until the coordinator says stop, or `stopped`. An error is told to the coordinator, and raised.
+
+    log  where the caller writes the traceback of an error
+    """
     try:
         with Worker(job, start, post, connect) as worker:
             worker.run(address, stopped)
-    except Exception as error:
-        kind = type(error).__name__ if isinstance(error, HeterpsError) else "HeterpsError"
-        text = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
-        post.send(COORDINATOR, Failed(start.name, kind, text))
+    except (Exception, SystemExit) as error:
+        with suppress(HeterpsError):  # nobody is there any more to be told
+            post.send(COORDINATOR, Failed(start.name, *kind_and_text(error, log)))
         raise
 
 

@@ -1,0 +1,143 @@
+"""`heterps plan --measure`: the plan that turned out best in short trials, beside what was predicted for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from heterps.cli.places import check_folder
+from heterps.cli.train import EXIT_CODES
+
+if TYPE_CHECKING:
+    from heterps.config import Job
+    from heterps.planning.cost import Problem
+    from heterps.planning.plan import Plan
+
+
+def measure_plans(
+    job_file: Path,
+    profile: Path | None,
+    cluster: Path | None,
+    *,
+    throughput: float,
+    samples: float | None,
+    epochs: float | None,
+    launcher: str | None,
+    emulate: bool,
+    trials: int,
+    trial_seconds: float,
+    out: Path | None,
+    profile_out: Path | None,
+    json: bool,
+    **search: Any,
+) -> int:
+    """Print what the trials of the plans of a job gave; the exit code."""
+    from heterps.config import load_job
+    from heterps.launch.trials import TrialRunner, trial_job
+    from heterps.planning.online import measure
+    from heterps.report.consoles import make_console
+    from heterps.report.plan_table import draw_units
+    from heterps.report.planning_progress import show_progress
+    from heterps.report.trials_table import show_trials, trials_as_json
+
+    for path, what in ((out, "plan"), (profile_out, "profile")):
+        if path is not None:
+            check_folder(path, what)
+    job = load_job(job_file)
+    problem, job = _problem(job, job_file, profile, cluster, throughput, samples, epochs)
+    job = trial_job(job, launcher=launcher, emulate=emulate)
+    _check_devices(job, problem)
+    with show_progress(make_console(stderr=True), "trial") as announce:
+
+        def on_trial(number: int, plan: Plan) -> None:
+            announce(f"{number} of {trials}: {draw_units(plan)}, predicted {plan.throughput:,.0f} samples/s")
+
+        found = measure(
+            problem,
+            TrialRunner(job, trial_seconds),
+            trials=trials,
+            on_trial=on_trial,
+            **search,
+        )
+    if json:
+        typer.echo(_as_json(trials_as_json(found)))
+    else:
+        show_trials(make_console(), found, problem.profile, throughput)
+    _write(found.plan, out, "plan")
+    _write(found.profile, profile_out, "profile")
+    return EXIT_CODES.get(found.stopped_by or "", 0)
+
+
+def _problem(
+    job: Job,
+    job_file: Path,
+    profile: Path | None,
+    cluster: Path | None,
+    throughput: float,
+    samples: float | None,
+    epochs: float | None,
+) -> tuple[Problem, Job]:
+    """What is planned, by the job where no option says it; and the job with what the options say."""
+    from heterps.config import load_cluster
+    from heterps.data.reader import Reader
+    from heterps.errors import ConfigError
+    from heterps.model.build import build_model
+    from heterps.model.trace import trace
+    from heterps.planning.cost import Problem
+    from heterps.profiling.profile import load_profile
+
+    if cluster is not None:
+        job = job.model_copy(update={"cluster": load_cluster(cluster)})
+    path = str(profile) if profile is not None else job.profile
+    if path is None:
+        raise ConfigError(
+            f"{job_file}: trials begin with plans of a profile, and the job names none. Make one with `heterps profile "
+            f"{job_file} --out profile.json`, then `heterps plan profile.json --measure {job_file}`."
+        )
+    if job.profile is None:
+        job = job.model_copy(update={"profile": path})
+    profiled = load_profile(path)
+    layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
+    if layers != [layer.name for layer in profiled.layers]:
+        raise ConfigError(f"{path}: this is a profile of another model than {job_file} trains. Profile that one.")
+    rows = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size).num_rows
+    problem = Problem(
+        profiled.at_batch_size(job.data.batch_size),
+        job.cluster,
+        throughput,
+        samples if samples is not None else rows,
+        epochs if epochs is not None else job.data.epochs,
+    )
+    return problem, job
+
+
+def _check_devices(job: Job, problem: Problem) -> None:
+    """ConfigError where a plan may run on what is not here, before any time is spent."""
+    from heterps.errors import ConfigError
+    from heterps.training.emulation import missing_devices
+
+    usable = [name for name in problem.resources if any(name in layer.costs for layer in problem.profile.layers)]
+    if job.emulation is None and job.launcher == "local" and (missing := missing_devices(usable, job.cluster)):
+        raise ConfigError(
+            f"plans may run on {', '.join(missing)}, and this machine has no such device. Emulate it with --emulate "
+            "(or `emulation: {}` in the job), or set its limit in the cluster to 0."
+        )
+
+
+def _write(what: Any, path: Path | None, name: str) -> None:
+    from heterps.errors import StorageError
+
+    if path is None:
+        return
+    try:
+        what.write(path)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot write the {name}: {error.strerror}. Name another file.") from None
+
+
+def _as_json(shown: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(shown)

@@ -1,0 +1,192 @@
+"""A trial: a job runs by a plan for some seconds, to see how fast it is. Nothing of it is kept.
+
+    start   | warm-up       | counted         | counted         |  ...until the seconds or batches are over
+    workers | one interval  | an interval of metrics           |
+            | of batches    | stage 1: compute 71 %, communicate 12 %, wait 17 %
+
+What a worker spends on a batch is its share of the seconds between two batches. The run's folder is a temporary one,
+and the end is an exception out of the coordinator's loop: what is under way is dropped, and no checkpoint is made.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heterps.config import BSP, Checkpoint, Emulation, Job, Servers
+from heterps.errors import ConfigError
+from heterps.launch.by_plan import emulation_of, run_by_plan
+from heterps.model.build import build_model
+from heterps.planning.plan import Plan
+from heterps.planning.trial import StageSeconds, Trial, TrialStopped
+from heterps.training.class_metrics import AnyMetrics
+from heterps.training.layout import make_layout
+from heterps.training.loop import Observer
+from heterps.training.run import Run
+
+INTERVAL = 4  # batches, at least
+MANY_EPOCHS = 1_000_000
+STEP, MOST_STEPS = 4.0, 3  # of scales
+STEADY = 0.05
+"""A plan that is not faster than by this at a larger scale was not held up by this machine."""
+SMALL = 4_000_000
+"""Dense parameters of a model whose emulated workers may be threads: their computing is short beside their waiting."""
+
+
+def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -> Job:
+    """The job as trials run it: over and over the same data, without evaluation and checkpoints, on servers of its own.
+
+    launcher  overrides the job's; inline runs no plan, so that it becomes local
+    emulate   units that the job does not ask to emulate
+
+    Emulated workers of a small model are threads, which start at once, unless the job says what its workers are.
+    """
+    launcher = launcher or job.launcher
+    if launcher not in ("inline", "local", "ray"):
+        raise ConfigError(f"--launcher {launcher}: trials run on local or ray.")
+    changed: dict[str, Any] = {
+        "launcher": "local" if launcher == "inline" else launcher,
+        "data": job.data.model_copy(update={"test": None, "epochs": MANY_EPOCHS}),
+        "checkpoint": Checkpoint(every_samples=None, every_minutes=None),
+        "plan": None,
+        "servers": (job.servers or Servers()).model_copy(update={"count": None, "addresses": (), "key": None}),
+    }
+    if emulate and job.emulation is None:
+        changed["emulation"] = Emulation()
+    changed_job = job.model_copy(update=changed)
+    said = "channel" in job.workers.model_fields_set
+    if changed_job.emulation is not None and launcher != "ray" and not said and _is_small(job):
+        workers = job.workers.model_copy(update={"channel": "memory"})
+        changed_job = changed_job.model_copy(update={"workers": workers})
+    return changed_job
+
+
+class TrialRunner:
+    """Runs trials of a job, made by `trial_job`, one after the other.
+
+    Emulated ones, unless the job says at which scale, at one that this machine keeps up with: the first plan is tried
+    at larger and larger scales until it is not faster at the next one, in emulated seconds. All others then get as many
+    real seconds for a batch, and more where they have more workers.
+    """
+
+    def __init__(self, job: Job, seconds: float, run: Callable[..., Trial] | None = None) -> None:
+        self._job, self._seconds, self._run = job, seconds, run or run_trial
+        self._worker_s: float | None = None  # real, of a batch, for each worker
+
+    def __call__(self, plan: Plan) -> Trial:
+        if self._job.emulation is None or self._job.emulation.scale is not None:
+            return self._run(self._job, plan, seconds=self._seconds)
+        if self._worker_s is None:
+            return self._find_scale(plan)
+        return self._at(plan, self._worker_s * self._num_workers(plan) / self._batch_s(plan))
+
+    def _find_scale(self, plan: Plan) -> Trial:
+        emulated = emulation_of(self._job, plan)
+        assert emulated is not None
+        scale = emulated.scale
+        trial = self._at(plan, scale)
+        for _ in range(MOST_STEPS):
+            before, trial = trial.throughput, self._at(plan, scale * STEP)
+            if trial.throughput < before * (1 + STEADY):
+                break
+            scale *= STEP
+        self._worker_s = scale * self._batch_s(plan) / self._num_workers(plan)
+        return trial
+
+    def _at(self, plan: Plan, scale: float) -> Trial:
+        emulation = Emulation(scale=scale)
+        return self._run(self._job.model_copy(update={"emulation": emulation}), plan, seconds=self._seconds)
+
+    def _batch_s(self, plan: Plan) -> float:
+        """Emulated, as predicted."""
+        return self._job.data.batch_size / plan.throughput
+
+    @staticmethod
+    def _num_workers(plan: Plan) -> int:
+        return sum(stage.count for stage in plan.stages)
+
+
+def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | None = None) -> Trial:
+    """Run `job`, made by `trial_job`, by `plan`, and say how fast it was after a warm-up.
+
+    Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed
+    or `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
+    """
+    in_rounds = isinstance(job.sync, BSP)
+    lanes = make_layout(
+        plan, in_rounds=in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
+    ).num_lanes
+    interval = INTERVAL if in_rounds else max(INTERVAL, lanes)  # every lane has had its batch
+    job = job.model_copy(update={"metrics_every_samples": interval * job.data.batch_size})
+    watch = _Watch(seconds, num_batches, len(plan.stages))
+    with tempfile.TemporaryDirectory(prefix="heterps-trial-") as folder:
+        try:
+            *_, outcome = run_by_plan(job, Run(Path(folder) / "run"), plan, resume=False, observer=watch)
+        except _Enough:
+            return watch.trial(plan, job.data.batch_size, is_emulated=job.emulation is not None)
+    raise TrialStopped(outcome.stopped_by or "the data is over")
+
+
+class _Enough(Exception):
+    """The trial is over."""
+
+
+@dataclass
+class _Watch(Observer):
+    """Counts from the end of the first interval on, and ends the run after the last."""
+
+    most_s: float
+    most_batches: int | None
+    num_stages: int
+    samples: int = 0
+    seconds: float = 0.0
+    batches: int = 0
+    _now: tuple[int, float] = (0, 0.0)
+    _from: tuple[int, float] | None = None
+    _began: float = 0.0
+    _spent: list[StageSeconds] = field(default_factory=list)  # in all counted intervals
+    _late_s: float = 0.0
+    _workers: int = 1
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:
+        del loss, interval
+        self._now = samples, seconds
+        self.batches += self._from is not None
+
+    def measured(self, line: dict[str, Any]) -> None:
+        before, self._from = self._from, self._now
+        if before is None:  # the warm-up is over
+            self._began = time.perf_counter()
+            self._spent = [StageSeconds(0.0, 0.0)] * self.num_stages
+            return
+        self.samples += self._now[0] - before[0]
+        took_s = self._now[1] - before[1]
+        self.seconds += took_s
+        self._spent = [_plus(spent, stage, took_s) for spent, stage in zip(self._spent, line["stages"], strict=True)]
+        self._late_s += sum(stage.get("late_s") or 0.0 for stage in line["stages"])
+        self._workers = sum(stage["workers"] for stage in line["stages"])
+        is_late = time.perf_counter() - self._began >= self.most_s
+        if is_late or (self.most_batches is not None and self.batches >= self.most_batches):
+            raise _Enough
+
+    def trial(self, plan: Plan, batch_size: int, *, is_emulated: bool) -> Trial:
+        batches = self.samples / batch_size
+        stages = tuple(
+            StageSeconds(s.compute_s / batches, s.communicate_s / batches, s.wait_s / batches) for s in self._spent
+        )
+        late = self._late_s / self._workers / max(time.perf_counter() - self._began, 1e-9)
+        return Trial(plan, self.samples / self.seconds, stages, self.batches, self.seconds, is_emulated, late)
+
+
+def _plus(spent: StageSeconds, stage: dict[str, Any], took_s: float) -> StageSeconds:
+    compute, communicate, wait = ((stage[what] or 0.0) * took_s for what in ("compute", "communicate", "wait"))
+    return StageSeconds(spent.compute_s + compute, spent.communicate_s + communicate, spent.wait_s + wait)
+
+
+def _is_small(job: Job) -> bool:
+    model = build_model(job.model, job.data.columns, job.seed)
+    return sum(parameter.numel() for parameter in model.parameters()) <= SMALL

@@ -1,0 +1,250 @@
+"""The on-line phase of the learned scheduler: short trials of its plans in place of the cost model's bills.
+
+    pre-training          policy --> schedules --> bills of the cost model --> policy
+    on-line               policy --> schedule
+                           ^          [1] counts for it, by the profile as corrected so far
+                           |          [2] a trial, unless this plan had one
+                           |          [3] the profile is corrected by all trials so far (correct.py)
+                           +-- bill   [4] below the floor: once more, with the counts of the corrected profile
+
+The cost model knows stations and not the whole: a pipeline that fills and drains is slower than its slowest station.
+`reached` is what whole runs reach of that, the median of all trials, and counts are chosen for floor / reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, median
+
+import numpy as np
+
+from heterps.errors import ConfigError, HeterpsError
+from heterps.planning import api
+from heterps.planning.correct import correct
+from heterps.planning.cost import Problem, Schedules, bill
+from heterps.planning.infeasible import explain_infeasible
+from heterps.planning.plan import Plan
+from heterps.planning.provisioners.base import Bills, to_plan
+from heterps.planning.provisioners.exact import exact
+from heterps.planning.schedulers import make_scheduler
+from heterps.planning.schedulers.base import Budget, Unproven, search
+from heterps.planning.schedulers.rl import Reinforce
+from heterps.planning.trial import RunTrial, Trial, TrialStopped
+from heterps.profiling.profile import Profile
+
+NOISE = 0.02
+"""A trial this much below the floor keeps it: seconds of training tell no more."""
+
+LEAST_REACHED = 0.25
+MOST_BATCH = 4  # trials between two steps of the policy
+UNTRIED = 1e3
+"""Violation of a schedule for which no trial was left: below all that were tried."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A plan that was tried, with the bill predicted for it then; and what was measured, or why nothing was."""
+
+    plan: Plan
+    trial: Trial | None
+    hours: float = 0.0  # of the whole job, at the measured throughput; and so is usd
+    usd: float = 0.0
+    keeps_floor: bool = False
+    reason: str = ""
+
+    @property
+    def throughput(self) -> float:
+        return self.trial.throughput if self.trial is not None else 0.0
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, over what was measured: 0.1 is 10 % too high."""
+        return self.plan.throughput / self.throughput - 1 if self.throughput > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What came of the trials."""
+
+    attempts: tuple[Attempt, ...]
+    best: Attempt  # the cheapest that keeps the floor; where none does, the fastest
+    optimum: Plan  # the cheapest plan by the profile as it was given
+    profile: Profile  # corrected
+    reached: float  # of the throughput of the slowest station, by whole runs
+    error_before: float  # mean, of the predictions of the given profile for all that was measured
+    error_after: float  # the same of the corrected profile and `reached`
+    stopped_by: str | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The best one, with the bill that was measured."""
+        trial = self.best.trial
+        assert trial is not None
+        how = "emulated trial" if trial.is_emulated else "trial"
+        bill = {"throughput": trial.throughput, "hours": self.best.hours, "usd": self.best.usd, "measured": how}
+        return self.best.plan.model_copy(update=bill)
+
+
+def measure(
+    problem: Problem,
+    run: RunTrial,
+    *,
+    trials: int = 8,
+    method: str = "rl",
+    seed: int = 0,
+    evaluations: int | None = None,
+    seconds: float | None = 60.0,
+    on_trial: Callable[[int, Plan], None] = lambda _number, _plan: None,
+) -> Measurement:
+    """Pre-train a policy by the cost model, for `evaluations` bills or `seconds`, then give its plans up to `trials`
+    trials with `run`.
+
+    `on_trial` hears of each before it starts. Ends early when the policy has nothing new, or where `run` raises
+    TrialStopped or KeyboardInterrupt, with what was measured until then; an error of the first trial is raised, of
+    later ones the reason of their attempt. Raises PlanInfeasible where the profile as given has no plan.
+    """
+    optimum = api.plan(
+        problem.given,
+        problem.cluster,
+        throughput=problem.throughput,
+        samples=problem.samples,
+        epochs=problem.epochs,
+        seconds=api.QUICK_S,
+    )
+    scheduler = make_scheduler(method, problem, seed)
+    if not isinstance(scheduler, Reinforce):
+        raise ConfigError(f"trials are of the plans of a learned scheduler, rl or rl-rnn, and {method!r} is none.")
+    found = search(problem, scheduler, Budget(evaluations, seconds))
+    if found.schedule is None:
+        raise explain_infeasible(problem, method, provisioner="exact", finished=found.finished)
+    scheduler.start_trials(batch=min(max(trials // 4, 1), MOST_BATCH))
+    tried = Trials(problem, run, trials, method, on_trial)
+    search(problem, _Until(scheduler, tried), Budget(), provisioner=tried)
+    return tried.result(optimum)
+
+
+class _Until(Unproven):
+    """A scheduler that is done when the trials are."""
+
+    def __init__(self, scheduler: Reinforce, trials: Trials) -> None:
+        self._scheduler, self._trials = scheduler, trials
+
+    def propose(self) -> Schedules | None:
+        return None if self._trials.is_over else self._scheduler.propose()
+
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:
+        self._scheduler.feedback(schedules, bills)
+
+
+class Trials:
+    """A provisioner that measures."""
+
+    def __init__(
+        self, problem: Problem, run: RunTrial, most: int, method: str, on_trial: Callable[[int, Plan], None]
+    ) -> None:
+        self._given, self._run, self._most, self._method, self._on_trial = problem, run, most, method, on_trial
+        self._profile, self._reached = problem.given, 1.0
+        self._attempts: list[Attempt] = []
+        self._by_plan: dict[object, Attempt] = {}
+        self._stopped_by: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._stopped_by is not None or len(self._attempts) >= self._most
+
+    def __call__(self, problem: Problem, schedules: Schedules) -> Bills:
+        """`problem` is as it was given; the bills are of what it turns out to be."""
+        assert problem is self._given
+        rows = [self._bill(schedule) for schedule in schedules]
+        return Bills(*(np.concatenate([getattr(row, field) for row in rows]) for field in Bills.__dataclass_fields__))
+
+    def result(self, optimum: Plan) -> Measurement:
+        measured = [attempt for attempt in self._attempts if attempt.trial is not None]
+        if not measured:
+            raise KeyboardInterrupt
+        keeping = [attempt for attempt in measured if attempt.keeps_floor]
+        best = min(keeping, key=lambda a: a.usd) if keeping else max(measured, key=lambda a: a.throughput)
+        before = _mean_error(self._given, measured, 1.0)
+        after = _mean_error(self._problem(1.0), measured, self._reached)
+        return Measurement(
+            tuple(self._attempts), best, optimum, self._profile, self._reached, before, after, self._stopped_by
+        )
+
+    def _problem(self, reached: float) -> Problem:
+        """As it looks now: with the corrected profile, and a floor for the slowest station."""
+        given = self._given
+        return Problem(self._profile, given.cluster, given.throughput / reached, given.samples, given.epochs)
+
+    def _bill(self, schedule: Schedules) -> Bills:
+        """Of one schedule: what its trial measured."""
+        best: tuple[Attempt, Bills] | None = None
+        for _ in range(2):  # [4]
+            problem = self._problem(self._reached)
+            bills = exact(problem, schedule[None])  # [1]
+            if not np.isfinite(bills.usd[0]):
+                return best[1] if best else bills
+            if self.is_over:
+                break
+            attempt = self._attempt(self._predicted(to_plan(problem, schedule, bills.counts[0], self._method)))
+            if attempt is None:
+                break
+            if best is None or attempt.throughput > best[0].throughput:
+                best = attempt, self._measured_bills(attempt, bills)
+            if attempt.keeps_floor or attempt.trial is None:
+                break
+        return best[1] if best else replace(bills, usd=np.array([np.inf]), violation=np.array([UNTRIED]))
+
+    def _predicted(self, plan: Plan) -> Plan:
+        """With the bill of a whole run."""
+        bill = {"throughput": plan.throughput * self._reached, "hours": plan.hours / self._reached}
+        return plan.model_copy(update={**bill, "usd": plan.usd / self._reached})
+
+    def _measured_bills(self, attempt: Attempt, bills: Bills) -> Bills:
+        short = UNTRIED
+        if attempt.throughput > 0:
+            short = 0.0 if attempt.keeps_floor else self._given.throughput / attempt.throughput - 1
+        usd = attempt.usd if attempt.keeps_floor else np.inf
+        return Bills(np.array([usd]), np.array([attempt.throughput]), bills.counts, np.array([short]))
+
+    def _attempt(self, plan: Plan) -> Attempt | None:
+        """[2] [3] None where somebody wants no more."""
+        key = plan.stages, plan.servers
+        if key in self._by_plan:
+            return self._by_plan[key]
+        self._on_trial(len(self._attempts) + 1, plan)
+        try:
+            attempt = self._judged(plan, self._run(plan))
+        except (TrialStopped, KeyboardInterrupt) as stopped:
+            self._stopped_by = str(stopped) or "SIGINT"
+            return None
+        except HeterpsError as error:
+            if not self._attempts:
+                raise
+            attempt = Attempt(plan, None, reason=str(error))
+        self._attempts.append(attempt)
+        self._by_plan[key] = attempt
+        self._correct()
+        return attempt
+
+    def _judged(self, plan: Plan, trial: Trial) -> Attempt:
+        given = self._given
+        hours = given.samples * given.epochs / trial.throughput / 3600
+        keeps_floor = trial.throughput >= given.throughput * (1 - NOISE)
+        return Attempt(plan, trial, hours, hours * plan.usd_per_hour(given.cluster), keeps_floor)
+
+    def _correct(self) -> None:
+        measured = [attempt for attempt in self._attempts if attempt.trial is not None]
+        trials = [attempt.trial for attempt in measured if attempt.trial is not None]
+        self._profile = correct(self._given.given, self._given.cluster, trials)
+        problem = self._problem(1.0)
+        shares = [attempt.throughput / _predict(problem, attempt.plan) for attempt in measured]
+        self._reached = min(max(median(shares), LEAST_REACHED), 1.0) if shares else 1.0
+
+
+def _predict(problem: Problem, plan: Plan) -> float:
+    return bill(problem, plan.stages, plan.servers.count).throughput
+
+
+def _mean_error(problem: Problem, measured: Sequence[Attempt], reached: float) -> float:
+    return mean(abs(_predict(problem, a.plan) * reached / a.throughput - 1) for a in measured)
