@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The slow ones of this folder run when `-m` asks for them."""
-    if "slow" in config.getoption("-m"):
-        return
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="the long version: pytest -m slow"))
 
 
 @pytest.fixture(autouse=True)
