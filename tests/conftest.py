@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from leaks import no_leaks, own_temporary_folder, process_mark  # noqa: F401 fixtures
 from tiny import JOB, write_tiny
 
 

@@ -121,3 +121,58 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     while is_running(orphan):
         assert time.monotonic() < deadline, "the child outlives its parent"
         time.sleep(0.02)
+
+
+def test_what_it_prints_is_kept_in_its_log_and_an_empty_log_is_not(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "child_of_tests.py").write_text(textwrap.dedent(ECHO))
+    (tmp_path / "silent_child.py").write_text("")
+    logs = tmp_path / "logs"
+    for _ in range(2):
+        chatty = Child("helper-7", "child_of_tests", log=logs / "helper-7.log")
+        chatty.stop(60)
+    silent = Child("helper-8", "silent_child", log=logs / "helper-8.log")
+    silent.stop(60)
+    assert [path.name for path in logs.iterdir()] == ["helper-7.log"]
+    assert (logs / "helper-7.log").read_text() == "user code prints\n" * 2, "of all its lives"
+    alone = Child("helper-8", "silent_child", log=tmp_path / "empty" / "helper-8.log")
+    alone.stop(60)
+    assert not (tmp_path / "empty").exists()
+
+
+def test_its_parting_word_and_what_it_left_behind(child) -> None:
+    """A process that it started keeps its output open, and would keep whoever reads it waiting."""
+    leaving = child(
+        """
+        import os, sys, time
+        from heterps.processes import give_answer, own_stdout
+        answers = own_stdout()
+        if os.fork() == 0:
+            time.sleep(600)
+        give_answer(answers, {"kind": "DataError", "error": "row 3 is bad"})
+        os._exit(3)
+        """
+    )
+    deadline = time.monotonic() + 60
+    while leaving.is_running:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert leaving.parting == {"kind": "DataError", "error": "row 3 is bad"}
+    assert leaving.ended == "ended with exit code 3: row 3 is bad"
+
+
+def test_a_child_that_cannot_stop_is_ended_some_time_after_its_input(child) -> None:
+    stuck = child(
+        """
+        import threading
+        import heterps.processes
+        heterps.processes.ORPHAN_S = 0.1
+        ended = heterps.processes.watch_input()
+        heterps.processes.give_answer(heterps.processes.own_stdout(), {})
+        threading.Event().wait()
+        """
+    )
+    stuck.answer(60, "starts")
+    stuck.release()
+    stuck._process.wait(60)
+    assert stuck.ended == "ended with exit code 1"

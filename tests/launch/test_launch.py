@@ -184,7 +184,8 @@ def test_a_run_by_a_plan_keeps_it_and_its_bill_and_predicts_this_machine(job):
     warnings = Warnings()
     run = heterps.train(by_plan(job), observer=warnings)
     assert warnings.messages == [
-        "the inline launcher runs all 2 stages of the plan in this process; cpu×14, v100×3 are not rented."
+        "the inline launcher runs all 2 stages of the plan in this process; cpu×14, v100×3 are not rented. "
+        "Follow the plan with --launcher local, and --emulate where it has units that are not here."
     ]
     assert load_plan(run.folder / "plan.json") == plan
     assert run.summary["plan"] == {"method": "exact", "throughput": 1000.0, "hours": plan.hours, "usd": 12.5}

@@ -19,7 +19,8 @@ def test_a_cost_shows_the_digits_that_matter_and_never_an_exponent(value, text):
     [
         (0, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 0 s"), (185.2, "3 min 5 s"), (3599.4, "59 min 59 s"),
         (3599.9, "1 h 0 min"), (7860, "2 h 11 min"), (47 * 3600, "47 h 0 min"), (3 * 86400 + 4 * 3600, "3 d 4 h"),
-        (59.96, "1 min 0 s"), (None, "undefined"),
+        (59.96, "1 min 0 s"), (None, "undefined"), (0.1234, "0.12 s"), (0.0567, "0.057 s"), (0.996, "1.0 s"),
+        (0.00004, "0.000040 s"), (1.04, "1.0 s"),
     ],
 )  # fmt: skip
 def test_a_duration_has_two_units_at_most(seconds, text):

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plans import make_plan, make_profile, recording_console, text_of
 
@@ -59,6 +59,7 @@ def test_the_cheapest_plan_that_meets_the_floor_is_the_chosen_one() -> None:
     st.floats(1, 1e9),
     st.integers(50, 120),
 )
+@example([(468263129.0, 100000.0), (638909531.0, 1.0)], 561576720.0, 50)
 def test_a_plot_has_its_size_and_shows_the_fastest_and_the_floor(
     points: list[tuple[float, float]], floor: float, width: int
 ) -> None:

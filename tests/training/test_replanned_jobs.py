@@ -71,7 +71,9 @@ def test_a_replanned_run_can_be_resumed_by_its_own_job(job_file, monkeypatch):
     train(inline(more), "inline")
     np.testing.assert_allclose(losses("run"), losses("inline"), rtol=1e-6)
     assert [stage["workers"] for stage in done.summary["stages"]] == [1, 2]
-    assert done.summary["predicted_usd"] == 0.5
+    assert done.summary["predicted_throughput"] == 9.0
+    usd = plan.usd_per_hour(more.cluster) * done.summary["samples"] / 9.0 / 3600
+    assert done.summary["predicted_usd"] == pytest.approx(usd), "of the new plan, for the samples of this job"
     assert again.warnings == []
     older = Script(monkeypatch)
     train(job, "run", resume=True, observer=older)

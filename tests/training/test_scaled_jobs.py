@@ -13,11 +13,12 @@ from tiny import write_tiny
 from torch import nn
 
 from heterps.config import Job
-from heterps.errors import ModelError
+from heterps.errors import HeterpsError, ModelError
 from heterps.launch import train
 from heterps.sync import replay
 from heterps.training.changes import Changes
 from heterps.training.layout import make_layout
+from heterps.training.loop import Observer
 from heterps.training.messages import AskStatus, Scale
 from heterps.training.worker import Worker, WorkerStart
 
@@ -54,6 +55,49 @@ def test_bsp_has_the_losses_of_one_process_whatever_is_scaled(job_file, monkeypa
     np.testing.assert_allclose(losses("scaled"), losses("inline"), rtol=1e-6)
     assert done.summary["samples"] == 640
     assert script.warnings == []
+
+
+class Enough(HeterpsError):
+    """The test has seen what it wanted."""
+
+
+class OneAfterTheOther(Script):
+    """Asks for the next change when the one before is made, and ends the job soon after the last."""
+
+    def __init__(self, monkeypatch, *asks):
+        super().__init__(monkeypatch)
+        self.asks, self.end = list(asks), None
+
+    def stepped(self, samples, seconds, loss, interval):
+        if len(self.changes) == len(self.told) and self.asks:
+            self.controls[-1].put(self.asks.pop(0), self.told.append)
+        elif len(self.changes) == len(self.told) and self.end is None and not self.asks:
+            self.end = samples + 160
+        if self.end is not None and samples >= self.end:
+            raise Enough
+
+
+class EndsAt(Observer):
+    def __init__(self, samples):
+        self.end = samples
+
+    def stepped(self, samples, seconds, loss, interval):
+        if samples >= self.end:
+            raise Enough
+
+
+def test_processes_join_and_leave_as_threads_do(job_file, monkeypatch):
+    job = on_threads(job_file, make_plan([1, 1], [2]), workers={"channel": "ipc"}, data={"epochs": 10_000})
+    script = OneAfterTheOther(monkeypatch, Scale(0, 2), Scale(0, 1))
+    with pytest.raises(Enough):
+        train(job, "scaled", observer=script)
+    assert [told.text for told in script.told if told.is_error] == []
+    assert len(script.changes) == 2
+    with pytest.raises(Enough):
+        train(inline(job), "inline", observer=EndsAt(script.end))
+    shown = min(len(losses("scaled")), len(losses("inline")))
+    assert 16 * shown >= script.end - 16
+    np.testing.assert_allclose(losses("scaled")[:shown], losses("inline")[:shown], rtol=1e-6)
 
 
 def test_counts_and_prices_follow_in_the_metrics(job_file, monkeypatch):

@@ -17,9 +17,9 @@ COLUMNS = Schema(dense=("a", "b"), slots=SLOTS)
 class Deep(nn.Module):
     """Layers: 0 rows, 1 cat, 2 first, 3 middle, 4 last."""
 
-    def __init__(self, middle: nn.Module, bias: bool = True) -> None:
+    def __init__(self, middle: nn.Module, bias: bool = True, rows: SparseEmbedding | None = None) -> None:
         super().__init__()
-        self.rows = SparseEmbedding(SLOTS, 4)
+        self.rows = rows or SparseEmbedding(SLOTS, 4)
         self.first = nn.Linear(2 + 8, 8, bias)
         self.middle = middle
         self.last = nn.Linear(8, 1)
@@ -31,6 +31,10 @@ class Deep(nn.Module):
 
 def plain() -> nn.Module:
     return Deep(nn.Tanh())
+
+
+def by_slot() -> nn.Module:
+    return Deep(nn.Tanh(), rows=SparseEmbedding(SLOTS, 4, pooling="mean", tables="per_slot"))
 
 
 def dropped() -> nn.Module:

@@ -93,6 +93,31 @@ def test_bags_of_keys_some_of_them_empty(tmp_path: Path):
     assert_as_one_process(odd_job(tmp_path, "plain", columns={"t": bags}), tmp_path, (2, 3), (1,))
 
 
+def test_a_table_for_every_slot_and_means_of_bags(tmp_path: Path):
+    random = np.random.default_rng(3)
+    bags = [random.integers(0, 9, random.integers(0, 4)).tolist() for _ in range(240)]
+    assert_as_one_process(odd_job(tmp_path, "by_slot", columns={"s": bags}), tmp_path, (3, 1), (2,), servers=3)
+
+
+@pytest.mark.parametrize(
+    ("sparse", "dense"),
+    [({"kind": "adam"}, {"kind": "sgd", "lr": 0.05}), ({"kind": "sgd"}, {"kind": "adagrad"})],
+    ids=["adam, sgd", "sgd, adagrad"],
+)
+def test_other_optimizers(tmp_path: Path, sparse, dense):
+    job = odd_job(tmp_path, "plain", optimizers={"sparse": sparse, "dense": dense})
+    assert_as_one_process(job, tmp_path, (2, 3), (3,), workers={"dense": "all_reduce"})
+
+
+def test_rows_on_disk_are_rows_in_memory(tmp_path: Path):
+    random = np.random.default_rng(3)
+    ids = {name: random.integers(0, 4000, 720) for name in ("s", "t")}
+    job = odd_job(tmp_path, "plain", num_rows=720, columns=ids)
+    tiers = {"memory_bytes": 40_000, "folder": str(tmp_path)}
+    _, other = assert_as_one_process(job, tmp_path, (2, 1), (3,), servers=1, tiers=tiers)
+    assert other.outcome.tiers is not None
+
+
 @pytest.mark.parametrize(
     "tables",
     [
@@ -147,7 +172,7 @@ def test_values_of_16_bits_between_stages_train_closely(tmp_path: Path, values):
 @pytest.mark.parametrize(
     "faults",
     [
-        {"drop": 0.03, "double": 0.1},
+        pytest.param({"drop": 0.03, "double": 0.1}, marks=pytest.mark.slow),
         {"delay_s": 0.002, "reorder": 0.2, "reorder_s": 0.005},
         {"corrupt": 0.03, "drop": 0.02, "double": 0.05, "reorder": 0.05, "reorder_s": 0.005},
     ],

@@ -71,16 +71,16 @@ def at(place: str, job: Job, folder: Path, **more: Any) -> Trained:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("two stages", "two stages"),
+        pytest.param("two stages", "two stages", marks=pytest.mark.slow),  # to the bit, below
         ("two stages", "other counts"),
-        ("other counts", "other stages"),
+        pytest.param("other counts", "other stages", marks=pytest.mark.slow),
         ("two stages", "inline"),
         ("inline", "two stages"),
-        ("reduced", "reduced"),
+        pytest.param("reduced", "reduced", marks=pytest.mark.slow),
         ("reduced", "other counts"),
-        ("one", "reduced"),
+        pytest.param("one", "reduced", marks=pytest.mark.slow),
         ("inline", "reduced"),
-        ("reduced", "inline"),
+        pytest.param("reduced", "inline", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_stopped_and_resumed_is_one_never_stopped(job: Job, whole: Trained, tmp_path: Path, before, after):
@@ -149,7 +149,7 @@ def test_more_epochs_can_be_asked_for_later(job: Job, whole: Trained, tmp_path: 
 class TestSkippedRows:
     """Nobody knows beforehand how many batches an epoch has."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def job(self, tmp_path_factory: pytest.TempPathFactory) -> Job:
         data = tmp_path_factory.mktemp("skipped") / "odd.parquet"
         write_data(data, COLUMNS, 240, a=[None if n % 3 == 0 else float(n % 7) for n in range(240)])

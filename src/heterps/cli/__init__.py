@@ -9,7 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from heterps import __version__
-from heterps.cli import config, data, keys, plan, prices, profile, report, server, simulate, train
+from heterps.cli import (
+    config,
+    data,
+    keys,
+    plan,
+    prices,
+    profile,
+    replan,
+    report,
+    scale,
+    server,
+    simulate,
+    status,
+    train,
+)
 from heterps.cli.usage import explain_usage
 from heterps.errors import HeterpsError
 from heterps.report.consoles import make_console
@@ -26,7 +40,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (data, profile, prices, plan, simulate, train, server, report, config, keys):
+for command in (data, profile, prices, plan, simulate, train, status, scale, replan, server, report, config, keys):
     command.register(app)
 
 

@@ -18,6 +18,7 @@ from heterps.ps.dedup import make_lookup
 from heterps.ps.dense import DenseTable
 from heterps.ps.shard import Tables
 from heterps.threads import torch_threads
+from heterps.training.control import Control
 from heterps.training.loop import Observer, Outcome, train_job
 from heterps.training.run import Run
 
@@ -30,6 +31,7 @@ def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Out
     with (
         torch_threads(job.num_threads),
         signals() as received,
+        Control(run.folder) as control,
         _connected(job, run, observer) as connect,
     ):
         return train_job(
@@ -39,6 +41,7 @@ def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Out
             observer=observer,
             stop=lambda: received[0] if received else None,
             connect=connect,
+            control=control,
         )
 
 
@@ -65,12 +68,17 @@ def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tab
 
 @contextmanager
 def signals(received: list[str] | None = None) -> Iterator[list[str]]:
-    """The names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving."""
+    """The names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving.
+
+    More of them do not disturb what still has to be ended after that, which takes seconds at most.
+    """
     received = [] if received is None else received
+    interrupted: list[bool] = []
 
     def handle(number: int, _: FrameType | None) -> None:
         received.append(signal.Signals(number).name)
-        if len(received) > 1 and number == signal.SIGINT:
+        if len(received) > 1 and number == signal.SIGINT and not interrupted:
+            interrupted.append(True)
             raise KeyboardInterrupt
 
     on_main_thread = threading.current_thread() is threading.main_thread()  # only it may set handlers

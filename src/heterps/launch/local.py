@@ -3,13 +3,15 @@
 this process: coordinator          [server-0] [server-1]        processes, reached by ipc sockets in a folder that
       |  ipc                            ^   ^                   only this user may enter; all end when their input
 [worker-1.0] [worker-1.1] --> [worker-2.0]  |                   ends, which it does with this process
+
+What a worker prints, and the traceback of its error, is in logs/<worker>.log of the run.
 """
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,22 +21,28 @@ import msgspec
 from heterps.config import Job
 from heterps.errors import HeterpsError
 from heterps.launch.inline import signals, warm_up
-from heterps.launch.run_servers import RunningServers, run_servers
+from heterps.launch.run_servers import RunningServers, lost_child, run_servers
 from heterps.planning.plan import Plan
 from heterps.processes import Child
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
 from heterps.report.figures import plural
+from heterps.threads import torch_threads
 from heterps.training.changes import Replanned
 from heterps.training.control import Control
 from heterps.training.coordinator import Emulated, train_staged
+from heterps.training.failures import error_of, kind_and_text
 from heterps.training.fleet import STOP_S, Fleet, WorkerLost
 from heterps.training.loop import Observer, Outcome
 from heterps.training.post import Post
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
+from heterps.wire.address import socket_folder
 from heterps.wire.stack import layered
+
+FAILED_S = 2.0
+"""For workers to end in peace after an error: one of them may wait for another that is gone."""
 
 
 def train_local(
@@ -53,7 +61,7 @@ def train_local(
     received  signals, also those that came before
     """
     warm_up()
-    job_file = run.folder / "job.yaml"
+    job_file, logs = run.folder / "job.yaml", run.folder / "logs"
     firsts = [stage.first for stage in plan.stages]
     with ExitStack() as opened:
         received = opened.enter_context(signals(received))
@@ -65,12 +73,13 @@ def train_local(
                 firsts=firsts,
                 count=plan.servers.count,
                 pace=emulated.server_pace if emulated else None,
+                logs=logs,
             )
         )
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-")))
+        folder = opened.enter_context(socket_folder())
         num_workers = sum(stage.count for stage in plan.stages)
         observer.waiting(f"starting {plural(num_workers, 'worker')}")
-        fleet = opened.enter_context(_fleet(job, job_file, folder, servers))
+        fleet = opened.enter_context(_fleet(job, job_file, folder, servers, logs))
         return train_staged(
             job,
             run,
@@ -86,30 +95,32 @@ def train_local(
 
 
 @contextmanager
-def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers) -> Iterator[Fleet]:
-    if job.workers.channel == "memory":
-        threads = ThreadFleet(job, servers)
+def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs: Path) -> Iterator[Fleet]:
+    with ExitStack() as opened:
+        fleet: ThreadFleet | ProcessFleet
+        if job.workers.channel == "memory":
+            opened.enter_context(torch_threads(1))  # a worker is one unit
+            fleet = ThreadFleet(job, servers, logs)
+        else:
+            channel = layered(ServerChannel(COORDINATOR, f"ipc://{folder}/{COORDINATOR}"))
+            opened.callback(channel.close)
+            fleet = ProcessFleet(channel, job_file, folder, servers, logs)
         try:
-            yield threads
-        finally:
-            threads.close()
-        return
-    socket = ServerChannel(COORDINATOR, f"ipc://{folder}/{COORDINATOR}")
-    channel = layered(socket)
-    processes = ProcessFleet(channel, job_file, folder, servers)
-    try:
-        yield processes
-    finally:
-        processes.close()
-        channel.close()
+            yield fleet
+        except BaseException:
+            fleet.close(FAILED_S)
+            raise
+        fleet.close(STOP_S)
 
 
 class ProcessFleet:
     """Workers as processes that find the coordinator's socket, and make their own, in `folder`."""
 
-    def __init__(self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers) -> None:
+    def __init__(self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, logs: Path) -> None:
         self._channel, self._job_file, self._folder, self._servers = channel, job_file, folder, servers
+        self._logs = logs
         self._children: dict[str, Child] = {}
+        self._stages: dict[str, int] = {}
 
     @property
     def channel(self) -> Channel:
@@ -117,13 +128,16 @@ class ProcessFleet:
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         for worker in workers:
-            child = self._children[worker.name] = Child(worker.name, "heterps.launch.worker_process")
+            log = self._logs / f"{worker.name}.log"
+            child = self._children[worker.name] = Child(worker.name, "heterps.launch.worker_process", log=log)
+            self._stages[worker.name] = worker.stage
             child.send(
                 {
                     "job": str(self._job_file),
                     "folder": str(self._folder),
                     "servers": list(self._servers.addresses),
                     "worker": msgspec.to_builtins(worker),
+                    "log": str(log),
                 }
             )
 
@@ -135,28 +149,35 @@ class ProcessFleet:
 
     def check(self) -> None:
         self._servers.check()
-        for child in self._children.values():
-            if (how := child.ended) is not None:
-                raise WorkerLost(child.name, f"{child.name} (process {child.pid}) {how}")
+        stages = {child: f"stage {self._stages[name] + 1}" for name, child in self._children.items()}
+        if (lost := lost_child(stages)) is not None:
+            raise WorkerLost(lost.peer, str(lost), lost.cause)
 
-    def close(self) -> None:
+    def close(self, within_s: float) -> None:
         """End all of them: those in peace that can within a while."""
-        for child in self._children.values():
-            child.release()
-        deadline = time.monotonic() + STOP_S
-        for child in self._children.values():
-            child.stop(max(deadline - time.monotonic(), 0.0))
-        self._children = {}
+        children, self._children = list(self._children.values()), {}
+        deadline = time.monotonic() + within_s
+        try:
+            for child in children:
+                child.release()
+            for child in children:
+                child.stop(max(deadline - time.monotonic(), 0.0))
+        except BaseException:  # interrupted
+            for child in children:
+                child.close()
+            raise
 
 
 class ThreadFleet:
     """Workers as threads of this process, over a network in memory: quick to start, for tests and for small models."""
 
-    def __init__(self, job: Job, servers: RunningServers) -> None:
-        self._job, self._servers = job, servers
+    def __init__(self, job: Job, servers: RunningServers, logs: Path) -> None:
+        self._job, self._servers, self._logs = job, servers, logs
         self._network = servers.network or MemoryNetwork()
         self._channel = self._network.channel(COORDINATOR)
         self._threads: dict[str, threading.Thread] = {}
+        self._failures: dict[str, HeterpsError] = {}
+        self._left: set[str] = set()
         self._stop = threading.Event()
 
     @property
@@ -171,6 +192,7 @@ class ThreadFleet:
 
     def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
         """A thread cannot be ended by force: one that stays is waited for again at the end."""
+        self._left.add(worker)
         self._threads[worker].join(deadline_s)
         if not self._threads[worker].is_alive():
             del self._threads[worker]
@@ -179,25 +201,42 @@ class ThreadFleet:
         return self._servers.connect(COORDINATOR, tables)
 
     def check(self) -> None:
-        """A thread that fails tells the coordinator why itself."""
+        self._servers.check()
+        for worker, error in self._failures.items():
+            if worker not in self._left:
+                raise WorkerLost(worker, str(error), error)
 
-    def close(self) -> None:
+    def close(self, within_s: float) -> None:
+        """Threads end in peace or not at all."""
         self._stop.set()
+        deadline = time.monotonic() + within_s
         for thread in self._threads.values():
-            thread.join(STOP_S)
+            thread.join(max(deadline - time.monotonic(), 0.0))
         self._channel.close()
 
     def _run(self, worker: WorkerStart) -> None:
+        log = self._logs / f"{worker.name}.log"
+        try:
+            self._work(worker, str(log))
+        except (Exception, SystemExit) as error:
+            kind, text = kind_and_text(error, str(log))
+            self._failures[worker.name] = error_of(kind, f"{worker.name}: {text}")
+            with suppress(OSError):
+                self._logs.mkdir(exist_ok=True)
+                with log.open("a", encoding="utf-8") as file:
+                    traceback.print_exc(file=file)
+
+    def _work(self, worker: WorkerStart, log: str) -> None:
         post = Post(self._network.channel(worker.name))
         try:
-            with suppress(HeterpsError):  # the coordinator was told
-                run_worker(
-                    self._job,
-                    worker,
-                    post,
-                    worker.name,
-                    lambda tables: self._servers.connect(worker.name, tables),
-                    self._stop.is_set,
-                )
+            run_worker(
+                self._job,
+                worker,
+                post,
+                worker.name,
+                lambda tables: self._servers.connect(worker.name, tables),
+                self._stop.is_set,
+                log,
+            )
         finally:
             post.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,12 +23,16 @@ from heterps.ps.server import Server
 from heterps.ps.shard import Tables
 from heterps.report.figures import plural
 from heterps.training.emulation import ServerPace
+from heterps.training.failures import PeerDied, error_of, most_telling
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
+from heterps.wire.address import socket_folder
 from heterps.wire.keys import load_keys
 
 START_S = 180.0
 """For a server to import what it needs, compile kernels that no run has compiled yet, and make the model's tables."""
 STOP_S = 10.0
+WATCH_S = 0.2
+"""How soon the end of a server is noticed."""
 
 Connect = Callable[[str, Tables], JobClient]
 """A client of the servers, for a worker of this name."""
@@ -45,13 +48,29 @@ class RunningServers:
     children: Sequence[Child] = ()
 
     def check(self) -> None:
-        """PeerLost where a server that was started has ended on its own."""
-        if gone := self.ended():
-            raise PeerLost(f"{gone}. Without its servers a run cannot go on: resume it")
+        """An error where a server that was started has ended on its own: its own error, or else a PeerLost."""
+        if (lost := lost_child(dict.fromkeys(self.children, ""))) is not None:
+            raise lost.cause or lost
 
-    def ended(self) -> str:
-        """Which servers have, and how; nothing of those that run."""
-        return "; ".join(f"{c.name} (process {c.pid}) {how}" for c in self.children if (how := c.ended))
+
+def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
+    """Of these processes, with what they do, the one that has ended on its own and explains best why others have."""
+    ended = [lost for child, what in children.items() if (lost := _loss_of(child, what)) is not None]
+    if not ended:
+        return None
+    culprit = most_telling(ended)
+    return next(lost for lost in ended if culprit in (lost, lost.cause))
+
+
+def _loss_of(child: Child, what: str) -> PeerDied | None:
+    """How a process ended; None while it runs, or where it says that it was told to stop."""
+    if (how := child.ended) is None or "stopped" in child.parting:
+        return None
+    if "kind" in child.parting:
+        cause = error_of(child.parting["kind"], f"{child.name}: {child.parting['error']}")
+        return PeerDied(child.name, str(cause), cause)
+    who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
+    return PeerDied(child.name, f"{who} {how}. Without it the run cannot go on: resume it")
 
 
 @contextmanager
@@ -63,14 +82,16 @@ def run_servers(
     firsts: Sequence[int] | None = None,
     count: int | None = None,
     pace: Mapping[str, Any] | None = None,
+    logs: Path | None = None,
 ) -> Iterator[RunningServers]:
     """The servers of the job that is written in `job_file`, while the context lasts. `waiting` is told what takes long.
 
     firsts  the first layers of the job's stages; none: its model is whole
     count   of servers, where the job does not say it
     pace    of emulated ones: fields of emulation.ServerPace
+    logs    folder for what processes print
 
-    An error of a server that ended on its own says so, whatever the worker met because of it.
+    An error of a server that ended on its own says so, whatever the worker met because of it, and at once.
     """
     servers = job.servers or Servers()
     if servers.addresses:
@@ -83,7 +104,7 @@ def run_servers(
             yield running
     else:
         waiting(f"starting {plural(number, 'server')}")
-        with _processes(servers, number, job.seed, job_file, firsts, pace) as running:
+        with _processes(servers, number, job.seed, job_file, firsts, pace, logs) as running:
             yield running
 
 
@@ -176,32 +197,58 @@ def _processes(
     job_file: Path,
     firsts: Sequence[int] | None,
     pace: Mapping[str, Any] | None,
+    logs: Path | None,
 ) -> Iterator[RunningServers]:
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
     with ExitStack() as opened:
-        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-"))
+        folder = opened.enter_context(socket_folder())
         addresses = [f"ipc://{folder}/{number}" for number in range(count)]
-        children = []
+        children: list[Child] = []
         for shard in range(count):
-            child = Child(f"server-{shard}", "heterps.launch.server_process")
+            name = f"server-{shard}"
+            child = Child(name, "heterps.launch.server_process", log=logs / f"{name}.log" if logs else None)
             opened.callback(child.stop, STOP_S)
             start = {"job": str(job_file), "addresses": addresses, "shard": shard, "firsts": firsts, "pace": pace}
             child.send(start)
             children.append(child)
         roster = first_roster(addresses)
         ready: list[Child] = []
+        clients: list[JobClient] = []
 
         def reach(worker: str, tables: Tables) -> JobClient:
             for child in children[len(ready) :]:
                 child.answer(START_S, "makes its tables")
                 ready.append(child)
             options = client_options(servers, tables)
-            return connect(worker, roster, tables, options=options, faults=servers.faults, seed=seed)
+            clients.append(connect(worker, roster, tables, options=options, faults=servers.faults, seed=seed))
+            return clients[-1]
 
         running = RunningServers(reach, addresses, children=children)
-        try:
-            yield running
-        except PeerLost as error:
-            if gone := running.ended():
-                raise PeerLost(f"{error}. {gone}") from error
-            raise
+        with _hang_up(children, clients):
+            try:
+                yield running
+            except PeerLost as error:
+                if not isinstance(error, PeerDied):  # then it may be because of a server
+                    running.check()
+                raise
+
+
+@contextmanager
+def _hang_up(children: Sequence[Child], clients: Sequence[JobClient]) -> Iterator[None]:
+    """Meanwhile, close the clients once a server has ended: nobody shall wait for its answer until the deadline."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_S):
+            if not all(child.is_running for child in children):
+                for client in list(clients):
+                    client.close()
+                return
+
+    watcher = threading.Thread(target=watch, name="watch over servers", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

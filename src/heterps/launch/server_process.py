@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
 from heterps.config import load_job
 from heterps.launch.servers import first_roster, job_tables, run_server
-from heterps.processes import give_answer, own_stdout
+from heterps.processes import give_answer, own_stdout, watch_input
 from heterps.ps.server import Server
 from heterps.training.emulation import ServerPace
 
@@ -26,8 +26,7 @@ def main() -> None:
         job = load_job(start["job"])
         roster = first_roster(start["addresses"])
         server = Server(roster.servers[start["shard"]].name, roster, job_tables(job, start["firsts"]))
-        orphaned = threading.Event()
-        threading.Thread(target=_wait_for_end_of_input, args=(orphaned,), daemon=True).start()
+        orphaned = watch_input()
         run_server(
             server,
             start["addresses"][start["shard"]],
@@ -42,14 +41,9 @@ def main() -> None:
             with suppress(OSError):
                 Path(start["addresses"][0].removeprefix("ipc://")).parent.rmdir()
     except Exception as error:  # told to whoever waits
-        give_answer(answers, {"error": f"{type(error).__name__}: {error}"})
+        traceback.print_exc()
+        give_answer(answers, {"kind": type(error).__name__, "error": f"{type(error).__name__}: {error}"})
         sys.exit(1)
-
-
-def _wait_for_end_of_input(ended: threading.Event) -> None:
-    while sys.stdin.readline():
-        pass
-    ended.set()
 
 
 if __name__ == "__main__":

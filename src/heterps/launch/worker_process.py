@@ -1,26 +1,39 @@
 """One worker as a process of its own: `python -m heterps.launch.worker_process`, started by local.py.
 
 {"job": "run/job.yaml", "folder": "/tmp/...", "servers": ["ipc://..."], "worker": {"name": ..., "stage": ..., ...}}
-the end of input, SIGTERM, or a message Stop                                                                the end
+a message Stop, or the end of input      the end, with the word {"stopped": true}
+an error                                 the end, with {"kind": "ModelError", "error": "..."}: the coordinator may have
+                                         heard it as a message, which the end of a process can overtake
+SIGTERM                                  the end, without a word
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import sys
 import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
 from heterps.config import Servers, load_job
-from heterps.errors import HeterpsError
+from heterps.launch.inline import warm_up
+from heterps.launch.run_servers import START_S
 from heterps.launch.servers import client_options, first_roster
+from heterps.processes import give_answer, own_stdout, watch_input
 from heterps.ps.client import JobClient
 from heterps.ps.connect import connect
 from heterps.ps.shard import Tables
+from heterps.training.control import clear
+from heterps.training.failures import kind_and_text
 from heterps.training.post import Post
 from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import ClientChannel, ServerChannel
@@ -28,10 +41,27 @@ from heterps.wire.stack import layered
 
 
 def main() -> None:
+    answers, parent = own_stdout(), os.getppid()
     start = json.loads(sys.stdin.readline())
-    stopped = threading.Event()
-    threading.Thread(target=_wait_for_end_of_input, args=(stopped,), daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    ended, terminated = watch_input(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    word: dict[str, Any] = {"stopped": True}
+    try:
+        _work(start, lambda: ended.is_set() or terminated.is_set())
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        kind, text = kind_and_text(error, start["log"])
+        word = {"kind": kind, "error": text}
+    if not terminated.is_set():
+        with suppress(OSError):  # nobody is there any more to hear it
+            give_answer(answers, word)
+    if os.getppid() != parent:  # nobody else removes the folders of the sockets
+        shutil.rmtree(start["folder"], ignore_errors=True)
+        clear(Path(start["job"]).parent, parent)
+    sys.exit("error" in word)
+
+
+def _work(start: dict[str, Any], stopped: Callable[[], bool]) -> None:
     torch.set_num_threads(1)  # a worker is one unit
     job = load_job(start["job"])
     worker = msgspec.convert(start["worker"], WorkerStart)
@@ -39,25 +69,20 @@ def main() -> None:
     listening = ServerChannel(worker.name, f"ipc://{folder}/{worker.name}")
     reaching = ClientChannel(worker.name, {})
     post = Post(layered(listening), layered(reaching), reaching.connect)
-    post.connect({COORDINATOR: f"ipc://{folder}/coordinator"})
     roster, servers = first_roster(start["servers"]), job.servers or Servers()
 
     def reach(tables: Tables) -> JobClient:
         options = client_options(servers, tables)
-        return connect(worker.name, roster, tables, options=options, faults=servers.faults, seed=job.seed)
+        warm_up()  # while the servers start
+        return connect(
+            worker.name, roster, tables, options=options, faults=servers.faults, seed=job.seed, start_s=START_S
+        )
 
     try:
-        run_worker(job, worker, post, listening.address, reach, stopped.is_set)
-    except HeterpsError:
-        sys.exit(1)  # the coordinator was told
+        post.connect({COORDINATOR: f"ipc://{folder}/{COORDINATOR}"})
+        run_worker(job, worker, post, listening.address, reach, stopped, start["log"])
     finally:
         post.close()
-
-
-def _wait_for_end_of_input(ended: threading.Event) -> None:
-    while sys.stdin.readline():
-        pass
-    ended.set()
 
 
 if __name__ == "__main__":

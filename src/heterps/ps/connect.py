@@ -22,10 +22,13 @@ def connect(
     options: Options = Options(),
     faults: Faults = Faults(),
     seed: int = 0,
+    start_s: float | None = None,
 ) -> RemoteClient:
     """A client of the servers of `roster`, at their addresses. PeerLost where one cannot be reached in time.
 
     What it sends meets `faults`, by `seed`.
+
+    start_s  to wait for servers that are still being started; none: the deadline of the options
     """
     channel = ClientChannel(f"{worker}.{incarnation}", {}, keys=keys)
     reached: dict[str, str] = {}
@@ -39,7 +42,7 @@ def connect(
     try:
         reach(roster)
         for seat in roster.servers:
-            channel.wait_connected(seat.name, options.deadline_s)
+            channel.wait_connected(seat.name, options.deadline_s if start_s is None else start_s)
     except BaseException:
         channel.close()
         raise

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from heterps.errors import HeterpsError, PeerLost
+from heterps.errors import PeerLost
 from heterps.ps.roster import Roster
 from heterps.ps.session import Session
 from heterps.wire import Channel
@@ -103,7 +103,7 @@ class Pump:
             if self._is_over:
                 return
             self._is_over = True
-            self._session.fail(HeterpsError("the client was closed"))
+            self._session.fail(PeerLost("the client was closed"))
             self._changed.notify_all()
             self._called.notify_all()
         self._settle()

@@ -27,9 +27,11 @@ def usd(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: 14.2 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    """Two units at most, and below a second two digits that matter: 0.057 s, 14.2 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     if seconds is None:
         return UNDEFINED
+    if 0 < seconds < 0.995:
+        return f"{seconds:.{1 - math.floor(math.log10(seconds))}f} s"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -102,9 +102,10 @@ def _below(low: float, high: float, floor: float, room: int, column: int) -> str
     """The labels of the throughput axis: the floor, and the ends where there is room."""
     line = [" "] * room
     asked, end = f"{floor:,.0f} asked", f"{high:,.0f} samples/s"
-    after = (column, f"▲ {asked}")
+    after, before = (column, f"▲ {asked}"), (column - len(asked) - 1, f"{asked} ▲")
+    alone = (column, "▲")  # a label has room on neither side
     marks = [
-        after if column + len(asked) + 2 <= room else (column - len(asked) - 1, f"{asked} ▲"),
+        after if column + len(asked) + 2 <= room else before if before[0] >= 0 else alone,
         (room - len(end), end),
         (0, f"{low:,.0f}"),
     ]

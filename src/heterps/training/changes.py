@@ -166,9 +166,9 @@ class Changes:
         self._warn(f"the job goes on by its plan: {why}")
 
     def end(self) -> None:
-        """The job is over, or goes on elsewhere: what is still under way comes too late."""
+        """The job is over: what is still under way comes too late."""
         if self._scaling is not None:
-            self._give_up("the job ended before its workers were ready")
+            self._give_up("the job ended before its workers were ready", "")
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Changes:
         check_layout(self._job, wanted, self._model)
         return wanted
 
-    def _give_up(self, why: str) -> str:
+    def _give_up(self, why: str, then: str = ". The job goes on with the workers that it has") -> str:
         assert self._scaling is not None
         scaling, self._scaling = self._scaling, None
         for worker in scaling.joining:
@@ -198,7 +198,7 @@ class Changes:
             with suppress(KeyError):  # it was not started
                 self._fleet.stop(worker, GIVEN_UP_S)
         self.last = f"{scaling.what}: given up, {why}"
-        self._warn(f"{self.last}. The job goes on with the workers that it has")
+        self._warn(f"{self.last}{then}")
         return self.last
 
 

@@ -17,7 +17,6 @@ import os
 import queue
 import secrets
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from typing import Any, Self
 from heterps.errors import PeerLost, RunError, StorageError
 from heterps.training.messages import ToJob, Told, job_codec
 from heterps.wire import ClientChannel, ServerChannel, WireError
+from heterps.wire.address import socket_folder
 
 FILE = "control.json"
 POLL_S = 0.2
@@ -64,7 +64,7 @@ class Control:
     def __enter__(self) -> Self:
         refuse_if_running(self._folder)
         with ExitStack() as opened:
-            place = opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-"))  # this user's alone
+            place = opened.enter_context(socket_folder())
             channel = ServerChannel("job", f"ipc://{place}/control")
             opened.callback(channel.close)
             thread = threading.Thread(target=self._receive, args=(channel,), name="control", daemon=True)
@@ -187,6 +187,17 @@ def refuse_if_running(folder: Path) -> None:
 def ask(folder: Path, question: ToJob, deadline_s: float = ANSWER_S) -> Told:
     """One question to the job that runs in a run folder."""
     return find(folder).ask(question, deadline_s)
+
+
+def clear(folder: Path, process: int) -> None:
+    """Remove what the process of a run's job left, because it was killed; of another process, nothing."""
+    with suppress(OSError, ValueError, KeyError):
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        if found["pid"] == process:
+            (folder / FILE).unlink()
+            address = Path(found["address"].removeprefix("ipc://"))
+            address.unlink(missing_ok=True)
+            address.parent.rmdir()
 
 
 def _write(path: Path, address: str) -> None:

@@ -20,8 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import heterps.errors as errors
-from heterps.config import BSP, Always, Eviction, Job
+from heterps.config import BSP, Job
 from heterps.data.leases import Leases
 from heterps.data.reader import Reader
 from heterps.errors import HeterpsError, PeerLost, StorageError
@@ -32,6 +31,7 @@ from heterps.training.changes import START_S, Changes, Replanned
 from heterps.training.control import Control
 from heterps.training.crossing import pack, unpack
 from heterps.training.emulation import DilatedClock, StagePace
+from heterps.training.failures import failure, find_culprit
 from heterps.training.fleet import Fleet, WorkerLost
 from heterps.training.flow import Flow
 from heterps.training.kept_state import KeptState
@@ -65,7 +65,7 @@ from heterps.training.stage_views import StageViews
 from heterps.training.tally import Scores, Tally
 from heterps.training.traces import Traces
 from heterps.training.whole import WholeModel
-from heterps.training.worker import WorkerStart
+from heterps.training.worker import WorkerStart, failure
 from heterps.wire import Frame, WireError
 
 POLL_S = 0.2
@@ -96,10 +96,18 @@ def train_staged(
 ) -> Outcome | Replanned:
     """Train `job` by `plan` with the workers and servers of `fleet`, until the last epoch ends or `stop()` names a
     reason; or, if somebody asks through `control` for another plan, until the checkpoint from which to go on by it.
+
+    Of several errors the one is raised that caused the others.
     """
     with ExitStack() as opened:
-        coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder, control)
-        return coordinator.train(resume=resume, stop=stop)
+        try:
+            coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder, control)
+            return coordinator.train(resume=resume, stop=stop)
+        except HeterpsError as error:
+            culprit = find_culprit(error, fleet)
+            if culprit is error:
+                raise
+            raise culprit from error
 
 
 class Coordinator:
@@ -123,6 +131,7 @@ class Coordinator:
             plan, in_rounds=self._in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
         )
         self._addresses: dict[str, str] = {}
+        self._assigned: set[tuple[str, int]] = set()
         fleet.start([self._start_of(worker, self.layout) for worker in self.layout.workers])  # [1] takes a while
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, self.layout, model)
@@ -147,9 +156,8 @@ class Coordinator:
         self._heard = time.monotonic()
         names = tuple(layer.name for layer in traced.layers)
         self._changes = Changes(
-            job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss,
-            observer.warned,
-        )  # fmt: skip
+            job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss, observer.warned
+        )
         self._usd = 0.0  # before this process
         self._shown = 0.0
 
@@ -157,12 +165,17 @@ class Coordinator:
 
     def train(self, *, resume: bool, stop: Callable[[], str | None]) -> Outcome | Replanned:
         leases = self._restore() if resume else self._begin()
-        self._flow = self._make_flow(leases)
-        self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
-        self._wait_until(lambda: set(self._addresses) >= set(self.layout.workers), START_S, self._not_ready)
-        self._assign_all()
         self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
+        self._clock.pause()  # until all are ready
+        self._flow = self._make_flow(leases)
         self._views.begin(self._tally.seconds, self._usd)
+        self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
+        start_s = max(START_S, self._job.workers.deadline_s)
+        self._wait_until(lambda: self._is_ready or stop() is not None, start_s, self._not_ready)
+        if stopped_by := stop():
+            return self._conclude(stopped_by, stop)
+        self._assign_all()
+        self._clock.resume()
         self._go()
         ended = self._run_until_over(stop)
         self._changes.end()
@@ -226,11 +239,10 @@ class Coordinator:
             self._clock.pause()
             if tally.samples > tally.interval_started:
                 self._close_interval()
-            self._save(must_succeed=True)
-        else:
-            self._save(must_succeed=True)
+        self._save(must_succeed=True)
         for worker in self.layout.workers:
-            self._send(worker, Stop())
+            with suppress(PeerLost):  # nothing more is needed of it
+                self._send(worker, Stop())
         test = None
         if stopped_by is None and self._job.data.test is not None:
             test = evaluate_test(self._job, self._whole, self._observer, stop)
@@ -250,7 +262,7 @@ class Coordinator:
         try:
             self._fleet.check()
         except WorkerLost as lost:
-            if not self._changes.lost(lost.worker, str(lost)):
+            if not self._changes.lost(lost.peer, str(lost)):
                 raise
         if received is None:
             return
@@ -284,9 +296,9 @@ class Coordinator:
             case State():
                 self._states[message.worker] = unpack(message.state, frames)
             case Failed() if message.worker in self.layout.workers:
-                raise _failure(message)
+                raise failure(message)
             case Failed():
-                self._changes.lost(message.worker, str(_failure(message)))
+                self._changes.lost(message.worker, str(failure(message)))
             case _:
                 self._observer.warned(f"{sender} sent {type(message).__name__}, which is not for the coordinator")
 
@@ -334,7 +346,7 @@ class Coordinator:
     def _assign_all(self) -> None:
         """[2] Tell every worker of the layout its place, and wait until all have taken it."""
         layout = self.layout
-        self._assigned: set[tuple[str, int]] = set()
+        self._assigned = set()
         paces = self._emulated.paces(layout) if self._emulated else [None] * len(layout.stages)
         scale = self._emulated.scale if self._emulated else 1.0
         for number, stage in enumerate(layout.stages):
@@ -361,7 +373,7 @@ class Coordinator:
         self._views.follow(layout)
         for worker in before.workers:
             if worker not in layout.workers:
-                self._send(worker, Stop())
+                self._dismiss(worker)
                 self._fleet.stop(worker)
                 del self._addresses[worker]
         counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in layout.stages)
@@ -371,7 +383,7 @@ class Coordinator:
 
     def _collect_state(self) -> None:
         """What workers have and servers have not, from the first worker of each stage, into the whole model."""
-        if not self._kept.is_any:
+        if not self._kept.is_any or not self._assigned:
             return
         asked = [stage.workers[0] for stage in self.layout.stages]
         self._states: dict[str, Mapping[str, Any]] = {}
@@ -409,15 +421,7 @@ class Coordinator:
                 self._close_interval()
 
     def _close_interval(self) -> None:
-        more: dict[str, Any] = {
-            "epoch": self._running.leases.first[0],
-            "rows": self._whole.num_rows,
-            "table_bytes": self._whole.table_bytes,
-        }
-        if self._job.tables.admission != Always() or self._job.tables.eviction != Eviction():
-            more["tables"] = self._whole.counters._asdict()
-        if (counts := self._whole.tier_counts) is not None:
-            more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        more = {"epoch": self._running.leases.first[0]} | self._whole.table_fields(self._job.tables)
         more |= self._views.interval(self._tally.seconds, self._usd_per_hour()) | self._emulation()
         self._observer.measured(self._tally.close_interval(more))
 
@@ -445,7 +449,7 @@ class Coordinator:
     def _status(self) -> Told:
         """For `heterps status`: the open interval, and how far the run is."""
         usd = self._views.paid(self._tally.seconds, self._usd_per_hour())
-        status = json.loads(self._views.as_json(self._tally, self._running)) | {
+        status = self._views.status(self._tally, self._running) | {
             "total": self._reader.num_rows * self._job.data.epochs,
             "usd": usd,
             "usd_per_hour": self._usd_per_hour(),
@@ -461,6 +465,10 @@ class Coordinator:
     def _running(self) -> Flow:
         assert self._flow is not None
         return self._flow
+
+    @property
+    def _is_ready(self) -> bool:
+        return set(self._addresses) >= set(self.layout.workers)
 
     @property
     def _firsts(self) -> tuple[int, ...]:
@@ -485,10 +493,3 @@ class Coordinator:
     def _not_ready(self, waited_s: float) -> str:
         missing = [worker for worker in self.layout.workers if worker not in self._addresses]
         return f"{', '.join(missing)} did not start within {waited_s:.0f} s: alive, but not ready"
-
-
-def _failure(failed: Failed) -> HeterpsError:
-    """The error that a worker met, as if it had been met here."""
-    kind = getattr(errors, failed.kind, HeterpsError)
-    known = isinstance(kind, type) and issubclass(kind, HeterpsError)
-    return (kind if known else HeterpsError)(f"{failed.worker}: {failed.text}")

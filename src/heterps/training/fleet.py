@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from heterps.errors import PeerLost
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
+from heterps.training.failures import PeerDied
 from heterps.training.worker import WorkerStart
 from heterps.wire import Channel
 
@@ -15,12 +15,8 @@ STOP_S = 10.0
 """For a worker to leave in peace."""
 
 
-class WorkerLost(PeerLost):
-    """The process of `worker` has ended on its own."""
-
-    def __init__(self, worker: str, text: str) -> None:
-        super().__init__(text)
-        self.worker = worker
+class WorkerLost(PeerDied):
+    """The process of a worker, the `peer`, has ended on its own."""
 
 
 class Fleet(Protocol):

@@ -10,6 +10,7 @@ would have taken.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,20 +20,23 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from heterps.checkpoint import Snapshot, latest, load_latest, save
-from heterps.config import Always, Eviction, Job, Servers
+from heterps.config import Job, Servers
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
 from heterps.data.reader import Position, Reader
 from heterps.errors import RunError, StorageError
 from heterps.model import build_model
+from heterps.planning.inline import cpu_resource
 from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters
 from heterps.training.class_metrics import AnyMetrics
+from heterps.training.control import Control
 from heterps.training.losses import has_own_loss
+from heterps.training.messages import AskStatus, Told
 from heterps.training.run import Run
-from heterps.training.tally import Scores, Tally
+from heterps.training.tally import Scores, Tally, metric_fields
 from heterps.training.trainer import Trainer
 
 T = TypeVar("T")
@@ -97,10 +101,11 @@ def train_job(
     observer: Observer,
     stop: Callable[[], str | None],
     connect: Callable[[Tables], JobClient] | None = None,
+    control: Control | None = None,
 ) -> Outcome:
     """Train `job` in the folder of `run` until the last epoch ends or `stop()` names a reason.
 
-    `connect` gives a client of the servers of a job that has some.
+    `connect` gives a client of the servers of a job that has some; through `control` others ask how far it is.
     Equal jobs take equal steps: torch's random state starts at the job's seed, and is left as it was.
     """
     reader = Reader(
@@ -125,7 +130,7 @@ def train_job(
         ) as trainer,
     ):
         torch.default_generator.manual_seed(job.seed)
-        loop = _Loop(job, run, trainer, reader, observer)
+        loop = _Loop(job, run, trainer, reader, observer, control)
         if resume:
             loop.restore()
         tally = loop.tally
@@ -149,8 +154,11 @@ def train_job(
 class _Loop:
     """The state of a run between two steps, which is what a checkpoint holds."""
 
-    def __init__(self, job: Job, run: Run, trainer: Trainer, reader: Reader, observer: Observer) -> None:
+    def __init__(
+        self, job: Job, run: Run, trainer: Trainer, reader: Reader, observer: Observer, control: Control | None = None
+    ) -> None:
         self.job, self.run, self.trainer, self.reader, self.observer = job, run, trainer, reader, observer
+        self._control = control
         self.position = Position()
         self.tally = Tally(job, run)
 
@@ -172,21 +180,34 @@ class _Loop:
                     if tally.save_is_due:
                         self.save()
                         before = time.perf_counter()  # time spent on checkpoints is not time spent on training
+                    self._answer()
                     if reason := stop():
                         return reason
         return None
 
+    def _answer(self) -> None:
+        """Tell whoever asks how far the run is; there are no workers to change."""
+        for request in self._control.requests() if self._control is not None else ():
+            if isinstance(request.message, AskStatus):
+                core = self.job.cluster.resources[cpu_resource(self.job.cluster)]
+                usd_per_hour = self.job.num_threads * core.usd_per_hour
+                status: dict[str, Any] = {
+                    "samples": self.tally.samples,
+                    "seconds": round(self.tally.seconds, 3),
+                    **metric_fields(self.tally.interval),
+                    "stages": [],
+                    "total": self.reader.num_rows * self.job.data.epochs,
+                    "usd": self.tally.seconds * usd_per_hour / 3600,
+                    "usd_per_hour": usd_per_hour,
+                }
+                request.answer(Told(json.dumps(status)))
+            else:
+                text = "an inline run has no workers to change: stop it, and resume it with --launcher local"
+                request.answer(Told(text, is_error=True))
+
     def close_interval(self) -> None:
         """Write what the interval measured, and start the next."""
-        more: dict[str, Any] = {
-            "epoch": self.position.epoch,
-            "rows": self.trainer.num_rows,
-            "table_bytes": self.trainer.table_bytes,
-        }
-        if self.job.tables.admission != Always() or self.job.tables.eviction != Eviction():
-            more["tables"] = self.trainer.counters._asdict()
-        if (counts := self.trainer.tier_counts) is not None:
-            more["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        more = {"epoch": self.position.epoch} | self.trainer.table_fields(self.job.tables)
         if (cached := self.trainer.cache_counts) is not None:
             more["cache"] = asdict(cached) | {"hit_rate": cached.hit_rate}
         if (talk := self.trainer.client_counts) is not None:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from heterps.errors import HeterpsError
+from heterps.errors import HeterpsError, PeerLost
 from heterps.training.messages import Message, job_codec
 from heterps.wire import Channel, Frame
 
@@ -94,3 +94,5 @@ class Post:
                     self._queue.put(came)
         except HeterpsError as error:
             self._queue.put(error)
+        except Exception as error:  # whatever breaks the channel: nobody waits for what cannot come
+            self._queue.put(PeerLost(f"{self.name} cannot receive any more: {type(error).__name__}: {error}"))

@@ -12,7 +12,6 @@ All is counted from the start on; a mark remembers the counts of a moment, and a
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,16 +90,15 @@ class StageViews:
         """Fields of summary.json."""
         return {**self._fields(self._whole, seconds), "max_lead": flow.leads, "usd": self._usd}
 
-    def as_json(self, tally: Tally, flow: Flow) -> str:
-        return json.dumps(
-            {
-                "samples": tally.samples,
-                "seconds": round(tally.seconds, 3),
-                **metric_fields(tally.interval),
-                **self._fields(self._interval, tally.seconds),
-                "waits_for": flow.waited_for,
-            }
-        )
+    def status(self, tally: Tally, flow: Flow) -> dict[str, Any]:
+        """For `heterps status`: of the open interval."""
+        return {
+            "samples": tally.samples,
+            "seconds": round(tally.seconds, 3),
+            **metric_fields(tally.interval),
+            **self._fields(self._interval, tally.seconds),
+            "waits_for": flow.waited_for,
+        }
 
     def _mark(self, seconds: float) -> _Mark:
         return _Mark(seconds, dict(self._usage), dict(self._samples), self._stale, self._steps)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.checkpoint import Snapshot
+from heterps.config import Always, Eviction
+from heterps.config import Tables as TableRules
 from heterps.data.batch import Batch
 from heterps.errors import ModelError
 from heterps.nn import embeddings
@@ -120,6 +123,15 @@ class TabledModel:
         """What the tables have in memory and on disk, and what has moved; None without tiers."""
         counts = [count for table in self._sparse if (count := self.client.tier_counts(table)) is not None]
         return TierCounts.total(counts) if counts else None
+
+    def table_fields(self, rules: TableRules) -> dict[str, Any]:
+        """Fields of a line of metrics.jsonl about the tables; what cannot have happened by the `rules` is left out."""
+        fields: dict[str, Any] = {"rows": self.num_rows, "table_bytes": self.table_bytes}
+        if rules.admission != Always() or rules.eviction != Eviction():
+            fields["tables"] = self.counters._asdict()
+        if (counts := self.tier_counts) is not None:
+            fields["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        return fields
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from `snapshot`, which the same model and optimizers made in any tables on any number of shards.

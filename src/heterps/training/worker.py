@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 from msgspec import Struct
 
+import heterps.errors as errors
 from heterps.config import BSP, Job
 from heterps.data.batch import Slots
 from heterps.errors import HeterpsError, PeerLost
@@ -41,6 +43,7 @@ from heterps.training.crossing import pack, unpack
 from heterps.training.dense_parts import DenseParts, ReducedDense, ServedDense
 from heterps.training.device import open_device
 from heterps.training.emulation import make_pace
+from heterps.training.failures import kind_and_text
 from heterps.training.feed import LABEL, Feed
 from heterps.training.layout import Layout
 from heterps.training.messages import (
@@ -105,16 +108,26 @@ def run_worker(
     address: str,
     connect: Callable[[Tables], Client],
     stopped: Callable[[], bool] = lambda: False,
+    log: str = "",
 ) -> None:
-    """Work until the coordinator says stop, or `stopped`. An error is told to the coordinator, and raised."""
+    """Work until the coordinator says stop, or `stopped`. An error is told to the coordinator, and raised.
+
+    log  where the caller writes the traceback of an error
+    """
     try:
         with Worker(job, start, post, connect) as worker:
             worker.run(address, stopped)
-    except Exception as error:
-        kind = type(error).__name__ if isinstance(error, HeterpsError) else "HeterpsError"
-        text = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
-        post.send(COORDINATOR, Failed(start.name, kind, text))
+    except (Exception, SystemExit) as error:
+        with suppress(HeterpsError):  # nobody is there any more to be told
+            post.send(COORDINATOR, Failed(start.name, *kind_and_text(error, log)))
         raise
+
+
+def failure(failed: Failed) -> HeterpsError:
+    """The error that a worker met, as if it had been met here."""
+    kind = getattr(errors, failed.kind, HeterpsError)
+    known = isinstance(kind, type) and issubclass(kind, HeterpsError)
+    return (kind if known else HeterpsError)(f"{failed.worker}: {failed.text}")
 
 
 class Worker:

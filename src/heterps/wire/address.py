@@ -11,13 +11,19 @@ import os
 import re
 import socket
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, StorageError
 from heterps.wire.keys import Keys
 
 LONGEST_PATH_BYTES = 107
 """What a socket's path may take on Linux; longer ones are cut, or refused with an error that does not say so."""
+
+LONGEST_NAME_BYTES = 16
+"""Of a socket in a folder of ours, such as worker-12.1024."""
 
 
 def check_address(address: str, keys: Keys | None = None, *, open_loopback: bool = False) -> str:
@@ -84,3 +90,22 @@ def refuse_if_served(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         if probe.connect_ex(address.removeprefix("ipc://")) == 0:
             raise ConfigError(f"address {address}: another process listens there: stop it, or choose another path")
+
+
+@contextmanager
+def socket_folder() -> Iterator[Path]:
+    """A new folder for sockets that only this user may enter, while the context lasts."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="heterps-")
+    except OSError as error:
+        raise StorageError(
+            f"no folder for the sockets of the run's processes can be made: {error}. Set TMPDIR to a folder that you "
+            "may write to"
+        ) from error
+    with folder as path:
+        if len(path.encode()) + 1 + LONGEST_NAME_BYTES > LONGEST_PATH_BYTES:
+            raise ConfigError(
+                f"the run's processes meet at sockets in {path}, and the path of a socket may have at most "
+                f"{LONGEST_PATH_BYTES} bytes. Set TMPDIR to a shorter folder, such as /tmp"
+            )
+        yield Path(path)

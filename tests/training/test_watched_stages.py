@@ -1,4 +1,4 @@
-"""Views of stages, from pushes made by hand."""
+"""Views of stages by interval, over the run, and for who watches, from pushes made by hand."""
 
 from types import SimpleNamespace
 

@@ -1,0 +1,147 @@
+"""`heterps replan`: move a running job to a better plan, when prices, limits or wishes have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from heterps.launch.replanning import Proposal
+
+T = TypeVar("T")
+
+EXAMPLES = """
+Examples:
+
+  heterps replan runs/ctr-1 --price v100=1.20
+
+  heterps replan runs/ctr-1 --limit cpu=64 --throughput 30000
+
+  heterps replan runs/ctr-1 --cluster tonight.yaml --method rl
+
+  heterps replan runs/ctr-1 --plan plan.json
+
+Exit code 2: it cannot be, and the job goes on as it was; 3: there is no plan; 6: no job runs there; 8: no answer.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=EXAMPLES)(replan)
+
+
+def replan(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
+    ],
+    cluster: Annotated[
+        Path | None, typer.Option(help="Another cluster file; by default the job's cluster.", show_default=False)
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=USD", help="USD per hour of a resource; may be given again.", show_default=False),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=UNITS", help="Limit of a resource; may be given again.", show_default=False),
+    ] = None,
+    throughput: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Least samples a second; by default those of the run's first plan.", show_default=False
+        ),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
+    ] = "exact",
+    seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
+    plan: Annotated[Path | None, typer.Option(help="Take this plan instead of making one.", show_default=False)] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Plan from this profile; by default the job's.", show_default=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Plan again for the samples that are left of a running job, and let it go on by a plan that is cheaper.
+
+    The job is saved after the running step and goes on by the new plan from there, in the same process; nothing changes
+    if its own plan is still the best. The plan and the cluster are kept in the run's folder.
+    """
+    from json import loads
+
+    from heterps.cli.status import ask_status
+    from heterps.errors import ConfigError
+    from heterps.launch.replanning import Wishes, propose, remove_files, write_files
+    from heterps.training.control import find
+
+    wishes = Wishes(
+        cluster,
+        _pairs(price or (), "--price", float),
+        _pairs(limit or (), "--limit", int),
+        throughput,
+        plan,
+        profile,
+        method,
+        seed,
+    )
+    found = find(run)
+    proposal = propose(found, loads(ask_status(found)), wishes)
+    text = ""
+    if proposal.is_better:
+        asked = write_files(run, proposal)
+        told = found.ask(asked)
+        if told.is_error:
+            remove_files(run, asked)
+            raise ConfigError(told.text)
+        text = f"{run / asked.plan}: {told.text}"
+    _show(proposal, text, as_json=json)
+
+
+def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
+    import json
+
+    from heterps.report.consoles import make_console
+    from heterps.report.figures import usd
+    from heterps.report.running import plans_table
+
+    if as_json:
+        typer.echo(json.dumps(_as_json(proposal, text)))
+        return
+    console = make_console(soft_wrap=True)
+    console.print(plans_table(proposal.old, proposal.new, is_chosen=bool(text)))
+    console.print(f"For the {proposal.samples:,} samples that are left.")
+    if proposal.cannot_stay:
+        console.print(f"What runs cannot stay: {proposal.cannot_stay}.", markup=False)
+    if not text:
+        console.print("The plan that runs is still the best: nothing changes.")
+        return
+    if proposal.old.is_predicted and proposal.new.is_predicted:
+        saved = proposal.old.usd - proposal.new.usd
+        console.print(f"{usd(abs(saved))} {'less' if saved >= 0 else 'more'} than what runs, as predicted.")
+    console.print(text, markup=False)
+
+
+def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
+    return {
+        "changed": bool(text),
+        "old": proposal.old.model_dump(mode="json", exclude_none=True),
+        "new": proposal.new.model_dump(mode="json", exclude_none=True),
+        "samples": proposal.samples,
+        "throughput": proposal.throughput,
+        "cannot_stay": proposal.cannot_stay,
+    }
+
+
+def _pairs(words: Sequence[str], option: str, number: Callable[[str], T]) -> dict[str, T]:
+    """`v100=1.20` of an option that may be given again."""
+    from heterps.errors import ConfigError
+
+    pairs: dict[str, T] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        try:
+            pairs[name] = number(value)
+        except ValueError:
+            raise ConfigError(f"{option} {word}: write NAME=NUMBER, as in {option} v100=1") from None
+    return pairs

@@ -1,0 +1,195 @@
+"""`heterps status`, `scale` and `replan`: from another thread, by the socket, to a job that trains."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+from elastic import DEADLINE_S, make_plan, on_threads
+
+from heterps.cli import main
+from heterps.config import load_cluster, load_job
+from heterps.errors import HeterpsError
+from heterps.launch import train
+from heterps.planning.plan import load_plan
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.training.loop import Observer
+
+
+class Enough(HeterpsError):
+    """The test has seen what it wanted."""
+
+
+class Watched(Observer):
+    """A job that goes on until the test has had enough."""
+
+    def __init__(self):
+        self.began, self.changes, self.is_over = threading.Event(), threading.Semaphore(0), False
+
+    def stepped(self, samples, seconds, loss, interval):
+        self.began.set()
+        if self.is_over:
+            raise Enough
+
+    def changed(self, what):
+        self.changes.release()
+
+
+@contextmanager
+def running(job, folder="run"):
+    watched = Watched()
+
+    def go():
+        with pytest.raises(Enough):
+            train(job, folder, observer=watched)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        assert watched.began.wait(DEADLINE_S), "the job did not begin"
+        yield watched
+    finally:
+        watched.is_over = True
+        thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def heterps(capsys):
+    def heterps(*words):
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, words)])
+        out, err = capsys.readouterr()
+        return end.value.code, out, err
+
+    return heterps
+
+
+@pytest.fixture
+def job(tiny_job):
+    """A job of one worker that would take hours, whose profile says that big is ten times as fast as cpu."""
+    from heterps.model.build import build_model
+    from heterps.model.trace import trace
+
+    loaded = load_job(tiny_job)
+    names = [layer.name for layer in trace(build_model(loaded.model, loaded.data.columns, 0)).layers]
+
+    def cost(seconds):
+        return Cost(compute_s=seconds, sync_s=0.0, input_s=0.0, alpha=1.0, beta=1.0)
+
+    costs = {"cpu": cost(0.01), "big": cost(0.001)}
+    layers = tuple(LayerProfile(name=name, kind="linear", costs=costs) for name in names)
+    Profile(model="tiny", batch_size=16, layers=layers).write("profile.json")
+    return on_threads(
+        tiny_job, make_plan([1], []), profile="profile.json", data={"epochs": 100_000}, metrics_every_samples=16_000
+    )
+
+
+def test_a_job_is_watched_scaled_and_refused_by_the_commands(job, heterps):
+    with running(job) as watched:
+        code, out, err = heterps("status", "run", "--json")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["stages"][0]["workers"] == 1
+        code, out, _ = heterps("scale", "run", "--stage", 1, "--count", 3)
+        assert (code, out) == (
+            0, "stage 1 from 1 to 3 workers: 2 start; the job goes on as it was until all of them are ready\n"
+        )  # fmt: skip
+        assert watched.changes.acquire(timeout=DEADLINE_S)
+        code, out, _ = heterps("status", "run")
+        assert code == 0
+        assert "of 20,000,000 samples (0%)" in out
+        assert "last change: stage 1 from 1 to 3 workers" in out
+        assert [word for word in ("1 cpu", "samples/s", "compute", "wait", "queue") if word not in out] == []
+        assert heterps("scale", "run", "--stage", 1, "--count", 3)[:2] == (
+            0, "stage 1 has 3 workers already: nothing changes\n"
+        )  # fmt: skip
+        code, out, err = heterps("scale", "run", "--stage", 1, "--count", 99)
+        assert (code, out) == (2, "")
+        assert "the job's cluster allows 6: scale to 5 at most" in err
+        code, _, err = heterps("train", "job.yaml", "--run", "run", "--resume")
+        assert code == 6
+        assert "run is running already" in err
+    code, _, err = heterps("status", "run")
+    assert code == 6
+    assert "run is not running" in err
+
+
+def test_a_resource_that_became_cheap_is_taken_and_one_that_did_not_is_not(job, heterps, tmp_path):
+    with running(job) as watched:
+        code, out, err = heterps("replan", "run")
+        assert (code, err) == (0, "")
+        assert "The plan that runs is still the best: nothing changes." in out
+        assert not (tmp_path / "run" / "plan-2.json").exists()
+        code, out, _ = heterps("replan", "run", "--price", "big=2", "--json")
+        told = json.loads(out)
+        assert (code, told["changed"]) == (0, True)
+        assert told["new"]["usd"] < told["old"]["usd"]
+        assert [stage["resource"] for stage in told["new"]["stages"]] == ["big"]
+        assert watched.changes.acquire(timeout=DEADLINE_S)
+        assert json.loads(heterps("status", "run", "--json")[1])["stages"][0]["resource"] == "big"
+        assert load_plan("run/plan-2.json") == load_plan("run/plan.json")
+        assert load_cluster("run/cluster-2.yaml").resources["big"].usd_per_hour == 2
+        assert load_job("run/job.yaml").cluster.resources["big"].usd_per_hour == 2
+        code, out, _ = heterps("replan", "run", "--limit", "big=0")
+        assert code == 0
+        assert "What runs cannot stay: it has 1 units of 'big', and the limit is 0." in out
+        assert watched.changes.acquire(timeout=DEADLINE_S)
+        assert load_job("run/job.yaml").plan == "run/plan-3.json"
+        assert load_plan("run/plan-1.json") == make_plan([1], []), "the first is kept: it says how fast to be"
+
+
+def test_a_plan_of_ones_own_is_taken_as_it_is(job, heterps):
+    make_plan([1, 2], [2]).write("mine.json")
+    with running(job.model_copy(update={"profile": None})) as watched:
+        code, _, err = heterps("replan", "run", "--price", "big=1")
+        assert code == 2
+        assert "its job names no profile" in err
+        assert "--profile" in err
+        code, out, err = heterps("replan", "run", "--plan", "mine.json")
+        assert (code, err) == (0, "")
+        assert "cpu×1 [0..1] → big×2 [2..4]" in out
+        assert watched.changes.acquire(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["--throughput", 1e9], 3, "1,000,000,000"),
+        (["--price", "tpu=1"], 2, "the cluster has no resource 'tpu': it has cpu, big"),
+        (["--price", "cpu"], 2, "--price cpu: write NAME=NUMBER"),
+        (["--limit", "cpu=-1"], 2, "limit"),
+        (["--cluster", "none.yaml"], 2, "none.yaml: there is no such cluster file"),
+        (["--method", "magic"], 2, "magic"),
+    ],
+)
+def test_what_cannot_be_planned_changes_nothing(job, heterps, tmp_path, words, code, text):
+    with running(job):
+        found, out, err = heterps("replan", "run", *words)
+        assert (found, out) == (code, "")
+        assert text in err
+        assert not list((tmp_path / "run").glob("plan-*"))
+
+
+def test_an_inline_run_tells_its_status_and_has_nothing_to_change(job, heterps):
+    inline = job.model_copy(update={"launcher": "inline", "plan": None})
+    with running(inline):
+        code, out, _ = heterps("status", "run")
+        assert code == 0
+        assert "of 20,000,000 samples" in out
+        code, _, err = heterps("scale", "run", "--stage", 1, "--count", 2)
+        assert code == 2
+        assert "an inline run has no workers to change" in err
+
+
+def test_watching_ends_with_the_job(job, heterps, monkeypatch):
+    with running(job) as watched:
+        monkeypatch.setattr("heterps.cli.status.WATCH_S", 0.01)
+        enough = threading.Timer(0.5, lambda: setattr(watched, "is_over", True))
+        enough.start()
+        code, out, err = heterps("status", "run", "--watch", "--json")
+        enough.join()
+    assert code == 0, err
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert lines[-1]["samples"] >= lines[0]["samples"]

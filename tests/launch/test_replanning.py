@@ -1,0 +1,136 @@
+"""Whether a job should go on by another plan: bills for what is left, limits, and what is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from elastic import CLUSTER, make_plan
+
+from heterps.config import Cluster, Data, Job, load_cluster
+from heterps.errors import ConfigError, PlanInfeasible, RunError
+from heterps.launch.replanning import Wishes, new_cluster, propose, remove_files, write_files
+from heterps.planning.plan import load_plan
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.training.control import Found
+from heterps.yamlfile import dump_yaml
+
+LAYERS = ("a", "b", "c", "d", "e")
+
+
+@pytest.fixture
+def found(tmp_path):
+    """A run of 5 layers on one cpu, of 320 samples/s; big takes a tenth of the time."""
+    cluster = Cluster.model_validate(CLUSTER)
+    data = Data(train="unread", batch_size=16)
+    costs = {
+        name: Cost(compute_s=seconds, sync_s=0.0, input_s=0.0, alpha=1.0, beta=1.0)
+        for name, seconds in (("cpu", 0.01), ("big", 0.001))
+    }
+    layers = tuple(LayerProfile(name=name, kind="linear", costs=costs, server_s=0.0001) for name in LAYERS)
+    (tmp_path / "there").mkdir()
+    Profile(model="tiny", batch_size=16, layers=layers).write(tmp_path / "there" / "profile.json")
+    job = Job(data=data, cluster=cluster, launcher="local", profile="profile.json")
+    (tmp_path / "job.yaml").write_text(dump_yaml(job))
+    make_plan([1], [], layers=LAYERS).write(tmp_path / "plan.json")
+    return Found(tmp_path, "ipc:///nowhere", 1, tmp_path / "there")
+
+
+def status(workers=1, samples=1000, total=33_000):
+    return {"samples": samples, "total": total, "stages": [{"workers": workers}]}
+
+
+def test_what_runs_is_billed_for_what_is_left_with_the_counts_that_it_has(found):
+    proposal = propose(found, status(workers=2), Wishes())
+    assert (proposal.samples, proposal.throughput) == (32_000, pytest.approx(320)), (
+        "the floor is that of the first plan"
+    )
+    assert proposal.old.stages[0].count == 2
+    assert proposal.old.throughput == pytest.approx(640)
+    assert proposal.old.usd == pytest.approx(32_000 / 640 / 3600 * 3)  # 2 cpu and a server at 1 USD
+
+
+def test_the_plan_that_runs_stays_where_nothing_is_cheaper(found):
+    proposal = propose(found, status(), Wishes(prices={"big": 1000.0}))
+    assert not proposal.cannot_stay
+    assert proposal.new.stages[0].resource == "cpu"
+    assert not proposal.is_better or proposal.new.usd < proposal.old.usd
+
+
+def test_a_cheaper_plan_is_better(found):
+    proposal = propose(found, status(), Wishes(prices={"big": 0.5}))
+    assert [stage.resource for stage in proposal.new.stages] == ["big"]
+    assert proposal.is_better
+    assert proposal.new.usd < proposal.old.usd
+
+
+@pytest.mark.parametrize(
+    ("wishes", "why"),
+    [
+        (Wishes(limits={"cpu": 1}), "it has 2 units of 'cpu', and the limit is 1"),
+        (Wishes(throughput=1000.0), "it is predicted to do 320 samples/s, and 1,000 are wanted"),
+    ],
+)
+def test_what_breaks_a_wish_cannot_stay_though_the_other_is_dearer(found, wishes, why):
+    proposal = propose(found, status(), Wishes(**(vars(wishes) | {"prices": {"big": 900.0}})))
+    assert proposal.cannot_stay == why
+    assert proposal.is_better
+
+
+def test_a_resource_that_is_gone_leaves_no_bill_of_what_runs(found, tmp_path):
+    only_big = {"resources": {"big": CLUSTER["resources"]["big"]}, "server_resource": "big"}
+    (tmp_path / "big.yaml").write_text(dump_yaml(Cluster.model_validate(only_big)))
+    with pytest.raises(ConfigError, match="say with --throughput how fast to be"):
+        propose(found, status(), Wishes(cluster=tmp_path / "big.yaml"))
+    proposal = propose(found, status(), Wishes(cluster=tmp_path / "big.yaml", throughput=300.0))
+    assert proposal.cannot_stay == "the cluster has no 'cpu' any more"
+    assert not proposal.old.is_predicted
+    assert proposal.is_better
+
+
+def test_a_plan_that_is_given_is_taken_though_it_is_dearer_but_not_where_it_runs_already(found, tmp_path):
+    make_plan([1, 4], [2]).write(tmp_path / "mine.json")
+    proposal = propose(found, status(), Wishes(plan=tmp_path / "mine.json"))
+    assert proposal.is_better
+    assert proposal.new.usd > proposal.old.usd
+    assert not propose(found, status(), Wishes(plan=tmp_path / "plan.json")).is_better
+
+
+def test_what_cannot_be_planned_says_why(found, tmp_path):
+    with pytest.raises(PlanInfeasible):
+        propose(found, status(), Wishes(throughput=1e9))
+    with pytest.raises(RunError, match="nothing left to plan for"):
+        propose(found, status(samples=33_000), Wishes())
+    make_plan([1], [], num_layers=4).write(tmp_path / "short.json")
+    with pytest.raises(ConfigError, match="4 layers"):
+        propose(found, status(), Wishes(plan=tmp_path / "short.json"))
+    job = (tmp_path / "job.yaml").read_text().replace("profile: profile.json", "profile: null")
+    (tmp_path / "job.yaml").write_text(job)
+    with pytest.raises(ConfigError, match=r"names no profile.*heterps profile .*--out profile\.json"):
+        propose(found, status(), Wishes())
+
+
+def test_files_are_numbered_and_the_first_plan_is_kept(found, tmp_path):
+    first = load_plan(tmp_path / "plan.json")
+    proposal = propose(found, status(), Wishes(prices={"big": 0.5}))
+    asked = write_files(tmp_path, proposal)
+    assert (asked.plan, asked.cluster) == ("plan-2.json", "cluster-2.yaml")
+    assert load_plan(tmp_path / "plan-2.json") == proposal.new
+    assert load_cluster(tmp_path / "cluster-2.yaml") == proposal.cluster
+    assert load_plan(tmp_path / "plan-1.json") == first
+    proposal.new.write(tmp_path / "plan.json")
+    again = write_files(tmp_path, proposal)
+    assert again.plan == "plan-3.json"
+    assert load_plan(tmp_path / "plan-1.json") == first
+    remove_files(tmp_path, again)
+    assert sorted(path.name for path in Path(tmp_path).glob("*-3.*")) == []
+    assert propose(found, status(), Wishes()).throughput == pytest.approx(320), "still that of the first plan"
+
+
+def test_single_prices_and_limits_change_nothing_else():
+    cluster = Cluster.model_validate(CLUSTER)
+    changed = new_cluster(cluster, Wishes(prices={"big": 2.5}, limits={"cpu": 64}))
+    assert (changed.resources["big"].usd_per_hour, changed.resources["cpu"].limit) == (2.5, 64)
+    assert changed.resources["cpu"].usd_per_hour == cluster.resources["cpu"].usd_per_hour
+    with pytest.raises(ConfigError, match="no resource 'tpu': it has cpu, big"):
+        new_cluster(cluster, Wishes(prices={"tpu": 1.0}))

@@ -1,0 +1,258 @@
+"""The coordinator with workers that only say what they are told to: what it tells them, counts, saves, and whom it
+blames."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import JOB, write_tiny
+
+from heterps.checkpoint import load_latest
+from heterps.config import Job, load_job
+from heterps.errors import ModelError, PeerLost
+from heterps.planning.plan import Plan, Servers, Stage
+from heterps.ps.client import LocalClient
+from heterps.ps.shard import Tables
+from heterps.sync import replay
+from heterps.training.coordinator import train_staged
+from heterps.training.loop import Observer, Outcome
+from heterps.training.messages import (
+    ALL_LANES,
+    Assign,
+    Assigned,
+    Failed,
+    Go,
+    Message,
+    NoBatch,
+    Pushed,
+    Ready,
+    Stop,
+    Usage,
+)
+from heterps.training.post import Post
+from heterps.training.run import Run
+from heterps.training.worker import COORDINATOR, WorkerStart
+from heterps.wire import Channel, MemoryNetwork
+
+Answer = Callable[[str, Go], Message | None]
+
+
+def pushes(worker: str, go: Go) -> Message:
+    """As if the batch of 16 samples were computed; its loss goes by the round."""
+    return Pushed(worker, go.lane, go.iteration, 16, Usage(1.0, 0.0, 1.0), float(go.iteration))
+
+
+class Actors:
+    """Workers that answer at once, by `answer`; a fleet."""
+
+    def __init__(self, answer: Answer = pushes, start: Callable[[str], bool] = lambda _: True) -> None:
+        self.network = MemoryNetwork()
+        self.channel: Channel = self.network.channel(COORDINATOR)
+        self.told: dict[str, list[Message]] = {}
+        self._answer, self._starts = answer, start
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._clients: list[LocalClient] = []
+
+    def start(self, workers: Sequence[WorkerStart]) -> None:
+        for worker in workers:
+            if self._starts(worker.name):
+                self.told[worker.name] = []
+                thread = threading.Thread(target=self._act, args=(worker.name,), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def stop(self, worker: str) -> None:
+        """They stop when they are told."""
+
+    def connect(self, tables: Tables) -> LocalClient:
+        return tables.in_process()
+
+    def check(self) -> None:
+        """They do not die."""
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.channel.close()
+
+    def _act(self, name: str) -> None:
+        post = Post(self.network.channel(name))
+        post.send(COORDINATOR, Ready(name, "here"))
+        while not self._stop.is_set():
+            if (letter := post.receive(0.05)) is None:
+                continue
+            self.told[name].append(letter.message)
+            match letter.message:
+                case Assign() as assign:
+                    post.send(COORDINATOR, Assigned(name, assign.layout.epoch))
+                case Go() as go if (answer := self._answer(name, go)) is not None:
+                    with suppress(PeerLost):
+                        post.send(COORDINATOR, answer)
+                case Stop():
+                    break
+        post.close()
+
+
+class Heard(Observer):
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, float]] = []
+        self.warnings: list[str] = []
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: object) -> None:
+        self.steps.append((samples, loss))
+
+    def warned(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.chdir(tmp_path)
+    write_tiny(tmp_path / "train.parquet", 64)
+    write_tiny(tmp_path / "test.parquet", 20)
+    (tmp_path / "job.yaml").write_text(JOB)
+    return load_job("job.yaml")
+
+
+@pytest.fixture
+def fleets() -> Iterator[list[Actors]]:
+    made: list[Actors] = []
+    yield made
+    for fleet in made:
+        fleet.close()
+
+
+def run(
+    job: Job, fleets: list[Actors], actors: Actors, counts: tuple[int, ...] = (1, 1), **more: Any
+) -> tuple[Outcome, Heard]:
+    fleets.append(actors)
+    folder = Run(Path("run"))
+    if not more.get("resume"):
+        folder.create(job)
+    firsts = [0, 2, 4][: len(counts)]
+    lasts = [*(first - 1 for first in firsts[1:]), 4]
+    stages = tuple(
+        Stage(first=f, last=last, resource="cpu", count=n) for f, last, n in zip(firsts, lasts, counts, strict=True)
+    )
+    plan = Plan(
+        method="test", stages=stages, servers=Servers(resource="cpu", count=1), throughput=0, hours=0, usd=0,
+        bottleneck="",
+    )  # fmt: skip
+    heard = Heard()
+    options: dict[str, Any] = {"resume": False, "stop": lambda: None} | more
+    outcome = train_staged(job, folder, plan, actors, observer=heard, **options)
+    assert isinstance(outcome, Outcome)
+    return outcome, heard
+
+
+def changed(job: Job, **fields: Any) -> Job:
+    return Job.model_validate(job.model_dump() | fields)
+
+
+def goes(actors: Actors, worker: str) -> list[Go]:
+    return [message for message in actors.told[worker] if isinstance(message, Go)]
+
+
+def test_every_batch_is_one_round_of_all_workers_and_all_are_told_to_stop(job: Job, fleets):
+    actors = Actors()
+    outcome, heard = run(job, fleets, actors, (2, 1))
+    assert (outcome.samples, outcome.stopped_by) == (64, None)
+    assert heard.steps == [(16 * n, 3.0 * n) for n in (1, 2, 3, 4)]
+    for worker in ("worker-1.0", "worker-1.1", "worker-2.0"):
+        assert [(go.batch, go.samples) for go in goes(actors, worker)] == [(0, 0), (1, 16), (2, 32), (3, 48)]
+    fleets[0].close()
+    assert all(isinstance(told[-1], Stop) for told in actors.told.values())
+    assert load_latest(Path("run/checkpoints")).clock == 4
+    assert len(Run(Path("run")).metrics()) == 1
+
+
+def test_policies_begin_at_the_time_of_the_run_and_their_traces_replay(job: Job, fleets):
+    run(job, fleets, Actors(), (1, 1))
+    paths = sorted(Path("run/traces").glob("*.jsonl"))
+    assert [path.name for path in paths] == ["stage-1.jsonl", "stage-2.jsonl"]
+    for path in paths:
+        header, first = map(json.loads, path.read_text().splitlines()[:2])
+        assert header["now"] == 0.0, "the clock of the run starts when workers are ready"
+        assert first["now"] >= 0.0
+        replay(path)
+
+
+def test_a_resumed_run_goes_on_counting(job: Job, fleets):
+    seen = iter([None, None, "SIGTERM"])
+    first, _ = run(job, fleets, Actors(), stop=lambda: next(seen, "SIGTERM"))
+    assert first.stopped_by == "SIGTERM"
+    assert 0 < first.samples < 64
+    actors = Actors()
+    second, _ = run(job, fleets, actors, (1, 2), resume=True)
+    assert (second.samples, second.restarts) == (64, 1)
+    assert goes(actors, "worker-1.0")[0] == Go(ALL_LANES, 1, first.samples, 0, first.samples // 16)
+    header = json.loads(Path("run/traces/stage-1.1.jsonl").read_text().splitlines()[0])
+    assert header["now"] == pytest.approx(first.seconds)
+
+
+def test_lanes_have_batches_of_their_own_and_no_batch_is_told_twice(job: Job, fleets):
+    actors = Actors()
+    outcome, heard = run(changed(job, sync="ssp:1"), fleets, actors, (2,))
+    told = [go for worker in actors.told for go in goes(actors, worker)]
+    assert sorted(go.batch for go in told) == [0, 1, 2, 3]
+    assert (outcome.samples, len(heard.steps)) == (64, 4)
+
+
+def test_an_epoch_that_is_shorter_than_thought_ends_where_a_worker_finds_its_end(job: Job, fleets):
+    columns = job.data.columns.model_dump() | {"dense_missing": "skip"}
+    skipping = changed(job, data=job.data.model_dump() | {"columns": columns, "epochs": 2})
+
+    def answer(worker: str, go: Go) -> Message | None:
+        if go.batch >= 3:
+            return NoBatch(worker, go.lane, go.iteration, go.epoch, 3) if worker.startswith("worker-1") else None
+        return pushes(worker, go)
+
+    def in_turn(worker: str, go: Go) -> Message | None:
+        """Stage 2 hears of a round once, whatever batch it turns out to be."""
+        if worker.startswith("worker-2"):
+            return pushes(worker, go)
+        return answer(worker, go)
+
+    outcome, _ = run(skipping, fleets, Actors(in_turn), (1, 1))
+    assert outcome.samples == 2 * 3 * 16
+
+
+def test_a_worker_s_error_is_raised_as_if_it_had_been_met_here(job: Job, fleets):
+    def answer(worker: str, go: Go) -> Message:
+        return Failed(worker, "ModelError", "it does not fit") if go.batch == 2 else pushes(worker, go)
+
+    with pytest.raises(ModelError, match=r"worker-1\.0: it does not fit"):
+        run(job, fleets, Actors(answer), (1,))
+
+
+def test_a_worker_that_does_not_start_is_named(job: Job, fleets, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("heterps.training.coordinator.START_S", 0.1)
+    with pytest.raises(PeerLost, match=r"worker-2\.0 did not start"):
+        run(job, fleets, Actors(start=lambda name: name != "worker-2.0"))
+
+
+def test_a_worker_without_news_is_named(job: Job, fleets):
+    def answer(worker: str, go: Go) -> Message | None:
+        return None if worker == "worker-1.1" and go.batch == 1 else pushes(worker, go)
+
+    impatient = changed(job, workers={"deadline_s": 0.5})
+    with pytest.raises(PeerLost, match=r"waited \d+ s for worker-1\.1: alive, but without news"):
+        run(impatient, fleets, Actors(answer), (2,))
+
+
+def test_what_is_no_message_is_warned_of_and_the_run_goes_on(job: Job, fleets):
+    actors = Actors()
+    stranger = actors.network.channel("stranger")
+    stranger.send(COORDINATOR, [b"nonsense"])
+    outcome, heard = run(job, fleets, actors, (1,))
+    stranger.close()
+    assert outcome.samples == 64
+    assert any("stranger sent what is no message" in warning for warning in heard.warnings)

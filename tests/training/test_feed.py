@@ -1,0 +1,137 @@
+"""Feed: the batches of one reader, cut for the lanes of a worker: all pieces of all workers are the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flow_play import make_layout
+from staged import Staged
+from tiny import write_tiny
+
+from heterps.config import Data, Job, Schema
+from heterps.data.batch import Batch
+from heterps.data.reader import Reader
+from heterps.model.zoo import ZOO
+from heterps.training.feed import LABEL, Feed, Pieces
+from heterps.training.messages import ALL_LANES, Go
+from heterps.training.replica import Replica
+
+COLUMNS = Schema(dense=("a", "b"), slots=("s", "t"))
+INPUTS = ("dense", "slots")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    write_tiny(tmp_path / "train.parquet", 50)
+    data = Data(train=str(tmp_path / "train.parquet"), columns=COLUMNS, batch_size=16, epochs=2)
+    return Job(data=data, seed=3)
+
+
+@pytest.fixture
+def replica() -> Replica:
+    staged = Staged(ZOO["ctr_dnn"](COLUMNS, embedding_dim=2, hidden=(4,)), [])
+    return staged.replicas(staged.client())[0]
+
+
+@pytest.fixture
+def feed(job: Job) -> Iterator[Feed]:
+    feed = Feed(job, INPUTS)
+    yield feed
+    feed.close()
+
+
+def batches(job: Job) -> list[Batch]:
+    """Of the first epoch."""
+    reader = Reader(job.data.train, COLUMNS, batch_size=16, shuffle=job.data.shuffle, seed=job.seed)
+    return [batch for batch, _ in reader.read()]
+
+
+def go(batch: int, lane: int = ALL_LANES, epoch: int = 0) -> Go:
+    return Go(lane, 1, 0, epoch, batch)
+
+
+def test_the_pieces_of_all_workers_together_are_the_batch(job: Job, replica: Replica):
+    layout = make_layout((3,), 4)
+    feeds = [Feed(job, INPUTS) for _ in range(3)]
+    try:
+        for worker, feed in zip(layout.workers, feeds, strict=True):
+            feed.follow(layout, layout.lanes_of(worker), replica)
+        for number, batch in enumerate(batches(job)):
+            pieces = {}
+            for feed in feeds:
+                taken = feed.take(go(number))
+                assert taken is not None
+                assert taken.num_samples == len(batch)
+                pieces |= taken.values
+            whole = [values for _, values in sorted(pieces.items()) if values is not None]
+            assert sorted(pieces) == [0, 1, 2, 3]
+            np.testing.assert_array_equal(np.concatenate([v["dense"].numpy() for v in whole]), batch.dense)
+            np.testing.assert_array_equal(np.concatenate([v["slots"].keys for v in whole]), batch.slots.keys)
+            np.testing.assert_array_equal(np.concatenate([v[LABEL].numpy() for v in whole]), batch.label)
+            assert max(len(v[LABEL]) for v in whole) - min(len(v[LABEL]) for v in whole) <= 1
+    finally:
+        for feed in feeds:
+            feed.close()
+
+
+def test_lanes_beyond_the_samples_of_a_small_batch_have_none(feed: Feed, replica: Replica):
+    layout = make_layout((1,), 5)
+    feed.follow(layout, layout.lanes_of("worker-1.0"), replica)
+    pieces = feed.take(go(3))  # of 50 - 3 * 16 = 2 samples
+    assert pieces is not None
+    assert pieces.num_samples == 2
+    assert [lane for lane, values in pieces.values.items() if values is not None] == [2, 4]
+
+
+def test_without_rounds_a_lane_has_the_whole_batch(feed: Feed, job: Job, replica: Replica):
+    feed.follow(make_layout((2,), 4), None, replica)
+    pieces = feed.take(go(1, lane=2))
+    assert isinstance(pieces, Pieces)
+    (values,) = pieces.values.values()
+    assert list(pieces.values) == [2]
+    assert values is not None
+    np.testing.assert_array_equal(values["dense"].numpy(), batches(job)[1].dense)
+
+
+def test_an_epoch_has_so_many_batches_and_no_more(feed: Feed, replica: Replica):
+    feed.follow(make_layout((1,), 1), None, replica)
+    assert feed.take(go(4, lane=0)) is None
+    assert feed.num_batches(0) == 4
+
+
+def test_each_epoch_has_an_order_of_its_own(feed: Feed, replica: Replica):
+    feed.follow(make_layout((1,), 1), None, replica)
+    first, second = (feed.take(go(0, lane=0, epoch=epoch)) for epoch in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert first.values[0] is not None
+    assert second.values[0] is not None
+    assert not np.array_equal(first.values[0]["dense"].numpy(), second.values[0]["dense"].numpy())
+
+
+def test_after_a_change_of_layout_pieces_are_of_the_new_lanes_whatever_was_read_ahead(
+    feed: Feed, job: Job, replica: Replica
+):
+    feed.follow(make_layout((1,), 2), range(2), replica)
+    feed.take(go(0))
+    feed.follow(make_layout((1,), 4, epoch=2), range(4), replica)
+    pieces = feed.take(go(1))  # made ready for two lanes
+    assert pieces is not None
+    assert [len(values[LABEL]) for values in pieces.values.values() if values is not None] == [4, 4, 4, 4]
+    whole = np.concatenate([values["slots"].keys for values in pieces.values.values() if values is not None])
+    np.testing.assert_array_equal(whole, batches(job)[1].slots.keys)
+
+
+def test_a_model_without_slots_has_what_it_asks_for(job: Job):
+    feed = Feed(job, ("dense",))
+    try:
+        feed.follow(make_layout((1,), 1), None, None)  # type: ignore[arg-type]
+        pieces = feed.take(go(0, lane=0))
+        assert pieces is not None
+        assert pieces.values[0] is not None
+        assert set(pieces.values[0]) == {"dense", LABEL}
+    finally:
+        feed.close()

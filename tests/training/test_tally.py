@@ -1,0 +1,113 @@
+"""Tally: samples, seconds and intervals of a run, and when a checkpoint is due; a resumed run goes on counting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heterps.config import Checkpoint, Data, Job
+from heterps.training.run import Run
+from heterps.training.tally import Scores, Tally, metric_fields
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    (tmp_path / "run").mkdir()
+    return Run(tmp_path / "run")
+
+
+def a_job(**checkpoint) -> Job:
+    every = Checkpoint(**{"every_minutes": None, **checkpoint})
+    return Job(data=Data(train="unread.parquet"), checkpoint=every, metrics_every_samples=20)
+
+
+def scores(*labels: int) -> Scores:
+    return Scores(np.linspace(-1, 1, len(labels), dtype=np.float32), np.array(labels, np.float32))
+
+
+def line(run: Run) -> dict:
+    return json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+MORE = {"epoch": 0, "rows": 5, "table_bytes": 7}
+
+
+def test_an_interval_is_over_after_its_samples_and_its_line_says_how_fast_it_was(run: Run):
+    tally = Tally(a_job(), run)
+    tally.add(15, [scores(0, 1)], 1.0)
+    assert not tally.interval_is_over
+    tally.add(15, [scores(1), scores(0, 0)], 3.0)
+    assert tally.interval_is_over
+    told = tally.close_interval(dict(MORE))
+    assert told == line(run)
+    assert (told["samples"], told["seconds"], told["samples_per_s"], told["rows"]) == (30, 3.0, 10.0, 5)
+    assert not tally.interval_is_over
+    tally.add(20, [scores(1, 0)], 5.0)
+    assert tally.close_interval(dict(MORE))["samples_per_s"] == 10.0
+
+
+def test_an_interval_that_took_no_time_has_no_speed(run: Run):
+    tally = Tally(a_job(), run)
+    tally.add(20, [scores(0, 1)], 0.0)
+    assert tally.close_interval(dict(MORE))["samples_per_s"] is None
+
+
+def test_metrics_of_the_whole_run_have_the_open_interval_in_them(run: Run):
+    tally = Tally(a_job(), run)
+    tally.add(20, [scores(0, 1)], 1.0)
+    tally.close_interval(dict(MORE))
+    tally.add(2, [scores(0, 1)], 2.0)
+    once = Tally(a_job(), run)
+    once.add(22, [scores(0, 1), scores(0, 1)], 2.0)
+    assert metric_fields(tally.train_metrics()) == metric_fields(once.interval)
+
+
+def test_a_checkpoint_is_due_by_samples_or_by_minutes(run: Run):
+    by_samples, by_time = Tally(a_job(every_samples=30), run), Tally(a_job(every_minutes=1.0), run)
+    for tally in (by_samples, by_time):
+        tally.add(29, [], 59.0)
+        assert not tally.save_is_due
+        tally.add(1, [], 60.0)
+        assert tally.save_is_due
+        tally.saved()
+        assert not tally.save_is_due
+        tally.add(29, [], 119.0)
+        assert not tally.save_is_due
+    assert not Tally(a_job(every_samples=None), run).save_is_due
+
+
+def test_a_resumed_run_goes_on_where_it_was_and_writes_no_interval_twice(run: Run):
+    tally = Tally(a_job(every_samples=30), run)
+    tally.add(20, [scores(0, 1)], 1.0)
+    tally.close_interval(dict(MORE))
+    tally.add(15, [scores(0, 1, 1)], 2.0)
+    state = json.loads(json.dumps(tally.state()))
+    tally.add(5, [scores(1)], 3.0)
+    tally.close_interval(dict(MORE))  # lost with what the checkpoint has not
+    again = Tally(a_job(every_samples=30), run)
+    again.restore(35, state)
+    assert (again.samples, again.seconds, again.restarts) == (35, 2.0, 1)
+    assert not again.save_is_due
+    assert [found["samples"] for found in run.metrics()] == [20]
+    again.add(5, [scores(1)], 3.0)
+    assert again.interval_is_over
+    assert metric_fields(again.train_metrics()) == metric_fields(tally.train_metrics())
+    assert again.close_interval(dict(MORE))["samples_per_s"] == 10.0
+
+
+def test_a_run_without_a_checkpoint_begins_again_with_empty_metrics(run: Run):
+    tally = Tally(a_job(), run)
+    tally.add(20, [scores(0, 1)], 1.0)
+    tally.close_interval(dict(MORE))
+    again = Tally(a_job(), run)
+    again.begin_again()
+    assert (again.restarts, again.samples, run.metrics()) == (1, 0, [])
+
+
+def test_metrics_that_are_not_defined_are_null():
+    tally = Tally(a_job(), Run(Path("nowhere")))
+    tally.add(1, [scores(1)], 1.0)
+    assert metric_fields(tally.interval)["auc"] is None

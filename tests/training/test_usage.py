@@ -1,0 +1,105 @@
+"""Meter: each second counts for what is done in it, the innermost where things are inside each other."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heterps.ps.dedup import make_lookup
+from heterps.training.messages import Usage
+from heterps.training.usage import Meter, MeteredRows
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def fail_after(self, seconds: float) -> None:
+        self.now += seconds
+        raise KeyError
+
+
+def test_seconds_count_for_what_is_done_and_else_for_waiting():
+    clock = Clock()
+    meter = Meter(clock)
+    clock.now += 1
+    with meter.doing("compute"):
+        clock.now += 2
+        with meter.doing("communicate"):
+            clock.now += 4
+        clock.now += 8
+    clock.now += 16
+    assert meter.usage(queue=3, late_s=0.5) == Usage(10.0, 4.0, 17.0, 3, 0.5)
+
+
+def test_usage_in_the_middle_of_something_counts_up_to_this_moment():
+    clock = Clock()
+    meter = Meter(clock)
+    with meter.doing("compute"):
+        clock.now += 2
+        assert meter.usage().compute_s == 2
+        clock.now += 3
+    assert meter.usage().compute_s == 5
+
+
+def test_after_an_error_time_counts_for_what_was_done_before():
+    clock = Clock()
+    meter = Meter(clock)
+    with pytest.raises(KeyError), meter.doing("compute"):
+        clock.fail_after(1)
+    clock.now += 2
+    assert meter.usage() == Usage(1.0, 0.0, 2.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["compute", "communicate", "wait"]), st.integers(0, 9)), max_size=12))
+def test_all_seconds_count_once(steps):
+    clock = Clock()
+    meter = Meter(clock)
+    began = clock.now
+
+    def nest(rest) -> None:
+        if rest:
+            with meter.doing(rest[0][0]):
+                clock.now += rest[0][1]
+                nest(rest[1:])
+                clock.now += 1
+
+    nest(steps)
+    usage = meter.usage()
+    assert usage.compute_s + usage.communicate_s + usage.wait_s == clock.now - began
+
+
+def test_waiting_for_rows_is_communication_even_inside_a_layer():
+    clock = Clock()
+    meter = Meter(clock)
+
+    class Slow(Future[np.ndarray]):
+        def result(self, timeout: float | None = None) -> np.ndarray:
+            clock.now += 3
+            return np.ones((1, 2), np.float32)
+
+    class Client:
+        num_shards = 2
+
+        def pull(self, table, lookup, *, create=True):
+            return Slow()
+
+        def push(self, *taken):
+            return taken
+
+    rows = MeteredRows(Client(), meter)
+    lookup = make_lookup(np.zeros(1, np.uint64), 2)
+    with meter.doing("compute"):
+        clock.now += 1
+        assert rows.pull("t", lookup).result().shape == (1, 2)
+        clock.now += 1
+    assert meter.usage() == Usage(2.0, 3.0, 0.0)
+    assert rows.num_shards == 2
+    assert rows.push("t", lookup, None) == ("t", lookup, None, None)

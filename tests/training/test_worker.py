@@ -1,0 +1,236 @@
+"""A worker by itself: the test is its coordinator, its neighbours and, for rows, its servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import JOB, write_tiny
+from torch import Tensor, nn
+
+from heterps.config import Job, load_job
+from heterps.data.batch import Slots
+from heterps.errors import HeterpsError, ModelError, PeerLost
+from heterps.model import whole
+from heterps.ps.client import LocalClient
+from heterps.ps.shard import Tables
+from heterps.training.crossing import unpack
+from heterps.training.layout import Layout, StageLayout
+from heterps.training.messages import (
+    ALL_LANES,
+    AskState,
+    Assign,
+    Assigned,
+    Failed,
+    Forward,
+    Go,
+    NoBatch,
+    Pushed,
+    Ready,
+    State,
+    Stop,
+)
+from heterps.training.post import Letter, Post
+from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
+from heterps.wire import MemoryNetwork
+
+SOON_S = 30.0
+ALONE = Layout((StageLayout(0, 4, "cpu", ("worker-1.0",)),), 1)
+
+
+class Fails(nn.Module):
+    def forward(self, dense: Tensor) -> Tensor:
+        raise ZeroDivisionError("too few")
+
+
+class Broken(nn.Module):
+    """Traced as one layer, which fails when it is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = whole(Fails())
+
+    def forward(self, dense: Tensor, slots: Slots) -> Tensor:
+        return self.fails(dense)
+
+
+class Desk:
+    """Where the test sits: it starts a worker, and speaks with it as whoever it likes."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.network = job, MemoryNetwork()
+        self.posts = {name: Post(self.network.channel(name)) for name in (COORDINATOR, "worker-2.0")}
+        self.stopped = threading.Event()
+        self.errors: list[Exception] = []
+        self.clients: list[LocalClient] = []
+        self.thread: threading.Thread | None = None
+
+    def start(self, layers: tuple[int, ...] = (0,), stage: int = 0) -> Ready:
+        start = WorkerStart("worker-1.0", stage, layers)
+        self.thread = threading.Thread(target=self._run, args=(start,), daemon=True)
+        self.thread.start()
+        return self.expect(Ready)[0]
+
+    def tell(self, message: Any) -> None:
+        self.posts[COORDINATOR].send("worker-1.0", message)
+
+    def expect(self, kind: type, who: str = COORDINATOR) -> tuple[Any, Letter]:
+        letter = self.posts[who].receive(SOON_S)
+        assert letter is not None, f"no {kind.__name__} came"
+        assert isinstance(letter.message, kind), letter.message
+        return letter.message, letter
+
+    def close(self) -> None:
+        self.stopped.set()
+        if self.thread is not None:
+            self.thread.join(SOON_S)
+            assert not self.thread.is_alive()
+        for post in self.posts.values():
+            post.close()
+
+    def _connect(self, tables: Tables) -> LocalClient:
+        client = tables.in_process()
+        self.clients.append(client)
+        return client
+
+    def _run(self, start: WorkerStart) -> None:
+        post = Post(self.network.channel(start.name))
+        try:
+            run_worker(self.job, start, post, "here", self._connect, self.stopped.is_set)
+        except Exception as error:
+            self.errors.append(error)
+        finally:
+            post.close()
+
+
+@pytest.fixture
+def open_desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Desk]]:
+    monkeypatch.chdir(tmp_path)
+    write_tiny(tmp_path / "train.parquet", 40)
+    (tmp_path / "job.yaml").write_text(JOB)
+    desks = []
+
+    def make(**fields: Any) -> Desk:
+        job = Job.model_validate(load_job("job.yaml").model_dump() | fields)
+        desks.append(Desk(job))
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.close()
+
+
+def assigned(desk: Desk, layout: Layout = ALONE) -> None:
+    desk.tell(Assign(layout, {}))
+    assert desk.expect(Assigned)[0] == Assigned("worker-1.0", layout.epoch)
+
+
+def go(desk: Desk, number: int, batch: int, samples: int = 0, lane: int = ALL_LANES) -> None:
+    desk.tell(Go(lane, number, samples, 0, batch))
+
+
+def test_a_worker_says_where_it_is_takes_its_place_and_pushes_what_it_computed(open_desk):
+    desk = open_desk()
+    assert desk.start() == Ready("worker-1.0", "here")
+    assigned(desk)
+    go(desk, 1, 0)
+    pushed, letter = desk.expect(Pushed)
+    assert (pushed.worker, pushed.lane, pushed.iteration, pushed.num_samples) == ("worker-1.0", ALL_LANES, 1, 16)
+    assert 0.3 < pushed.loss < 1.5
+    scores = unpack(pushed.scores, letter.frames)
+    assert scores["logits"].shape == scores["labels"].shape == (16,)
+    (client,) = desk.clients
+    assert client.export_dense("dense.0")[2] == 1
+    assert client.num_rows("embedding") > 0
+    assert pushed.usage.compute_s > 0
+    desk.tell(Stop())
+    desk.thread.join(SOON_S)
+    assert not desk.thread.is_alive()
+    assert desk.errors == []
+
+
+def test_a_batch_that_is_not_there_is_told_and_the_next_go_ahead_is_taken(open_desk):
+    desk = open_desk()
+    desk.start()
+    assigned(desk)
+    go(desk, 1, 3)
+    assert desk.expect(NoBatch)[0] == NoBatch("worker-1.0", ALL_LANES, 1, 0, 3)
+    go(desk, 1, 2)
+    assert desk.expect(Pushed)[0].num_samples == 8
+
+
+def test_a_worker_of_several_lanes_pushes_once_a_round_or_once_a_batch(open_desk):
+    layout = Layout(ALONE.stages, 3)
+    rounds, lanes = open_desk(), open_desk(sync="asp")
+    for desk in (rounds, lanes):
+        desk.start()
+        assigned(desk, layout)
+    go(rounds, 1, 0)
+    assert rounds.expect(Pushed)[0].lane == ALL_LANES
+    for lane in range(3):
+        go(lanes, 1, lane, lane=lane)
+    assert sorted(lanes.expect(Pushed)[0].lane for _ in range(3)) == [0, 1, 2]
+    assert (rounds.clients[0].export_dense("dense.0")[2], lanes.clients[0].export_dense("dense.0")[2]) == (1, 3)
+
+
+def test_a_worker_tells_its_state_when_asked(open_desk):
+    desk = open_desk()
+    desk.start()
+    assigned(desk)
+    desk.tell(AskState())
+    state, letter = desk.expect(State)
+    assert unpack(state.state, letter.frames) == {"buffers": {}, "dense": {}}
+
+
+def test_an_error_of_the_model_is_told_with_its_kind_and_raised(open_desk):
+    desk = open_desk(model={"factory": f"{__name__}:Broken", "args": {}})
+    desk.start()
+    assigned(desk, Layout((StageLayout(0, 0, "cpu", ("worker-1.0",)),), 1))
+    go(desk, 1, 0)
+    failed, _ = desk.expect(Failed)
+    assert (failed.worker, failed.kind) == ("worker-1.0", "ModelError")
+    assert "ZeroDivisionError: too few" in failed.text
+    desk.thread.join(SOON_S)
+    assert isinstance(desk.errors[0], ModelError)
+
+
+def test_an_error_that_is_ours_is_told_by_its_name(open_desk, monkeypatch: pytest.MonkeyPatch):
+    desk = open_desk()
+    monkeypatch.setattr("heterps.training.worker.Turns.begin_round", lambda *_: {}["nothing"])
+    desk.start()
+    assigned(desk)
+    go(desk, 1, 0)
+    failed, _ = desk.expect(Failed)
+    assert (failed.kind, failed.text) == ("HeterpsError", "KeyError: 'nothing'")
+    desk.thread.join(SOON_S)
+    assert not isinstance(desk.errors[0], HeterpsError)
+
+
+def test_values_go_on_to_the_next_stage_and_a_neighbour_that_is_silent_is_named(open_desk):
+    desk = open_desk(workers={"deadline_s": 0.2})
+    desk.start((0, 2))
+    stages = StageLayout(0, 1, "cpu", ("worker-1.0",)), StageLayout(2, 4, "cpu", ("worker-2.0",))
+    assigned(desk, Layout(stages, 2))
+    go(desk, 1, 0, samples=48)
+    forward, letter = desk.expect(Forward, "worker-2.0")
+    assert (forward.lane, forward.iteration, forward.num_samples, forward.samples) == (0, 1, 16, 48)
+    values = unpack(forward.values, letter.frames)
+    assert {len(value) for value in values.values() if isinstance(value, torch.Tensor)} == {8}
+    failed, _ = desk.expect(Failed)
+    assert failed.kind == "PeerLost"
+    assert "gradients of iteration 1, lane 0, from worker-2.0" in failed.text
+    desk.thread.join(SOON_S)
+    assert isinstance(desk.errors[0], PeerLost)
+
+
+def test_a_worker_ends_when_it_is_stopped_from_outside(open_desk):
+    desk = open_desk()
+    desk.start()
+    desk.stopped.set()
+    desk.thread.join(SOON_S)
+    assert not desk.thread.is_alive()
+    assert desk.errors == []
