@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from heterps.config import Job, load_job
+from heterps.errors import HeterpsError
+from heterps.launch import train
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, Servers, Stage
@@ -54,18 +59,40 @@ def inline(job: Job) -> Job:
     return Job.model_validate({**job.model_dump(), "launcher": "inline", "plan": None, "workers": {}, "servers": None})
 
 
-def losses(folder: Path | str) -> list[float]:
-    return [line["log_loss"] for line in metrics(folder)]
-
-
 def metrics(folder: Path | str) -> list[dict]:
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 
-class Script(Observer):
+class Losses(Observer):
+    """Of all steps, as they are: those of metrics.jsonl are rounded."""
+
+    def __init__(self, end: float = math.inf) -> None:
+        self.losses: list[float] = []
+        self.end = end
+
+    def stepped(self, samples, seconds, loss, interval) -> None:
+        self.losses.append(loss)
+        if samples >= self.end:
+            raise Enough
+
+
+class Enough(HeterpsError):
+    """The test has seen what it wanted."""
+
+
+def inline_losses(job: Job, end: float = math.inf) -> list[float]:
+    """Of a run of one process, until so many samples."""
+    observer = Losses(end)
+    with suppress(Enough):
+        train(inline(job), f"inline-{time.monotonic_ns()}", observer=observer)
+    return observer.losses
+
+
+class Script(Losses):
     """Asks for a change at a number of samples each, and lets no step pass before its new workers are ready."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *asks) -> None:
+        super().__init__()
         self.asks = list(asks)
         self.told, self.changes, self.warnings = [], [], []
         self.ready = threading.Semaphore(0)
@@ -90,6 +117,7 @@ class Script(Observer):
         self.awaited = 0
 
     def stepped(self, samples, seconds, loss, interval) -> None:
+        super().stepped(samples, seconds, loss, interval)
         for _ in range(self.awaited):
             assert self.ready.acquire(timeout=DEADLINE_S), "a new worker was not ready in time"
         self.awaited = 0

@@ -136,7 +136,7 @@ def emulated(folder: Path, batch_size: int, profile: Profile, policies: list[str
             scale = summary["emulated"]["scale"]
             late = sum(stage["late_s"] for stage in summary["stages"])
             rows.append({"plan": words, "sync": sync, "predicted": plan.throughput, "measured": measured,
-                         "error": round(error, 4), "scale": scale, "late_s": late, "stages": summary["stages"]})  # fmt: skip
+                         "error": round(error, 4), "scale": scale, "late_s": late})  # fmt: skip
             print(f"{words:<34} {sync:<6} {plan.throughput:>12,.0f} {measured:>12,.0f} {error:>8.1%}  {scale:<5g}"
                   f"  {plan.bottleneck}" + (f"  (late {late:.1f} s)" if late > 0.1 else ""), flush=True)  # fmt: skip
     return rows

@@ -7,19 +7,14 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from elastic import DEADLINE_S, make_plan, on_threads
+from elastic import DEADLINE_S, Enough, make_plan, on_threads
 
 from heterps.cli import main
 from heterps.config import load_cluster, load_job
-from heterps.errors import HeterpsError
 from heterps.launch import train
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.training.loop import Observer
-
-
-class Enough(HeterpsError):
-    """The test has seen what it wanted."""
 
 
 class Watched(Observer):

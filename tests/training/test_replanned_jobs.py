@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from elastic import CLUSTER, Script, inline, losses, make_plan, metrics, on_threads
+from elastic import CLUSTER, Script, inline_losses, make_plan, metrics, on_threads
 from tiny import write_tiny
 
 from heterps.config import load_job
@@ -48,10 +48,9 @@ def test_bsp_has_the_losses_of_one_process_over_three_plans(job_file, monkeypatc
     script = Replanning(monkeypatch, plans, *((at, *ask) for at, ask in zip((160, 240, 400), asks, strict=True)))
     job = on_threads(job_file, make_plan([2], []))
     done = train(job, "run", observer=script)
-    train(inline(job), "inline")
     assert [told.text for told in script.told if told.is_error] == []
     assert len(script.starts) == 3
-    np.testing.assert_allclose(losses("run"), losses("inline"), rtol=1e-6)
+    np.testing.assert_allclose(script.losses, inline_losses(job), rtol=1e-6)
     assert (done.summary["samples"], done.summary["status"]) == (640, "completed")
     assert [stage["workers"] for stage in done.summary["stages"]] == [2, 1]
     assert load_plan("run/plan.json") == plans[-1]
@@ -68,8 +67,7 @@ def test_a_replanned_run_can_be_resumed_by_its_own_job(job_file, monkeypatch):
     more = more.model_copy(update={"data": more.data.model_copy(update={"epochs": 2})})
     again = Script(monkeypatch)
     done = train(more, "run", resume=True, observer=again)
-    train(inline(more), "inline")
-    np.testing.assert_allclose(losses("run"), losses("inline"), rtol=1e-6)
+    np.testing.assert_allclose(script.losses + again.losses, inline_losses(more), rtol=1e-6)
     assert [stage["workers"] for stage in done.summary["stages"]] == [1, 2]
     assert done.summary["predicted_throughput"] == 9.0
     usd = plan.usd_per_hour(more.cluster) * done.summary["samples"] / 9.0 / 3600

@@ -85,6 +85,16 @@ def test_where_an_epoch_has_no_such_batch_the_round_begins_with_the_first_of_the
     assert flow.is_over
 
 
+def test_who_pushed_before_a_reader_found_the_end_of_its_epoch_goes_on_too():
+    flow = a_flow((1, 1), num_batches=None, epochs=3)
+    flow.start(0.0)
+    for worker in flow.layout.workers:
+        flow.pushed(pushed(worker, 1), None, 0.0)
+    flow.pushed(pushed("worker-2.0", 2), None, 1.0)
+    flow.no_batch(NoBatch("worker-1.0", ALL_LANES, 2, 0, 1), 1.0)
+    assert sorted(sent_to(flow.pushed(pushed("worker-1.0", 2), None, 2.0))) == ["worker-1.0", "worker-2.0"]
+
+
 def test_the_end_of_the_last_epoch_is_the_end():
     flow = a_flow((1, 1), num_batches=None)
     flow.start(0.0)

@@ -63,7 +63,7 @@ def test_a_layout_that_can_be_is_not(sync, counts, lanes, model):
 
 def test_a_scaled_stage_has_its_first_workers_still_and_the_layout_another_epoch():
     before = make_layout((1, 2), 2, epoch=4)
-    after = scaled(a_job(), before, 0, 3)
+    after = scaled(a_job(), before, 0, 3, next_number=1)
     assert after.stages[0].workers == ("worker-1.0", "worker-1.1", "worker-1.2")
     assert after.stages[1] == before.stages[1]
     assert after.epoch == 5
@@ -76,14 +76,14 @@ def test_a_scaled_stage_has_its_first_workers_still_and_the_layout_another_epoch
 def test_every_layout_that_scaling_gives_can_be(sync, counts, count):
     job = a_job(sync=sync, workers={"lanes": 2})
     if count + counts[1] <= 5:
-        check_layout(job, scaled(job, make_layout(counts, 3), 0, count), PLAIN)
+        check_layout(job, scaled(job, make_layout(counts, 3), 0, count, next_number=counts[0]), PLAIN)
 
 
 def test_there_are_only_as_many_units_as_the_cluster_allows_in_all_stages_together():
     with pytest.raises(ConfigError, match=r"6 units of 'cpu'.*allows 5"):
-        scaled(a_job(), make_layout((1, 3), 4), 0, 3)
+        scaled(a_job(), make_layout((1, 3), 4), 0, 3, next_number=1)
 
 
 def test_a_stage_that_is_not_there_is_refused_by_the_number_that_people_use():
     with pytest.raises(ConfigError, match="no stage 3: the plan has 2"):
-        scaled(a_job(), make_layout((1, 1), 4), 2, 1)
+        scaled(a_job(), make_layout((1, 1), 4), 2, 1, next_number=1)

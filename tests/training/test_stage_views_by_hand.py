@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from flow_play import make_layout
 
@@ -96,7 +94,7 @@ def test_status_and_summary_say_the_same_of_the_whole_job():
     tally.add(10, [], 2.0)
     views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
     views.stepped(Step(10, 0.0, (), 0))
-    status = json.loads(views.as_json(tally, flow))
+    status = views.status(tally, flow)
     assert (status["samples"], status["seconds"], status["waits_for"]) == (10, 2.0, ["worker-1.0"])
     assert status["stages"][0]["samples_per_s"] == 5.0
     summary = views.summary(flow, 2.0)

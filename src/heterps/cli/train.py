@@ -23,6 +23,10 @@ def train(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
     run: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<job name>-<number>.")] = None,
     launcher: Annotated[str | None, typer.Option(help="Where processes run; overrides the job's.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Ray cluster of launcher ray: auto or HOST:PORT; overrides the job's ray_address."),
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="The plan, made by `heterps plan`; overrides the job's.")] = None,
     workers: Annotated[
         int | None,
@@ -56,6 +60,7 @@ def train(
     overriding: dict[str, tuple[str, Any]] = {
         "--plan": ("plan", str(plan) if plan is not None else None),
         "--launcher": ("launcher", launcher),
+        "--address": ("ray_address", address),
         "--sync": ("sync", sync),
         "--workers": ("threads", workers),
         "--emulate": ("emulation", {} if emulate and loaded.emulation is None else None),

@@ -18,7 +18,7 @@ Every field has a `description`; the reference of the job file is generated from
 from heterps.config.base import Frozen, Name
 from heterps.config.cluster import PAPER_CLUSTER, Cluster, Resource
 from heterps.config.data import Data, Paths, Schema
-from heterps.config.job import Checkpoint, Job, Model, load_cluster, load_job
+from heterps.config.job import Checkpoint, Job, Model, load_cluster, load_job, parse_job
 from heterps.config.optimizers import (
     FTRL,
     SGD,
@@ -112,4 +112,5 @@ __all__ = [
     "Zero",
     "load_cluster",
     "load_job",
+    "parse_job",
 ]

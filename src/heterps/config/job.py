@@ -128,11 +128,16 @@ def load_cluster(path: str | Path) -> Cluster:
 def load_job(path: str | Path) -> Job:
     """The job in the file at `path`. Relative paths inside it, as everywhere, are taken from the working directory."""
     path = Path(path)
-    data, lines = parse(read_text(path, what="job file"), where=str(path), what="job file")
-    check_role(data, where=str(path), what="job file")
+    return parse_job(read_text(path, what="job file"), where=str(path))
+
+
+def parse_job(text: str, where: str) -> Job:
+    """The job in the YAML `text`; errors say `where` it is from."""
+    data, lines = parse(text, where=where, what="job file")
+    check_role(data, where=where, what="job file")
     if isinstance(cluster := data.get("cluster"), str):
         try:
             data["cluster"] = load_cluster(cluster)
         except ConfigError as error:
-            raise ConfigError(f"{path}:{lines[('cluster',)]}: cluster: {error}") from None
-    return validate(data, Job, where=str(path), lines=lines)
+            raise ConfigError(f"{where}:{lines[('cluster',)]}: cluster: {error}") from None
+    return validate(data, Job, where=where, lines=lines)

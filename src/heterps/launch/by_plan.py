@@ -12,6 +12,7 @@ from heterps.data.reader import Reader
 from heterps.errors import ConfigError
 from heterps.launch.inline import signals
 from heterps.launch.local import train_local
+from heterps.launch.ray import train_ray
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.local import local_plan
@@ -19,7 +20,7 @@ from heterps.planning.plan import Plan
 from heterps.profiling.profile import load_profile
 from heterps.training.control import Control
 from heterps.training.coordinator import Emulated
-from heterps.training.emulation import StagePace, choose_scale, must_emulate, server_seconds, stage_seconds
+from heterps.training.emulation import StagePace, choose_scale, lacks_devices, server_seconds, stage_seconds
 from heterps.training.layout import Layout, make_layout
 from heterps.training.loop import Observer, Outcome
 from heterps.training.run import Run
@@ -40,7 +41,8 @@ def run_by_plan(
     with Control(run.folder) as control, signals() as received:
         while True:
             run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
-            outcome = train_local(
+            train_there = train_ray if job.launcher == "ray" else train_local
+            outcome = train_there(
                 job,
                 run,
                 plan,
@@ -79,7 +81,7 @@ def describe(plan: Plan) -> str:
 def emulation_of(job: Job, plan: Plan) -> Emulated | None:
     """How the units of `plan` are emulated, if the job asks for it. ConfigError where it should ask and does not."""
     if job.emulation is None:
-        if missing := must_emulate(plan, job.cluster):
+        if missing := lacks_devices(job, plan):
             raise ConfigError(
                 f"the plan runs on {', '.join(missing)}, and this machine has no such device. Emulate it with "
                 "--emulate (or `emulation: {}` in the job), or plan for what is here"

@@ -106,7 +106,7 @@ def run_server(
     servers  what the job says of them: its faults
     pace     of an emulated unit
     """
-    _warm_up(server)
+    warm_up_server(server)
     with _stop_signals() as stopped:
         socket = ServerChannel(server.name, address, keys=keys)
         channel = layered(socket, (servers or Servers()).faults, seed)
@@ -117,7 +117,7 @@ def run_server(
             channel.close()
 
 
-def _warm_up(server: Server) -> None:
+def warm_up_server(server: Server) -> None:
     """Compile the kernels, or load them compiled, before the first worker waits: messages bring read-only arrays."""
     keys, grads = np.zeros(1, np.uint64), np.zeros((1, 1), np.float32)
     for optimizer in {spec.optimizer for spec in server.tables.sparse}:

@@ -22,22 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
-from heterps.config import Servers, load_job
-from heterps.launch.inline import warm_up
-from heterps.launch.run_servers import START_S
-from heterps.launch.servers import client_options, first_roster
+from heterps.config import load_job
+from heterps.launch.socket_worker import work
 from heterps.processes import give_answer, own_stdout, watch_input
-from heterps.ps.client import JobClient
-from heterps.ps.connect import connect
-from heterps.ps.shard import Tables
 from heterps.training.control import clear
 from heterps.training.failures import kind_and_text
-from heterps.training.post import Post
-from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
-from heterps.wire import ClientChannel, ServerChannel
-from heterps.wire.stack import layered
+from heterps.training.worker import COORDINATOR, WorkerStart
 
 
 def main() -> None:
@@ -62,27 +53,16 @@ def main() -> None:
 
 
 def _work(start: dict[str, Any], stopped: Callable[[], bool]) -> None:
-    torch.set_num_threads(1)  # a worker is one unit
-    job = load_job(start["job"])
-    worker = msgspec.convert(start["worker"], WorkerStart)
-    folder = Path(start["folder"])
-    listening = ServerChannel(worker.name, f"ipc://{folder}/{worker.name}")
-    reaching = ClientChannel(worker.name, {})
-    post = Post(layered(listening), layered(reaching), reaching.connect)
-    roster, servers = first_roster(start["servers"]), job.servers or Servers()
-
-    def reach(tables: Tables) -> JobClient:
-        options = client_options(servers, tables)
-        warm_up()  # while the servers start
-        return connect(
-            worker.name, roster, tables, options=options, faults=servers.faults, seed=job.seed, start_s=START_S
-        )
-
-    try:
-        post.connect({COORDINATOR: f"ipc://{folder}/{COORDINATOR}"})
-        run_worker(job, worker, post, listening.address, reach, stopped, start["log"])
-    finally:
-        post.close()
+    worker, folder = msgspec.convert(start["worker"], WorkerStart), start["folder"]
+    work(
+        load_job(start["job"]),
+        worker,
+        address=f"ipc://{folder}/{worker.name}",
+        coordinator=f"ipc://{folder}/{COORDINATOR}",
+        servers=start["servers"],
+        stopped=stopped,
+        log=start["log"],
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from heterps.config import BSP, Job, load_cluster
 from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
-from heterps.training.emulation import must_emulate, stage_seconds
+from heterps.training.emulation import lacks_devices, stage_seconds
 from heterps.training.fleet import Fleet
 from heterps.training.layout import Layout, make_layout
 from heterps.training.messages import Replan, Scale, Told
@@ -225,7 +225,7 @@ def read_replan(job: Job, folder: Path, asked: Replan, model: nn.Module, layers:
     )
     check_layout(job, layout, model)
     if job.emulation is None:
-        if missing := must_emulate(plan, job.cluster):
+        if missing := lacks_devices(job, plan):
             raise ConfigError(f"{path}: the plan runs on {', '.join(missing)}, and this machine has no such device")
     elif job.profile is not None:
         stage_seconds(load_profile(job.profile), job.cluster, layout, job.data.batch_size)

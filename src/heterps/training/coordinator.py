@@ -65,7 +65,7 @@ from heterps.training.stage_views import StageViews
 from heterps.training.tally import Scores, Tally
 from heterps.training.traces import Traces
 from heterps.training.whole import WholeModel
-from heterps.training.worker import WorkerStart, failure
+from heterps.training.worker import WorkerStart
 from heterps.wire import Frame, WireError
 
 POLL_S = 0.2

@@ -138,6 +138,12 @@ def missing_devices(resources: Iterable[str], cluster: Cluster) -> list[str]:
     return [name for name in resources if not _is_available(cluster.resources[name].device)]
 
 
+def lacks_devices(job: Job, plan: Plan) -> list[str]:
+    """As `must_emulate`; none on a Ray cluster at an address, whose nodes have devices that this machine has not."""
+    is_elsewhere = job.launcher == "ray" and job.ray_address is not None
+    return [] if is_elsewhere else must_emulate(plan, job.cluster)
+
+
 def _is_available(device: str) -> bool:
     match device.partition(":")[0]:
         case "cpu":

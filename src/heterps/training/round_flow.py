@@ -39,7 +39,8 @@ class RoundFlow(Flow):
         if len(self._pushed) < len(self.layout.workers):
             return []
         self._finish()
-        return [] if self.is_held else self._go(self._released)
+        released, self._released = self._released, []
+        return [] if self.is_held else self._go(released)
 
     def no_batch(self, message: NoBatch, now: float) -> Outgoing:  # noqa: ARG002
         self.leases.end_of_epoch(message.epoch, message.num_batches)
@@ -83,7 +84,6 @@ class RoundFlow(Flow):
             self.lease = self.leases.take(LEASED_BY)
         if self.lease is None:
             return []
-        self._released = []
         return [(worker, Go(ALL_LANES, self.round, self.samples, *self.lease)) for worker in workers]
 
     def _members(self, group: Stages) -> list[str]:

@@ -34,13 +34,19 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
 
 
 def scaled(
-    job: Job, layout: Layout, number: int, count: int, *, next_number: int, servers: Mapping[str, int] | None = None
+    job: Job,
+    layout: Layout,
+    number: int,
+    count: int,
+    *,
+    next_number: int | None = None,
+    servers: Mapping[str, int] | None = None,
 ) -> Layout:
     """The layout with `count` workers in stage `number`, from 0 on. ConfigError where there cannot be as many.
 
-    Those who stay keep their place, and the last leave. New ones are named from `next_number` on: a name that somebody
-    had is not given again, for servers know by it which pushes they have applied. `servers` are units of the cluster
-    too, by resource.
+    Those who stay keep their place, and the last leave. New ones are named from `next_number` on, by default as if
+    nobody had left before: a name that somebody had must not be given again, for servers know by it which pushes they
+    have applied. `servers` are units of the cluster too, by resource.
     """
     if number >= len(layout.stages):
         raise ConfigError(f"there is no stage {number + 1}: the plan has {len(layout.stages)}, counted from 1")
@@ -55,7 +61,8 @@ def scaled(
             f"cluster allows {limit}: scale to {max(limit - used + count, 0)} at most, or raise the limit with "
             "`heterps replan`"
         )
-    new = range(next_number, next_number + count - len(stage.workers))
+    start = len(stage.workers) if next_number is None else next_number
+    new = range(start, start + count - len(stage.workers))
     workers = stage.workers[:count] + tuple(worker_name(number, k) for k in new)
     stages = list(layout.stages)
     stages[number] = StageLayout(stage.first, stage.last, stage.resource, workers)

@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from msgspec import Struct
 
-import heterps.errors as errors
 from heterps.config import BSP, Job
 from heterps.data.batch import Slots
 from heterps.errors import HeterpsError, PeerLost
@@ -121,13 +120,6 @@ def run_worker(
         with suppress(HeterpsError):  # nobody is there any more to be told
             post.send(COORDINATOR, Failed(start.name, *kind_and_text(error, log)))
         raise
-
-
-def failure(failed: Failed) -> HeterpsError:
-    """The error that a worker met, as if it had been met here."""
-    kind = getattr(errors, failed.kind, HeterpsError)
-    known = isinstance(kind, type) and issubclass(kind, HeterpsError)
-    return (kind if known else HeterpsError)(f"{failed.worker}: {failed.text}")
 
 
 class Worker:

@@ -33,13 +33,18 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     secret: str
 
 
-def create_keys(folder: str | Path) -> Path:
-    """Make a new key pair in `folder`/job.key, mode 0600, and give its path. Never replaces a file."""
+def make_keys() -> Keys:
+    """A new key pair, in memory only."""
     import zmq
 
-    path = Path(folder) / FILE
     public, secret = (half.decode() for half in zmq.curve_keypair())
-    text = msgspec.json.format(msgspec.json.encode(_File(ABOUT, public, secret)), indent=1) + b"\n"
+    return Keys(public, secret)
+
+
+def create_keys(folder: str | Path) -> Path:
+    """Make a new key pair in `folder`/job.key, mode 0600, and give its path. Never replaces a file."""
+    path, keys = Path(folder) / FILE, make_keys()
+    text = msgspec.json.format(msgspec.json.encode(_File(ABOUT, keys.public, keys.secret)), indent=1) + b"\n"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

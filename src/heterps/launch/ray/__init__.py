@@ -1,0 +1,194 @@
+"""The Ray launcher: the workers and servers of a plan as actors, wherever a Ray cluster has units of their resources.
+
+    this process: coordinator              Ray: places actors by labels, and tells when one is gone
+      | tcp, keys of this run
+    [worker-1.0 on cpu] --tcp--> [worker-2.0 on v100]      actors; what they say to each other is not Ray's business
+              [server-0 on cpu]
+
+[1] find or start the cluster   [2] keep a seat for every role, all or none   [3] servers, workers, training
+[4] stop the actors, give the seats back, end Ray if it was started here
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from typing import Any
+
+from heterps import __version__
+from heterps.config import Job, Servers
+from heterps.errors import ConfigError, PeerLost
+from heterps.launch.inline import signals, warm_up
+from heterps.launch.ray.cluster import TOLD_TO_STOP, RayCluster, open_ray
+from heterps.launch.ray.fleet import RayFleet, RunServers
+from heterps.launch.ray.placement import Bundle, bundle_of, check_labels
+from heterps.launch.ray.roles import listen_address
+from heterps.launch.ray.seats import Seats
+from heterps.launch.ray.servers import RayServers
+from heterps.launch.run_servers import run_servers
+from heterps.planning.plan import Plan
+from heterps.report.figures import plural
+from heterps.training.changes import Replanned
+from heterps.training.control import Control
+from heterps.training.coordinator import Emulated, train_staged
+from heterps.training.loop import Observer, Outcome
+from heterps.training.run import Run
+from heterps.training.worker import COORDINATOR
+from heterps.wire import ServerChannel
+from heterps.wire.keys import Keys, load_keys, make_keys
+from heterps.wire.stack import layered
+from heterps.yamlfile import dump_yaml
+
+PLACE_S = 120.0
+"""For a cluster to have places for all roles; one that grows on demand adds nodes meanwhile."""
+DEAD_S = 10.0
+"""For Ray to notice a death that the coordinator met first."""
+
+
+def train_ray(
+    job: Job,
+    run: Run,
+    plan: Plan,
+    *,
+    resume: bool,
+    observer: Observer,
+    emulated: Emulated | None = None,
+    control: Control | None = None,
+    received: list[str] | None = None,
+) -> Outcome | Replanned:
+    """Train `job` by `plan` with actors of a Ray cluster. Ctrl-C and SIGTERM end it, with everything saved.
+
+    received  signals, also those that came before
+    """
+    _check(job)
+    num_servers = _num_servers(job, plan)
+    roles = [plan.servers.resource] * num_servers + [s.resource for s in plan.stages for _ in range(s.count)]
+    with ExitStack() as opened:
+        cluster = opened.enter_context(open_ray(job.ray_address, _labels(job, roles), observer))  # [1]
+        received = opened.enter_context(signals(received))  # after Ray has set its own
+        _leave_if(received)
+        warm_up()
+        if job.workers.dense == "all_reduce" and not cluster.is_one_machine:
+            raise ConfigError(
+                "workers.dense: all_reduce is for workers on one machine, and this Ray cluster has several: use servers"
+            )
+        seats = Seats(_bundles(job, roles, cluster, emulated))
+        opened.callback(seats.close)
+        observer.waiting(f"waiting for places on the Ray cluster: {_counted(roles)}")
+        seats.reserve(roles, PLACE_S, lambda: _leave_if(received))  # [2]
+        fleet, folder = _open_fleet(job, run, plan, num_servers, cluster, seats, observer, emulated, opened)  # [3]
+        try:
+            return train_staged(
+                job,
+                run,
+                plan,
+                fleet,
+                resume=resume,
+                observer=observer,
+                stop=lambda: received[0] if received else None,
+                emulated=emulated,
+                folder=folder,
+                control=control,
+            )
+        except PeerLost as error:
+            how = fleet.dead(DEAD_S)
+            if how is None or str(how) in str(error):
+                raise
+            raise PeerLost(f"{error}. {how}") from error
+
+
+def _leave_if(received: list[str]) -> None:
+    """A signal before anything has begun: there is nothing to save."""
+    if "SIGINT" in received:
+        raise KeyboardInterrupt
+    if received:
+        raise SystemExit(TOLD_TO_STOP)
+
+
+def _check(job: Job) -> None:
+    check_labels(job.cluster.resources)
+    servers = job.servers or Servers()
+    if job.workers.channel == "memory" or servers.channel == "memory":
+        raise ConfigError(
+            "workers and servers in the memory of this process (channel: memory) cannot be on a Ray cluster: leave "
+            "channel out, or use launcher local"
+        )
+    if unreachable := [address for address in servers.addresses if address.startswith("ipc://")]:
+        raise ConfigError(
+            f"servers.addresses: {unreachable[0]} is reached from this machine only: start the servers at tcp addresses"
+        )
+
+
+def _num_servers(job: Job, plan: Plan) -> int:
+    """Of servers that are started for the run."""
+    servers = job.servers or Servers()
+    return 0 if servers.addresses else servers.count or plan.servers.count or 1
+
+
+def _bundles(job: Job, roles: list[str], cluster: RayCluster, emulated: Emulated | None) -> dict[str, Bundle]:
+    """What a unit of each resource takes. On this machine alone all share its cores, as those of launcher local do."""
+    devices = {name: "cpu" if emulated else job.cluster.resources[name].device for name in roles}
+    return {name: bundle_of(name, device, num_cores=int(not cluster.is_ours)) for name, device in devices.items()}
+
+
+def _labels(job: Job, roles: list[str]) -> dict[str, float]:
+    """Of this machine, if Ray is started here: as many units as the job may ever use."""
+    return {
+        name: float(max(resource.limit, roles.count(name)))
+        for name, resource in job.cluster.resources.items()
+        if resource.limit or name in roles
+    }
+
+
+def _counted(roles: list[str]) -> str:
+    return ", ".join(f"{roles.count(name)} {name}" for name in dict.fromkeys(roles))
+
+
+def _open_fleet(
+    job: Job,
+    run: Run,
+    plan: Plan,
+    num_servers: int,
+    cluster: RayCluster,
+    seats: Seats,
+    observer: Observer,
+    emulated: Emulated | None,
+    opened: ExitStack,
+) -> tuple[RayFleet, str]:
+    """Servers and the coordinator's socket, with keys that exist in this run's processes only; and a folder."""
+    keys = make_keys()
+    socket = ServerChannel(COORDINATOR, listen_address(cluster.host), keys=keys)
+    channel = layered(socket)
+    opened.callback(channel.close)
+    folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-"))
+    start: dict[str, Any] = {
+        "version": __version__,
+        "job": dump_yaml(job),
+        "folder": os.getcwd(),
+        "host": cluster.host,
+        "driver": cluster.driver,
+        "coordinator": socket.address,
+        "keys": _as_dict(keys),
+        "server_keys": _as_dict(keys),
+        "firsts": [stage.first for stage in plan.stages],
+        "pace": dict(emulated.server_pace) if emulated and emulated.server_pace else None,
+    }
+    servers: RunServers
+    if num_servers:
+        observer.waiting(f"starting {plural(num_servers, 'server')}")
+        servers = started = RayServers(job, num_servers, plan.servers.resource, start, seats, observer)
+        opened.callback(started.close)
+    else:
+        key = job.servers.key if job.servers is not None else None
+        start["server_keys"] = _as_dict(load_keys(key)) if key is not None else None
+        servers = opened.enter_context(run_servers(job, run.folder / "job.yaml", observer.waiting))
+    observer.waiting(f"starting {plural(sum(stage.count for stage in plan.stages), 'worker')}")
+    resources = [stage.resource for stage in plan.stages]
+    fleet = RayFleet(channel, resources, start, seats, servers, observer, is_shared=not num_servers)
+    opened.callback(fleet.close)
+    return fleet, folder
+
+
+def _as_dict(keys: Keys) -> dict[str, str]:
+    return {"public": keys.public, "secret": keys.secret}

@@ -1,0 +1,156 @@
+"""Actor: a role of the job that Ray runs somewhere, as its driver sees it. What processes.Child is to a process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from heterps.errors import HeterpsError, PeerLost
+from heterps.launch.ray.roles import Role
+from heterps.launch.ray.seats import Seat
+
+ASK_S = 10.0
+"""For Ray to find out what became of an actor."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor is: Ray's name of the node, its host, and the process there."""
+
+    node: str
+    host: str
+    pid: int
+
+
+class Actor:
+    """`kind` in a new process on `seat`. It is not started again by Ray: what it knew would be lost in silence."""
+
+    def __init__(self, name: str, kind: type[Role], seat: Seat) -> None:
+        import ray
+
+        self.name, self.seat = name, seat
+        made = ray.remote(kind).options(max_concurrency=2, max_restarts=0, max_task_retries=0, **seat.options)
+        self._actor = made.remote()
+        self._placed = self._actor.place.remote()
+        self._place: Place | None = None
+        self._running: Any = None
+
+    @property
+    def place(self) -> Place | None:
+        """None until it is known."""
+        import ray
+
+        if self._place is None and ray.wait([self._placed], timeout=0)[0]:
+            with suppress(ray.exceptions.RayError):
+                self._place = Place(**ray.get(self._placed))
+        return self._place
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method; `answer` waits for what it gives."""
+        return getattr(self._actor, method).remote(*arguments)
+
+    def answer(self, asked: Any, deadline_s: float, doing: str) -> Any:
+        """What the call gave; its own error where it is one of ours, PeerLost for all others, with the actor's name."""
+        import ray
+
+        try:
+            return ray.get(asked, timeout=deadline_s)
+        except ray.exceptions.GetTimeoutError:
+            raise PeerLost(f"{self.called}, which {doing}, did not answer within {deadline_s:g} s") from None
+        except ray.exceptions.RayError as error:
+            raise self._translated(error) from None
+
+    def run(self, *arguments: Any) -> None:
+        self._running = self._actor.run.remote(*arguments)
+
+    @property
+    def ended(self) -> HeterpsError | None:
+        """How its run ended, as an error that names it; None while it runs."""
+        import ray
+
+        if self._running is None or not ray.wait([self._running], timeout=0)[0]:
+            return None
+        try:
+            ray.get(self._running)
+        except ray.exceptions.RayError as error:
+            return self._translated(error)
+        return PeerLost(f"{self.called} ended though nobody had told it to")
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is gone, and not only its run has ended with an error."""
+        import ray
+
+        try:
+            ray.get(self._actor.place.remote(), timeout=ASK_S)
+        except ray.exceptions.RayError:
+            return True
+        return False
+
+    def release(self) -> None:
+        """Let it end in peace."""
+        with suppress(Exception):  # of Ray: it is gone already
+            self._actor.stop.remote()
+
+    def kill(self) -> None:
+        import ray
+
+        with suppress(Exception):
+            ray.kill(self._actor)
+
+    @property
+    def called(self) -> str:
+        place = self.place
+        return self.name if place is None else f"{self.name} (process {place.pid} on Ray node {place.host})"
+
+    def _translated(self, error: Exception) -> HeterpsError:
+        import ray
+
+        if isinstance(error, ray.exceptions.RayTaskError):
+            cause = error.cause
+            if isinstance(cause, HeterpsError):
+                return type(cause)(f"{self.name}: {cause}")
+            return PeerLost(f"{self.called} failed with {type(cause).__name__}: {cause}")
+        if isinstance(error, ray.exceptions.ActorUnavailableError):  # Ray has not found out yet
+            try:
+                ray.get(self._actor.place.remote(), timeout=ASK_S)
+            except ray.exceptions.RayError as later:
+                error = later
+        if isinstance(error, ray.exceptions.ActorUnavailableError):
+            return PeerLost(f"{self.called} is gone: Ray cannot reach it any more, so its process or its node died")
+        return PeerLost(f"{self.called} is gone: {summary_of(str(error))}")
+
+
+def summary_of(text: str) -> str:
+    """Of what Ray says about a death: the sentence that it begins with, and the error at the end of a traceback."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "Ray does not say why"
+    last = lines[-1] if len(lines) > 1 and "Traceback" in text else ""
+    return " ".join(part for part in (lines[0], last) if part)[:400]
+
+
+def wait_ended(actors: Iterable[Actor], deadline_s: float) -> None:
+    """Until the runs of all have ended, or the time is over."""
+    import ray
+
+    running = [actor._running for actor in actors if actor._running is not None]
+    if running:
+        ray.wait(running, num_returns=len(running), timeout=deadline_s)
+
+
+def first_dead(actors: Iterable[Actor], deadline_s: float) -> HeterpsError | None:
+    """How the first of them died, if Ray notices in time that one has. A run that failed is no death."""
+    import ray
+
+    by_run = {actor._running: actor for actor in actors if actor._running is not None}
+    deadline = time.monotonic() + deadline_s
+    while by_run and (left_s := deadline - time.monotonic()) > 0:
+        for run in ray.wait(list(by_run), timeout=left_s)[0]:
+            actor = by_run.pop(run)
+            if actor.is_dead:
+                return actor.ended
+    return None

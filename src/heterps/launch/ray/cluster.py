@@ -1,0 +1,165 @@
+"""The Ray cluster of a run: found at an address, or started on this machine and gone afterwards.
+
+    --address HOST:PORT, auto  -->  connect; its nodes have the labels that `ray start --resources` gave them
+    no address                 -->  start: this machine is labelled with all resources of the job's cluster;
+                                    a token that only this user can read admits to it, and its dashboard is off
+
+Whoever reaches a Ray cluster can run any code on all of its nodes, as the user that started it. That is what Ray is
+for, so a cluster needs a token (RAY_AUTH_MODE=token), or a network that nobody else is in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heterps.errors import ConfigError, PeerLost
+from heterps.training.loop import Observer
+
+OBJECT_STORE_BYTES = 80 << 20
+"""About the least that Ray takes: nothing of ours travels through its object store."""
+LONGEST_TEMPORARY = 30
+"""Characters of a temporary folder in which the paths of Ray's sockets are still allowed."""
+TOLD_TO_STOP = 143
+"""The exit code of a program that SIGTERM ends."""
+NO_RAY = {
+    True: " Is the machine too busy to start it? Try again",
+    False: " Does the cluster run (`ray status` on this node), and does this process have its token (RAY_AUTH_MODE and "
+    "RAY_AUTH_TOKEN_PATH)?",
+}
+"""What to do when Ray cannot be started here, or be reached."""
+LOOPBACK = "127.0.0.1"
+MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """What the launcher knows of the cluster that this process is connected to."""
+
+    is_ours: bool  # started for this run
+    driver: str  # Ray's address of the node that this process is on
+    is_one_machine: bool
+
+    @property
+    def host(self) -> str:
+        """By which the sockets of this process are reached from all nodes."""
+        return LOOPBACK if self.is_one_machine else self.driver
+
+
+def import_ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise ConfigError("the launcher ray needs Ray, which is not installed: pip install 'ray>=2.55'") from None
+
+
+@contextmanager
+def open_ray(address: str | None, labels: Mapping[str, float], observer: Observer) -> Iterator[RayCluster]:
+    """The cluster at `address`, or one that is started here and has these labels; left, or ended, with the context.
+
+    A program that is connected to Ray already keeps its connection, whatever the address.
+    """
+    if address is not None and address.startswith("ray://"):
+        raise ConfigError(
+            f"Ray address {address}: the coordinator is part of the job, so it runs on a node of the cluster, and not "
+            "as a client from outside. Start it on a node, with --address auto"
+        )
+    ray = import_ray()
+    if ray.is_initialized():
+        yield _look(ray, is_ours=False)
+    elif address is not None:
+        observer.waiting(f"connecting to the Ray cluster at {address}")
+        _init(ray, address=address)
+        try:
+            if not _asks_for_token():
+                observer.warned(f"{MEANING}, and this one asks for no token: see docs/how-to/ray.md")
+            yield _look(ray, is_ours=False)
+        finally:
+            ray.shutdown()
+    else:
+        observer.waiting(f"starting Ray on this machine, with a token: {MEANING}")
+        with _started(ray, labels):
+            yield _look(ray, is_ours=True)
+
+
+@contextmanager
+def _started(ray: Any, labels: Mapping[str, float]) -> Iterator[None]:
+    root = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TEMPORARY else None
+    with (
+        # Ray's processes may still write their last words when the folder goes.
+        tempfile.TemporaryDirectory(prefix="heterps-ray-", dir=root, ignore_cleanup_errors=True) as folder,
+        _token(Path(folder)),
+    ):
+        try:
+            _init(
+                ray,
+                address="local",  # not one that happens to run
+                num_cpus=1,  # Ray starts as many processes ahead; ours ask for none, as those of launcher local
+                resources={name: amount for name, amount in labels.items() if amount},
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                _temp_dir=f"{folder}/ray",  # Ray lets everybody into its own folder, so it is inside one of ours
+            )
+            if not _asks_for_token():
+                raise ConfigError("this version of Ray did not take the token: pip install 'ray>=2.55'")
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _token(folder: Path) -> Iterator[None]:
+    """A token for the Ray that is started inside. The file is this user's alone, and the variables tell where it is."""
+    path = folder / "token"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path), "RAY_AUTH_TOKEN": None}
+    before = {name: os.environ.get(name) for name in settings}
+    _set(settings)
+    try:
+        yield
+    finally:
+        _set(before)  # before the file goes: threads of Ray that still end would miss it
+
+
+def _set(settings: Mapping[str, str | None]) -> None:
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    for name, value in settings.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    Config.initialize("")  # Ray keeps what it once read of the environment
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _asks_for_token() -> bool:
+    from ray._raylet import AuthenticationMode, get_authentication_mode
+
+    return bool(get_authentication_mode() == AuthenticationMode.TOKEN)
+
+
+def _init(ray: Any, **how: Any) -> None:
+    """Without Ray's words on our screen. SIGTERM ends the program meanwhile, which is Ray's doing."""
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
+    except SystemExit:
+        raise SystemExit(TOLD_TO_STOP) from None
+    except Exception as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise PeerLost(f"Ray at {how['address']}: {said[0]}{NO_RAY[how['address'] == 'local']}") from None
+
+
+def _look(ray: Any, *, is_ours: bool) -> RayCluster:
+    driver = str(ray.util.get_node_ip_address())
+    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    return RayCluster(is_ours, driver, hosts <= {driver})

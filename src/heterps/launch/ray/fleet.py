@@ -1,0 +1,175 @@
+"""RayFleet: workers as Ray actors, as the coordinator sees them.
+
+start --> an actor on a seat of the stage's resource --> its run() --> messages by our own sockets
+                                                           |
+check --> the call has ended? --> [1] before a word of it: it has done nothing yet, so it is started again, once
+                                  [2] later: PeerLost, which says who, where, and what Ray knows of it
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from heterps.errors import HeterpsError
+from heterps.launch.ray.actor import Actor, first_dead, wait_ended
+from heterps.launch.ray.roles import WorkerRole
+from heterps.launch.ray.seats import Seats
+from heterps.ps.client import JobClient
+from heterps.ps.shard import Tables
+from heterps.training.fleet import STOP_S, WorkerLost
+from heterps.training.loop import Observer
+from heterps.training.worker import COORDINATOR, WorkerStart
+from heterps.wire import Channel, Frame, Received
+
+CHECK_S = 0.2
+TOLD_S = 2.0
+"""For the message in which a worker that failed tells the coordinator why: its error has the right kind."""
+SCALE_S = 5.0
+"""For more seats in a running job, which waits meanwhile: nodes are started first, and then the job is scaled."""
+
+
+class RunServers(Protocol):
+    """The servers of the run, wherever they are."""
+
+    @property
+    def addresses(self) -> Sequence[str]: ...
+
+    def connect(self, worker: str, tables: Tables, /) -> JobClient: ...
+
+    def check(self) -> None: ...
+
+
+class RayFleet:
+    """`start` has what all roles are told; workers of stage s take seats of resource `resources[s]`.
+
+    is_shared  the servers are others' too, so that this run's workers need names of their own there
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        resources: Sequence[str],
+        start: Mapping[str, Any],
+        seats: Seats,
+        servers: RunServers,
+        observer: Observer,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        self._heard = _Heard(channel)
+        self._resources, self._start_of_all, self._seats, self._observer = resources, start, seats, observer
+        self._servers = servers
+        self._life = f"-{secrets.token_hex(3)}" if is_shared else ""
+        self._starts: dict[str, WorkerStart] = {}
+        self._actors: dict[str, Actor] = {}
+        self._incarnations: dict[str, int] = {}
+        self._restarted: set[str] = set()
+        self._noticed: dict[str, float] = {}  # when workers failed that still have a process
+        self._checked = 0.0
+
+    @property
+    def channel(self) -> Channel:
+        return self._heard
+
+    @property
+    def actors(self) -> Mapping[str, Actor]:
+        """Those of the workers, by their names."""
+        return self._actors
+
+    def start(self, workers: Sequence[WorkerStart]) -> None:
+        """ConfigError, and none is started, where the cluster has no place for all of them."""
+        if more := self._seats.more_than_free([self._resources[worker.stage] for worker in workers]):
+            self._seats.reserve(more, SCALE_S)
+        for worker in workers:
+            self._starts[worker.name] = worker
+            self._actors[worker.name] = self._make(worker)
+        for worker in workers:
+            self._run(worker.name)
+
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        actor = self._actors.pop(worker)
+        self._heard.peers.discard(worker)
+        actor.release()
+        wait_ended([actor], deadline_s)
+        actor.kill()
+        self._seats.give_back(actor.seat)
+
+    def connect(self, tables: Tables) -> JobClient:
+        return self._servers.connect(COORDINATOR, tables)
+
+    def check(self) -> None:
+        now = time.monotonic()
+        if now - self._checked < CHECK_S:
+            return
+        self._checked = now
+        self._servers.check()
+        for actor in list(self._actors.values()):
+            if (how := actor.ended) is not None:
+                self._start_again(actor, how)
+
+    def dead(self, deadline_s: float) -> HeterpsError | None:
+        """How a worker died, if Ray notices within this time that one has."""
+        return first_dead(self._actors.values(), deadline_s)
+
+    def close(self) -> None:
+        for actor in self._actors.values():
+            actor.release()
+        wait_ended(self._actors.values(), STOP_S)
+        for actor in self._actors.values():
+            actor.kill()
+        self._actors = {}
+
+    def _make(self, worker: WorkerStart) -> Actor:
+        self._incarnations[worker.name] = self._incarnations.get(worker.name, 0) + 1
+        return Actor(worker.name, WorkerRole, self._seats.take(self._resources[worker.stage]))
+
+    def _run(self, name: str) -> None:
+        self._actors[name].run(
+            {
+                **self._start_of_all,
+                "name": name,
+                "worker": msgspec.to_builtins(self._starts[name]),
+                "servers": list(self._servers.addresses),
+                "client": f"{name}{self._life}",
+                "incarnation": self._incarnations[name],
+            }
+        )
+
+    def _start_again(self, actor: Actor, how: HeterpsError) -> None:
+        name, now = actor.name, time.monotonic()
+        is_new = name not in self._heard.peers and name not in self._restarted
+        if not actor.is_dead and now - self._noticed.setdefault(name, now) < TOLD_S:
+            return
+        if not (is_new and actor.is_dead):
+            raise WorkerLost(name, str(how))  # [2]
+        self._observer.warned(f"{how}. It had not begun, and is started again")  # [1]
+        self._restarted.add(name)
+        actor.kill()
+        self._seats.give_back(actor.seat)
+        self._actors[name] = self._make(self._starts[name])
+        self._run(name)
+
+
+class _Heard:
+    """A channel that remembers who has sent something."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.name, self.counters = channel.name, channel.counters
+        self.peers: set[str] = set()
+        self._channel = channel
+
+    def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
+        self._channel.send(peer, parts, deadline_s)
+
+    def receive(self, timeout_s: float) -> Received | None:
+        if (received := self._channel.receive(timeout_s)) is not None:
+            self.peers.add(received[0])
+        return received
+
+    def close(self) -> None:
+        self._channel.close()

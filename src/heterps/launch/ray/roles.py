@@ -1,0 +1,125 @@
+"""The roles of a job as they run inside Ray actors: a worker, a server.
+
+    driver                                  actor, with two threads
+    place.remote()                     -->  which node, which process
+    run.remote(start)                  -->  work until told to stop; a call that lasts as long as the role
+    stop.remote()                      -->  run ends in peace
+
+A `start` is plain values: the job as YAML, names, addresses, keys. Messages go over our own sockets: Ray places actors
+and tells when one is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heterps import __version__
+from heterps.config import Job, parse_job
+from heterps.errors import ConfigError
+from heterps.launch.servers import first_roster, job_tables, warm_up_server
+from heterps.launch.socket_worker import work
+from heterps.ps.serve import serve
+from heterps.ps.server import Server
+from heterps.training.emulation import ServerPace
+from heterps.training.worker import WorkerStart
+from heterps.wire import ServerChannel
+from heterps.wire.address import is_loopback
+from heterps.wire.keys import Keys
+from heterps.wire.stack import layered
+
+
+class Role:
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+
+    def place(self) -> dict[str, Any]:
+        """Where this actor is."""
+        import ray
+
+        return {"node": ray.get_runtime_context().get_node_id(), "host": _own_host(), "pid": os.getpid()}
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+class WorkerRole(Role):
+    def run(self, start: dict[str, Any]) -> None:
+        job = _enter(start)
+        work(
+            job,
+            msgspec.convert(start["worker"], WorkerStart),
+            address=listen_address(_listening_host(start)),
+            coordinator=start["coordinator"],
+            servers=start["servers"],
+            stopped=self._stopped.is_set,
+            keys=Keys(**start["keys"]),
+            server_keys=Keys(**start["server_keys"]) if start["server_keys"] else None,
+            client=start["client"],
+            incarnation=start["incarnation"],
+        )
+
+
+class ServerRole(Role):
+    """The address of every server must be known before the first has tables: `listen`, then `prepare`, then `run`."""
+
+    def listen(self, start: dict[str, Any]) -> str:
+        """The address."""
+        self._start, self._job = start, _enter(start)
+        address = listen_address(_listening_host(start))
+        self._socket = ServerChannel(start["name"], address, keys=Keys(**start["keys"]))
+        return self._socket.address
+
+    def prepare(self, addresses: list[str]) -> None:
+        """Make the tables. Whoever asks for rows meanwhile waits."""
+        roster = first_roster(addresses)
+        self._server = Server(self._start["name"], roster, job_tables(self._job, self._start["firsts"]))
+        warm_up_server(self._server)
+
+    def run(self) -> None:
+        pace, servers = self._start["pace"], self._job.servers
+        channel = layered(self._socket, *((servers.faults, self._job.seed) if servers else ()))
+        try:
+            serve(self._server, channel, self._stopped.is_set, pace=ServerPace(**pace) if pace else None)
+        finally:
+            channel.close()
+
+
+def listen_address(host: str) -> str:
+    """Any free port of `host`."""
+    return f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*"
+
+
+def _enter(start: dict[str, Any]) -> Job:
+    """Be where the driver is, and what it is: its folder, its version, its job."""
+    if start["version"] != __version__:
+        raise ConfigError(
+            f"node {_own_host()} has heterps {__version__}, and the job was started by {start['version']}: "
+            "install the same version on all nodes"
+        )
+    if Path(start["folder"]).is_dir():
+        os.chdir(start["folder"])  # relative paths of a job are taken from there
+    return parse_job(start["job"], where=f"the job of {start['name']}")
+
+
+def _listening_host(start: dict[str, Any]) -> str:
+    """Loopback where all of the job is on one machine, else the address by which other nodes reach this one."""
+    own = _own_host()
+    if not is_loopback(start["host"]):
+        return own
+    if own != start["driver"]:
+        raise ConfigError(
+            f"{start['name']} was placed on node {own}, which joined after the job began on {start['driver']} alone: "
+            "its sockets are reached from there only. Stop the job, and --resume it on the larger cluster"
+        )
+    return str(start["host"])
+
+
+def _own_host() -> str:
+    import ray
+
+    return str(ray.util.get_node_ip_address())

@@ -1,0 +1,98 @@
+"""The servers of a run as Ray actors.
+
+[1] listen, all of them --> [2] addresses, which make the roster --> [3] prepare: tables --> [4] run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heterps.config import Job, Servers
+from heterps.errors import PeerLost
+from heterps.launch.ray.actor import Actor, wait_ended
+from heterps.launch.ray.roles import ServerRole
+from heterps.launch.ray.seats import Seats
+from heterps.launch.run_servers import START_S, STOP_S
+from heterps.launch.servers import client_options, first_roster
+from heterps.ps.client import JobClient
+from heterps.ps.connect import connect
+from heterps.ps.shard import Tables
+from heterps.training.loop import Observer
+from heterps.wire.keys import Keys
+
+
+class RayServers:
+    """`start` has what all roles are told; the servers take seats of `resource`."""
+
+    def __init__(
+        self, job: Job, count: int, resource: str, start: Mapping[str, Any], seats: Seats, observer: Observer
+    ) -> None:
+        self._job, self._resource, self._seats, self._observer = job, resource, seats, observer
+        self._keys = Keys(**start["keys"])
+        self._starts = [{**start, "name": f"server-{number}"} for number in range(count)]
+        self.actors = [self._make(start["name"]) for start in self._starts]
+        self._listening = [self._listen(number) for number in range(count)]  # [1]
+        self._addresses: list[str] = []
+        self._preparing: list[Any] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """[2] Known when all listen. A server that dies before is started again, once."""
+        if not self._addresses:
+            found = [self._address(number) for number in range(len(self.actors))]
+            self._preparing = [actor.ask("prepare", found) for actor in self.actors]  # [3]
+            self._addresses = found
+        return self._addresses
+
+    def connect(self, worker: str, tables: Tables) -> JobClient:
+        addresses = self.addresses
+        for actor, asked in zip(self.actors, self._preparing, strict=False):
+            actor.answer(asked, START_S, "makes its tables")
+            actor.run()  # [4]
+        self._preparing = []
+        servers = self._job.servers or Servers()
+        return connect(
+            worker,
+            first_roster(addresses),
+            tables,
+            keys=self._keys,
+            options=client_options(servers, tables),
+            faults=servers.faults,
+            seed=self._job.seed,
+        )
+
+    def check(self) -> None:
+        """PeerLost where a server has ended."""
+        for actor in self.actors:
+            if (how := actor.ended) is not None:
+                raise PeerLost(f"{how}. Without its servers a run cannot go on: resume it")
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.release()
+        wait_ended(self.actors, STOP_S)
+        for actor in self.actors:
+            actor.kill()
+
+    def _address(self, number: int) -> str:
+        try:
+            return self._ask_address(number)
+        except PeerLost as error:
+            if not self.actors[number].is_dead:
+                raise
+            self._observer.warned(f"{error}. It is started again")
+        self.actors[number].kill()
+        self._seats.give_back(self.actors[number].seat)
+        self.actors[number] = self._make(self._starts[number]["name"])
+        self._listening[number] = self._listen(number)
+        return self._ask_address(number)
+
+    def _ask_address(self, number: int) -> str:
+        return str(self.actors[number].answer(self._listening[number], START_S, "starts"))
+
+    def _make(self, name: str) -> Actor:
+        return Actor(name, ServerRole, self._seats.take(self._resource))
+
+    def _listen(self, number: int) -> Any:
+        return self.actors[number].ask("listen", self._starts[number])

@@ -1,0 +1,74 @@
+"""A worker that speaks over sockets, in whatever process a launcher runs it.
+
+the stage before, coordinator  -->  [listening]  worker  [reaching]  -->  coordinator, the stage after
+                                                   |
+                                                [client]  -->  servers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from heterps.config import Job, Servers
+from heterps.launch.inline import warm_up
+from heterps.launch.run_servers import START_S
+from heterps.launch.servers import client_options, first_roster
+from heterps.ps.client import JobClient
+from heterps.ps.connect import connect
+from heterps.ps.shard import Tables
+from heterps.training.post import Post
+from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
+from heterps.wire import ClientChannel, ServerChannel
+from heterps.wire.keys import Keys
+from heterps.wire.stack import layered
+
+
+def work(
+    job: Job,
+    worker: WorkerStart,
+    *,
+    address: str,
+    coordinator: str,
+    servers: Sequence[str],
+    stopped: Callable[[], bool],
+    keys: Keys | None = None,
+    server_keys: Keys | None = None,
+    client: str | None = None,
+    incarnation: int = 1,
+    log: str = "",
+) -> None:
+    """Listen at `address`, reach the coordinator and the `servers` at theirs, and work as `run_worker` does.
+
+    keys         of the job's workers and coordinator
+    server_keys  of its servers
+    client       the worker's name among the clients of the servers; none: its own
+    incarnation  which life of this worker it is
+    log          where the traceback of an error is written
+    """
+    torch.set_num_threads(1)  # a worker is one unit
+    listening = ServerChannel(worker.name, address, keys=keys)
+    reaching = ClientChannel(worker.name, {}, keys=keys)
+    post = Post(layered(listening), layered(reaching), reaching.connect)
+    roster, how = first_roster(servers), job.servers or Servers()
+
+    def reach(tables: Tables) -> JobClient:
+        warm_up()  # while the servers start
+        return connect(
+            client or worker.name,
+            roster,
+            tables,
+            incarnation=incarnation,
+            keys=server_keys,
+            options=client_options(how, tables),
+            faults=how.faults,
+            seed=job.seed,
+            start_s=START_S,
+        )
+
+    try:
+        post.connect({COORDINATOR: coordinator})
+        run_worker(job, worker, post, listening.address, reach, stopped, log)
+    finally:
+        post.close()

@@ -1,0 +1,195 @@
+"""The Ray launcher, on a real cluster of two nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+from ray_cluster import add_node, labelled_cluster, losses, staged_job, wait_gone
+from tiny import JOB, write_tiny
+
+import heterps.launch.ray as launcher
+from heterps.config import Job
+from heterps.errors import ConfigError, PeerLost
+from heterps.launch import train
+from heterps.launch.ray.fleet import RayFleet
+from heterps.training.control import ask
+from heterps.training.loop import Observer
+from heterps.training.messages import Scale, Told
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning:ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Any, dict[str, str]]]:
+    with labelled_cluster({"cpu": 4}, {"big": 2}) as made:
+        yield made
+
+
+@pytest.fixture
+def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
+    monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    write_tiny(tmp_path / "train.parquet", 320)
+    write_tiny(tmp_path / "test.parquet", 60)
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.replace("metrics_every_samples: 64", "metrics_every_samples: 16"))
+    return path
+
+
+class Recorded(RayFleet):
+    """Notes where its actors are: all of them by name, before they can work, since servers serve later."""
+
+    last: Recorded
+
+    def start(self, workers: Any) -> None:
+        super().start(workers)
+        type(self).last = self
+        servers = getattr(self._servers, "actors", [])
+        self.places = {
+            actor.name: actor.answer(actor._placed, 60.0, "starts") for actor in [*servers, *self._actors.values()]
+        }
+
+    @property
+    def pids(self) -> list[int]:
+        return [place["pid"] for place in self.places.values()]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> type[Recorded]:
+    monkeypatch.setattr(launcher, "RayFleet", Recorded)
+    return Recorded
+
+
+class Watcher(Observer):
+    """Calls `act` once, at the given step, and remembers what it is told."""
+
+    def __init__(self, at: int = 0, act: Callable[[], None] = lambda: None) -> None:
+        self.steps, self.at, self.act = 0, at, act
+        self.warnings: list[str] = []
+        self.changes: list[str] = []
+
+    def stepped(self, *_: Any) -> None:
+        self.steps += 1
+        if self.steps == self.at:
+            self.act()
+
+    def warned(self, message: str) -> None:
+        self.warnings.append(message)
+        if "goes on" in message:
+            self.at = self.steps + 3
+
+    def changed(self, what: str) -> None:
+        self.changes.append(what)
+        self.at = self.steps + 3
+
+
+def inline_losses(job: Job) -> list[float]:
+    fields = {**job.model_dump(), "plan": None, "launcher": "inline"}
+    train(Job.model_validate(fields), "inline")
+    return losses("inline")
+
+
+def endless(job_file: Path, resources: list[str], address: str) -> Job:
+    """A job that only ends because it is told to."""
+    job = staged_job(job_file, resources, [2], address)
+    return job.model_copy(update={"data": job.data.model_copy(update={"epochs": 100_000})})
+
+
+def test_stages_run_on_the_nodes_with_their_labels_and_train_as_one_process(
+    cluster: Any, job_file: Path, recorded: type[Recorded]
+) -> None:
+    job = staged_job(job_file, ["cpu", "big"], [2], cluster[0].address)
+    watcher = Watcher()
+    train(job, "ray", observer=watcher)
+    nodes = {name: place["node"] for name, place in recorded.last.places.items()}
+    assert nodes == {"server-0": cluster[1]["cpu"], "worker-1.0": cluster[1]["cpu"], "worker-2.0": cluster[1]["big"]}
+    assert losses("ray") == pytest.approx(inline_losses(job), rel=1e-6)
+    assert any("asks for no token" in warning for warning in watcher.warnings)
+    wait_gone(recorded.last.pids)
+
+
+def test_a_label_that_no_node_has_is_named_with_the_command_that_gives_it(
+    cluster: Any, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "PLACE_S", 1.0)
+    job = staged_job(job_file, ["cpu", "v999"], [2], cluster[0].address)
+    with pytest.raises(ConfigError, match=r"lacks 1 v999.*ray start .*--resources='\{\"v999\": 1\}'"):
+        train(job, "ray")
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_before_its_first_word_is_started_again(
+    cluster: Any, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(Recorded):
+        def start(self, workers: Any) -> None:
+            super().start(workers)
+            os.kill(self.places["worker-2.0"]["pid"], signal.SIGKILL)
+
+    monkeypatch.setattr(launcher, "RayFleet", Killed)
+    job = staged_job(job_file, ["cpu", "big"], [2], cluster[0].address)
+    watcher = Watcher()
+    train(job, "ray", observer=watcher)
+    assert any("worker-2.0" in warning and "started again" in warning for warning in watcher.warnings)
+    assert losses("ray") == pytest.approx(inline_losses(job), rel=1e-6)
+    wait_gone(Killed.last.pids)
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_while_training_ends_the_job_with_the_worker_that_was_on_it(
+    cluster: Any, job_file: Path, recorded: type[Recorded]
+) -> None:
+    doomed = add_node(cluster[0], {"doomed": 1})
+    job = endless(job_file, ["cpu", "doomed"], cluster[0].address)
+    watcher = Watcher(at=5, act=lambda: cluster[0].remove_node(doomed, allow_graceful=False))
+    with pytest.raises(PeerLost, match=r"worker-2\.0 \(process \d+ on Ray node .* died"):
+        train(job, "ray", observer=watcher)
+    assert watcher.steps >= 5
+    wait_gone(recorded.last.pids)
+
+
+@pytest.mark.slow
+def test_a_stage_is_scaled_while_the_job_runs(cluster: Any, job_file: Path, recorded: type[Recorded]) -> None:
+    answers: list[Told] = []
+
+    def act() -> None:
+        if not answers:
+            threading.Thread(target=lambda: answers.append(ask(Path("ray"), Scale(1, 2)))).start()
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = Watcher(at=3, act=act)
+    finished = train(endless(job_file, ["cpu", "big"], cluster[0].address), "ray", observer=watcher)
+    assert not answers[0].is_error
+    assert watcher.changes == ["1 cpu + 2 big from " + watcher.changes[0].rpartition("from ")[2]]
+    assert recorded.last.places["worker-2.1"]["node"] == cluster[1]["big"]
+    assert finished.summary["status"].endswith("SIGINT")
+    wait_gone(recorded.last.pids)
+
+
+@pytest.mark.slow
+def test_a_scale_that_the_cluster_has_no_place_for_is_refused_and_the_job_goes_on(
+    cluster: Any, job_file: Path, recorded: type[Recorded]
+) -> None:
+    answers: list[Told] = []
+
+    def act() -> None:
+        if not answers:
+            threading.Thread(target=lambda: answers.append(ask(Path("ray"), Scale(1, 5)))).start()
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = Watcher(at=3, act=act)
+    finished = train(endless(job_file, ["cpu", "big"], cluster[0].address), "ray", observer=watcher)
+    assert answers[0].is_error
+    assert "lacks 3 big" in answers[0].text
+    assert finished.summary["status"].endswith("SIGINT")
