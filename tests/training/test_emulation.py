@@ -480,3 +480,13 @@ def test_the_scale_of_the_job_comes_first_and_is_measured_otherwise(job: Job, mo
 
 def test_a_real_measurement_is_above_nothing(job: Job) -> None:
     assert measure_batch_s(job) > 0
+
+
+def test_a_model_with_nothing_to_compute_is_not_emulated_faster_than_messages_travel(job: Job, monkeypatch) -> None:
+    profile = make_profile({"cpu": cost(0.001)}, batch_size=16)
+    layout = layout_of(make_plan((0, 0, "cpu", 1)))
+    monkeypatch.setattr(emulation, "measure_batch_s", lambda _: 1e-6)
+    monkeypatch.setattr(emulation, "num_cores", lambda: 2)
+    lanes = emulation.OPERATION_S * 2 * layout.num_lanes
+    least_s = emulation.LEAST_BATCH_S + lanes / 2 / emulation.BUSY
+    assert choose_scale(job, profile, layout, 1) == pytest.approx(least_s / 0.001, rel=0.1)

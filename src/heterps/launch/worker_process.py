@@ -29,6 +29,7 @@ from heterps.processes import give_answer, own_stdout, watch_input
 from heterps.training.control import clear
 from heterps.training.failures import kind_and_text
 from heterps.training.worker import COORDINATOR, WorkerStart
+from heterps.wire.keys import load_keys
 
 
 def main() -> None:
@@ -54,12 +55,14 @@ def main() -> None:
 
 def _work(start: dict[str, Any], stopped: Callable[[], bool]) -> None:
     worker, folder = msgspec.convert(start["worker"], WorkerStart), start["folder"]
+    job = load_job(start["job"])
     work(
-        load_job(start["job"]),
+        job,
         worker,
         address=f"ipc://{folder}/{worker.name}",
         coordinator=f"ipc://{folder}/{COORDINATOR}",
         servers=start["servers"],
+        server_keys=load_keys(job.servers.key) if job.servers is not None and job.servers.key is not None else None,
         stopped=stopped,
         log=start["log"],
     )

@@ -33,7 +33,7 @@ from typing import Annotated
 import torch
 from msgspec import Meta, Struct
 
-from heterps.config import Cluster, Job
+from heterps.config import BSP, Cluster, Job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
@@ -53,6 +53,12 @@ ALLOWANCE = 3.0
 
 BUSY = 0.5
 """The part of the emulated time that this machine may be busy: more, and slow moments would show."""
+
+OPERATION_S = 0.003
+"""Real. What taking a micro-batch through a stage in one direction costs besides computing: Python, messages, rows."""
+
+LEAST_BATCH_S = 0.25
+"""Real. Go-aheads and acknowledgements between two batches take milliseconds that no emulated unit spends."""
 
 LEAST_SCALE = 0.01
 
@@ -167,7 +173,14 @@ def choose_scale(job: Job, profile: Profile, layout: Layout, num_servers: int) -
         return job.emulation.scale
     tau_s = batch_seconds(profile, job.cluster, layout, num_servers, job.data.batch_size)
     fewest = min(len(stage.workers) for stage in layout.stages)
-    return needed_scale(measure_batch_s(job), tau_s, num_cores(), fewest)
+    return max(needed_scale(measure_batch_s(job), tau_s, num_cores(), fewest), least_scale(job, layout, tau_s))
+
+
+def least_scale(job: Job, layout: Layout, tau_s: float) -> float:
+    """The scale below which what is not computing would show, however little there is to compute."""
+    micro_batches = layout.num_lanes if isinstance(job.sync, BSP) else 1
+    busy_s = OPERATION_S * 2 * micro_batches * len(layout.stages) / num_cores() / BUSY
+    return _rounded_up((LEAST_BATCH_S + busy_s) / tau_s)
 
 
 def needed_scale(real_batch_s: float, tau_s: float, num_cores: int, fewest_workers: int = 1) -> float:
@@ -183,8 +196,12 @@ def needed_scale(real_batch_s: float, tau_s: float, num_cores: int, fewest_worke
     if tau_s <= 0:
         raise ConfigError("the profile says that a batch takes no time, which no machine can emulate: profile again.")
     core_s = max(ALLOWANCE * real_batch_s / num_cores, real_batch_s / fewest_workers)
-    digits = Context(prec=2, rounding=ROUND_CEILING)
-    return max(float(digits.create_decimal(repr(core_s / BUSY / tau_s))), LEAST_SCALE)
+    return max(_rounded_up(core_s / BUSY / tau_s), LEAST_SCALE)
+
+
+def _rounded_up(number: float) -> float:
+    """To two digits."""
+    return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(number)))
 
 
 def measure_batch_s(job: Job, clock: Clock = time.thread_time) -> float:
