@@ -43,6 +43,17 @@ from heterps.wire import Channel, MemoryNetwork
 Answer = Callable[[str, Go], Message | None]
 
 
+def slowly_from_the_third(release: threading.Event) -> Answer:
+    """Two batches at once, the others when they are released."""
+
+    def answer(worker: str, go: Go) -> Message:
+        if go.batch >= 2:
+            assert release.wait(30.0)
+        return pushes(worker, go)
+
+    return answer
+
+
 def pushes(worker: str, go: Go) -> Message:
     """As if the batch of 16 samples were computed; its loss goes by the round."""
     return Pushed(worker, go.lane, go.iteration, 16, Usage(1.0, 0.0, 1.0), float(go.iteration))
@@ -186,10 +197,17 @@ def test_policies_begin_at_the_time_of_the_run_and_their_traces_replay(job: Job,
 
 
 def test_a_resumed_run_goes_on_counting(job: Job, fleets):
-    seen = iter([None, None, "SIGTERM"])
-    first, _ = run(job, fleets, Actors(), stop=lambda: next(seen, "SIGTERM"))
+    is_asked = threading.Event()
+    actors = Actors(slowly_from_the_third(is_asked))
+
+    def stop() -> str | None:
+        if len(actors.told.get("worker-1.0", [])) > 3:  # its place, and three batches
+            is_asked.set()
+        return "SIGTERM" if is_asked.is_set() else None
+
+    first, _ = run(job, fleets, actors, stop=stop)
     assert first.stopped_by == "SIGTERM"
-    assert 0 < first.samples < 64
+    assert first.samples == 48, "the batch under way is done, and no other begins"
     actors = Actors()
     second, _ = run(job, fleets, actors, (1, 2), resume=True)
     assert (second.samples, second.restarts) == (64, 1)
@@ -235,8 +253,9 @@ def test_a_worker_s_error_is_raised_as_if_it_had_been_met_here(job: Job, fleets)
 
 def test_a_worker_that_does_not_start_is_named(job: Job, fleets, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("heterps.training.coordinator.START_S", 0.1)
+    impatient = changed(job, workers={"deadline_s": 0.2})
     with pytest.raises(PeerLost, match=r"worker-2\.0 did not start"):
-        run(job, fleets, Actors(start=lambda name: name != "worker-2.0"))
+        run(impatient, fleets, Actors(start=lambda name: name != "worker-2.0"))
 
 
 def test_a_worker_without_news_is_named(job: Job, fleets):

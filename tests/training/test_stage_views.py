@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from flow_play import make_layout
 
 from heterps.config import BSP, Data, Job
@@ -85,19 +84,29 @@ def test_workers_of_another_layout_are_the_stage_from_then_on():
     assert stage["workers"] == 3
 
 
-def test_status_and_summary_say_the_same_of_the_whole_job():
+def test_the_summary_is_of_the_whole_run_with_the_largest_leads():
     layout = make_layout((1,), 1)
-    views, job = StageViews(layout), Job(data=Data(train="unread.parquet"))
+    views = StageViews(layout)
+    flow = RoundFlow(layout, [(0,)], BSP(), Leases(1, 2))
+    views.begin(0.0, 0.0)
+    for seconds in (1.0, 2.0):
+        views.pushed(pushed("worker-1.0", Usage(seconds, 0.0, seconds)))
+        views.stepped(Step(10, 0.0, (), 0))
+        views.interval(seconds, 3600.0)
+    summary = views.summary(flow, 2.0)
+    assert (summary["max_lead"], summary["usd"], summary["staleness"]) == ({"0": 0}, 2.0, 0)
+    assert (summary["stages"][0]["samples_per_s"], summary["stages"][0]["compute"]) == (10.0, 0.5)
+
+
+def test_the_status_is_of_the_open_interval_and_names_whom_all_wait_for():
+    layout = make_layout((1,), 1)
+    views = StageViews(layout)
     flow = RoundFlow(layout, [(0,)], BSP(), Leases(1, 2))
     flow.start(0.0)
-    tally = Tally(job, Run.__new__(Run))
+    tally = Tally(Job(data=Data(train="unread.parquet")), Run.__new__(Run))
     tally.add(10, [], 2.0)
     views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
     views.stepped(Step(10, 0.0, (), 0))
     status = views.status(tally, flow)
     assert (status["samples"], status["seconds"], status["waits_for"]) == (10, 2.0, ["worker-1.0"])
     assert status["stages"][0]["samples_per_s"] == 5.0
-    summary = views.summary(flow, 2.0)
-    assert summary["max_lead"] == {"0": 0}
-    assert summary["stages"] == status["stages"]
-    assert summary["usd"] == pytest.approx(0.0)
