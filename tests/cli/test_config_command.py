@@ -71,10 +71,9 @@ def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(
 
 
 def test_an_error_of_usage_shows_how_the_command_is_called(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("plan", "profile.json") == 2
+    assert run("scale") == 2
     assert capsys.readouterr().err == (
-        "error: Missing argument 'CLUSTER'.\n"
-        "Usage: heterps plan PROFILE CLUSTER [OPTIONS]. `heterps plan --help` tells more.\n"
+        "error: Missing argument 'RUN'.\nUsage: heterps scale RUN [OPTIONS]. `heterps scale --help` tells more.\n"
     )
 
 

@@ -186,7 +186,7 @@ def test_a_device_that_is_missing_ends_the_run_before_it_starts_or_in_the_worker
     with pytest.raises(ConfigError, match="the plan runs on big, and this machine has no such device"):
         train(path, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("heterps.launch.by_plan.must_emulate", lambda *_: [])
+    monkeypatch.setattr("heterps.launch.by_plan.lacks_devices", lambda *_: [])
     with pytest.raises(ConfigError, match=r"^worker-2\.0: torch has no device 'cuda' on this machine"):
         train(path, tmp_path / "run")
 
