@@ -35,7 +35,10 @@ def run(words: str) -> None:
     assert not end.value.code
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("alexnet", "resnet", "nce") else name for name in ZOO],
+)
 def test_a_network_is_profiled_without_data_and_planned(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

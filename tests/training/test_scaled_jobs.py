@@ -72,6 +72,7 @@ class OneAfterTheOther(Script):
                 self.end = samples + 160
 
 
+@pytest.mark.slow
 def test_processes_join_and_leave_as_threads_do(job_file, monkeypatch):
     job = on_threads(job_file, make_plan([1, 1], [2]), workers={"channel": "ipc"}, data={"epochs": 10_000})
     script = OneAfterTheOther(monkeypatch, Scale(0, 2), Scale(0, 1))

@@ -176,6 +176,7 @@ class TestSkippedRows:
             train(job, tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 def test_a_process_that_gets_sigterm_saves_and_its_run_goes_on(job: Job, whole: Trained, tmp_path: Path):
     plan = make_plan(job, (2, 1), (4,))
     plan.write(tmp_path / "plan.json")
