@@ -3,6 +3,7 @@
     part 2 of round 7  --> [1] not its turn: a copy is kept              round 7   sum of parts 0, 1 | part 3 waits
     part 1 of round 7  --> [2] the lowest that was missing: added,       round 8   - | parts 0, 2 wait
                                and after it those that waited for it
+                               (of rows: when all have come)
                            [3] all parts of the next round are in: one step with their sum, then the round after it
 
 The sum is made in the order of parts and rounds follow their numbers, so that nothing depends on who came first. Kept
@@ -11,7 +12,7 @@ contributions are in the ledger like pushes that were applied: a repeat is answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
@@ -49,21 +50,21 @@ class Contribution(NamedTuple):
         return Contribution(None if self.keys is None else self.keys.copy(), self.grads.copy(), self.samples)
 
 
-def added(total: Contribution, more: Contribution) -> Contribution:
-    """The sum of both, by key; `samples` are those of `total`, whose memory is used where that can be."""
-    if total.keys is None or more.keys is None:
-        np.add(total.grads, more.grads, out=total.grads)
-        return total
-    lookup = make_lookup(np.concatenate([total.keys, more.keys]))
-    grads = np.concatenate([total.grads, more.grads])
-    summed = np.empty((len(lookup.unique), grads.shape[1]), np.float32)
-    sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
-    return Contribution(lookup.unique, summed, total.samples)
+def summed(parts: Sequence[Contribution]) -> Contribution:
+    """The sum of contributions to a sparse table, by key, in their order; `samples` are those of the first."""
+    if len(parts) == 1:
+        return parts[0]
+    lookup = make_lookup(np.concatenate([part.keys for part in parts if part.keys is not None]))
+    grads = np.concatenate([part.grads for part in parts])
+    sums = np.empty((len(lookup.unique), grads.shape[1]), np.float32)
+    sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), sums)
+    return Contribution(lookup.unique, sums, parts[0].samples)
 
 
 @dataclass
 class _Gathered:
-    """What has come of a round: the sum of parts 0 to `num_summed` - 1, and others by part."""
+    """What has come of a round: contributions by part, but for those of dense ranges that are summed already, which are
+    parts 0 to `num_summed` - 1. Rows are summed once, when all have come: looking keys up for each part takes long."""
 
     parts: int
     num_summed: int = 0
@@ -72,25 +73,25 @@ class _Gathered:
 
     @property
     def is_complete(self) -> bool:
-        return self.num_summed == self.parts
+        return self.num_summed + len(self.waiting) == self.parts
 
     def has(self, part: int) -> bool:
         return part < self.num_summed or part in self.waiting
 
     def add(self, part: int, contribution: Contribution) -> None:
-        if part != self.num_summed:
-            self.waiting[part] = contribution.copy()  # [1]
-            return
-        self._sum(contribution)  # [2]
-        if self.total is contribution and not self.is_complete:
-            self.total = contribution.copy()  # the sender waits for its memory
-        while (next_one := self.waiting.get(self.num_summed)) is not None:
-            del self.waiting[self.num_summed]
-            self._sum(next_one)
+        if self.parts > 1 and (contribution.keys is not None or part != self.num_summed or self.total is None):
+            contribution = contribution.copy()  # the sender waits for its memory
+        self.waiting[part] = contribution  # [1]
+        while contribution.keys is None and (next_one := self.waiting.pop(self.num_summed, None)) is not None:  # [2]
+            if self.total is None:
+                self.total = next_one
+            else:
+                np.add(self.total.grads, next_one.grads, out=self.total.grads)
+            self.num_summed += 1
 
-    def _sum(self, contribution: Contribution) -> None:
-        self.total = contribution if self.total is None else added(self.total, contribution)
-        self.num_summed += 1
+    def sum(self) -> Contribution:
+        """Of all parts, in their order."""
+        return self.total or summed([self.waiting[part] for part in range(self.parts)])
 
 
 class Stash:
@@ -138,7 +139,7 @@ class Stash:
     def take(self, table: str, number: int) -> Contribution | None:
         """The sum of a round that is complete, which is no longer here then."""
         gathered = self._rounds.get((table, number))
-        return self._rounds.pop((table, number)).total if gathered is not None and gathered.is_complete else None
+        return self._rounds.pop((table, number)).sum() if gathered is not None and gathered.is_complete else None
 
 
 def push_once(
