@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "dssp"
 
 
+@pytest.mark.slow
 def test_bench_dssp_runs_and_prints_every_question() -> None:
     words = [sys.executable, FOLDER / "run.py", "--quick", "--processes", "1"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

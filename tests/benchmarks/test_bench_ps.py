@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).parents[2] / "benchmarks" / "ps" / "bench.py"
 
 
+@pytest.mark.slow
 def test_bench_ps_prints_pulls_and_pushes_of_every_channel_and_contender(tmp_path: Path) -> None:
     words = [sys.executable, BENCH, "--quick", "--only", "no hash", "table", "memory", "ipc", "tcp", "shm"]
     done = subprocess.run([*words, "--json", tmp_path / "got.json"], capture_output=True, text=True, check=False)

@@ -162,6 +162,7 @@ def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path, children: di
     assert time.monotonic() - observer.at < SOON_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["worker-2.0", pytest.param("worker-1.0", marks=pytest.mark.slow)])
 def test_a_worker_that_is_stopped_is_named_at_the_deadline(
     tmp_path: Path, children: dict[str, Child], name: str
