@@ -19,7 +19,7 @@ demo: setup
 	@$(BIN)/python examples/demo.py
 
 test: check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 check: setup
 	$(BIN)/ruff check .

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from heterps.planning.schedulers import METHODS
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "schedulers"
@@ -17,6 +19,7 @@ def run(script: str, *words: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_method_is_searched_and_shown(tmp_path: Path) -> None:
     run(
         "run.py",

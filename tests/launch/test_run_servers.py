@@ -85,7 +85,7 @@ def test_a_run_stopped_and_resumed_on_other_servers_equals_one_that_never_stoppe
 def test_values_in_half_the_bytes_change_little_and_copies_of_hot_rows_are_in_the_metrics(tiny_job: Path) -> None:
     expected, _, lines = run(tiny_job, None, "without")
     assert "cache" not in lines[-1]
-    half = Servers(count=1, channel="memory", coding=Coding(values="bf16"), staleness=2)
+    half = Servers(count=1, channel="memory", coding=Coding(values="bf16"), staleness=2, retry_s=30.0)
     summary, _, lines = run(tiny_job, half, "with")
     assert summary["log_loss"] == pytest.approx(expected["log_loss"], rel=0.02)
     assert 0 < lines[-1]["cache"]["hit_rate"] < 1

@@ -74,7 +74,10 @@ def test_a_batch_that_gives_a_stage_0_worker_no_samples_at_all(tmp_path: Path):
     assert_as_one_process(job, tmp_path, (4,), ())
 
 
-@pytest.mark.parametrize(("counts", "cuts"), [((3,), ()), ((2, 1), (3,)), ((1, 2, 1), (1, 3))])
+@pytest.mark.parametrize(
+    ("counts", "cuts"),
+    [((2, 1), (3,)), *(pytest.param(*case, marks=pytest.mark.slow) for case in (((3,), ()), ((1, 2, 1), (1, 3))))],
+)
 def test_rows_that_a_policy_skips_so_that_nobody_knows_the_number_of_batches(tmp_path: Path, counts, cuts):
     holes = [None if n % 3 == 0 else float(n % 7) for n in range(240)]
     job = odd_job(
@@ -160,7 +163,7 @@ def test_schedules_follow_the_samples_of_the_whole_job(tmp_path: Path):
     assert_as_one_process(odd_job(tmp_path, "plain", optimizers=optimizers, data={"epochs": 2}), tmp_path, (2, 2), (3,))
 
 
-@pytest.mark.parametrize("values", ["fp16", "bf16"])
+@pytest.mark.parametrize("values", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_values_of_16_bits_between_stages_train_closely(tmp_path: Path, values):
     job = odd_job(tmp_path, "plain")
     one = train(job, tmp_path / "one")

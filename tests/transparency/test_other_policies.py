@@ -16,6 +16,7 @@ from heterps.data.keys import slots_from_ids
 from heterps.sync import replay
 
 POLICIES = ("asp", "ssp:2", "dssp:1:4")
+SOME = [pytest.param("asp", marks=pytest.mark.slow), pytest.param("ssp:2", marks=pytest.mark.slow), "dssp:1:4"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def assert_bounds(trained: Trained) -> None:
             assert max(started) <= config.lower + config.spread
 
 
-@pytest.mark.parametrize("sync", POLICIES)
+@pytest.mark.parametrize("sync", SOME)
 @pytest.mark.parametrize(
     ("counts", "cuts", "epochs", "num_rows"),
     [((3,), (), 2, 250), ((2, 3), (4,), 3, 101), ((1, 2, 1), (2, 5), 1, 250), ((4,), (), 3, 20)],
@@ -93,7 +94,7 @@ def uses_of_rows(trained: Trained, num_rows: int) -> list[int]:
     return np.round(table.uses[np.isin(table.keys, numbered)]).astype(int).tolist()
 
 
-@pytest.mark.parametrize("sync", POLICIES)
+@pytest.mark.parametrize("sync", SOME)
 def test_a_run_stopped_and_resumed_takes_what_is_left_and_nothing_twice(tmp_path: Path, sync):
     num_rows = 200
     data = tmp_path / "numbered.parquet"
@@ -108,7 +109,7 @@ def test_a_run_stopped_and_resumed_takes_what_is_left_and_nothing_twice(tmp_path
     assert_bounds(second)
 
 
-@pytest.mark.parametrize("sync", POLICIES)
+@pytest.mark.parametrize("sync", SOME)
 def test_rows_that_a_policy_skips_end_every_epoch_for_all_lanes(tmp_path: Path, sync):
     schema = CASES["two_emb"][0]
     holes = [None if n % 3 == 0 else float(n % 7) for n in range(180)]
