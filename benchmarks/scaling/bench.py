@@ -20,6 +20,7 @@ from typing import Any
 from heterps.config import Job
 from heterps.data.generate import generate
 from heterps.launch import train
+from heterps.launch.trials import run_trial, trial_job
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.cost import Problem, bill
@@ -117,28 +118,28 @@ def plan_of(profile: Profile, job: Job, firsts: tuple[int, ...], counts: tuple[i
     )
 
 
-def emulated(folder: Path, batch_size: int, profile: Profile, policies: list[str]) -> list[dict[str, Any]]:
+def emulated(
+    folder: Path, batch_size: int, profile: Profile, policies: list[str], seconds: float
+) -> list[dict[str, Any]]:
+    """Each plan once a policy, for so many real seconds after a warm-up."""
     rows = []
-    print(f"{'plan':<34} {'sync':<6} {'predicted/s':>12} {'measured/s':>12} {'error':>8}  scale  bottleneck")
+    print(f"{'plan':<34} {'sync':<6} {'predicted/s':>12} {'measured/s':>12} {'error':>8}  batches  bottleneck")
+    profile.write(folder / "profile.json")
     for firsts, counts, servers in EMULATED:
         for sync in policies:
-            files = {"profile": folder / "profile.json", "plan": folder / "plan.json"}
             job = job_of(
-                folder, batch_size, launcher="local", sync=sync, emulation={}, **{k: str(v) for k, v in files.items()}
-            )
+                folder, batch_size, launcher="local", sync=sync, emulation={}, profile=str(folder / "profile.json"),
+                workers={"channel": "ipc"},
+            )  # fmt: skip
             plan = plan_of(profile, job, firsts, counts, servers)
-            profile.write(files["profile"])
-            plan.write(files["plan"])
-            summary = run(job)
-            measured = summary["samples_per_s"]
-            error = measured / plan.throughput - 1
+            trial = run_trial(trial_job(job), plan, seconds=seconds)
+            error = trial.throughput / plan.throughput - 1
             words = " > ".join(f"{stage.count} {stage.resource}" for stage in plan.stages) + f", {servers} servers"
-            scale = summary["emulated"]["scale"]
-            late = sum(stage["late_s"] for stage in summary["stages"])
-            rows.append({"plan": words, "sync": sync, "predicted": plan.throughput, "measured": measured,
-                         "error": round(error, 4), "scale": scale, "late_s": late})  # fmt: skip
-            print(f"{words:<34} {sync:<6} {plan.throughput:>12,.0f} {measured:>12,.0f} {error:>8.1%}  {scale:<5g}"
-                  f"  {plan.bottleneck}" + (f"  (late {late:.1f} s)" if late > 0.1 else ""), flush=True)  # fmt: skip
+            rows.append({"plan": words, "sync": sync, "predicted": plan.throughput, "measured": trial.throughput,
+                         "error": round(error, 4), "batches": trial.num_batches, "late": trial.late})  # fmt: skip
+            print(f"{words:<34} {sync:<6} {plan.throughput:>12,.0f} {trial.throughput:>12,.0f} {error:>8.1%}  "
+                  f"{trial.num_batches:>7}  {plan.bottleneck}"
+                  + (f"  (late {trial.late:.1%})" if trial.late > 0.01 else ""), flush=True)  # fmt: skip
     return rows
 
 
@@ -154,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", default=["real", "emulated", "ray"])
     parser.add_argument("--rows", type=int, default=400_000, help="of the runs on real units")
-    parser.add_argument("--emulated-rows", type=int, default=160_000)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of every emulated plan, on this machine's clock")
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--policies", default="bsp,asp")
@@ -164,7 +165,7 @@ def main() -> None:
     results["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     with tempfile.TemporaryDirectory(prefix="scaling-") as temporary:
         folder = Path(temporary)
-        for name, rows in (("real", options.rows), ("small", options.emulated_rows)):
+        for name, rows in (("real", options.rows), ("small", 160_000)):
             generate(folder / name, rows=rows, test_rows=1000)
         if "real" in options.what:
             results["real"] = real(folder / "real", options.batch_size, options.rounds)
@@ -173,7 +174,7 @@ def main() -> None:
             layers = len(trace(build_model(job.model, job.data.columns, 0)).layers)
             print(f"{layers} layers; profiling", file=sys.stderr)
             profile = profile_job(job, ["cpu", "v100"], budget_s=6.0)
-            results["emulated"] = emulated(folder / "small", options.batch_size, profile, options.policies.split(","))
+            results["emulated"] = emulated(folder / "small", options.batch_size, profile, options.policies.split(","), options.seconds)
         if "ray" in options.what:
             results["ray"] = on_ray(folder / "real", options.batch_size, options.rounds)
     options.out.write_text(json.dumps(results, indent=1) + "\n")

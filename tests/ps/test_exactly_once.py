@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from any_faults import faults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import DIM, SimulatedJob, Worker, make_tables, sorted_rows
@@ -47,17 +48,6 @@ def one_worker(seed: int, num_servers: int, num_pushes: int, faults: Faults) -> 
     job.finish(worker.futures)
     job.deliver_leftovers()
     return [*(future.result() for future in pulled), *state_of(job)]
-
-
-faults = st.builds(
-    Faults,
-    drop=st.floats(0, 0.5),
-    double=st.floats(0, 0.8),
-    delay_s=st.floats(0, 20),
-    reorder=st.floats(0, 1),
-    cut=st.floats(0, 0.1),
-    cut_s=st.floats(0.1, 20),
-)
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from any_faults import faults
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mover import Mover, join
@@ -97,17 +98,6 @@ def test_parts_of_several_workers_are_one_push_of_the_whole_batch_to_the_bit(
             contribute(workers[part], number, part, parts)
             job.finish(workers[part].futures)
     assert_equal(state_of(job, 4), whole(tables, rounds))
-
-
-faults = st.builds(
-    Faults,
-    drop=st.floats(0, 0.5),
-    double=st.floats(0, 0.8),
-    delay_s=st.floats(0, 20),
-    reorder=st.floats(0, 1),
-    cut=st.floats(0, 0.1),
-    cut_s=st.floats(0.1, 20),
-)
 
 
 @settings(max_examples=40, deadline=None)

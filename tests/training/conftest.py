@@ -1,16 +1,5 @@
-"""Training on one torch thread: matrices this small are slower on two, and far slower where tests run side by side."""
+"""Every test of this folder computes on one torch thread."""
 
-from __future__ import annotations
+from one_thread import one_torch_thread
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_torch_thread"]

@@ -40,9 +40,9 @@ def test_served_parameters_are_those_of_the_client_s_own_tables():
     dense = ServedDense(client, list(BEGIN))
     pulled = dense.pull()
     assert pulled.keys() == BEGIN.keys()
-    before = {name: values.copy() for name, values in pulled.items()}
+    before = {name: values.result().copy() for name, values in pulled.items()}
     dense.push("dense.0", np.ones(3, np.float32), 0, None).result()
-    after = dense.pull()
+    after = {name: values.result() for name, values in dense.pull().items()}
     assert (after["dense.0"] < before["dense.0"]).all()
     np.testing.assert_array_equal(after["dense.0-1"], before["dense.0-1"])
     assert dense.state() == {}, "the servers have it all"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -61,18 +63,29 @@ def test_rounds_give_the_workers_of_a_stage_equally_many_samples_if_there_are_en
     if lanes > max(counts):
         assert lanes <= batch_size
         assert all(lanes % count == 0 for count in counts)
-        assert len(counts) == 1 or lanes >= MIN_MICRO_BATCHES * len(counts)
+        several = MIN_MICRO_BATCHES * max(len(counts), *counts)
+        assert len(counts) == 1 or lanes >= several or lanes + math.lcm(*counts) > batch_size
 
 
 @pytest.mark.parametrize(
     ("counts", "batch_size", "lanes"),
-    [([1], 64, 1), ([3], 64, 3), ([1, 1], 64, 8), ([2, 3], 64, 12), ([2, 3], 11, 3), ([7, 9], 62, 9), ([4], 2, 4)],
+    [
+        ([1], 64, 1),
+        ([3], 64, 3),
+        ([1, 1], 64, 8),
+        ([2, 3], 64, 12),
+        ([2, 3], 11, 6),
+        ([2, 3], 5, 3),
+        ([6, 1], 64, 24),
+        ([7, 9], 62, 9),
+        ([4], 2, 4),
+    ],
 )
 def test_lanes_of_rounds(counts: list[int], batch_size: int, lanes: int) -> None:
     assert enough_lanes(counts, in_rounds=True, batch_size=batch_size) == lanes
 
 
-@pytest.mark.parametrize(("counts", "lanes"), [([1], 1), ([4], 4), ([1, 1], 3), ([2, 3], 8)])
+@pytest.mark.parametrize(("counts", "lanes"), [([1], 2), ([4], 8), ([1, 1], 3), ([2, 3], 8)])
 def test_without_rounds_there_is_a_batch_for_every_worker_and_one_more_for_those_of_the_largest_stage(
     counts: list[int], lanes: int
 ) -> None:

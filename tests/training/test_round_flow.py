@@ -72,6 +72,17 @@ def test_held_back_a_round_ends_and_no_other_begins_until_it_is_started_again():
     assert flow.start(1.0) == [("worker-1.0", Go(ALL_LANES, 2, 8, 0, 1))]
 
 
+def test_a_flow_holds_itself_at_the_batch_that_makes_a_checkpoint_due():
+    flow = a_flow((1,), num_batches=5, samples=100)
+    flow.hold_at = 116
+    flow.start(0.0)
+    assert flow.pushed(pushed("worker-1.0", 1), None, 0.0), "108 samples: not yet"
+    assert flow.pushed(pushed("worker-1.0", 2), None, 0.0) == []
+    assert flow.is_held
+    assert flow.is_quiet
+    assert flow.samples == 116
+
+
 def test_where_an_epoch_has_no_such_batch_the_round_begins_with_the_first_of_the_next():
     flow = a_flow((2, 1), num_batches=None, epochs=2)
     flow.start(0.0)

@@ -111,3 +111,13 @@ def test_metrics_that_are_not_defined_are_null():
     tally = Tally(a_job(), Run(Path("nowhere")))
     tally.add(1, [scores(1)], 1.0)
     assert metric_fields(tally.interval)["auc"] is None
+
+
+def test_the_samples_of_the_next_checkpoint_are_known_ahead(run: Run):
+    tally = Tally(a_job(every_samples=50), run)
+    assert tally.save_at == 50
+    tally.add(60, [scores(0, 1)], 1.0)
+    assert tally.save_is_due
+    tally.saved()
+    assert tally.save_at == 110
+    assert Tally(a_job(every_minutes=1.0), run).save_at is None, "minutes decide"

@@ -19,8 +19,8 @@ from zoo_cases import CASES
 
 from heterps.checkpoint import Snapshot, load_latest
 from heterps.config import Job, Schema
+from heterps.launch.by_plan import train_once
 from heterps.launch.inline import train_inline
-from heterps.launch.local import train_local
 from heterps.model import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, Servers, Stage
@@ -159,7 +159,7 @@ def train(
     if plan is None:
         outcome = train_inline(job, run, resume=resume, observer=watcher)
     else:
-        ended = train_local(job, run, plan, resume=resume, observer=watcher)
+        ended = train_once(job, run, plan, resume=resume, observer=watcher)
         assert isinstance(ended, Outcome)
         outcome = ended
     return Trained(folder, watcher, outcome, load_latest(run.checkpoints))

@@ -11,15 +11,16 @@ from heterps.config import BSP, Job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError
 from heterps.launch.inline import signals
-from heterps.launch.local import train_local
-from heterps.launch.ray import train_ray
+from heterps.launch.local import local_fleet
+from heterps.launch.ray import ray_fleet
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.local import local_plan
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import load_profile
+from heterps.training.changes import Replanned
 from heterps.training.control import Control
-from heterps.training.coordinator import Emulated
+from heterps.training.coordinator import Emulated, train_staged
 from heterps.training.emulation import StagePace, choose_scale, lacks_devices, server_seconds, stage_seconds
 from heterps.training.layout import Layout, make_layout
 from heterps.training.loop import Observer, Outcome
@@ -41,16 +42,8 @@ def run_by_plan(
     with Control(run.folder) as control, signals() as received:
         while True:
             run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
-            train_there = train_ray if job.launcher == "ray" else train_local
-            outcome = train_there(
-                job,
-                run,
-                plan,
-                resume=resume,
-                observer=observer,
-                emulated=emulated,
-                control=control,
-                received=received,
+            outcome = train_once(
+                job, run, plan, resume=resume, observer=observer, emulated=emulated, control=control, received=received
             )
             if isinstance(outcome, Outcome):
                 return job, plan, outcome
@@ -58,6 +51,38 @@ def run_by_plan(
             run.resume(job)
             emulated, resume = emulation_of(job, plan), True
             observer.changed(f"a new plan: {describe(plan)}")
+
+
+def train_once(
+    job: Job,
+    run: Run,
+    plan: Plan,
+    *,
+    resume: bool,
+    observer: Observer,
+    emulated: Emulated | None = None,
+    control: Control | None = None,
+    received: list[str] | None = None,
+) -> Outcome | Replanned:
+    """Train `job` by `plan` on its launcher. Ctrl-C and SIGTERM end it, with everything saved.
+
+    received  signals, also those that came before
+    """
+    received = [] if received is None else received
+    open_fleet = ray_fleet if job.launcher == "ray" else local_fleet
+    with open_fleet(job, run, plan, observer=observer, emulated=emulated, received=received) as (fleet, folder):
+        return train_staged(
+            job,
+            run,
+            plan,
+            fleet,
+            resume=resume,
+            observer=observer,
+            stop=lambda: received[0] if received else None,
+            emulated=emulated,
+            folder=folder,
+            control=control,
+        )
 
 
 def default_plan(job: Job) -> Plan:

@@ -28,12 +28,10 @@ from heterps.ps.client import JobClient
 from heterps.ps.shard import Tables
 from heterps.report.figures import plural
 from heterps.threads import torch_threads
-from heterps.training.changes import Replanned
-from heterps.training.control import Control
-from heterps.training.coordinator import Emulated, train_staged
+from heterps.training.coordinator import Emulated
 from heterps.training.failures import error_of, kind_and_text
 from heterps.training.fleet import STOP_S, Fleet, WorkerLost
-from heterps.training.loop import Observer, Outcome
+from heterps.training.loop import Observer
 from heterps.training.post import Post
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
@@ -45,53 +43,32 @@ FAILED_S = 2.0
 """For workers to end in peace after an error: one of them may wait for another that is gone."""
 
 
-def train_local(
-    job: Job,
-    run: Run,
-    plan: Plan,
-    *,
-    resume: bool,
-    observer: Observer,
-    emulated: Emulated | None = None,
-    control: Control | None = None,
-    received: list[str] | None = None,
-) -> Outcome | Replanned:
-    """Train `job` by `plan` with processes of this machine. Ctrl-C and SIGTERM end it, with everything saved.
+@contextmanager
+def local_fleet(
+    job: Job, run: Run, plan: Plan, *, observer: Observer, emulated: Emulated | None, received: list[str]
+) -> Iterator[tuple[Fleet, str]]:
+    """Servers and a fleet of workers for `plan` on this machine, and a folder for their sockets; all gone at the end.
 
-    received  signals, also those that came before
+    received  is told the signals that come
     """
     warm_up()
     job_file, logs = run.folder / "job.yaml", run.folder / "logs"
-    firsts = [stage.first for stage in plan.stages]
     with ExitStack() as opened:
-        received = opened.enter_context(signals(received))
+        opened.enter_context(signals(received))
         servers = opened.enter_context(
             run_servers(
                 job,
                 job_file,
                 observer.waiting,
-                firsts=firsts,
+                firsts=[stage.first for stage in plan.stages],
                 count=plan.servers.count,
                 pace=emulated.server_pace if emulated else None,
                 logs=logs,
             )
         )
         folder = opened.enter_context(socket_folder())
-        num_workers = sum(stage.count for stage in plan.stages)
-        observer.waiting(f"starting {plural(num_workers, 'worker')}")
-        fleet = opened.enter_context(_fleet(job, job_file, folder, servers, logs))
-        return train_staged(
-            job,
-            run,
-            plan,
-            fleet,
-            resume=resume,
-            observer=observer,
-            stop=lambda: received[0] if received else None,
-            emulated=emulated,
-            folder=str(folder),
-            control=control,
-        )
+        observer.waiting(f"starting {plural(sum(stage.count for stage in plan.stages), 'worker')}")
+        yield opened.enter_context(_fleet(job, job_file, folder, servers, logs)), str(folder)
 
 
 @contextmanager

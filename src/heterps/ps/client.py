@@ -94,6 +94,9 @@ class Client(RowClient, Protocol):
     def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
         """The gradient of every value of a dense table; one optimizer step, or a part of its `round` as in `push`."""
 
+    def flush(self) -> None:
+        """Let what was called so far travel now. Waiting for any answer does the same."""
+
     def close(self) -> None:
         """Let go of threads and sockets. Safe to call twice."""
 
@@ -218,6 +221,9 @@ class LocalClient:
             target.values[:] = values
             self._filled.add(table)
         return done(None)
+
+    def flush(self) -> None:
+        """Everything is done when it is called."""
 
     def close(self) -> None:
         if self._pool is not None:

@@ -156,7 +156,6 @@ class RemoteClient:
             return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
 
     def flush(self) -> None:
-        """Send what was called so far. Waiting for any answer does the same."""
         self._pump.flush()
 
     def close(self) -> None:

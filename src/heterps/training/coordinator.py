@@ -27,6 +27,7 @@ from heterps.errors import HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan
+from heterps.training.books import Books
 from heterps.training.changes import START_S, Changes, Replanned
 from heterps.training.control import Control
 from heterps.training.crossing import pack, unpack
@@ -61,7 +62,6 @@ from heterps.training.round_flow import RoundFlow
 from heterps.training.run import Run
 from heterps.training.scaling import check_layout
 from heterps.training.stage_tables import stage_tables
-from heterps.training.stage_views import StageViews
 from heterps.training.tally import Scores, Tally
 from heterps.training.traces import Traces
 from heterps.training.whole import WholeModel
@@ -69,7 +69,6 @@ from heterps.training.worker import WorkerStart
 from heterps.wire import Frame, WireError
 
 POLL_S = 0.2
-VIEW_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -148,18 +147,17 @@ class Coordinator:
         self._whole = WholeModel(model, self._tables, self._client, num_classes, self._kept.dense)
         self._tally = Tally(job, run)
         self._traces = Traces(run.folder, opened)
-        self._views = StageViews(self.layout)
+        scale = emulated.scale if emulated else None
+        self._books = Books(job, plan, self.layout, self._tally, self._whole, observer, scale)
         self._clock = DilatedClock(emulated.scale if emulated else 1.0)
         self._flow: Flow | None = None
         self._clock_steps = 0  # updates before this process
-        self._steps = 0
         self._heard = time.monotonic()
         names = tuple(layer.name for layer in traced.layers)
         self._changes = Changes(
             job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss, observer.warned
         )
-        self._usd = 0.0  # before this process
-        self._shown = 0.0
+        self._usd: float | None = 0.0  # before this process
 
     # --- the whole job -----------------------------------------------------------------------------------------------
 
@@ -168,7 +166,7 @@ class Coordinator:
         self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
         self._clock.pause()  # until all are ready
         self._flow = self._make_flow(leases)
-        self._views.begin(self._tally.seconds, self._usd)
+        self._books.begin(self._usd)
         self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
         start_s = max(START_S, self._job.workers.deadline_s)
         self._wait_until(lambda: self._is_ready or stop() is not None, start_s, self._not_ready)
@@ -193,7 +191,7 @@ class Coordinator:
         self._whole.restore(snapshot)
         self._tally.restore(snapshot.samples, snapshot.progress)
         self._clock_steps = snapshot.clock
-        self._usd = snapshot.progress.get("usd", self._tally.seconds * self._usd_per_hour() / 3600)
+        self._usd = snapshot.progress.get("usd")
         return restored_leases(self._job, self._reader, snapshot.progress)
 
     def _run_until_over(self, stop: Callable[[], str | None]) -> Replanned | str | None:
@@ -214,10 +212,10 @@ class Coordinator:
                 self._go()
                 continue
             self._hear(POLL_S)
-            self._account()
+            self._books.account(flow, self._clock.now())
             self._changes.check_time()
             self._heed_control()
-            self._show()
+            self._books.show(self._clock.now())
             self._check_news()
         return None
 
@@ -238,7 +236,7 @@ class Coordinator:
         if stopped_by is None:
             self._clock.pause()
             if tally.samples > tally.interval_started:
-                self._close_interval()
+                self._books.close_interval(self._running)
         self._save(must_succeed=True)
         for worker in self.layout.workers:
             with suppress(PeerLost):  # nothing more is needed of it
@@ -251,7 +249,7 @@ class Coordinator:
         return Outcome(
             tally.samples, tally.seconds, tally.restarts, stopped_by, tally.train_metrics(), test,
             self._whole.num_rows, self._whole.table_bytes, self._whole.counters, self._whole.tier_counts,
-            asdict(self._reader.counts), has_own_loss(self._whole.model), self._staged(),
+            asdict(self._reader.counts), has_own_loss(self._whole.model), self._books.summary(self._running),
         )  # fmt: skip
 
     # --- talking -----------------------------------------------------------------------------------------------------
@@ -289,7 +287,7 @@ class Coordinator:
                 if message.scores is not None:
                     arrays = unpack(message.scores, frames)
                     scores = Scores(arrays["logits"].numpy(), arrays["labels"].numpy())
-                self._views.pushed(message)
+                self._books.pushed(message)
                 self._send_all(self._running.pushed(message, scores, self._clock.now()))
             case NoBatch():
                 self._send_all(self._running.no_batch(message, self._clock.now()))
@@ -323,6 +321,14 @@ class Coordinator:
                     request.answer(self._changes.scale(self.layout, scale))
                 case Replan() as replan:
                     request.answer(self._changes.replan(replan))
+
+    def _status(self) -> Told:
+        status = self._books.status(self._running) | {
+            "total": self._reader.num_rows * self._job.data.epochs,
+            "change": self._changes.under_way,
+            "last_change": self._changes.last,
+        }
+        return Told(json.dumps(status))
 
     def _wait_until(self, is_so: Callable[[], bool], deadline_s: float, late: Callable[[float], str]) -> None:
         begun = time.monotonic()
@@ -366,11 +372,10 @@ class Coordinator:
     def _follow(self, layout: Layout) -> None:
         """At a cut: from now on the workers are those of `layout`."""
         self._collect_state()
-        self._views.paid(self._tally.seconds, self._usd_per_hour())  # until now, for those who were here
         before, self.layout = self.layout, layout
         self._assign_all()
         self._running.change(layout, self._clock.now())
-        self._views.follow(layout)
+        self._books.follow(layout)
         for worker in before.workers:
             if worker not in layout.workers:
                 self._dismiss(worker)
@@ -399,65 +404,13 @@ class Coordinator:
 
     def _save(self, *, must_succeed: bool = False) -> None:
         self._collect_state()
-        usd = self._views.paid(self._tally.seconds, self._usd_per_hour())
-        progress = lease_progress(self._running.leases, self._reader) | self._tally.state() | {"usd": usd}
+        progress = lease_progress(self._running.leases, self._reader) | self._tally.state()
+        progress |= {"usd": self._books.paid()}
         save_checkpoint(
             self._job, self._run, self._observer, self._tally,
-            lambda: self._whole.snapshot(self._clock_steps + self._steps, self._tally.samples, progress),
+            lambda: self._whole.snapshot(self._clock_steps + self._books.num_steps, self._tally.samples, progress),
             must_succeed=must_succeed,
         )  # fmt: skip
-
-    # --- figures -----------------------------------------------------------------------------------------------------
-
-    def _account(self) -> None:
-        """Take note of the batches that are done."""
-        while self._running.steps:
-            step = self._running.steps.popleft()
-            self._steps += 1
-            self._tally.add(step.num_samples, step.scores, self._clock.now())
-            self._views.stepped(step)
-            self._observer.stepped(self._tally.samples, self._tally.seconds, step.loss, self._tally.interval)
-            if self._tally.interval_is_over:
-                self._close_interval()
-
-    def _close_interval(self) -> None:
-        more = {"epoch": self._running.leases.first[0]} | self._whole.table_fields(self._job.tables)
-        more |= self._views.interval(self._tally.seconds, self._usd_per_hour()) | self._emulation()
-        self._observer.measured(self._tally.close_interval(more))
-
-    def _show(self) -> None:
-        """Let whoever watches see the stages as they are now, a few times a second."""
-        if (now := time.monotonic()) - self._shown < VIEW_S:
-            return
-        self._shown = now
-        self._observer.staged(self._views.live(self._clock.now(), self._usd_per_hour()) | self._emulation())
-
-    def _emulation(self) -> dict[str, Any]:
-        """What marks figures as emulated; nothing where they are real."""
-        return {"emulated": {"scale": self._emulated.scale}} if self._emulated else {}
-
-    def _usd_per_hour(self) -> float:
-        """Of the workers of the layout and the servers of the plan."""
-        prices = self._job.cluster.resources
-        workers = sum(len(stage.workers) * prices[stage.resource].usd_per_hour for stage in self.layout.stages)
-        return workers + self._plan.servers.count * prices[self._plan.servers.resource].usd_per_hour
-
-    def _staged(self) -> dict[str, Any]:
-        self._views.paid(self._tally.seconds, self._usd_per_hour())
-        return self._views.summary(self._running, self._tally.seconds) | self._emulation()
-
-    def _status(self) -> Told:
-        """For `heterps status`: the open interval, and how far the run is."""
-        usd = self._views.paid(self._tally.seconds, self._usd_per_hour())
-        status = self._views.status(self._tally, self._running) | {
-            "total": self._reader.num_rows * self._job.data.epochs,
-            "usd": usd,
-            "usd_per_hour": self._usd_per_hour(),
-            "servers": self._plan.servers.count,
-            "change": self._changes.under_way,
-            "last_change": self._changes.last,
-        }
-        return Told(json.dumps(status))
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -476,6 +429,7 @@ class Coordinator:
 
     def _go(self) -> None:
         self._heard = time.monotonic()
+        self._running.hold_at = self._tally.save_at
         self._send_all(self._running.start(self._clock.now()))
 
     def _make_flow(self, leases: Leases) -> Flow:

@@ -24,7 +24,7 @@ from heterps.training.all_reduce import AllReduce, LocalDense
 class DenseParts(Protocol):
     """The dense tables of one worker."""
 
-    def pull(self) -> dict[str, FloatArray]:
+    def pull(self) -> dict[str, Future[FloatArray]]:
         """The newest values of each. Treat them as read-only."""
 
     def push(self, table: str, grads: FloatArray, samples: int, round: Round | None) -> Future[None]:
@@ -40,9 +40,8 @@ class ServedDense:
     def __init__(self, client: Client, tables: list[str]) -> None:
         self._client, self._tables = client, tables
 
-    def pull(self) -> dict[str, FloatArray]:
-        pulled = {table: self._client.pull_dense(table) for table in self._tables}
-        return {table: values.result() for table, values in pulled.items()}
+    def pull(self) -> dict[str, Future[FloatArray]]:
+        return {table: self._client.pull_dense(table) for table in self._tables}
 
     def push(self, table: str, grads: FloatArray, samples: int, round: Round | None) -> Future[None]:  # noqa: ARG002
         return self._client.push_dense(table, grads, round)
@@ -81,8 +80,8 @@ class ReducedDense:
             self.close()
             raise
 
-    def pull(self) -> dict[str, FloatArray]:
-        return {name: dense.table.values for name, dense in self._dense.items()}
+    def pull(self) -> dict[str, Future[FloatArray]]:
+        return {name: done(dense.table.values) for name, dense in self._dense.items()}
 
     def push(self, table: str, grads: FloatArray, samples: int, round: Round | None) -> Future[None]:  # noqa: ARG002
         self._dense[table].step(grads, samples)

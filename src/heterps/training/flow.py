@@ -61,6 +61,7 @@ class Flow(ABC):
         self.samples = samples  # of batches that are done
         self.steps: deque[Step] = deque()
         self.is_held = False
+        self.hold_at: int | None = None  # samples: a checkpoint is due then
         self.policies = {group: make_policy(sync, self._members(group), now=now) for group in self.groups}
         for group, policy in self.policies.items():
             on_policy(group, policy)
@@ -95,6 +96,13 @@ class Flow(ABC):
     def hold(self) -> None:
         """Start nothing more until `start`."""
         self.is_held = True
+
+    def _done(self, step: Step) -> None:
+        """A batch is done."""
+        self.samples += step.num_samples
+        self.steps.append(step)
+        if self.hold_at is not None and self.samples >= self.hold_at:
+            self.hold()
 
     @property
     def is_over(self) -> bool:

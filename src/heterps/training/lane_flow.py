@@ -95,8 +95,7 @@ class LaneFlow(Flow):
         assert lane.lease is not None
         last = lane.pushed[len(self.layout.stages) - 1]
         self.leases.done(lane.worker, *lane.lease)
-        self.samples += last.num_samples
-        self.steps.append(Step(last.num_samples, last.loss, lane.scores, lane.staleness))
+        self._done(Step(last.num_samples, last.loss, lane.scores, lane.staleness))
         lane.lease, lane.pushed, lane.scores = None, {}, ()
 
     def _go(self, now: float) -> Outgoing:

@@ -19,7 +19,8 @@ from msgspec import Meta, Struct
 from heterps.planning.plan import Plan
 
 MIN_MICRO_BATCHES = 4
-"""For each stage of a pipeline, in BSP: the shares of a batch that fill and drain it are then small."""
+"""For each stage of a pipeline, and for each of its workers, in BSP: the shares of a batch that fill and drain it are
+then small."""
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
@@ -80,12 +81,13 @@ def make_layout(plan: Plan, *, in_rounds: bool, batch_size: int, num_lanes: int 
 def enough_lanes(counts: Sequence[int], *, in_rounds: bool, batch_size: int) -> int:
     """As many lanes as keep the workers of all stages busy.
 
-    In rounds each worker of a stage gets equally many, and a pipeline has several for each stage. Without rounds there
-    is a batch for every worker, and another for each worker of the largest stage to find when it is done with one.
+    In rounds each worker of a stage gets equally many, and in a pipeline several, if a batch has so many samples.
+    Without rounds there is a batch for every worker, and another for each worker of the largest stage: it computes that
+    one while the first is pushed, or at another stage.
     """
     if not in_rounds:
-        return sum(counts) + (max(counts) if len(counts) > 1 else 0)
+        return sum(counts) + max(counts)
     least = math.lcm(*counts)
-    wanted = MIN_MICRO_BATCHES * len(counts) if len(counts) > 1 else 1
-    lanes = least * math.ceil(wanted / least)
-    return lanes if lanes <= batch_size else max(counts)
+    wanted = MIN_MICRO_BATCHES * max(len(counts), *counts) if len(counts) > 1 else 1
+    lanes = least * min(math.ceil(wanted / least), batch_size // least)
+    return lanes or max(counts)

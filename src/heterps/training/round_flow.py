@@ -71,10 +71,9 @@ class RoundFlow(Flow):
         assert self.lease is not None
         self.leases.done(LEASED_BY, *self.lease)
         self.lease = None
-        self.samples += num_samples
         loss = sum(message.loss for message in self._pushed.values())
         scores = tuple(self._scores[worker] for worker in self.layout.workers if worker in self._scores)
-        self.steps.append(Step(num_samples, loss, scores, staleness=0))
+        self._done(Step(num_samples, loss, scores, staleness=0))
         self._pushed, self._scores = {}, {}
         self.round += 1
 

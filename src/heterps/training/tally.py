@@ -76,9 +76,15 @@ class Tally:
         return metrics
 
     @property
+    def save_at(self) -> int | None:
+        """The samples at which a checkpoint is due; None where they do not decide."""
+        every = self._job.checkpoint.every_samples
+        return None if every is None else self._saved_samples + every
+
+    @property
     def save_is_due(self) -> bool:
         every = self._job.checkpoint
-        by_samples = every.every_samples is not None and self.samples - self._saved_samples >= every.every_samples
+        by_samples = self.save_at is not None and self.samples >= self.save_at
         by_time = every.every_minutes is not None and self.seconds - self._saved_s >= 60 * every.every_minutes
         return by_samples or by_time
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,7 @@ from heterps.model.build import build_model
 from heterps.model.stages import split
 from heterps.model.trace import trace
 from heterps.ps.cache import CachedClient
-from heterps.ps.client import Client, FloatArray
-from heterps.ps.dedup import make_lookup
-from heterps.ps.rounds import Round
+from heterps.ps.client import FloatArray, JobClient
 from heterps.ps.shard import Tables
 from heterps.training.crossing import pack, unpack
 from heterps.training.dense_parts import DenseParts, ReducedDense, ServedDense
@@ -62,6 +60,7 @@ from heterps.training.messages import (
 )
 from heterps.training.pipeline import Key, Turns
 from heterps.training.post import Letter, Post
+from heterps.training.pushes import Pushes
 from heterps.training.replica import Replica, make_replicas
 from heterps.training.stage_tables import stage_tables
 from heterps.training.usage import Meter, MeteredRows
@@ -87,6 +86,7 @@ class _Input:
     values: Mapping[str, Any] | None  # None: the lane has no samples this time
     num_samples: int  # of the whole batch
     samples: int  # trained on before it
+    dense: Mapping[str, Future[FloatArray]] = field(default_factory=dict)  # parameters; of a round there is one set
 
 
 @dataclass
@@ -105,7 +105,7 @@ def run_worker(
     start: WorkerStart,
     post: Post,
     address: str,
-    connect: Callable[[Tables], Client],
+    connect: Callable[[Tables], JobClient],
     stopped: Callable[[], bool] = lambda: False,
     log: str = "",
 ) -> None:
@@ -123,7 +123,7 @@ def run_worker(
 
 
 class Worker:
-    def __init__(self, job: Job, start: WorkerStart, post: Post, connect: Callable[[Tables], Client]) -> None:
+    def __init__(self, job: Job, start: WorkerStart, post: Post, connect: Callable[[Tables], JobClient]) -> None:
         self.name, self._job, self._start, self._post = start.name, job, start, post
         self._in_rounds = isinstance(job.sync, BSP)
         self._model = build_model(job.model, job.data.columns, job.seed).train()
@@ -132,11 +132,11 @@ class Worker:
         self._stage, self._last = start.stage, len(self._stages) - 1
         self._tables = stage_tables(job, self._model, self._trace, start.firsts)
         self._own_tables = self._tables.of_stage(self._stage)
-        self._dims = {spec.name: spec.dim for spec in self._tables.tables.sparse}
         self._device = open_device(start.device)
         self._meter = Meter()
         self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))
         self._rows = CachedClient(self._client, 0)
+        self._pushes = Pushes(self.name, self._stage, self._tables, self._client, self._tell)
         self._dense: DenseParts | None = None
         self._feed = Feed(job, self._trace.inputs) if self._stage == 0 else None
         self._turns = Turns(job.workers.in_flight or 2 * len(self._stages))
@@ -147,7 +147,6 @@ class Worker:
         self._sizes: dict[Key, tuple[int, int, int]] = {}  # samples here, of the whole batch, before it
         self._round: _Round | None = None
         self._scores: dict[Key, tuple[FloatArray, FloatArray]] = {}  # logits and labels
-        self._unacknowledged: list[tuple[list[Future[None]], Pushed, list[Any]]] = []
         self._is_stopped = False
 
     def run(self, address: str, stopped: Callable[[], bool]) -> None:
@@ -157,11 +156,12 @@ class Worker:
             while (letter := self._post.receive(0.0)) is not None:
                 self._heed(letter)
                 heard = time.monotonic()
-            self._tell_acknowledged(wait=False)
+            num_pushed = self._pushes.num_under_way
             if (turn := self._turns.next()) is not None:
                 (self._go_forward if turn.does == "forward" else self._go_back)(turn.key)
-            elif self._unacknowledged:
-                self._tell_acknowledged(wait=True)
+            elif num_pushed == len(self._replicas) > 0:  # and nothing can come before they are there
+                with self._meter.doing("communicate"):
+                    self._pushes.wait()
             elif (letter := self._post.receive(POLL_S)) is not None:
                 self._heed(letter)
                 heard = time.monotonic()
@@ -204,6 +204,7 @@ class Worker:
         self._layout: Layout = assign.layout
         self._lanes = assign.layout.lanes_of(self.name)
         self._turns.forget()
+        self._pushes.follow(assign.layout)
         self._inputs, self._gradients, self._early, self._round = {}, {}, [], None
         self._pace = make_pace(assign.pace, assign.scale)
         count = 1 if self._in_rounds else len(self._lanes)
@@ -232,7 +233,7 @@ class Worker:
         own = [spec.name for spec in self._tables.tables.dense if spec.name in self._own_tables]
         if self._job.workers.dense == "servers":
             return ServedDense(self._client, own)
-        members = {table: self._contributors(table) for table in own}
+        members = {table: self._pushes.contributors(table) for table in own}
         folder, epoch = Path(self._start.folder), self._layout.epoch
         return ReducedDense(
             self._tables.tables,
@@ -259,27 +260,32 @@ class Worker:
         if go.lane == ALL_LANES:
             self._round = _Round(go.iteration, go.samples, len(self._lanes))
             self._turns.begin_round((go.iteration, lane) for lane in self._lanes)
-            with self._meter.doing("communicate"):
-                self._replicas[0].load(self._dense_parts.pull())
+            pulled = self._dense_parts.pull()
         for key, item in inputs.items():
-            self._prefetch(key, item)
             self._take_in(key, item)
         early, self._early = self._early, []
         for key, item in early:
             self._take_in(key, item)
+        if go.lane == ALL_LANES:
+            with self._meter.doing("communicate"):
+                self._replicas[0].load({table: values.result() for table, values in pulled.items()})
 
     def _take_in(self, key: Key, item: _Input) -> None:
         if self._in_rounds and (self._round is None or key[0] != self._round.number):
             self._early.append((key, item))
             return
+        self._pull(key, item)
         self._inputs[key] = item
         self._turns.values_came(key)
 
-    def _prefetch(self, key: Key, item: _Input) -> None:
-        if item.values is not None:
-            for slots in [value for value in item.values.values() if isinstance(value, Slots)]:
-                for table, lookup in self._replica(key).lookups(slots):
-                    self._rows.prefetch(table, lookup)
+    def _pull(self, key: Key, item: _Input) -> None:
+        """Ask for the parameters that a micro-batch will need: they travel while others are computed."""
+        if not self._in_rounds:
+            item.dense = self._dense_parts.pull()
+        for slots in [value for value in (item.values or {}).values() if isinstance(value, Slots)]:
+            for table, lookup in self._replica(key).lookups(slots):
+                self._rows.prefetch(table, lookup)
+        self._client.flush()
 
     # --- forward and back --------------------------------------------------------------------------------------------
 
@@ -289,7 +295,7 @@ class Worker:
         self._sizes[key] = here, item.num_samples, item.samples
         if not self._in_rounds:
             with self._meter.doing("communicate"):
-                replica.load(self._dense_parts.pull())
+                replica.load({table: values.result() for table, values in item.dense.items()})
         if self._stage == self._last:
             self._turns.came_back(key)
             self._go_back(key, item)
@@ -342,39 +348,17 @@ class Worker:
             self._round = None
 
     def _push(self, key: Key, num_samples: int, samples: int, loss: float, round: int | None) -> None:
-        """Send the gradients of a lane, or all of this worker's in a round: a contribution to every table of the stage,
-        even if it is nothing."""
+        """Send the gradients of a lane, or all of this worker's in a round."""
+        while round is None and (letter := self._post.receive(0.0)) is not None:
+            self._heed(letter)  # what it pulls would else be answered after the servers have taken the push
         with self._meter.doing("communicate"):
-            self._client.samples = samples  # type: ignore[attr-defined]
-            dense, rows = self._replica(key).take_gradients()
-            pushes = [self._client.push(*taken, self._part(taken.table, round)) for taken in rows]
-            if round is not None:
-                none = make_lookup(np.empty(0, np.uint64), self._client.num_shards)
-                for table in set(self._own_tables) & set(self._dims) - {taken.table for taken in rows}:
-                    grads = np.empty((0, self._dims[table]), np.float32)
-                    pushes.append(self._client.push(table, none, grads, self._part(table, round)))
-            pushes += [
-                self._dense_parts.push(table, grads, samples, self._part(table, round))
-                for table, grads in dense.items()
-            ]
-            self._rows.tick()
+            pushes = self._pushes.send(*self._replica(key).take_gradients(), self._dense_parts, samples, round)
         scores, frames = self._take_scores()
         usage = self._meter.usage(self._turns.num_waiting, self._pace.late_s)
-        pushed = Pushed(self.name, key[1], key[0], num_samples, usage, loss, scores)
-        self._unacknowledged.append((pushes, pushed, frames))
+        self._pushes.announce(pushes, Pushed(self.name, key[1], key[0], num_samples, usage, loss, scores), frames)
 
-    def _tell_acknowledged(self, *, wait: bool) -> None:  # [6]
-        """Of pushes that all servers have taken; `wait`: for the oldest."""
-        while self._unacknowledged:
-            pushes, pushed, frames = self._unacknowledged[0]
-            if not wait and not all(push.done() for push in pushes):
-                return
-            with self._meter.doing("communicate"):
-                for push in pushes:
-                    push.result()
-                self._post.send(COORDINATOR, pushed, frames)
-            self._unacknowledged.pop(0)
-            wait = False
+    def _tell(self, pushed: Pushed, frames: list[Any]) -> None:  # [6]
+        self._post.send(COORDINATOR, pushed, frames)
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -385,17 +369,6 @@ class Worker:
 
     def _replica(self, key: Key) -> Replica:
         return self._replicas[0] if self._in_rounds else self._replicas[self._lanes.index(key[1])]
-
-    def _part(self, table: str, round: int | None) -> Round | None:
-        if round is None:
-            return None
-        workers = self._contributors(table)
-        return Round(round, workers.index(self.name), len(workers))
-
-    def _contributors(self, table: str) -> tuple[str, ...]:
-        """All workers that push to a table, in the order in which their gradients are added."""
-        stages = self._tables.stages[table]
-        return tuple(worker for stage in stages for worker in self._layout.stages[stage].workers)
 
     def _take_scores(self) -> tuple[Any, list[Any]]:
         scores, self._scores = self._scores, {}

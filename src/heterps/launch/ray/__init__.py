@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from heterps import __version__
@@ -29,10 +30,9 @@ from heterps.launch.ray.servers import RayServers
 from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
 from heterps.report.figures import plural
-from heterps.training.changes import Replanned
-from heterps.training.control import Control
-from heterps.training.coordinator import Emulated, train_staged
-from heterps.training.loop import Observer, Outcome
+from heterps.training.coordinator import Emulated
+from heterps.training.fleet import Fleet
+from heterps.training.loop import Observer
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR
 from heterps.wire import ServerChannel
@@ -46,27 +46,20 @@ DEAD_S = 10.0
 """For Ray to notice a death that the coordinator met first."""
 
 
-def train_ray(
-    job: Job,
-    run: Run,
-    plan: Plan,
-    *,
-    resume: bool,
-    observer: Observer,
-    emulated: Emulated | None = None,
-    control: Control | None = None,
-    received: list[str] | None = None,
-) -> Outcome | Replanned:
-    """Train `job` by `plan` with actors of a Ray cluster. Ctrl-C and SIGTERM end it, with everything saved.
+@contextmanager
+def ray_fleet(
+    job: Job, run: Run, plan: Plan, *, observer: Observer, emulated: Emulated | None, received: list[str]
+) -> Iterator[tuple[Fleet, str]]:
+    """Servers and a fleet of workers for `plan` on a Ray cluster, and a folder for them; all gone at the end.
 
-    received  signals, also those that came before
+    received  is told the signals that come
     """
     _check(job)
     num_servers = _num_servers(job, plan)
     roles = [plan.servers.resource] * num_servers + [s.resource for s in plan.stages for _ in range(s.count)]
     with ExitStack() as opened:
         cluster = opened.enter_context(open_ray(job.ray_address, _labels(job, roles), observer))  # [1]
-        received = opened.enter_context(signals(received))  # after Ray has set its own
+        opened.enter_context(signals(received))  # after Ray has set its own
         _leave_if(received)
         warm_up()
         if job.workers.dense == "all_reduce" and not cluster.is_one_machine:
@@ -79,18 +72,7 @@ def train_ray(
         seats.reserve(roles, PLACE_S, lambda: _leave_if(received))  # [2]
         fleet, folder = _open_fleet(job, run, plan, num_servers, cluster, seats, observer, emulated, opened)  # [3]
         try:
-            return train_staged(
-                job,
-                run,
-                plan,
-                fleet,
-                resume=resume,
-                observer=observer,
-                stop=lambda: received[0] if received else None,
-                emulated=emulated,
-                folder=folder,
-                control=control,
-            )
+            yield fleet, folder
         except PeerLost as error:
             how = fleet.dead(DEAD_S)
             if how is None or str(how) in str(error):
