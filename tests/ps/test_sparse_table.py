@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -242,6 +244,21 @@ def test_reserve_takes_exactly_what_is_needed_before_it_gives_up(scarce_memory):
     assert len(memory.reserve(4_500_000)) == 4_500_000
     with pytest.raises(MemoryError, match=r"5,000,001 bytes.*ulimit -v"):
         memory.reserve(5_000_001)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads what Linux says of its memory")
+def test_a_process_with_many_tables_can_be_forked():
+    code = """
+import os
+from heterps.ps import SparseTable
+tables = [SparseTable(16) for _ in range(8)]
+child = os.fork()
+if child == 0:
+    os._exit(0)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_refused_growth_leaves_the_table_whole(scarce_memory):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import platform
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ RESERVE_BYTES = 1 << 36
 INDEX_RESERVE_BYTES = 1 << 34
 _SMALL_BYTES = 1 << 22
 
+# Not promised to be backed: else the system counts what is reserved as used, and refuses to fork a process with it.
+# Python names the flag from 3.13 on.
+_UNACCOUNTED = 0x4000 if (platform.system(), platform.machine()) in {("Linux", "x86_64"), ("Linux", "aarch64")} else 0
+_FLAGS = (
+    getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | getattr(mmap, "MAP_NORESERVE", _UNACCOUNTED)
+)
+
 
 def reserve(num_bytes: int, ask_bytes: int = RESERVE_BYTES, *, spare_small: bool = False) -> NDArray[np.uint8]:
     """Zeroed memory of at least `num_bytes`, backed when first touched.
@@ -25,11 +33,10 @@ def reserve(num_bytes: int, ask_bytes: int = RESERVE_BYTES, *, spare_small: bool
     Asks for `ask_bytes`, or twice `num_bytes` if that is more, and for half of it as long as the system refuses. To
     `spare_small` ones, the first megabytes are backed by small pages: a huge one is more than a little table needs.
     """
-    flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | getattr(mmap, "MAP_NORESERVE", 0)
     size = max(ask_bytes, 2 * num_bytes)
     while True:
         try:
-            block = mmap.mmap(-1, size, flags=flags) if flags else mmap.mmap(-1, size)
+            block = mmap.mmap(-1, size, flags=_FLAGS) if _FLAGS else mmap.mmap(-1, size)
         except (OSError, ValueError, OverflowError):
             if size == num_bytes:
                 raise MemoryError(
