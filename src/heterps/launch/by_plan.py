@@ -1,18 +1,23 @@
-"""Runs by a plan, on the launchers `local` and `ray`: the plan, its emulation, and one plan after another.
+"""Runs by a plan, on the launchers `local` and `ray`: the plan, its emulation, and one plan or fleet after another.
 
 plan --> train --> outcome --> summary, report
            |
-           +--> somebody asked for another plan, and a checkpoint is made --> train by that one, from there
+           +--> [1] somebody asked for another plan, and a checkpoint is made --> train by that one, from there
+           +--> [2] a worker, server or node is lost (restarts.py) --> train with others, from the last checkpoint
 """
 
 from __future__ import annotations
 
+from heterps.checkpoint import saved_samples
 from heterps.config import BSP, Job
 from heterps.data.reader import Reader
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals
 from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
+from heterps.launch.ray.cluster import NoRay
+from heterps.launch.ray.seats import NoPlace
+from heterps.launch.restarts import may_restart, restart_words, with_advice
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.local import local_plan
@@ -39,17 +44,30 @@ def run_by_plan(
     emulated = emulation_of(job, plan)
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
+    num_restarts, lost = 0, ""  # the words of the last loss, while nothing has come of its restart
     with Control(run.folder) as control, signals() as received:
         while True:
             run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
-            outcome = train_once(
-                job, run, plan, resume=resume, observer=observer, emulated=emulated, control=control, received=received
-            )
+            try:
+                outcome = train_once(
+                    job, run, plan,
+                    resume=resume, observer=observer, emulated=emulated, control=control, received=received,
+                )  # fmt: skip
+            except (NoPlace, NoRay) as error:
+                if not lost:
+                    raise
+                raise with_advice(PeerLost(f"{lost}. It could not be replaced: {error}"), job, num_restarts) from error
+            except PeerLost as error:
+                if not may_restart(error, job, num_restarts, received):
+                    raise with_advice(error, job, num_restarts) from error
+                num_restarts, resume, lost = num_restarts + 1, True, str(error)  # [2]
+                observer.warned(restart_words(error, saved_samples(run.checkpoints), num_restarts, job))
+                continue
             if isinstance(outcome, Outcome):
                 return job, plan, outcome
-            job, plan = outcome.job, outcome.plan
+            job, plan = outcome.job, outcome.plan  # [1]
             run.resume(job)
-            emulated, resume = emulation_of(job, plan), True
+            emulated, resume, lost = emulation_of(job, plan), True, ""
             observer.changed(f"a new plan: {describe(plan)}")
 
 

@@ -55,6 +55,8 @@ class TrainingProgress(Observer):
     def started(self, samples: int, total: int, resumed: bool) -> None:
         if resumed:
             self._console.print(f"resumed at {samples:,} of {total:,} samples")
+        if self._task is not None:  # of an earlier plan, or of workers that were lost
+            self._bar.remove_task(self._task)
         self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", score="")
 
     def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:  # noqa: ARG002
