@@ -9,20 +9,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from ends import NUM_ROWS, read_job
+from ends import NUM_ROWS, assert_same_tables, read_job
 
 import heterps.launch.by_plan as by_plan
-from heterps.checkpoint import Snapshot, load_latest
-from heterps.config import Job
+from heterps.checkpoint import load_latest
+from heterps.config import Job, load_job
 from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, PeerLost, StaleIncarnation, StorageError
 from heterps.launch import train
 from heterps.launch.ray.cluster import NoRay
 from heterps.launch.ray.seats import NoPlace
 from heterps.launch.restarts import may_restart, with_advice
 from heterps.launch.trials import trial_job
+from heterps.planning.plan import load_plan
 from heterps.processes import Child
+from heterps.training.changes import Replanned
 from heterps.training.failures import PeerDied
 from heterps.training.fleet import WorkerLost
 from heterps.training.loop import Observer
@@ -79,20 +80,10 @@ def restarting(folder: Path, restarts: int, how: str = "nothing", **options: Any
     return read_job(folder, how, checkpoint={"every_samples": EVERY}, workers=workers, **options)
 
 
-def assert_equal(got: Snapshot, wanted: Snapshot) -> None:
-    assert (got.clock, got.samples) == (wanted.clock, wanted.samples)
-    for name, array in wanted.dense.items():
-        np.testing.assert_array_equal(got.dense[name], array, err_msg=name)
-    for name, table in wanted.tables.items():
-        mine, theirs = np.argsort(got.tables[name].keys), np.argsort(table.keys)
-        for field in ("keys", "values", "state"):
-            ours, other = getattr(got.tables[name], field)[mine], getattr(table, field)[theirs]
-            np.testing.assert_array_equal(ours, other, err_msg=f"{name} {field}")
-
-
 # --- processes that are killed ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["worker-1.0", "server-0"])
 def test_a_run_whose_process_is_killed_ends_as_one_that_was_never_disturbed(
     tmp_path: Path, children: dict[str, list[Child]], name: str
@@ -106,7 +97,7 @@ def test_a_run_whose_process_is_killed_ends_as_one_that_was_never_disturbed(
     assert warning.endswith("The job goes on from its last checkpoint, at 96 samples: restart 1 of 3")
     assert killer.starts == [0, 96]
     assert len(children[name]) == 2
-    assert_equal(load_latest("run/checkpoints"), load_latest("whole/checkpoints"))
+    assert_same_tables(load_latest("run/checkpoints"), load_latest("whole/checkpoints"))
     assert (done["status"], done["samples"], done["restarts"]) == ("completed", NUM_ROWS, 1)
     assert (done["log_loss"], done["auc"]) == (whole["log_loss"], whole["auc"])
 
@@ -145,6 +136,10 @@ def test_a_server_that_cannot_be_made_is_no_loss(tmp_path: Path) -> None:
 
 
 # --- on threads: losses that are made up -----------------------------------------------------------------------------
+
+
+class Enough(Exception):
+    """The test has seen what it wanted."""
 
 
 def lose(error: HeterpsError) -> Callable[[], None]:
@@ -204,6 +199,32 @@ def test_a_loss_that_cannot_be_replaced_is_told_with_what_is_missing(
     errors = iter([kind("it lacks 1 v100")])
     with pytest.raises(kind, match=r"^it lacks 1 v100$"):
         train(restarting(tmp_path, 3), "other")
+
+
+def test_a_new_plan_without_a_place_is_given_up_for_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = restarting(tmp_path, 0)
+    plan = load_plan("plan.json")
+    other = plan.model_copy(update={"servers": plan.servers.model_copy(update={"count": 2})})
+    steps = iter(
+        [Replanned(job.model_copy(update={"plan": "plan-2.json"}), other), NoPlace("it lacks 1 cpu"), Enough()]
+    )
+    plans: list[Any] = []
+
+    def train_once(job: Job, run: Any, plan: Any, **_: Any) -> Any:
+        plans.append((job.plan, plan))
+        if isinstance(step := next(steps), Exception):
+            raise step
+        return step
+
+    monkeypatch.setattr(by_plan, "train_once", train_once)
+    killer = Killer(lambda: None)
+    with pytest.raises(Enough):
+        train(job, "run", observer=killer)
+    assert plans == [("plan.json", plan), ("plan-2.json", other), ("plan.json", plan)]
+    assert killer.warnings == ["the job goes on by the plan before, 1 cpu + 1 big: it lacks 1 cpu"]
+    assert (load_plan("run/plan.json"), load_job("run/job.yaml").plan) == (plan, "plan.json")
 
 
 # --- the decision ----------------------------------------------------------------------------------------------------

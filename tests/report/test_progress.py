@@ -91,3 +91,12 @@ def test_of_more_than_two_classes_the_accuracy_is_shown_and_no_rows_where_there_
     assert f"loss {metrics.log_loss:.4f}  accuracy 0.7500" in shown(happen, terminal=True)
     words = shown(happen, terminal=False).split()
     assert words == ["4,096", "samples", "100/s", "loss", "0.5000", "accuracy", "0.7500"]
+
+
+def test_a_run_that_begins_again_has_one_bar(shown):
+    def happen(progress):
+        progress.started(0, 100, False)
+        progress.started(40, 100, True)
+        assert [task.completed for task in progress._bar.tasks] == [40]
+
+    shown(happen, terminal=True)

@@ -2,7 +2,8 @@
 
 plan --> train --> outcome --> summary, report
            |
-           +--> [1] somebody asked for another plan, and a checkpoint is made --> train by that one, from there
+           +--> [1] somebody asked for another plan, and a checkpoint is made --> train by that one, from there;
+           |        by the one before, where a cluster has no place for it
            +--> [2] a worker, server or node is lost (restarts.py) --> train with others, from the last checkpoint
 """
 
@@ -44,7 +45,8 @@ def run_by_plan(
     emulated = emulation_of(job, plan)
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
-    num_restarts, lost = 0, ""  # the words of the last loss, while nothing has come of its restart
+    num_restarts, lost = 0, ""  # the words of the loss, if that is why training begins again
+    before: tuple[Job, Plan] | None = None  # the job and its plan, if another plan is why
     with Control(run.folder) as control, signals() as received:
         while True:
             run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
@@ -54,20 +56,27 @@ def run_by_plan(
                     resume=resume, observer=observer, emulated=emulated, control=control, received=received,
                 )  # fmt: skip
             except (NoPlace, NoRay) as error:
+                if before is not None and isinstance(error, NoPlace):
+                    observer.warned(f"the job goes on by the plan before, {describe(before[1])}: {error}")
+                    (job, plan), before = before, None
+                    run.resume(job)
+                    emulated = emulation_of(job, plan)
+                    continue
                 if not lost:
                     raise
                 raise with_advice(PeerLost(f"{lost}. It could not be replaced: {error}"), job, num_restarts) from error
             except PeerLost as error:
                 if not may_restart(error, job, num_restarts, received):
                     raise with_advice(error, job, num_restarts) from error
-                num_restarts, resume, lost = num_restarts + 1, True, str(error)  # [2]
+                num_restarts, resume, lost, before = num_restarts + 1, True, str(error), None  # [2]
                 observer.warned(restart_words(error, saved_samples(run.checkpoints), num_restarts, job))
                 continue
             if isinstance(outcome, Outcome):
                 return job, plan, outcome
+            before, lost = (job, plan), ""
             job, plan = outcome.job, outcome.plan  # [1]
             run.resume(job)
-            emulated, resume, lost = emulation_of(job, plan), True, ""
+            emulated, resume = emulation_of(job, plan), True
             observer.changed(f"a new plan: {describe(plan)}")
 
 
