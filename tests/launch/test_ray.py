@@ -88,7 +88,7 @@ class Watcher(Observer):
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)
-        if "goes on" in message:
+        if "goes on with the workers" in message:
             self.at = self.steps + 3
 
     def changed(self, what: str) -> None:
