@@ -31,16 +31,15 @@ from heterps.training.emulation import (
     Pace,
     ServerPace,
     StagePace,
-    batch_seconds,
     choose_scale,
     make_pace,
     measure_batch_s,
     must_emulate,
     needed_scale,
-    server_seconds,
     stage_seconds,
 )
 from heterps.training.layout import Layout, make_layout
+from heterps.training.predicted import batch_seconds, round_seconds, server_seconds
 from heterps.wire import MemoryNetwork
 
 CLUSTER = Cluster(
@@ -126,6 +125,17 @@ def test_workers_at_their_pace_have_the_throughput_of_the_bill(layers, data, ser
     assert math.isclose(min(stations), billed, rel_tol=1e-9)
     tau_s = batch_seconds(profile, CLUSTER, layout_of(plan), num_servers, profile.batch_size)
     assert math.isclose(profile.batch_size / tau_s, billed, rel_tol=1e-9)
+
+
+def test_in_rounds_the_pipeline_fills_and_drains_and_servers_come_after_computing() -> None:
+    profile = make_profile({"cpu": cost(6.0)}, {"cpu": cost(3.0)}, server_s=1.0)
+    plan = make_plan((0, 0, "cpu", 2), (1, 1, "cpu", 1), num_servers=2)
+    layout = make_layout(plan, in_rounds=True, batch_size=100, num_lanes=6)
+    slowest, other = sorted([6.0 / 2, 3.0 / 1], reverse=True)
+    one_micro_batch = other / 6
+    assert math.isclose(round_seconds(profile, CLUSTER, layout, 2, 100), slowest + one_micro_batch + 2 * 1.0 / 2)
+    (alone,) = [make_layout(make_plan((0, 1, "cpu", 1)), in_rounds=True, batch_size=100)]
+    assert math.isclose(round_seconds(profile, CLUSTER, alone, 1, 100), 9.0 + 2.0), "no pipeline to fill"
 
 
 def test_a_third_of_the_time_is_forward_also_where_communication_is_longer_than_compute() -> None:
