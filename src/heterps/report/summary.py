@@ -48,7 +48,7 @@ def summarise(
         "table_bytes": outcome.table_bytes,
         "tables": outcome.counters._asdict(),
         **({"tiers": asdict(outcome.tiers)} if outcome.tiers is not None else {}),
-        **({"data": outcome.counts} if not staged else {}),  # workers read the data, and do not tell
+        **({"data": outcome.counts} if outcome.counts else {}),
         **({"launcher": job.launcher, "sync": job.sync.label} if staged else {}),
         **{name: staged[name] for name in ("stages", "max_lead", "emulated") if name in staged},
     }
