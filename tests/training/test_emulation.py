@@ -22,6 +22,7 @@ from heterps.planning.plan import Plan, Servers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.ps.dedup import make_lookup
 from heterps.ps.remote import RemoteClient
+from heterps.ps.rounds import Round
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.training import emulation
@@ -107,7 +108,7 @@ COSTS = st.builds(Cost, compute_s=st.floats(0.001, 5.0), sync_s=SECONDS, input_s
 LAYERS = st.lists(st.fixed_dictionaries({"cpu": COSTS, "gpu": COSTS}), min_size=1, max_size=4)
 
 
-@given(LAYERS, st.data(), st.floats(0, 1), st.integers(1, 5))
+@given(LAYERS, st.data(), SECONDS, st.integers(1, 5))
 def test_workers_at_their_pace_have_the_throughput_of_the_bill(layers, data, server_s, num_servers) -> None:
     profile = make_profile(*layers, server_s=server_s)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(layers) - 1))) if len(layers) > 1 else [])
@@ -362,10 +363,10 @@ def test_a_server_is_busy_with_a_batch_for_its_share_of_the_servers_time() -> No
     assert server_seconds(profile, 0, 100) == 0.0
     time = FakeTime()
     pace = ServerPace(3.0, 4, 2.0, time.clock, time.sleep)
-    for num_pushes in (1, 2, 1):
+    for updates in (0.5, 0.5, 2.0, 1.0):
         began = time.now
         time.work(0.5)
-        pace(num_pushes, began)
+        pace(updates, began)
     assert time.now == 6.0
     assert pace.late_s == 0.0
 
@@ -379,7 +380,7 @@ def test_a_server_is_paced_by_pushes_and_nothing_else_before_it_answers(monkeypa
     server = Server("server-0", roster, tables)
     thread = threading.Thread(
         target=serve,
-        args=(server, channel, stop.is_set, 0.01, lambda num_pushes, _: events.append(f"pace {num_pushes}")),
+        args=(server, channel, stop.is_set, 0.01, lambda updates, _: events.append(f"pace {updates:g}")),
     )
     thread.start()
     client = RemoteClient("worker", network.channel("worker"), roster, tables)
@@ -395,6 +396,9 @@ def test_a_server_is_paced_by_pushes_and_nothing_else_before_it_answers(monkeypa
             events.clear()
             push().result(60)
             assert events[:2] == ["pace 1", "answer"]
+        events.clear()
+        client.push_dense("dense", np.ones(10, np.float32), Round(1, 0, 4)).result(60)
+        assert events[:2] == ["pace 0.25", "answer"], "a part of a round is a part of an update"
     finally:
         client.close()
         stop.set()

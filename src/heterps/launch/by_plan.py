@@ -129,9 +129,9 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
         return stage_seconds(profile, job.cluster, of, batch_size)
 
     paces(layout)  # what is missing in the profile shows here
-    pushes = _pushes_a_batch(job, layout, in_rounds)
+    updates = _updates_a_batch(job, layout, in_rounds)
     batch_s = server_seconds(profile, num_servers, batch_size)
-    pace = {"batch_s": batch_s, "pushes_a_batch": pushes, "scale": scale} if pushes and batch_s else None
+    pace = {"batch_s": batch_s, "updates_a_batch": updates, "scale": scale} if updates and batch_s else None
     return Emulated(scale, paces, pace)
 
 
@@ -151,10 +151,10 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
         return None
 
 
-def _pushes_a_batch(job: Job, layout: Layout, in_rounds: bool) -> int:
-    """Of all workers to all tables on servers."""
+def _updates_a_batch(job: Job, layout: Layout, in_rounds: bool) -> int:
+    """Of all tables on servers."""
     model = build_model(job.model, job.data.columns, job.seed)
     tables = stage_tables(job, model, trace(model), [stage.first for stage in layout.stages])
     served = tables.on_servers(job.workers.dense == "servers")
     names = [spec.name for spec in served.sparse] + [spec.name for spec in served.dense]
-    return sum(len(layout.stages[s].workers) if in_rounds else 1 for name in names for s in tables.stages[name])
+    return sum(1 if in_rounds else len(tables.stages[name]) for name in names)

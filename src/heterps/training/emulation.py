@@ -13,11 +13,12 @@ Pace, by the cost model (planning/cost.py): k workers of a stage keep busy with 
 each with a k-th of it, so that a worker takes ET(k) k / B seconds a sample: a third of it forward, two thirds backward.
 Where communication is longer than compute it stretches both alike, for the worker waits for it.
 
-Servers: all of them see every push, and a batch makes the same number n of pushes. With V / count seconds a batch (V is
-the sum of server_s) each push keeps a server busy for V / count / n. So the seconds of a batch are right, but not when
-they pass: pulls, which are a part of V, are paid for with the pushes. A last batch that is short counts as a whole one,
-a part of a table that is loaded, at the start of a run, as a push; and a dense table with fewer values than there are
-servers keeps only those busy that have one.
+Servers: all of them see every push, and a batch makes the same number n of updates of tables. With V / count seconds a
+batch (V is the sum of server_s) each update keeps a server busy for V / count / n, and one of p parts of a round for a
+p-th of that, however many workers there are. So the seconds of a batch are right, but not when they pass: pulls, which
+are a part of V, are paid for with the pushes. A last batch that is short counts as a whole one, a part of a table that
+is loaded, at the start of a run, as an update; and a dense table with fewer values than there are servers keeps only
+those busy that have one.
 """
 
 from __future__ import annotations
@@ -274,23 +275,23 @@ def make_pace(pace: StagePace | None, scale: float) -> Pace | NoPace:
 
 
 class ServerPace:
-    """The pace of a server, for `ps.serve.serve`: called with how many pushes a message brought, and when it came."""
+    """The pace of a server, for `ps.serve.serve`: called with the updates that a message brought, and when it came."""
 
     def __init__(
         self,
         batch_s: float,
-        pushes_a_batch: int,
+        updates_a_batch: int,
         scale: float,
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
-        """`batch_s` as `server_seconds` gives it; `pushes_a_batch` are those of all workers to all tables: in rounds
-        the parts of a round, else the stages that use a table, added up over the tables."""
-        self._push_s = batch_s / pushes_a_batch
+        """`batch_s` as `server_seconds` gives it; `updates_a_batch` are those of all tables: one each in rounds, whose
+        parts are parts of it, else one for each stage that uses the table."""
+        self._update_s = batch_s / updates_a_batch
         self._unit = _Unit(scale, clock, sleep)
 
-    def __call__(self, num_pushes: int, began_at: float) -> None:
-        self._unit.wait(self._push_s * num_pushes, began_at, None)
+    def __call__(self, updates: float, began_at: float) -> None:
+        self._unit.wait(self._update_s * updates, began_at, None)
 
     @property
     def late_s(self) -> float:
