@@ -19,7 +19,7 @@ from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, Pee
 from heterps.launch import train
 from heterps.launch.ray.cluster import NoRay
 from heterps.launch.ray.seats import NoPlace
-from heterps.launch.restarts import may_restart, with_advice
+from heterps.launch.restarts import last_words, may_restart
 from heterps.launch.trials import trial_job
 from heterps.planning.plan import load_plan
 from heterps.processes import Child
@@ -150,10 +150,10 @@ def lose(error: HeterpsError) -> Callable[[], None]:
 
 
 def test_restarts_without_progress_are_counted_and_money_is_that_of_the_samples_that_count(tmp_path: Path) -> None:
-    killer = Killer(lose(WorkerLost("worker-1.0", "worker-1.0 is gone")), 128, 128, 176, 240)
-    done = train(restarting(tmp_path, 4), "run", observer=killer).summary
-    assert killer.starts == [0, 96, 96, 96, 192]
-    assert done["restarts"] == 4
+    killer = Killer(lose(WorkerLost("worker-1.0", "worker-1.0 is gone")), 128, 128, 208)
+    done = train(restarting(tmp_path, 3), "run", observer=killer).summary
+    assert killer.starts == [0, 96, 96, 192]
+    assert done["restarts"] == 3
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == -(-NUM_ROWS // 64), "no interval is there twice"
     usd_per_hour = 2 * 0.04 + 1.0
@@ -262,10 +262,10 @@ def test_a_run_that_was_told_to_stop_is_not_begun_again() -> None:
 def test_servers_that_run_already_cannot_be_brought_back_to_a_checkpoint() -> None:
     job = a_job(addresses=["ipc:///x"])
     assert not may_restart(LOST, job, 0, [])
-    assert "Start the servers of the job anew" in str(with_advice(LOST, job, 0))
+    assert "Start the servers of the job anew" in str(last_words(LOST, "", job, 0))
 
 
 def test_there_is_no_advice_where_there_is_nothing_to_go_on_from() -> None:
-    assert with_advice(NoRay("Ray is not there"), a_job(), 0).args == ("Ray is not there",)
-    assert with_advice(LOST, trial_job(a_job()), 0) is LOST
+    assert last_words(NoRay("Ray is not there"), "", a_job(), 0) is None
+    assert last_words(LOST, "", trial_job(a_job()), 0) is None
     assert trial_job(a_job()).workers.restarts == 0, "a trial that is disturbed measures nothing"

@@ -12,7 +12,7 @@ from heterps.data.reader import Reader
 from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.launch.by_plan import run_by_plan, throughput_in_rounds
 from heterps.launch.inline import train_inline
-from heterps.launch.restarts import with_advice
+from heterps.launch.restarts import last_words
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
@@ -66,7 +66,7 @@ def train(
     try:
         outcome = train_inline(job, run, resume=resume, observer=observer)
     except PeerLost as error:
-        raise with_advice(error, job, 0) from error
+        raise PeerLost(last_words(error, "", job, 0) or str(error)) from error
     return _finish(job, run, plan, outcome, given)
 
 

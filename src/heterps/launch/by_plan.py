@@ -16,9 +16,8 @@ from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals
 from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
-from heterps.launch.ray.cluster import NoRay
 from heterps.launch.ray.seats import NoPlace
-from heterps.launch.restarts import may_restart, restart_words, with_advice
+from heterps.launch.restarts import last_words, may_restart, restart_words
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.local import local_plan
@@ -56,21 +55,19 @@ def run_by_plan(
                     job, run, plan,
                     resume=resume, observer=observer, emulated=emulated, control=control, received=received,
                 )  # fmt: skip
-            except (NoPlace, NoRay) as error:
-                if before is not None and isinstance(error, NoPlace):
-                    observer.warned(f"the job goes on by the plan before, {describe(before[1])}: {error}")
+            except (PeerLost, NoPlace) as error:
+                if isinstance(error, NoPlace) and before is not None:
                     (job, plan), before = before, None
                     run.resume(job)
                     emulated = emulation_of(job, plan)
-                    continue
-                if not lost:
+                    observer.warned(f"the job goes on by the plan before, {describe(plan)}: {error}")
+                elif may_restart(error, job, num_restarts, received):
+                    num_restarts, resume, lost, before = num_restarts + 1, True, str(error), None  # [2]
+                    observer.warned(restart_words(error, saved_samples(run.checkpoints), num_restarts, job))
+                elif (words := last_words(error, lost, job, num_restarts)) is not None:
+                    raise PeerLost(words) from error
+                else:
                     raise
-                raise with_advice(PeerLost(f"{lost}. It could not be replaced: {error}"), job, num_restarts) from error
-            except PeerLost as error:
-                if not may_restart(error, job, num_restarts, received):
-                    raise with_advice(error, job, num_restarts) from error
-                num_restarts, resume, lost, before = num_restarts + 1, True, str(error), None  # [2]
-                observer.warned(restart_words(error, saved_samples(run.checkpoints), num_restarts, job))
                 continue
             if isinstance(outcome, Outcome):
                 return job, plan, outcome

@@ -2,7 +2,7 @@
 
 lost --> [may_restart] --yes--> everything is closed --> a new fleet goes on from the last checkpoint
               |
-              no --> the run ends with that error, and with [advice] on how to go on
+              no --> the run ends with that error, and with advice on how to go on [last_words]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.cluster import NoRay
+from heterps.launch.ray.seats import NoPlace
 
 
 def may_restart(error: HeterpsError, job: Job, num_restarts: int, signals: Sequence[str]) -> bool:
@@ -31,10 +32,18 @@ def restart_words(error: HeterpsError, samples: int | None, number: int, job: Jo
     return f"{error}. The job goes on {where}: restart {number} of {job.workers.restarts}"
 
 
-def with_advice(error: PeerLost, job: Job, num_restarts: int) -> PeerLost:
-    """The error that ends a run after so many restarts, and how to go on. As it is where there is nothing to go on."""
-    if isinstance(error, NoRay) or (job.checkpoint.every_samples is None and job.checkpoint.every_minutes is None):
-        return error
+def last_words(error: HeterpsError, lost: str, job: Job, num_restarts: int) -> str | None:
+    """What the error that ends a run after so many restarts should say, with advice on how to go on. None: as it is.
+
+    lost  the loss after which the run had just begun again; "": none
+    """
+    text = str(error).removesuffix(".")
+    if isinstance(error, NoPlace | NoRay):
+        if not lost:
+            return None  # nothing had begun
+        text = f"{lost}. It could not be replaced: {text}"
+    if job.checkpoint.every_samples is None and job.checkpoint.every_minutes is None:
+        return None  # there is nothing to go on from
     resume = "go on from the last checkpoint with --resume"
     if _has_own_servers(job):
         advice = f"Start the servers of the job anew (they keep what they had learned), and {resume}"
@@ -44,7 +53,7 @@ def with_advice(error: PeerLost, job: Job, num_restarts: int) -> PeerLost:
         advice = f"The job was restarted {num_restarts} of {job.workers.restarts} times (workers.restarts); {resume}"
     else:
         advice = f"The run can {resume}, or by itself with workers.restarts (--restarts) above 0"
-    return PeerLost(f"{str(error).removesuffix('.')}. {advice}")
+    return f"{text}. {advice}"
 
 
 def _has_own_servers(job: Job) -> bool:
