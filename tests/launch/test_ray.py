@@ -214,9 +214,10 @@ def undisturbed(job: Job) -> None:
 
 
 def assert_restarted_and_whole(job: Job, name: str, watcher: Watcher, summary: dict[str, Any]) -> None:
-    (warning,) = [warning for warning in watcher.warnings if "restart" in warning]
-    assert warning.startswith(f"{name} (process ")
-    assert warning.endswith("The job goes on from its last checkpoint, at 96 samples: restart 1 of 2")
+    restarts = [warning for warning in watcher.warnings if "restart" in warning]
+    assert len(restarts) == 1, restarts
+    assert restarts[0].startswith(f"{name} (process ")
+    assert restarts[0].endswith("The job goes on from its last checkpoint, at 96 samples: restart 1 of 2")
     assert (summary["status"], summary["samples"], summary["restarts"]) == ("completed", 320, 1)
     undisturbed(job)
     assert_same_tables(load_latest("ray/checkpoints"), load_latest("whole/checkpoints"))
