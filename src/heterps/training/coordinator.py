@@ -212,11 +212,11 @@ class Coordinator:
                 self._go()
                 continue
             self._hear(POLL_S)
+            self._check_news()  # before anything that takes long: news may come meanwhile
             self._books.account(flow, self._clock.now())
             self._changes.check_time()
             self._heed_control()
             self._books.show(self._clock.now())
-            self._check_news()
         return None
 
     def _make_cut(self) -> Replanned | None:
@@ -256,12 +256,12 @@ class Coordinator:
 
     def _hear(self, timeout_s: float) -> None:
         """Take a message, if one comes."""
-        received = self._channel.receive(timeout_s)
         try:
-            self._fleet.check()
+            self._fleet.check()  # first: an error would lose what was received, and giving a change up takes long
         except WorkerLost as lost:
             if not self._changes.lost(lost.peer, str(lost)):
                 raise
+        received = self._channel.receive(timeout_s)
         if received is None:
             return
         sender, parts = received
