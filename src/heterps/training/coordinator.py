@@ -17,7 +17,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from heterps.config import BSP, Job
@@ -249,8 +249,15 @@ class Coordinator:
         return Outcome(
             tally.samples, tally.seconds, tally.restarts, stopped_by, tally.train_metrics(), test,
             self._whole.num_rows, self._whole.table_bytes, self._whole.counters, self._whole.tier_counts,
-            asdict(self._reader.counts), has_own_loss(self._whole.model), self._books.summary(self._running),
+            self._data_counts(), has_own_loss(self._whole.model), self._books.summary(self._running),
         )  # fmt: skip
+
+    def _data_counts(self) -> dict[str, int]:
+        """Of data that was read to its end: what was not trained on was skipped. Of less nobody knows."""
+        if not self._running.is_over:
+            return {}
+        num_rows = self._reader.num_rows * self._job.data.epochs
+        return {"num_rows": num_rows, "num_skipped": num_rows - self._tally.samples}
 
     # --- talking -----------------------------------------------------------------------------------------------------
 
