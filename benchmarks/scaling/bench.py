@@ -8,6 +8,7 @@ ray       the same plan by local and by ray, in turns
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ from typing import Any
 from heterps.config import Job
 from heterps.data.generate import generate
 from heterps.launch import train
+from heterps.launch.by_plan import throughput_in_rounds
 from heterps.launch.trials import run_trial, trial_job
 from heterps.model.build import build_model
 from heterps.model.trace import trace
@@ -121,25 +123,39 @@ def plan_of(profile: Profile, job: Job, firsts: tuple[int, ...], counts: tuple[i
 def emulated(
     folder: Path, batch_size: int, profile: Profile, policies: list[str], seconds: float
 ) -> list[dict[str, Any]]:
-    """Each plan once a policy, for so many real seconds after a warm-up."""
-    rows = []
-    print(f"{'plan':<34} {'sync':<6} {'predicted/s':>12} {'measured/s':>12} {'error':>8}  batches  bottleneck")
+    """Each plan once a policy, for so many real seconds after a warm-up. In BSP a plan is also predicted in rounds."""
+    print(f"{'plan':<34} sync {'predicted/s':>11} {'measured/s':>11}  error  in rounds  batches  bottleneck")
     profile.write(folder / "profile.json")
-    for firsts, counts, servers in EMULATED:
-        for sync in policies:
-            job = job_of(
-                folder, batch_size, launcher="local", sync=sync, emulation={}, profile=str(folder / "profile.json"),
-                workers={"channel": "ipc"},
-            )  # fmt: skip
-            plan = plan_of(profile, job, firsts, counts, servers)
-            trial = run_trial(trial_job(job), plan, seconds=seconds)
-            error = trial.throughput / plan.throughput - 1
-            words = " > ".join(f"{stage.count} {stage.resource}" for stage in plan.stages) + f", {servers} servers"
-            rows.append({"plan": words, "sync": sync, "predicted": plan.throughput, "measured": trial.throughput,
-                         "error": round(error, 4), "batches": trial.num_batches, "late": trial.late})  # fmt: skip
-            print(f"{words:<34} {sync:<6} {plan.throughput:>12,.0f} {trial.throughput:>12,.0f} {error:>8.1%}  "
-                  f"{trial.num_batches:>7}  {plan.bottleneck}"
-                  + (f"  (late {trial.late:.1%})" if trial.late > 0.01 else ""), flush=True)  # fmt: skip
+    more = {
+        "launcher": "local",
+        "emulation": {},
+        "profile": str(folder / "profile.json"),
+        "workers": {"channel": "ipc"},
+    }
+    rows = []
+    for (firsts, counts, servers), sync in itertools.product(EMULATED, policies):
+        job = job_of(folder, batch_size, sync=sync, **more)
+        plan = plan_of(profile, job, firsts, counts, servers)
+        trial = run_trial(trial_job(job), plan, seconds=seconds)
+        in_rounds = throughput_in_rounds(job, plan)
+        row = {
+            "plan": " > ".join(f"{stage.count} {stage.resource}" for stage in plan.stages) + f", {servers} servers",
+            "sync": sync,
+            "predicted": plan.throughput,
+            "measured": trial.throughput,
+            "error": round(trial.throughput / plan.throughput - 1, 4),
+            "error_in_rounds": round(trial.throughput / in_rounds - 1, 4) if in_rounds else None,
+            "batches": trial.num_batches,
+            "late": trial.late,
+        }
+        rows.append(row)
+        rounds = "-" if in_rounds is None else f"{row['error_in_rounds']:.1%}"
+        late = f"  (late {trial.late:.1%})" if trial.late > 0.01 else ""
+        print(
+            f"{row['plan']:<34} {sync:<4} {plan.throughput:>11,.0f} {trial.throughput:>11,.0f} {row['error']:>6.1%}"
+            f" {rounds:>10}  {trial.num_batches:>7}  {plan.bottleneck}{late}",
+            flush=True,
+        )
     return rows
 
 
@@ -174,7 +190,8 @@ def main() -> None:
             layers = len(trace(build_model(job.model, job.data.columns, 0)).layers)
             print(f"{layers} layers; profiling", file=sys.stderr)
             profile = profile_job(job, ["cpu", "v100"], budget_s=6.0)
-            results["emulated"] = emulated(folder / "small", options.batch_size, profile, options.policies.split(","), options.seconds)
+            policies = options.policies.split(",")
+            results["emulated"] = emulated(folder / "small", options.batch_size, profile, policies, options.seconds)
         if "ray" in options.what:
             results["ray"] = on_ray(folder / "real", options.batch_size, options.rounds)
     options.out.write_text(json.dumps(results, indent=1) + "\n")

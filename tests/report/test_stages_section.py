@@ -96,7 +96,9 @@ def test_lines_from_before_a_new_plan_leave_gaps(summary, metrics):
 
 def test_data_that_workers_read_is_not_said_to_be_complete(summary, metrics):
     _, text = page(summary, metrics)
-    assert "Workers read the data; what was missing in it is not counted." in text
+    assert "What was missing in the data is counted when a run ends." in text
+    _, text = page(summary | {"data": {"num_rows": 900, "num_skipped": 7}}, metrics)
+    assert "900 rows read, 7 skipped, what was missing in them is not counted where workers read." in text
     assert "no value missing" not in text
 
 

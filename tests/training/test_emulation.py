@@ -22,6 +22,7 @@ from heterps.planning.plan import Plan, Servers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.ps.dedup import make_lookup
 from heterps.ps.remote import RemoteClient
+from heterps.ps.rounds import Round
 from heterps.ps.serve import serve
 from heterps.ps.server import Server
 from heterps.training import emulation
@@ -31,16 +32,15 @@ from heterps.training.emulation import (
     Pace,
     ServerPace,
     StagePace,
-    batch_seconds,
     choose_scale,
     make_pace,
     measure_batch_s,
     must_emulate,
     needed_scale,
-    server_seconds,
     stage_seconds,
 )
 from heterps.training.layout import Layout, make_layout
+from heterps.training.predicted import batch_seconds, round_seconds, server_seconds
 from heterps.wire import MemoryNetwork
 
 CLUSTER = Cluster(
@@ -108,7 +108,7 @@ COSTS = st.builds(Cost, compute_s=st.floats(0.001, 5.0), sync_s=SECONDS, input_s
 LAYERS = st.lists(st.fixed_dictionaries({"cpu": COSTS, "gpu": COSTS}), min_size=1, max_size=4)
 
 
-@given(LAYERS, st.data(), st.floats(0, 1), st.integers(1, 5))
+@given(LAYERS, st.data(), SECONDS, st.integers(1, 5))
 def test_workers_at_their_pace_have_the_throughput_of_the_bill(layers, data, server_s, num_servers) -> None:
     profile = make_profile(*layers, server_s=server_s)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(layers) - 1))) if len(layers) > 1 else [])
@@ -126,6 +126,17 @@ def test_workers_at_their_pace_have_the_throughput_of_the_bill(layers, data, ser
     assert math.isclose(min(stations), billed, rel_tol=1e-9)
     tau_s = batch_seconds(profile, CLUSTER, layout_of(plan), num_servers, profile.batch_size)
     assert math.isclose(profile.batch_size / tau_s, billed, rel_tol=1e-9)
+
+
+def test_in_rounds_the_pipeline_fills_and_drains_and_servers_come_after_computing() -> None:
+    profile = make_profile({"cpu": cost(6.0)}, {"cpu": cost(3.0)}, server_s=1.0)
+    plan = make_plan((0, 0, "cpu", 2), (1, 1, "cpu", 1), num_servers=2)
+    layout = make_layout(plan, in_rounds=True, batch_size=100, num_lanes=6)
+    slowest, other = sorted([6.0 / 2, 3.0 / 1], reverse=True)
+    one_micro_batch = other / 6
+    assert math.isclose(round_seconds(profile, CLUSTER, layout, 2, 100), slowest + one_micro_batch + 2 * 1.0 / 2)
+    (alone,) = [make_layout(make_plan((0, 1, "cpu", 1)), in_rounds=True, batch_size=100)]
+    assert math.isclose(round_seconds(profile, CLUSTER, alone, 1, 100), 9.0 + 2.0), "no pipeline to fill"
 
 
 def test_a_third_of_the_time_is_forward_also_where_communication_is_longer_than_compute() -> None:
@@ -352,10 +363,10 @@ def test_a_server_is_busy_with_a_batch_for_its_share_of_the_servers_time() -> No
     assert server_seconds(profile, 0, 100) == 0.0
     time = FakeTime()
     pace = ServerPace(3.0, 4, 2.0, time.clock, time.sleep)
-    for num_pushes in (1, 2, 1):
+    for updates in (0.5, 0.5, 2.0, 1.0):
         began = time.now
         time.work(0.5)
-        pace(num_pushes, began)
+        pace(updates, began)
     assert time.now == 6.0
     assert pace.late_s == 0.0
 
@@ -369,7 +380,7 @@ def test_a_server_is_paced_by_pushes_and_nothing_else_before_it_answers(monkeypa
     server = Server("server-0", roster, tables)
     thread = threading.Thread(
         target=serve,
-        args=(server, channel, stop.is_set, 0.01, lambda num_pushes, _: events.append(f"pace {num_pushes}")),
+        args=(server, channel, stop.is_set, 0.01, lambda updates, _: events.append(f"pace {updates:g}")),
     )
     thread.start()
     client = RemoteClient("worker", network.channel("worker"), roster, tables)
@@ -385,6 +396,9 @@ def test_a_server_is_paced_by_pushes_and_nothing_else_before_it_answers(monkeypa
             events.clear()
             push().result(60)
             assert events[:2] == ["pace 1", "answer"]
+        events.clear()
+        client.push_dense("dense", np.ones(10, np.float32), Round(1, 0, 4)).result(60)
+        assert events[:2] == ["pace 0.25", "answer"], "a part of a round is a part of an update"
     finally:
         client.close()
         stop.set()

@@ -10,7 +10,7 @@ from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError, ModelError
-from heterps.launch.by_plan import run_by_plan
+from heterps.launch.by_plan import run_by_plan, throughput_in_rounds
 from heterps.launch.inline import train_inline
 from heterps.model.build import build_model
 from heterps.model.trace import trace
@@ -55,7 +55,7 @@ def train(
     if job.launcher != "inline":
         _num_samples(job)
         job, plan, outcome = run_by_plan(job, run, given, resume=resume, observer=observer)
-        return _finish(job, run, plan, outcome, None)
+        return _finish(job, run, plan, outcome, None, throughput_in_rounds(job, plan))
     plan = _plan(job, _num_samples(job), observer)
     if given is not None:
         observer.warned(f"{not_rented(given)}.")
@@ -78,8 +78,10 @@ def _tell_replanned(job: Job, run: Run, observer: Observer) -> None:
         )
 
 
-def _finish(job: Job, run: Run, plan: Plan, outcome: Outcome, given: Plan | None) -> FinishedRun:
-    summary = summarise(job, plan, outcome, given)
+def _finish(
+    job: Job, run: Run, plan: Plan, outcome: Outcome, given: Plan | None, in_rounds: float | None = None
+) -> FinishedRun:
+    summary = summarise(job, plan, outcome, given, in_rounds)
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, given or plan, summary, run.metrics()))
     return FinishedRun(run.folder, summary)

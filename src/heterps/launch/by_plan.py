@@ -21,9 +21,10 @@ from heterps.profiling.profile import load_profile
 from heterps.training.changes import Replanned
 from heterps.training.control import Control
 from heterps.training.coordinator import Emulated, train_staged
-from heterps.training.emulation import StagePace, choose_scale, lacks_devices, server_seconds, stage_seconds
+from heterps.training.emulation import StagePace, choose_scale, lacks_devices, stage_seconds
 from heterps.training.layout import Layout, make_layout
 from heterps.training.loop import Observer, Outcome
+from heterps.training.predicted import round_seconds, server_seconds
 from heterps.training.run import Run
 from heterps.training.stage_tables import stage_tables
 
@@ -128,16 +129,32 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
         return stage_seconds(profile, job.cluster, of, batch_size)
 
     paces(layout)  # what is missing in the profile shows here
-    pushes = _pushes_a_batch(job, layout, in_rounds)
+    updates = _updates_a_batch(job, layout, in_rounds)
     batch_s = server_seconds(profile, num_servers, batch_size)
-    pace = {"batch_s": batch_s, "pushes_a_batch": pushes, "scale": scale} if pushes and batch_s else None
+    pace = {"batch_s": batch_s, "updates_a_batch": updates, "scale": scale} if updates and batch_s else None
     return Emulated(scale, paces, pace)
 
 
-def _pushes_a_batch(job: Job, layout: Layout, in_rounds: bool) -> int:
-    """Of all workers to all tables on servers."""
+def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
+    """Samples a second by `plan` in BSP, whose batches wait for each other, as the plan's own prediction does not know.
+
+    None with another policy, and where the job has no profile for the units of the plan.
+    """
+    if not isinstance(job.sync, BSP) or job.profile is None or not plan.is_predicted:
+        return None
+    batch_size = job.data.batch_size
+    layout = make_layout(plan, in_rounds=True, batch_size=batch_size, num_lanes=job.workers.lanes)
+    try:
+        profile = load_profile(job.profile)
+        return batch_size / round_seconds(profile, job.cluster, layout, plan.servers.count, batch_size)
+    except ConfigError:
+        return None
+
+
+def _updates_a_batch(job: Job, layout: Layout, in_rounds: bool) -> int:
+    """Of all tables on servers."""
     model = build_model(job.model, job.data.columns, job.seed)
     tables = stage_tables(job, model, trace(model), [stage.first for stage in layout.stages])
     served = tables.on_servers(job.workers.dense == "servers")
     names = [spec.name for spec in served.sparse] + [spec.name for spec in served.dense]
-    return sum(len(layout.stages[s].workers) if in_rounds else 1 for name in names for s in tables.stages[name])
+    return sum(1 if in_rounds else len(tables.stages[name]) for name in names)

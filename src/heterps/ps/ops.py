@@ -125,7 +125,8 @@ def _once(op: m.Push, shard: Shard, source: Source, counts: Counts, num_rows: in
             counts.repeats += 1
         case PushState.NEXT:
             apply()
-            counts.pushed(op.table, num_rows)
+            round = op.round if isinstance(op, m.PushRows | m.PushDense) else None
+            counts.pushed(op.table, num_rows, round.parts if round is not None else 1)
         case PushState.APPLYING:
             raise InDoubt(f"push {op.sequence} of {source.worker} was begun before and did not end")
         case PushState.EARLY:

@@ -17,12 +17,12 @@ def serve(
     channel: Channel,
     stopped: Callable[[], bool],
     wait_s: float = 0.1,
-    pace: Callable[[int, float], None] | None = None,
+    pace: Callable[[float, float], None] | None = None,
 ) -> None:
     """Answer messages until `stopped`, which is looked at after every message and every `wait_s`.
 
-    pace  of an emulated server: called with the number of pushes that a message brought and the monotonic time when it
-          came, before the message is answered. It returns when that server would be done with them.
+    pace  of an emulated server: called with the updates that a message brought (see `Counts`) and the monotonic time
+          when it came, before the message is answered. It returns when that server would be done with them.
     """
     if isinstance(channel, Shared):
         server.room = channel.room
@@ -31,11 +31,11 @@ def serve(
         received = channel.receive(wait_s)
         now = time.monotonic()
         if received is not None:
-            before = server.counts.num_pushes
+            before = server.counts.updates
             answers = server.handle(*received, now)
             server.counts.latency.add(time.monotonic() - now)
-            if pace is not None and (num_pushes := server.counts.num_pushes - before):
-                pace(num_pushes, now)
+            if pace is not None and (updates := server.counts.updates - before):
+                pace(updates, now)
             for peer, parts in answers:
                 try:
                     channel.send(peer, parts, 0.0)  # a peer that does not read must not keep the others waiting

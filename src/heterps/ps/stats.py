@@ -103,6 +103,7 @@ class Counts:
     dropped: dict[str, int] = field(default_factory=dict)
     tables: dict[str, Traffic] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
+    updates: float = 0.0  # of tables, without repeats; one of p parts of a round is 1/p of an update
 
     def drop(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
@@ -117,15 +118,11 @@ class Counts:
         traffic.pulls += 1
         traffic.rows_pulled += num_rows
 
-    def pushed(self, table: str, num_rows: int) -> None:
+    def pushed(self, table: str, num_rows: int, parts: int = 1) -> None:
+        self.updates += 1 / parts
         traffic = self.tables.setdefault(table, Traffic())
         traffic.pushes += 1
         traffic.rows_pushed += num_rows
-
-    @property
-    def num_pushes(self) -> int:
-        """Without repeats."""
-        return sum(traffic.pushes for traffic in self.tables.values())
 
     @property
     def num_rows(self) -> int:

@@ -227,12 +227,12 @@ def _metrics(summary: dict[str, Any]) -> str:
 
 def _data(schema: Schema, summary: dict[str, Any]) -> str:
     counts = summary.get("data") or {}
-    if not counts and follows_plan(summary):
-        return _section("Data", '<p class="empty">Workers read the data; what was missing in it is not counted.</p>')
     if not counts:
         return _section("Data", '<p class="empty">What was missing in the data is counted when a run ends.</p>')
     missing, skipped = counts.get("missing") or {}, counts.get("num_skipped") or 0
     total = f"{plural(counts.get('num_rows') or 0, 'row')} read, {skipped:,} skipped, "
+    if follows_plan(summary):
+        return _section("Data", f"<p>{total}what was missing in them is not counted where workers read.</p>")
     if not missing:
         return _section("Data", f"<p>{total}no value missing.</p>")
     rows = [

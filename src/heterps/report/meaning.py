@@ -147,15 +147,20 @@ class Comparison:
 
 
 def compare(summary: dict[str, Any]) -> list[Comparison]:
-    """Throughput, time and cost of the samples trained so far: a run that was stopped is not held to the whole job."""
+    """Throughput, time and cost of the samples trained so far: a run that was stopped is not held to the whole job.
+
+    A plan is predicted for batches that overlap. Those of BSP wait for each other, which is predicted beside it.
+    """
     samples, seconds = summary["samples"], summary["seconds"]
     throughput = summary["predicted_throughput"] or None
     predicted_s = samples / throughput if throughput else None
     predicted_usd = summary["predicted_usd"]
     if summary["status"] != COMPLETED:  # the plan's units cost the same in every second
         predicted_usd = summary["measured_usd"] / seconds * predicted_s if predicted_s and seconds else None
+    measured, in_rounds = summary["measured_throughput"], summary.get("predicted_in_rounds")
     return [
-        Comparison("Samples/s", throughput, summary["measured_throughput"], rate, "faster", "slower"),
+        Comparison("Samples/s", throughput, measured, rate, "faster", "slower"),
+        *([Comparison("In rounds (BSP)", in_rounds, measured, rate, "faster", "slower")] if in_rounds else []),
         Comparison("Time", predicted_s, seconds, duration, "longer", "shorter"),
         Comparison("Cost", predicted_usd, summary["measured_usd"], usd, "dearer", "cheaper"),
     ]

@@ -13,11 +13,14 @@ from heterps.training.loop import Outcome
 from heterps.training.tally import metric_fields
 
 
-def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None) -> dict[str, Any]:
+def summarise(
+    job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None, in_rounds: float | None = None
+) -> dict[str, Any]:
     """The fields of summary.json. Metrics are of the test set; without one, of the training stream.
 
     `plan` is what the run was predicted to do: on this machine, or on the units of a plan that it followed. The bill of
-    a `given` plan that it did not follow, for other machines, stands beside it.
+    a `given` plan that it did not follow, for other machines, stands beside it. `in_rounds` is the throughput that the
+    plan has where batches wait for each other, if that is so and can be said.
     """
     tested = outcome.test is not None
     staged = outcome.staged or {}
@@ -34,6 +37,7 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
         "own_loss": outcome.has_own_loss,
         "teacher_auc": _teacher_auc(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
+        **({"predicted_in_rounds": round(in_rounds, 1)} if in_rounds is not None else {}),
         "measured_throughput": round(throughput, 1),
         "predicted_usd": _predicted_usd(job, plan, outcome),
         "measured_usd": staged["usd"] if staged else plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
@@ -44,7 +48,7 @@ def summarise(job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None)
         "table_bytes": outcome.table_bytes,
         "tables": outcome.counters._asdict(),
         **({"tiers": asdict(outcome.tiers)} if outcome.tiers is not None else {}),
-        **({"data": outcome.counts} if not staged else {}),  # workers read the data, and do not tell
+        **({"data": outcome.counts} if outcome.counts else {}),
         **({"launcher": job.launcher, "sync": job.sync.label} if staged else {}),
         **{name: staged[name] for name in ("stages", "max_lead", "emulated") if name in staged},
     }

@@ -17,7 +17,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from heterps.config import BSP, Job
@@ -209,11 +209,11 @@ class Coordinator:
                 self._go()
                 continue
             self._hear(POLL_S)
+            self._check_news()  # before anything that takes long: news may come meanwhile
             self._books.account(flow, self._clock.now())
             self._changes.check_time()
             self._heed_control()
             self._books.show(self._clock.now())
-            self._check_news()
         return None
 
     def _make_cut(self) -> Replanned | None:
@@ -246,19 +246,26 @@ class Coordinator:
         return Outcome(
             tally.samples, tally.seconds, tally.restarts, stopped_by, tally.train_metrics(), test,
             self._whole.num_rows, self._whole.table_bytes, self._whole.counters, self._whole.tier_counts,
-            asdict(self._reader.counts), has_own_loss(self._whole.model), self._books.summary(self._running),
+            self._data_counts(), has_own_loss(self._whole.model), self._books.summary(self._running),
         )  # fmt: skip
+
+    def _data_counts(self) -> dict[str, int]:
+        """Of data that was read to its end: what was not trained on was skipped. Of less nobody knows."""
+        if not self._running.is_over:
+            return {}
+        num_rows = self._reader.num_rows * self._job.data.epochs
+        return {"num_rows": num_rows, "num_skipped": num_rows - self._tally.samples}
 
     # --- talking -----------------------------------------------------------------------------------------------------
 
     def _hear(self, timeout_s: float) -> None:
         """Take a message, if one comes."""
-        received = self._channel.receive(timeout_s)
         try:
-            self._fleet.check()
+            self._fleet.check()  # first: an error would lose what was received, and giving a change up takes long
         except WorkerLost as lost:
             if not self._changes.lost(lost.peer, str(lost)):
                 raise
+        received = self._channel.receive(timeout_s)
         if received is None:
             return
         sender, parts = received

@@ -13,11 +13,12 @@ Pace, by the cost model (planning/cost.py): k workers of a stage keep busy with 
 each with a k-th of it, so that a worker takes ET(k) k / B seconds a sample: a third of it forward, two thirds backward.
 Where communication is longer than compute it stretches both alike, for the worker waits for it.
 
-Servers: all of them see every push, and a batch makes the same number n of pushes. With V / count seconds a batch (V is
-the sum of server_s) each push keeps a server busy for V / count / n. So the seconds of a batch are right, but not when
-they pass: pulls, which are a part of V, are paid for with the pushes. A last batch that is short counts as a whole one,
-a part of a table that is loaded, at the start of a run, as a push; and a dense table with fewer values than there are
-servers keeps only those busy that have one.
+Servers: all of them see every push, and a batch makes the same number n of updates of tables. With V / count seconds a
+batch (V is the sum of server_s) each update keeps a server busy for V / count / n, and one of p parts of a round for a
+p-th of that, however many workers there are. So the seconds of a batch are right, but not when they pass: pulls, which
+are a part of V, are paid for with the pushes. A last batch that is short counts as a whole one, a part of a table that
+is loaded, at the start of a run, as an update; and a dense table with fewer values than there are servers keeps only
+those busy that have one.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from heterps.config import BSP, Cluster, Job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
-from heterps.planning.cost import Problem, stage_terms
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.profiling.units import num_cores
 from heterps.threads import torch_threads
 from heterps.training.layout import Layout
+from heterps.training.predicted import batch_seconds, busy_seconds
 from heterps.training.trainer import Trainer
 
 FORWARD_SHARE = 1 / 3
@@ -85,53 +86,10 @@ def stage_seconds(profile: Profile, cluster: Cluster, layout: Layout, batch_size
     Raises ConfigError where the profile is of other layers, or has no cost for a layer on the resource of its stage.
     """
     paces = []
-    for stage, busy_s in zip(layout.stages, _busy_s(profile, cluster, layout, batch_size), strict=True):
+    for stage, busy_s in zip(layout.stages, busy_seconds(profile, cluster, layout, batch_size), strict=True):
         sample_s = busy_s * len(stage.workers) / batch_size
         paces.append(StagePace(sample_s * FORWARD_SHARE, sample_s * (1 - FORWARD_SHARE)))
     return paces
-
-
-def server_seconds(profile: Profile, num_servers: int, batch_size: int) -> float:
-    """V / count: what each server spends on a batch. 0 without servers."""
-    layers = profile.at_batch_size(batch_size).layers
-    return math.fsum(layer.server_s for layer in layers) / num_servers if num_servers else 0.0
-
-
-def batch_seconds(profile: Profile, cluster: Cluster, layout: Layout, num_servers: int, batch_size: int) -> float:
-    """tau: emulated seconds between two batches, by the slowest station."""
-    stages = _busy_s(profile, cluster, layout, batch_size)
-    return max(*stages, server_seconds(profile, num_servers, batch_size))
-
-
-def _busy_s(profile: Profile, cluster: Cluster, layout: Layout, batch_size: int) -> list[float]:
-    """ET(k) of each stage."""
-    _check_costs(profile.on(cluster), layout)
-    used = {stage.resource: cluster.resources[stage.resource] for stage in layout.stages}
-    rented = {name: resource.model_copy(update={"limit": max(resource.limit, 1)}) for name, resource in used.items()}
-    of_layout = cluster.model_copy(update={"resources": rented})  # others need no costs, and limits are not asked for
-    problem = Problem(profile.at_batch_size(batch_size), of_layout, throughput=1, samples=1)
-    return [
-        stage_terms(problem, stage.first, stage.last, problem.resources.index(stage.resource)).busy_s(
-            len(stage.workers)
-        )
-        for stage in layout.stages
-    ]
-
-
-def _check_costs(profile: Profile, layout: Layout) -> None:
-    remedy = "Make it with `heterps profile JOB --out profile.json`, and name the file in the job: `profile`."
-    if (num_layers := layout.stages[-1].last + 1) != len(profile.layers):
-        raise ConfigError(
-            f"the profile of {profile.model!r} has {len(profile.layers)} layers and the stages have {num_layers}: "
-            f"emulation needs a profile of the job's model. {remedy}"
-        )
-    for stage in layout.stages:
-        for layer in profile.layers[stage.first : stage.last + 1]:
-            if stage.resource not in layer.costs:
-                raise ConfigError(
-                    f"the profile of {profile.model!r} has no cost for layer {layer.name!r} on {stage.resource!r}, so "
-                    f"that a unit of it cannot be emulated. {remedy}"
-                )
 
 
 def must_emulate(plan: Plan, cluster: Cluster) -> list[str]:
@@ -317,23 +275,23 @@ def make_pace(pace: StagePace | None, scale: float) -> Pace | NoPace:
 
 
 class ServerPace:
-    """The pace of a server, for `ps.serve.serve`: called with how many pushes a message brought, and when it came."""
+    """The pace of a server, for `ps.serve.serve`: called with the updates that a message brought, and when it came."""
 
     def __init__(
         self,
         batch_s: float,
-        pushes_a_batch: int,
+        updates_a_batch: int,
         scale: float,
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
-        """`batch_s` as `server_seconds` gives it; `pushes_a_batch` are those of all workers to all tables: in rounds
-        the parts of a round, else the stages that use a table, added up over the tables."""
-        self._push_s = batch_s / pushes_a_batch
+        """`batch_s` as `server_seconds` gives it; `updates_a_batch` are those of all tables: one each in rounds, whose
+        parts are parts of it, else one for each stage that uses the table."""
+        self._update_s = batch_s / updates_a_batch
         self._unit = _Unit(scale, clock, sleep)
 
-    def __call__(self, num_pushes: int, began_at: float) -> None:
-        self._unit.wait(self._push_s * num_pushes, began_at, None)
+    def __call__(self, updates: float, began_at: float) -> None:
+        self._unit.wait(self._update_s * updates, began_at, None)
 
     @property
     def late_s(self) -> float:
