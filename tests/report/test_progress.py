@@ -35,6 +35,16 @@ def interval():
     return metrics
 
 
+def test_a_job_that_goes_on_by_another_plan_has_one_bar(shown):
+    def happen(progress):
+        progress.started(0, 10_000, resumed=False)
+        progress.started(5_000, 10_000, resumed=True)
+
+    last = shown(happen, terminal=True).rpartition("\x1b[2K")[2]
+    assert last.count("/10,000") == 1, "what was drawn last"
+    assert "5,000/10,000" in last
+
+
 def test_a_terminal_has_a_bar_with_samples_rate_loss_and_auc(shown, monkeypatch):
     monkeypatch.setattr(progress_module, "REFRESH_S", 0.0)
 

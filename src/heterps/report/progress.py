@@ -53,6 +53,8 @@ class TrainingProgress(Observer):
         self._console.print(f"[dim]{escape(what)} ...[/]")
 
     def started(self, samples: int, total: int, resumed: bool) -> None:
+        if self._task is not None:  # a job that goes on by another plan starts again
+            self._bar.remove_task(self._task)
         if resumed:
             self._console.print(f"resumed at {samples:,} of {total:,} samples")
         self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", score="")

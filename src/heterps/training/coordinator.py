@@ -29,6 +29,7 @@ from heterps.model.trace import trace
 from heterps.planning.plan import Plan
 from heterps.training.books import Books
 from heterps.training.changes import START_S, Changes, Replanned
+from heterps.training.commands import AskStatus, Replan, Scale, Told
 from heterps.training.control import Control
 from heterps.training.crossing import pack, unpack
 from heterps.training.emulation import DilatedClock, StagePace
@@ -42,7 +43,6 @@ from heterps.training.loop import Observer, Outcome, evaluate_test, find_checkpo
 from heterps.training.losses import has_own_loss
 from heterps.training.messages import (
     AskState,
-    AskStatus,
     Assign,
     Assigned,
     Failed,
@@ -50,11 +50,8 @@ from heterps.training.messages import (
     NoBatch,
     Pushed,
     Ready,
-    Replan,
-    Scale,
     State,
     Stop,
-    Told,
     job_codec,
 )
 from heterps.training.positions import first_leases, lease_progress, restored_leases
