@@ -50,6 +50,17 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_commands_to_a_running_job_start_without_torch() -> None:
+    code = "import sys, heterps.training.control, heterps.report.running; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "heterps", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"heterps {heterps.__version__}"
+
+
 def test_the_version_is_a_release_number() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", heterps.__version__)
 

@@ -76,10 +76,10 @@ def lines_of(run):
 def test_an_emulated_run_by_a_plan_is_marked_wherever_its_figures_are(heterps, job, monkeypatch):
     views = []
     monkeypatch.setattr(TrainingProgress, "staged", lambda _, view: views.append(view))
-    job.write_text(job.read_text() + "profile: profile.json\n")
-    options = ("--launcher", "local", "--plan", "plan.json", "--emulate", "--run", "mine")
+    options = ("--launcher", "local", "--profile", "profile.json", "--plan", "plan.json", "--emulate", "--run", "mine")
     code, out, err = heterps("train", "job.yaml", *options)
     assert (code, err) == (0, "")
+    assert load_job("mine/job.yaml").profile == "profile.json", "a resumed run goes by it too"
     lines, summary = lines_of("mine"), summary_of("mine")
     scale = summary["emulated"]["scale"]
     assert all(line["emulated"] == {"scale": scale} for line in [*lines, *views])

@@ -168,10 +168,10 @@ def test_a_worker_that_is_stopped_is_named_at_the_deadline(
     tmp_path: Path, children: dict[str, Child], name: str
 ) -> None:
     observer = Once(lambda: os.kill(children[name].pid, signal.SIGSTOP))
-    job = read_job(tmp_path, channel="ipc", epochs=LONG, workers={"deadline_s": 3.0})
-    with pytest.raises(PeerLost, match=rf"has waited \d s for .*{name}"):
+    job = read_job(tmp_path, channel="ipc", epochs=LONG, workers={"deadline_s": 8.0})
+    with pytest.raises(PeerLost, match=rf"has waited \d+ s for .*{name}"):
         train(job, tmp_path / "run", observer=observer)
-    assert 3.0 <= time.monotonic() - observer.at < SOON_S
+    assert 8.0 <= time.monotonic() - observer.at < SOON_S
 
 
 # --- starts that fail ------------------------------------------------------------------------------------------------

@@ -35,6 +35,16 @@ def interval():
     return metrics
 
 
+def test_a_job_that_goes_on_by_another_plan_has_one_bar(shown):
+    def happen(progress):
+        progress.started(0, 10_000, resumed=False)
+        progress.started(5_000, 10_000, resumed=True)
+
+    last = shown(happen, terminal=True).rpartition("\x1b[2K")[2]
+    assert last.count("/10,000") == 1, "what was drawn last"
+    assert "5,000/10,000" in last
+
+
 def test_a_terminal_has_a_bar_with_samples_rate_loss_and_auc(shown, monkeypatch):
     monkeypatch.setattr(progress_module, "REFRESH_S", 0.0)
 
@@ -91,12 +101,3 @@ def test_of_more_than_two_classes_the_accuracy_is_shown_and_no_rows_where_there_
     assert f"loss {metrics.log_loss:.4f}  accuracy 0.7500" in shown(happen, terminal=True)
     words = shown(happen, terminal=False).split()
     assert words == ["4,096", "samples", "100/s", "loss", "0.5000", "accuracy", "0.7500"]
-
-
-def test_a_run_that_begins_again_has_one_bar(shown):
-    def happen(progress):
-        progress.started(0, 100, False)
-        progress.started(40, 100, True)
-        assert [task.completed for task in progress._bar.tasks] == [40]
-
-    shown(happen, terminal=True)

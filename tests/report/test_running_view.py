@@ -38,6 +38,14 @@ def test_changes_are_told_as_they_are_and_a_name_is_no_markup():
     assert "last change: stage 2: given up, it died" in text
 
 
+def test_figures_of_emulated_units_are_marked():
+    text = " ".join(shown(status_table("runs/a", STATUS | {"emulated": {"scale": 500.0}})).split())
+    assert "4 min 12 s, emulated, 0.031 USD" in text
+    assert "EMULATED: seconds, samples/s and USD are those of the units that this machine emulates" in text
+    assert "500 real ones." in text
+    assert "EMULATED" not in shown(status_table("runs/a", STATUS))
+
+
 def test_a_run_without_stages_and_one_without_samples_are_shown_too():
     text = shown(status_table("a", {"samples": 0, "total": 0, "seconds": 0.0, "usd": 0.0, "stages": []}))
     assert "0 of 0 samples (100%), 0.0 s, 0.00 USD so far\n" in text
@@ -50,6 +58,8 @@ def test_two_plans_have_a_tick_at_the_one_that_the_job_goes_on_by():
     assert "✓" in other
     assert "✓" not in runs
     assert "cpu×1 [0..1] → big×1 [2..4]" in other
+    named = new.model_copy(update={"layers": ("ids", "cat", "fc1", "relu", "fc2")})
+    assert "cpu×1 [ids..cat] → big×1 [fc1..fc2]" in shown(plans_table(named, new, is_chosen=True))
     assert runs.split()[-3:] == ["-", "-", "-"], "without a prediction there are no figures"
     assert other.split()[-3:] == ["320", "2", "0.50"]
     assert "✓" in next(line for line in shown(plans_table(old, new, is_chosen=False)).splitlines() if " runs " in line)

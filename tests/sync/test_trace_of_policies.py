@@ -106,3 +106,15 @@ def test_a_policy_is_recorded_from_its_first_input_and_other_listeners_hear_on()
     assert heard == ["pushed", "released"]
     with pytest.raises(ValueError, match="from its first input on"):
         record(policy, io.StringIO())
+
+
+def test_a_trace_of_so_many_inputs_ends_with_what_was_decided_on_the_last_and_can_be_replayed():
+    policy, file = make_policy("ssp:1", ["a", "b"]), io.StringIO()
+    record(policy, file, most_inputs=3)
+    for now, worker in enumerate("aabba", 1):
+        policy.on_push(worker, float(now))
+    lines = file.getvalue().splitlines()
+    assert [json.loads(line)["event"] for line in lines[1:]].count("pushed") == 3
+    replayed = replay_lines(lines)
+    assert replayed.clocks.of == {"a": 2, "b": 1}
+    assert policy.clocks.of == {"a": 3, "b": 2}, "the policy itself goes on"

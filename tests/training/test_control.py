@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from heterps.errors import PeerLost, RunError
+from heterps.training.commands import AskStatus, Scale, Told
 from heterps.training.control import FILE, Control, NotRunning, ask, find, refuse_if_running
-from heterps.training.messages import AskStatus, Scale, Told
 
 
 @pytest.fixture
@@ -60,6 +60,15 @@ def test_the_file_tells_where_and_who_and_is_gone_at_the_end(run):
 
 def test_a_run_that_does_not_run_says_so_and_how_it_goes_on(run):
     with pytest.raises(NotRunning, match=r"is not running\. Go on with it by `heterps train .*--resume`"):
+        find(run)
+
+
+def test_a_run_that_has_completed_is_not_to_be_gone_on_with(run):
+    (run / "summary.json").write_text('{"status": "stopped by SIGINT"}')
+    with pytest.raises(NotRunning, match="--resume"):
+        find(run)
+    (run / "summary.json").write_text('{"status": "completed"}')
+    with pytest.raises(NotRunning, match=r"is not running: it has completed\. `heterps report .*` shows how it went"):
         find(run)
 
 

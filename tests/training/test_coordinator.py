@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -265,6 +266,12 @@ def test_a_worker_without_news_is_named(job: Job, fleets):
     impatient = changed(job, workers={"deadline_s": 0.5})
     with pytest.raises(PeerLost, match=r"waited \d+ s for worker-1\.1: alive, but without news"):
         run(impatient, fleets, Actors(answer), (2,))
+
+
+def test_the_time_that_the_coordinator_takes_itself_is_not_time_without_news(job: Job, fleets, monkeypatch):
+    monkeypatch.setattr(Heard, "stepped", lambda *_: time.sleep(0.4))
+    outcome, _ = run(changed(job, workers={"deadline_s": 0.2}), fleets, Actors(), (1,))
+    assert outcome.samples == 64
 
 
 def test_what_is_no_message_is_warned_of_and_the_run_goes_on(job: Job, fleets):

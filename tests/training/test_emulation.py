@@ -305,17 +305,6 @@ def test_an_idle_unit_starts_when_work_comes() -> None:
     assert pace.busy_s == 2.0
 
 
-def test_a_changed_pace_holds_from_the_next_operation_on() -> None:
-    time = FakeTime((0.5,))
-    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
-    with pace.forward(1):
-        pass
-    pace.change(StagePace(3.0, 0.0))
-    with pace.forward(1):
-        pass
-    assert time.now == 4.0
-
-
 def test_an_error_does_not_wait() -> None:
     time = FakeTime()
     pace = Pace(StagePace(1.0, 1.0), 1.0, time.clock, time.sleep)
@@ -328,7 +317,6 @@ def test_a_worker_that_is_not_emulated_never_waits(monkeypatch) -> None:
     monkeypatch.setattr(emulation.time, "sleep", lambda _: pytest.fail("it slept"))
     pace = make_pace(None, 1.0)
     assert isinstance(pace, NoPace)
-    pace.change(StagePace(1.0, 1.0))
     for operation in (pace.forward, pace.backward, pace.fused):
         with operation(10**9), operation(1, ready_at=0.0):
             pass

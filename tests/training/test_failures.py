@@ -10,7 +10,7 @@ import pytest
 from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, NotFinite, PeerLost, StaleIncarnation
 from heterps.training import failures
 from heterps.training.failures import PeerDied, error_of, find_culprit, kind_and_text, most_telling
-from heterps.training.messages import AskStatus, Failed, Message, job_codec
+from heterps.training.messages import AskState, Failed, Message, job_codec
 from heterps.wire import MemoryNetwork
 
 CAUSE = ModelError("the model is wrong")
@@ -54,7 +54,7 @@ def test_a_cause_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cause_that_a_worker_tells_later_is_found() -> None:
     fleet = FleetOf(
-        [AskStatus(), Failed("worker-1.0", "PeerLost", "no gradients"), Failed("worker-2.0", "NotFinite", "nan")]
+        [AskState(), Failed("worker-1.0", "PeerLost", "no gradients"), Failed("worker-2.0", "NotFinite", "nan")]
     )
     culprit = find_culprit(LOST, fleet)
     assert (type(culprit), str(culprit)) == (NotFinite, "worker-2.0: nan")

@@ -16,7 +16,7 @@ from heterps.config import load_job
 from heterps.errors import StorageError
 from heterps.launch import train
 from heterps.planning.plan import load_plan
-from heterps.training.messages import Replan, Scale
+from heterps.training.commands import Replan, Scale
 
 
 @pytest.fixture

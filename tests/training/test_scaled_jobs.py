@@ -17,8 +17,8 @@ from heterps.errors import ModelError
 from heterps.launch import train
 from heterps.sync import replay
 from heterps.training.changes import Changes
+from heterps.training.commands import AskStatus, Scale
 from heterps.training.layout import make_layout
-from heterps.training.messages import AskStatus, Scale
 from heterps.training.worker import Worker, WorkerStart
 
 

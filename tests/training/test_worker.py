@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,23 @@ class Broken(nn.Module):
 
     def forward(self, dense: Tensor, slots: Slots) -> Tensor:
         return self.fails(dense)
+
+
+class Slow(nn.Module):
+    """Its first layer takes longer than others are waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleeps, self.sums = whole(Sleeps()), nn.Linear(2, 1)
+
+    def forward(self, dense: Tensor, slots: Slots) -> Tensor:
+        return self.sums(self.sleeps(dense)).flatten()
+
+
+class Sleeps(nn.Module):
+    def forward(self, dense: Tensor) -> Tensor:
+        time.sleep(0.8)
+        return dense
 
 
 class Desk:
@@ -226,6 +244,47 @@ def test_values_go_on_to_the_next_stage_and_a_neighbour_that_is_silent_is_named(
     assert "gradients of iteration 1, lane 0, from worker-2.0" in failed.text
     desk.thread.join(SOON_S)
     assert isinstance(desk.errors[0], PeerLost)
+
+
+def test_the_time_that_a_worker_computes_itself_is_not_time_that_it_waited(open_desk):
+    desk = open_desk(model={"factory": f"{__name__}:Slow", "args": {}}, workers={"deadline_s": 1.0})
+    desk.start((0, 1))
+    stages = StageLayout(0, 0, "cpu", ("worker-1.0",)), StageLayout(1, 2, "cpu", ("worker-2.0",))
+    assigned(desk, Layout(stages, 1))
+    go(desk, 1, 0)
+    desk.expect(Forward, "worker-2.0")
+    came_at = time.monotonic()
+    assert "has waited" in desk.expect(Failed)[0].text
+    assert time.monotonic() - came_at > 1.0
+
+
+def test_a_worker_that_finds_no_data_lets_go_of_its_servers(open_desk, tmp_path: Path, monkeypatch):
+    desk, closed = open_desk(), []
+    monkeypatch.setattr(LocalClient, "close", lambda client: closed.append(client))
+    (tmp_path / "train.parquet").unlink()
+    desk.thread = threading.Thread(target=desk._run, args=(WorkerStart("worker-1.0", 0, (0,)),), daemon=True)
+    desk.thread.start()
+    assert desk.expect(Failed)[0].kind == "DataError"
+    desk.thread.join(SOON_S)
+    assert closed == desk.clients
+
+
+def test_rows_of_all_lanes_and_tables_are_asked_for_once_however_many_there_are(open_desk, tmp_path: Path, monkeypatch):
+    pulled: list[str] = []
+    pull = LocalClient.pull
+
+    def counted(client, table, lookup, *, create=True):
+        pulled.append(table)
+        return pull(client, table, lookup, create=create)
+
+    monkeypatch.setattr(LocalClient, "pull", counted)
+    write_tiny(tmp_path / "train.parquet", 80)
+    desk = open_desk(data=load_job("job.yaml").data.model_dump() | {"batch_size": 80})
+    desk.start()
+    assigned(desk, Layout(ALONE.stages, 80))
+    go(desk, 1, 0)
+    desk.expect(Pushed)
+    assert len(pulled) == 80
 
 
 def test_a_worker_ends_when_it_is_stopped_from_outside(open_desk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -292,6 +293,28 @@ def test_two_threads_may_take_releases_at_once() -> None:
     taken: list[Release] = []
     releases = Shrinking([("token", number, 10) for number in range(5)])
     assert sorted([*_take_some(releases), *taken]) == [("token", number, 10) for number in range(5)]
+
+
+def test_two_threads_may_send_large_frames_to_one_peer(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = ends
+    meet(a, b)
+    below = a._channel
+    is_sending, overtaken, send = threading.Event(), threading.Event(), below.send
+
+    def slow(peer: str, parts: Any, deadline_s: float | None = None) -> None:
+        if not is_sending.is_set():
+            is_sending.set()
+            overtaken.wait(0.2)  # long enough for another thread to send in between, if it may
+        send(peer, parts, deadline_s)
+
+    monkeypatch.setattr(below, "send", slow)
+    thread = threading.Thread(target=a.send, args=("b", [b"first", bytes(200)]))
+    thread.start()
+    assert is_sending.wait(10)
+    a.send("b", [b"second", bytes(200)])
+    overtaken.set()
+    thread.join(10)
+    assert [bytes(get(b)[0]) for _ in range(2)] == [b"first", b"second"]
 
 
 def test_a_block_of_a_late_message_is_not_reused_when_an_earlier_message_is_lost() -> None:

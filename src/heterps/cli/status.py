@@ -55,7 +55,7 @@ def status(
 def ask_status(found: Found) -> str:
     """The status as JSON; RunError where the job has none (any more)."""
     from heterps.errors import RunError
-    from heterps.training.messages import AskStatus
+    from heterps.training.commands import AskStatus
 
     told = found.ask(AskStatus())
     if told.is_error:

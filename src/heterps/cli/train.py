@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
         epilog="Examples: heterps train examples/ctr.yaml  |  heterps train examples/ctr.yaml --run runs/mine --resume"
         "  |  heterps train examples/ctr.yaml --plan plan.json"
         "  |  heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12"
-        "  |  heterps train examples/ctr.yaml --launcher local --plan plan.json --emulate"
+        "  |  heterps train examples/ctr.yaml --launcher local --profile profile.json --plan plan.json --emulate"
     )(train)
 
 
@@ -28,6 +28,9 @@ def train(
         typer.Option(help="Ray cluster of launcher ray: auto or HOST:PORT; overrides the job's ray_address."),
     ] = None,
     plan: Annotated[Path | None, typer.Option(help="The plan, made by `heterps plan`; overrides the job's.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="The profile, made by `heterps profile`; overrides the job's.")
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Workers of a job without a plan, with a launcher that has any; overrides threads."),
@@ -44,9 +47,7 @@ def train(
     ] = None,
     emulate: Annotated[
         bool,
-        typer.Option(
-            "--emulate", help="Emulate the units of the plan here, by the job's profile. Figures are then of them."
-        ),
+        typer.Option("--emulate", help="Emulate the units of the plan here, by the profile. Figures are then of them."),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
@@ -65,6 +66,7 @@ def train(
     loaded = load_job(job)
     overriding: dict[str, tuple[str, Any]] = {
         "--plan": ("plan", str(plan) if plan is not None else None),
+        "--profile": ("profile", str(profile) if profile is not None else None),
         "--launcher": ("launcher", launcher),
         "--address": ("ray_address", address),
         "--sync": ("sync", sync),

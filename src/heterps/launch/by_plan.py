@@ -140,7 +140,7 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
     if job.profile is None:
         raise ConfigError(
             "emulation goes by the times of a profile: make one with `heterps profile` for all resources of the plan, "
-            "and name it in the job as `profile`"
+            "and name it with --profile, or in the job as `profile`"
         )
     profile = load_profile(job.profile)
     batch_size = job.data.batch_size

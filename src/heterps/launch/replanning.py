@@ -19,8 +19,8 @@ from heterps.config import Cluster, Job, load_cluster, load_job
 from heterps.errors import ConfigError, RunError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import Profile, load_profile
+from heterps.training.commands import Replan
 from heterps.training.control import Found
-from heterps.training.messages import Replan
 from heterps.training.run import Run
 from heterps.yamlfile import dump_yaml, validate
 

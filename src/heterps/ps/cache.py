@@ -36,7 +36,6 @@ from heterps.ps.row_cache import RowCache
 
 MEMORY_BYTES = 64 << 20
 MAX_AHEAD = 64
-"""Lookups that rows were asked for ahead of use; beyond, the oldest are forgotten."""
 
 
 @dataclass
@@ -79,12 +78,17 @@ class _Ahead(NamedTuple):
 
 class CachedClient:
     """The rows of `client`, with up to `memory_bytes` of copies for each table. It is one worker's: call `tick` after
-    each of its iterations. Futures may be answered on any thread.
+    each of its iterations. Who does not has iterations beside each other: rows asked for ahead are good until they are
+    used. Futures may be answered on any thread.
+
+    max_ahead  lookups that rows are asked for ahead of use; beyond, the oldest are forgotten
     """
 
-    def __init__(self, client: RowClient, bound: int, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self, client: RowClient, bound: int, memory_bytes: int = MEMORY_BYTES, max_ahead: int = MAX_AHEAD
+    ) -> None:
         self._client = client
-        self._memory_bytes = memory_bytes
+        self._memory_bytes, self._max_ahead = memory_bytes, max_ahead
         self._lock = threading.Lock()
         self._caches: dict[str, RowCache] = {}
         self._counts: dict[str, CacheCounts] = {}
@@ -147,7 +151,7 @@ class CachedClient:
             return
         rows = self._pull(table, lookup, oldest)
         with self._lock:
-            while len(self._ahead) >= MAX_AHEAD:
+            while len(self._ahead) >= self._max_ahead:
                 del self._ahead[next(iter(self._ahead))]
             self._ahead[table, id(lookup.unique)] = _Ahead(lookup, oldest, rows)
 

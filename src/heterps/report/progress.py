@@ -53,10 +53,10 @@ class TrainingProgress(Observer):
         self._console.print(f"[dim]{escape(what)} ...[/]")
 
     def started(self, samples: int, total: int, resumed: bool) -> None:
+        if self._task is not None:  # a job that goes on by another plan starts again
+            self._bar.remove_task(self._task)
         if resumed:
             self._console.print(f"resumed at {samples:,} of {total:,} samples")
-        if self._task is not None:  # of an earlier plan, or of workers that were lost
-            self._bar.remove_task(self._task)
         self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", score="")
 
     def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:  # noqa: ARG002

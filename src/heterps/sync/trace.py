@@ -29,6 +29,9 @@ from heterps.yamlfile import validate
 
 M = TypeVar("M", bound=Frozen)
 
+INPUTS = ("pushed", "dropped", "joined", "left")
+"""Kinds of events; the others are decisions."""
+
 
 class Header(Frozen):
     """What the policy began with."""
@@ -53,16 +56,20 @@ class Line(Frozen):
         return Event(self.event, self.worker, self.now, self.clock, self.lead, self.extra)
 
 
-def record(policy: Policy, file: TextIO) -> None:
-    """From now on every input and decision of `policy`, which has had no input yet, is written to `file`."""
+def record(policy: Policy, file: TextIO, most_inputs: int | None = None) -> None:
+    """From now on every input and decision of `policy`, which has had no input yet, is written to `file`; of so many
+    inputs, if that is said: what was written up to there can be replayed as any other trace."""
     if policy.num_inputs:
         raise ValueError("a policy is recorded from its first input on: this one has had some already")
     header = Header(policy=policy.config, workers=tuple(policy.clocks.of), now=policy.begun_at)
     file.write(header.model_dump_json() + "\n")
-    earlier = policy.on_event
+    earlier, num_inputs = policy.on_event, 0
 
     def write(event: Event) -> None:
-        file.write(json.dumps(_as_line(event)) + "\n")
+        nonlocal num_inputs
+        num_inputs += event.kind in INPUTS
+        if most_inputs is None or num_inputs <= most_inputs:
+            file.write(json.dumps(_as_line(event)) + "\n")
         if earlier is not None:
             earlier(event)
 
@@ -105,7 +112,7 @@ def replay_lines(lines: Iterable[str], *, where: str = "trace") -> Policy:
 
 
 def _feed(policy: Policy, event: Event, place: str) -> None:
-    inputs = {"pushed": policy.on_push, "dropped": policy.on_push, "joined": policy.on_join, "left": policy.on_leave}
+    inputs = dict(zip(INPUTS, (policy.on_push, policy.on_push, policy.on_join, policy.on_leave), strict=True))
     if event.kind not in inputs:
         raise RunError(f"{place}: the trace says {_shown(event)}, but the policy has decided nothing more.")
     try:

@@ -102,4 +102,5 @@ class Books:
             "usd": usd,
             "usd_per_hour": self.usd_per_hour,
             "servers": self._plan.servers.count,
+            **self._emulation,
         }

@@ -22,10 +22,10 @@ from heterps.config import BSP, Job, load_cluster
 from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
+from heterps.training.commands import Replan, Scale, Told
 from heterps.training.emulation import lacks_devices, stage_seconds
 from heterps.training.fleet import Fleet
 from heterps.training.layout import Layout, make_layout
-from heterps.training.messages import Replan, Scale, Told
 from heterps.training.scaling import check_layout, scaled
 from heterps.training.worker import WorkerStart
 

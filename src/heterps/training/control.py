@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from heterps.errors import PeerLost, RunError, StorageError
-from heterps.training.messages import ToJob, Told, job_codec
+from heterps.training.commands import ToJob, Told, command_codec
 from heterps.wire import ClientChannel, ServerChannel, WireError
 from heterps.wire.address import socket_folder
 
@@ -57,7 +57,7 @@ class Control:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._queue: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._codec = job_codec()
+        self._codec = command_codec()
         self._ended = threading.Event()
         self._opened = ExitStack()
 
@@ -122,7 +122,7 @@ class Found:
     def ask(self, question: ToJob, deadline_s: float = ANSWER_S) -> Told:
         """[2] to [4]. PeerLost where the job does not answer in time."""
         name = f"command-{os.getpid()}-{secrets.token_hex(3)}"
-        channel, codec = ClientChannel(name, {"job": self.address}), job_codec()
+        channel, codec = ClientChannel(name, {"job": self.address}), command_codec()
         try:
             channel.wait_connected("job", CONNECT_S)
             channel.send("job", codec.encode(question, []))
@@ -152,7 +152,7 @@ def find(folder: Path) -> Found:
         told: Any = json.loads(path.read_text(encoding="utf-8"))
         host, found = str(told["host"]), Found(folder, told["address"], int(told["pid"]), Path(told["directory"]))
     except FileNotFoundError:
-        raise NotRunning(f"{folder} is not running. {_remedy(folder)}") from None
+        raise NotRunning(_not_running(folder)) from None
     except PermissionError:
         raise RunError(f"{folder} is run by another user, and only that user may speak to its job.") from None
     except (OSError, ValueError, KeyError, TypeError):
@@ -218,6 +218,14 @@ def _write(path: Path, address: str) -> None:
 def _is_listening(address: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(address.removeprefix("ipc://")) == 0
+
+
+def _not_running(folder: Path) -> str:
+    """Whether the run is done is in its summary, which a run that was stopped has too."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"] == "completed":
+            return f"{folder} is not running: it has completed. `heterps report {folder}` shows how it went."
+    return f"{folder} is not running. {_remedy(folder)}"
 
 
 def _remedy(folder: Path) -> str:

@@ -29,6 +29,7 @@ from heterps.model.trace import trace
 from heterps.planning.plan import Plan
 from heterps.training.books import Books
 from heterps.training.changes import START_S, Changes, Replanned
+from heterps.training.commands import AskStatus, Replan, Scale, Told
 from heterps.training.control import Control
 from heterps.training.crossing import pack, unpack
 from heterps.training.emulation import DilatedClock, StagePace
@@ -42,7 +43,6 @@ from heterps.training.loop import Observer, Outcome, evaluate_test, find_checkpo
 from heterps.training.losses import has_own_loss
 from heterps.training.messages import (
     AskState,
-    AskStatus,
     Assign,
     Assigned,
     Failed,
@@ -50,11 +50,8 @@ from heterps.training.messages import (
     NoBatch,
     Pushed,
     Ready,
-    Replan,
-    Scale,
     State,
     Stop,
-    Told,
     job_codec,
 )
 from heterps.training.positions import first_leases, lease_progress, restored_leases
@@ -212,11 +209,11 @@ class Coordinator:
                 self._go()
                 continue
             self._hear(POLL_S)
+            self._check_news()  # before anything that takes long: news may come meanwhile
             self._books.account(flow, self._clock.now())
             self._changes.check_time()
             self._heed_control()
             self._books.show(self._clock.now())
-            self._check_news()
         return None
 
     def _make_cut(self) -> Replanned | None:
@@ -263,12 +260,12 @@ class Coordinator:
 
     def _hear(self, timeout_s: float) -> None:
         """Take a message, if one comes."""
-        received = self._channel.receive(timeout_s)
         try:
-            self._fleet.check()
+            self._fleet.check()  # first: an error would lose what was received, and giving a change up takes long
         except WorkerLost as lost:
             if not self._changes.lost(lost.peer, str(lost)):
                 raise
+        received = self._channel.receive(timeout_s)
         if received is None:
             return
         sender, parts = received

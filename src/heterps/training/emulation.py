@@ -222,10 +222,6 @@ class Pace:
         self._clock = clock
         self._unit = _Unit(scale, clock, sleep)
 
-    def change(self, pace: StagePace) -> None:
-        """From the next operation on: the stage has another number of workers."""
-        self.stage = pace
-
     def forward(self, num_samples: int, ready_at: float | None = None) -> AbstractContextManager[None]:
         return self._operation(self.stage.forward_s * num_samples, ready_at)
 
@@ -259,9 +255,6 @@ class NoPace:
     busy_s = 0.0
     late_s = 0.0
     _now: AbstractContextManager[None] = nullcontext()
-
-    def change(self, pace: StagePace) -> None:
-        del pace
 
     def forward(self, num_samples: int, ready_at: float | None = None) -> AbstractContextManager[None]:
         del num_samples, ready_at

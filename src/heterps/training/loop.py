@@ -32,9 +32,9 @@ from heterps.ps.shard import Tables
 from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.upkeep import TableCounters
 from heterps.training.class_metrics import AnyMetrics
+from heterps.training.commands import AskStatus, Told
 from heterps.training.control import Control
 from heterps.training.losses import has_own_loss
-from heterps.training.messages import AskStatus, Told
 from heterps.training.run import Run
 from heterps.training.tally import Scores, Tally, metric_fields
 from heterps.training.trainer import Trainer

@@ -148,38 +148,9 @@ class Backward(Struct, frozen=True, tag="backward"):
     values: Crossing | None
 
 
-# --- from commands (see control.py) -----------------------------------------------------------------------------------
-
-
-class AskStatus(Struct, frozen=True, tag="ask_status"):
-    """How far the job is, and what its stages do; answered by Told, with JSON."""
-
-
-class Scale(Struct, frozen=True, tag="scale"):
-    """Run stage `stage`, from 0 on, with so many workers."""
-
-    stage: Count
-    count: Annotated[int, Meta(ge=1, lt=2**15)]
-
-
-class Replan(Struct, frozen=True, tag="replan"):
-    """Go on by this plan, from a checkpoint that is made now, with this cluster: names of files in the run's folder."""
-
-    plan: str
-    cluster: str | None = None
-
-
-class Told(Struct, frozen=True, tag="told"):
-    """An answer: what was done or will be, or why not."""
-
-    text: str
-    is_error: bool = False
-
-
 ToWorker = Assign | Go | AskState | Stop | Forward | Backward
 ToCoordinator = Ready | Assigned | Pushed | NoBatch | State | Failed
-ToJob = AskStatus | Scale | Replan
-Message = ToWorker | ToCoordinator | ToJob | Told
+Message = ToWorker | ToCoordinator
 
 
 def job_codec(limits: Limits = Limits()) -> Codec[Message]:

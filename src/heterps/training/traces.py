@@ -13,6 +13,9 @@ from typing import TextIO
 from heterps.sync import Policy, record
 from heterps.training.stage_tables import Stages
 
+MOST_INPUTS = 250_000
+"""Of a trace, some 50 MB: a run may go on for weeks."""
+
 
 class Traces:
     """In the folder of a run; files are closed with `opened`."""
@@ -21,10 +24,10 @@ class Traces:
         self._folder, self._opened = run_folder / "traces", opened
 
     def record(self, group: Stages, policy: Policy) -> None:
-        """Write down all that a policy of these stages, counted from 0, decides from now on."""
+        """Write down what a policy of these stages, counted from 0, decides from now on."""
         self._folder.mkdir(exist_ok=True)
         name = "stage-" + "-".join(str(stage + 1) for stage in group)
         number = sum(1 for _ in self._folder.glob(f"{name}.*jsonl"))
         path = self._folder / (f"{name}.jsonl" if not number else f"{name}.{number}.jsonl")
         file: TextIO = self._opened.enter_context(path.open("w", encoding="utf-8"))
-        record(policy, file)
+        record(policy, file, MOST_INPUTS)

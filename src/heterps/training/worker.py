@@ -1,13 +1,14 @@
 """Worker: one stage's layers on one unit, between the stage before, the stage after, the servers and the coordinator.
 
-    Go, or Forward from the stage before                          Backward from the stage after
-      |                                                             |
-     [1] values of a micro-batch --> [2] its layers, forward       [4] backward --> gradients of the inputs
-                                      |                             |                 --> Backward to the stage before
-                                     [3] Forward to the stage      [5] in rounds: all lanes are back --> push
-                                      after; the last stage            else: push this lane's at once
-                                      has loss and [4] at once      |
-                                                                   [6] servers acknowledge --> Pushed to the coordinator
+    Go, or Forward from the stage before                     Backward from the stage after
+      |                                                        |
+     [1] values of a micro-batch: its parameters are asked    [4] backward --> gradients of the inputs
+      |  for, and travel while others are computed             |                 --> Backward to the stage before
+     [2] its layers, forward                                  [5] in rounds: all lanes are back --> push
+      |                                                        |  else: push this lane's at once
+     [3] Forward to the stage after; the last stage has       [6] servers acknowledge, while others are computed
+         loss and [4] at once                                      --> Pushed to the coordinator, by whichever thread
+                                                                       hears of it
 
 A worker has a replica of its layers for each lane whose batches are updates of their own, since a micro-batch must come
 back through the parameters that it went through; in rounds parameters stay as they are, and one replica does.
@@ -134,11 +135,10 @@ class Worker:
         self._own_tables = self._tables.of_stage(self._stage)
         self._device = open_device(start.device)
         self._meter = Meter()
-        self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))
-        self._rows = CachedClient(self._client, 0)
+        self._feed = Feed(job, self._trace.inputs) if self._stage == 0 else None
+        self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))  # what follows cannot fail
         self._pushes = Pushes(self.name, self._stage, self._tables, self._client, self._tell)
         self._dense: DenseParts | None = None
-        self._feed = Feed(job, self._trace.inputs) if self._stage == 0 else None
         self._turns = Turns(job.workers.in_flight or 2 * len(self._stages))
         self._replicas: list[Replica] = []
         self._inputs: dict[Key, _Input] = {}
@@ -151,22 +151,28 @@ class Worker:
 
     def run(self, address: str, stopped: Callable[[], bool]) -> None:
         self._post.send(COORDINATOR, Ready(self.name, address))
-        heard = time.monotonic()
+        busy_at = time.monotonic()
         while not self._is_stopped and not stopped():
-            while (letter := self._post.receive(0.0)) is not None:
-                self._heed(letter)
-                heard = time.monotonic()
-            num_pushed = self._pushes.num_under_way
-            if (turn := self._turns.next()) is not None:
-                (self._go_forward if turn.does == "forward" else self._go_back)(turn.key)
-            elif num_pushed == len(self._replicas) > 0:  # and nothing can come before they are there
-                with self._meter.doing("communicate"):
-                    self._pushes.wait()
-            elif (letter := self._post.receive(POLL_S)) is not None:
-                self._heed(letter)
-                heard = time.monotonic()
-            elif self._turns.out and time.monotonic() - heard > self._job.workers.deadline_s:
-                raise self._late(time.monotonic() - heard)
+            if self._do_next():
+                busy_at = time.monotonic()
+            elif self._turns.out and time.monotonic() - busy_at > self._job.workers.deadline_s:
+                raise self._late(time.monotonic() - busy_at)
+
+    def _do_next(self) -> bool:
+        """What there is to do, or comes within a while. False: nothing came."""
+        is_heeded = self._heed_all()
+        num_pushed = self._pushes.num_under_way
+        if (turn := self._turns.next()) is not None:
+            (self._go_forward if turn.does == "forward" else self._go_back)(turn.key)
+        elif num_pushed == len(self._replicas) > 0:  # and nothing can come before they are there
+            with self._meter.doing("communicate"):
+                self._pushes.wait()
+        elif not is_heeded:
+            letter = self._post.receive(POLL_S)
+            if letter is None:
+                return False
+            self._heed(letter)
+        return True
 
     def __enter__(self) -> Worker:
         return self
@@ -179,6 +185,14 @@ class Worker:
         self._client.close()
 
     # --- what comes --------------------------------------------------------------------------------------------------
+
+    def _heed_all(self) -> bool:
+        """Whatever has come; False where nothing has."""
+        is_any = False
+        while (letter := self._post.receive(0.0)) is not None:
+            self._heed(letter)
+            is_any = True
+        return is_any
 
     def _heed(self, letter: Letter) -> None:
         match letter.message:
@@ -206,6 +220,7 @@ class Worker:
         self._turns.forget()
         self._pushes.follow(assign.layout)
         self._inputs, self._gradients, self._early, self._round = {}, {}, [], None
+        self._rows = CachedClient(self._client, 0, max_ahead=len(self._lanes) * len(self._own_tables))
         self._pace = make_pace(assign.pace, assign.scale)
         count = 1 if self._in_rounds else len(self._lanes)
         self._replicas = make_replicas(
@@ -279,7 +294,7 @@ class Worker:
         self._turns.values_came(key)
 
     def _pull(self, key: Key, item: _Input) -> None:
-        """Ask for the parameters that a micro-batch will need: they travel while others are computed."""
+        """[1] Ask for the parameters that a micro-batch will need. Its go-ahead was given: they are new enough."""
         if not self._in_rounds:
             item.dense = self._dense_parts.pull()
         for slots in [value for value in (item.values or {}).values() if isinstance(value, Slots)]:
@@ -349,8 +364,8 @@ class Worker:
 
     def _push(self, key: Key, num_samples: int, samples: int, loss: float, round: int | None) -> None:
         """Send the gradients of a lane, or all of this worker's in a round."""
-        while round is None and (letter := self._post.receive(0.0)) is not None:
-            self._heed(letter)  # what it pulls would else be answered after the servers have taken the push
+        if round is None:
+            self._heed_all()  # what letters pull would else be answered after the servers have taken the push
         with self._meter.doing("communicate"):
             pushes = self._pushes.send(*self._replica(key).take_gradients(), self._dense_parts, samples, round)
         scores, frames = self._take_scores()

@@ -81,6 +81,7 @@ class _Outgoing:
         self.used_s = 0.0
         self.is_accepted = False
         self.is_refused = False
+        self.turn = threading.Lock()  # blocks must come in the order of their numbers, whichever threads send them
         self.releases: deque[Release] = deque()
 
 
@@ -115,6 +116,11 @@ class Shared:
         views = [contiguous(part) for part in parts]
         with self._lock:
             outgoing = self._outgoing.setdefault(peer, _Outgoing())
+        with outgoing.turn:
+            self._send(peer, outgoing, views, deadline_s)
+
+    def _send(self, peer: str, outgoing: _Outgoing, views: list[memoryview], deadline_s: float | None) -> None:
+        with self._lock:
             notes = Notes(released=_take_some(outgoing.releases))
             if any(view.nbytes >= self._options.least_bytes for view in views):
                 self._use_arena(outgoing, notes, views)

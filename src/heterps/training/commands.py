@@ -1,0 +1,41 @@
+"""What commands say to a running job, and what it answers (see control.py). No torch here: commands start at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from heterps.wire import Codec
+
+
+class AskStatus(Struct, frozen=True, tag="ask_status"):
+    """How far the job is, and what its stages do; answered by Told, with JSON."""
+
+
+class Scale(Struct, frozen=True, tag="scale"):
+    """Run stage `stage`, from 0 on, with so many workers."""
+
+    stage: Annotated[int, Meta(ge=0, lt=2**53)]
+    count: Annotated[int, Meta(ge=1, lt=2**15)]
+
+
+class Replan(Struct, frozen=True, tag="replan"):
+    """Go on by this plan, from a checkpoint that is made now, with this cluster: names of files in the run's folder."""
+
+    plan: str
+    cluster: str | None = None
+
+
+class Told(Struct, frozen=True, tag="told"):
+    """An answer: what was done or will be, or why not."""
+
+    text: str
+    is_error: bool = False
+
+
+ToJob = AskStatus | Scale | Replan
+
+
+def command_codec() -> Codec[ToJob | Told]:
+    return Codec(ToJob | Told)
