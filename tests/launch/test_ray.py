@@ -216,7 +216,7 @@ def undisturbed(job: Job) -> None:
 def assert_restarted_and_whole(job: Job, name: str, watcher: Watcher, summary: dict[str, Any]) -> None:
     restarts = [warning for warning in watcher.warnings if "restart" in warning]
     assert len(restarts) == 1, restarts
-    assert restarts[0].startswith(f"{name} (process ")
+    assert f"{name} (process " in restarts[0]
     assert restarts[0].endswith("The job goes on from its last checkpoint, at 96 samples: restart 1 of 2")
     assert (summary["status"], summary["samples"], summary["restarts"]) == ("completed", 320, 1)
     undisturbed(job)
@@ -243,8 +243,10 @@ def test_a_job_whose_node_is_gone_goes_on_on_the_nodes_that_are_left(
     removed: list[str] = []
 
     def remove() -> None:
-        removed.append(recorded.last.places["worker-2.0"]["node"])
+        place = recorded.last.places["worker-2.0"]
+        removed.append(place["node"])
         cluster[0].remove_node(nodes.pop(removed[0]), allow_graceful=False)
+        wait_gone([place["pid"]])  # or the job, which is short, may end before
 
     watcher = Watcher(at=10, act=remove)
     job = restarting(job_file, ["cpu", "doomed"], cluster[0].address)
@@ -265,11 +267,12 @@ def test_a_node_for_which_there_is_no_other_ends_the_job_with_what_is_missing(
     doomed = add_node(cluster[0], {"alone": 1})
 
     def remove() -> None:
-        monkeypatch.setattr(launcher, "PLACE_S", 5.0)
+        monkeypatch.setattr(launcher, "PLACE_S", 20.0)  # Ray takes a while to find out that a node is gone
         cluster[0].remove_node(doomed, allow_graceful=False)
+        wait_gone([recorded.last.places["worker-2.0"]["pid"]])
 
     job = restarting(job_file, ["cpu", "alone"], cluster[0].address)
-    lacks = r"worker-2\.0 \(process .* It could not be replaced: .* lacks 1 alone.*ray start"
+    lacks = r"worker-2\.0 \(process .* It could not be replaced: .* (lacks|others hold) 1 alone"
     with pytest.raises(PeerLost, match=lacks):
         train(job, "ray", observer=Watcher(at=10, act=remove))
     wait_gone(recorded.last.pids)
