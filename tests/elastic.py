@@ -130,3 +130,19 @@ class Script(Losses):
 
     def warned(self, message) -> None:
         self.warnings.append(message)
+
+
+class OneAfterTheOther(Script):
+    """Asks for the next change when the one before is made, and ends the job soon after the last."""
+
+    def __init__(self, monkeypatch, *asks):
+        super().__init__(monkeypatch)
+        self.next = list(asks)
+
+    def stepped(self, samples, seconds, loss, interval):
+        super().stepped(samples, seconds, loss, interval)
+        if len(self.changes) == len(self.told):
+            if self.next:
+                self.controls[-1].put(self.next.pop(0), self.told.append)
+            elif self.end == math.inf:
+                self.end = samples + 160

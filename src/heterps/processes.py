@@ -36,6 +36,14 @@ LAST_WORDS_BYTES = 64 * 1024
 """Of its errors, to look for the last line in."""
 
 
+class ChildFailed(PeerLost):
+    """A process said what went wrong there; `kind` is the name of that error's class."""
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class Child:
     """`python -m module` under the name that errors shall call it by. It gets the files `pass_fds` too.
 
@@ -71,7 +79,8 @@ class Child:
             self._process.stdin.flush()
 
     def answer(self, deadline_s: float, doing: str) -> dict[str, Any]:
-        """The next answer; PeerLost where none comes in time, or one that is an error: the process is ended then."""
+        """The next answer; PeerLost where none comes in time, ChildFailed where it is an error: the process is ended
+        then."""
         assert self._process.stdout is not None
         late: list[bool] = []
 
@@ -89,14 +98,15 @@ class Child:
         answer: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         if answer is not None and "error" not in answer:
             return answer
+        who = f"{self.name} (process {self.pid}), which {doing},"
         if answer is not None:
-            why = f"failed with {answer['error']}"
-        elif late:
+            raise ChildFailed(f"{who} failed with {answer['error']}", answer.get("kind", ""))
+        if late:
             why = f"did not answer within {deadline_s:g} s"
         else:
             self._process.wait(STOP_S)
             why = self.ended or "closed its output"
-        raise PeerLost(f"{self.name} (process {self.pid}), which {doing}, {why}")
+        raise PeerLost(f"{who} {why}")
 
     @property
     def is_running(self) -> bool:

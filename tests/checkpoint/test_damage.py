@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from snapshots import assert_same, make
 
-from heterps.checkpoint import Snapshot, TableRows, load, load_latest, manifest, save
+from heterps.checkpoint import Snapshot, TableRows, load, load_latest, manifest, save, saved_samples
 from heterps.errors import CorruptCheckpoint, RunError
 
 FILES = ["manifest.json", "dense.safetensors", "progress.json", "tables/000-user.arrow", "tables/001-item_ads_v2.arrow"]
@@ -204,3 +204,12 @@ def test_a_checkpoint_of_an_earlier_version_is_read_forever(version: int) -> Non
         progress={"epoch": 1},
     )
     assert_same(load(Path(__file__).parent / "golden" / f"version-{version}"), expected)
+
+
+def test_samples_are_those_of_the_newest_checkpoint_that_says_how_many(tmp_path: Path) -> None:
+    assert saved_samples(tmp_path) is None
+    for clock, samples in ((1, 10), (2, 20)):
+        path = save(tmp_path, Snapshot(clock, samples, {}, {}, {}))
+    assert saved_samples(tmp_path) == 20
+    (path / "manifest.json").write_bytes(b"torn")
+    assert saved_samples(tmp_path) == 10

@@ -189,3 +189,15 @@ def test_an_inline_run_says_how_to_follow_the_plan(heterps):
     code, out, _ = heterps("train", "job.yaml", "--plan", "plan.json")
     assert code == 0
     assert "Follow the plan with --launcher local, and --emulate where it has units that are not here" in out
+
+
+def test_restarts_override_the_job_and_need_workers(heterps, job):
+    options = ("--launcher", "local", "--restarts", "3", "--run", "mine")
+    code, _, err = heterps("train", "job.yaml", *options)
+    assert (code, err) == (0, "")
+    workers = load_job("mine/job.yaml").workers
+    assert (workers.restarts, workers.channel) == (3, "memory")
+    code, _, err = heterps("train", "job.yaml", "--restarts", "3", "--run", "other")
+    assert code == 2
+    assert "the inline launcher has no workers to lose" in err
+    assert not Path("other").exists()

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tiny import write_tiny
 
+from heterps.checkpoint import Snapshot
 from heterps.config import Job, load_job
 from heterps.planning.plan import Plan, Servers, Stage
 
@@ -151,3 +153,15 @@ def is_training(run: Path, process: subprocess.Popen[bytes]) -> bool:
     """Whether an interval of metrics is written, by a command that still runs."""
     assert process.poll() is None, (run.parent / "run.txt").read_text()
     return (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0
+
+
+def assert_same_tables(got: Snapshot, wanted: Snapshot) -> None:
+    """To the bit."""
+    assert (got.clock, got.samples) == (wanted.clock, wanted.samples)
+    for name, array in wanted.dense.items():
+        np.testing.assert_array_equal(got.dense[name], array, err_msg=name)
+    for name, table in wanted.tables.items():
+        mine, theirs = np.argsort(got.tables[name].keys), np.argsort(table.keys)
+        for field in ("keys", "values", "state"):
+            ours, other = getattr(got.tables[name], field)[mine], getattr(table, field)[theirs]
+            np.testing.assert_array_equal(ours, other, err_msg=f"{name} {field}")

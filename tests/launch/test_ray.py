@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray")
+import elastic
+from ends import assert_same_tables
 from ray_cluster import add_node, labelled_cluster, losses, staged_job, wait_gone
 from tiny import JOB, write_tiny
 
 import heterps.launch.ray as launcher
+from heterps.checkpoint import load_latest
 from heterps.config import Job
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch import train
 from heterps.launch.ray.fleet import RayFleet
-from heterps.training.commands import Scale, Told
+from heterps.training.commands import Replan, Scale, Told
 from heterps.training.control import ask
 from heterps.training.loop import Observer
 
@@ -84,7 +88,7 @@ class Watcher(Observer):
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)
-        if "goes on" in message:
+        if "goes on with the workers" in message:
             self.at = self.steps + 3
 
     def changed(self, what: str) -> None:
@@ -193,3 +197,121 @@ def test_a_scale_that_the_cluster_has_no_place_for_is_refused_and_the_job_goes_o
     assert answers[0].is_error
     assert "lacks 3 big" in answers[0].text
     assert finished.summary["status"].endswith("SIGINT")
+
+
+# --- restarts --------------------------------------------------------------------------------------------------------
+
+
+def restarting(job_file: Path, resources: list[str], address: str, restarts: int = 2) -> Job:
+    more = {"workers": {"restarts": restarts}, "checkpoint": {"every_samples": 96}}
+    return staged_job(job_file, resources, [2], address, **more)
+
+
+def undisturbed(job: Job) -> None:
+    """The same job by the same plan on threads, in the folder `whole`."""
+    fields = {**job.model_dump(), "launcher": "local", "ray_address": None, "workers": {"channel": "memory"}}
+    train(Job.model_validate(fields), "whole")
+
+
+def assert_restarted_and_whole(job: Job, name: str, watcher: Watcher, summary: dict[str, Any]) -> None:
+    restarts = [warning for warning in watcher.warnings if "restart" in warning]
+    assert len(restarts) == 1, restarts
+    assert restarts[0].startswith(f"{name} (process ")
+    assert restarts[0].endswith("The job goes on from its last checkpoint, at 96 samples: restart 1 of 2")
+    assert (summary["status"], summary["samples"], summary["restarts"]) == ("completed", 320, 1)
+    undisturbed(job)
+    assert_same_tables(load_latest("ray/checkpoints"), load_latest("whole/checkpoints"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["worker-2.0", "server-0"])
+def test_a_job_whose_actor_is_killed_goes_on_by_itself_and_ends_as_if_it_had_not_been(
+    cluster: Any, job_file: Path, recorded: type[Recorded], name: str
+) -> None:
+    watcher = Watcher(at=10, act=lambda: os.kill(recorded.last.places[name]["pid"], signal.SIGKILL))
+    job = restarting(job_file, ["cpu", "big"], cluster[0].address)
+    done = train(job, "ray", observer=watcher)
+    assert_restarted_and_whole(job, name, watcher, done.summary)
+    wait_gone(recorded.last.pids)
+
+
+@pytest.mark.slow
+def test_a_job_whose_node_is_gone_goes_on_on_the_nodes_that_are_left(
+    cluster: Any, job_file: Path, recorded: type[Recorded]
+) -> None:
+    nodes = {node.node_id: node for node in (add_node(cluster[0], {"doomed": 1}) for _ in range(2))}
+    removed: list[str] = []
+
+    def remove() -> None:
+        removed.append(recorded.last.places["worker-2.0"]["node"])
+        cluster[0].remove_node(nodes.pop(removed[0]), allow_graceful=False)
+
+    watcher = Watcher(at=10, act=remove)
+    job = restarting(job_file, ["cpu", "doomed"], cluster[0].address)
+    try:
+        done = train(job, "ray", observer=watcher)
+    finally:
+        for node in nodes.values():
+            cluster[0].remove_node(node)
+    assert_restarted_and_whole(job, "worker-2.0", watcher, done.summary)
+    assert recorded.last.places["worker-2.0"]["node"] in nodes
+    assert removed[0] not in nodes
+
+
+@pytest.mark.slow
+def test_a_node_for_which_there_is_no_other_ends_the_job_with_what_is_missing(
+    cluster: Any, job_file: Path, recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doomed = add_node(cluster[0], {"alone": 1})
+
+    def remove() -> None:
+        monkeypatch.setattr(launcher, "PLACE_S", 5.0)
+        cluster[0].remove_node(doomed, allow_graceful=False)
+
+    job = restarting(job_file, ["cpu", "alone"], cluster[0].address)
+    lacks = r"worker-2\.0 \(process .* It could not be replaced: .* lacks 1 alone.*ray start"
+    with pytest.raises(PeerLost, match=lacks):
+        train(job, "ray", observer=Watcher(at=10, act=remove))
+    wait_gone(recorded.last.pids)
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_bsp_has_the_losses_of_one_process_while_actors_join_and_leave(
+    cluster: Any, job_file: Path, recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = elastic.OneAfterTheOther(monkeypatch, Scale(0, 2), Scale(1, 2), Scale(0, 1), Scale(0, 2), Scale(1, 1))
+    job = endless(job_file, ["cpu", "big"], cluster[0].address)
+    with pytest.raises(elastic.Enough):
+        train(job, "ray", observer=script)
+    assert [told.text for told in script.told if told.is_error] == []
+    assert [change.partition(" from")[0] for change in script.changes] == [
+        "2 cpu + 1 big", "2 cpu + 2 big", "1 cpu + 2 big", "2 cpu + 2 big", "2 cpu + 1 big",
+    ]  # fmt: skip
+    np.testing.assert_allclose(script.losses, elastic.inline_losses(job, script.end), rtol=1e-6)
+    wait_gone(recorded.last.pids)
+
+
+@pytest.mark.slow
+def test_bsp_has_the_losses_of_one_process_over_plans_and_one_without_a_place_is_given_up(
+    cluster: Any, job_file: Path, recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Replanning(elastic.Script):
+        def started(self, samples: int, total: int, resumed: bool) -> None:
+            super().started(samples, total, resumed)
+            elastic.make_plan([2, 1], [3]).write("ray/plan-2.json")
+            elastic.make_plan([1, 3], [3]).write("ray/plan-3.json")
+            monkeypatch.setattr(launcher, "PLACE_S", 10.0)
+
+    script = Replanning(monkeypatch, (64, Replan("plan-2.json"), 0), (160, Replan("plan-3.json"), 0))
+    job = staged_job(job_file, ["cpu", "big"], [2], cluster[0].address)
+    done = train(job, "ray", observer=script)
+    assert [told.text for told in script.told if told.is_error] == []
+    assert script.changes == ["a new plan: 2 cpu + 1 big", "a new plan: 1 cpu + 3 big"]
+    assert any("the job goes on by the plan before, 2 cpu + 1 big" in warning for warning in script.warnings)
+    np.testing.assert_allclose(script.losses, elastic.inline_losses(job), rtol=1e-6)
+    assert (done.summary["status"], done.summary["samples"]) == ("completed", 320)
+    assert [stage["workers"] for stage in done.summary["stages"]] == [2, 1]
+    wait_gone(recorded.last.pids)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from elastic import CLUSTER, DEADLINE_S, Enough, Script, inline_losses, make_plan, metrics, on_threads
+from elastic import CLUSTER, DEADLINE_S, Enough, OneAfterTheOther, Script, inline_losses, make_plan, metrics, on_threads
 from tiny import write_tiny
 from torch import nn
 
@@ -54,22 +53,6 @@ def test_bsp_has_the_losses_of_one_process_whatever_is_scaled(job_file, monkeypa
     np.testing.assert_allclose(script.losses, inline_losses(job), rtol=1e-6)
     assert done.summary["samples"] == 640
     assert script.warnings == []
-
-
-class OneAfterTheOther(Script):
-    """Asks for the next change when the one before is made, and ends the job soon after the last."""
-
-    def __init__(self, monkeypatch, *asks):
-        super().__init__(monkeypatch)
-        self.next = list(asks)
-
-    def stepped(self, samples, seconds, loss, interval):
-        super().stepped(samples, seconds, loss, interval)
-        if len(self.changes) == len(self.told):
-            if self.next:
-                self.controls[-1].put(self.next.pop(0), self.told.append)
-            elif self.end == math.inf:
-                self.end = samples + 160
 
 
 @pytest.mark.slow

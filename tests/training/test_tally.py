@@ -121,3 +121,15 @@ def test_the_samples_of_the_next_checkpoint_are_known_ahead(run: Run):
     tally.saved()
     assert tally.save_at == 110
     assert Tally(a_job(every_minutes=1.0), run).save_at is None, "minutes decide"
+
+
+def test_restarts_that_made_no_checkpoint_are_counted_too(run: Run):
+    state = Tally(a_job(), run).state() | {"restarts": 2}
+    counts = []
+    for _ in range(2):
+        again = Tally(a_job(), run)
+        again.restore(0, state)
+        counts.append(again.restarts)
+    later = Tally(a_job(), run)
+    later.restore(0, again.state())
+    assert [*counts, later.restarts] == [3, 4, 5]

@@ -1,13 +1,13 @@
 """What survives: one consistent cut of a job on disk, old or new and never half.
 
 snapshot.py   what is saved: plain arrays and plain JSON
-store.py      save, load, latest, load_latest: the order of writes that makes a save atomic
+store.py      save, load, latest, load_latest, saved_samples: the order of writes that makes a save atomic
 manifest.py   which files belong to a checkpoint, with sizes and digests
 rows.py       the rows of one table as an Arrow file
 disk.py       files that know their digest, folders that appear whole
 """
 
 from heterps.checkpoint.snapshot import Snapshot, TableRows, TableStream
-from heterps.checkpoint.store import latest, load, load_latest, save
+from heterps.checkpoint.store import latest, load, load_latest, save, saved_samples
 
-__all__ = ["Snapshot", "TableRows", "TableStream", "latest", "load", "load_latest", "save"]
+__all__ = ["Snapshot", "TableRows", "TableStream", "latest", "load", "load_latest", "save", "saved_samples"]

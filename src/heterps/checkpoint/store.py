@@ -22,6 +22,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -90,6 +91,15 @@ def latest(folder: str | Path) -> Path | None:
     """The newest finished checkpoint in `folder`, not checked; None when there is none."""
     finished = _finished(Path(folder))
     return finished[-1].path if finished else None
+
+
+def saved_samples(folder: str | Path) -> int | None:
+    """Samples of the newest checkpoint in `folder` that says how many it has; None when there is none."""
+    for finished in reversed(_finished(Path(folder))):
+        path = finished.path / manifest.NAME
+        with suppress(CorruptCheckpoint):
+            return manifest.decode(_read(path, Path.read_bytes), path).samples
+    return None
 
 
 def load_latest(folder: str | Path) -> Snapshot:

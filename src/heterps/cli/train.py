@@ -35,6 +35,12 @@ def train(
         int | None,
         typer.Option(min=1, help="Workers of a job without a plan, with a launcher that has any; overrides threads."),
     ] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="How often to go on by itself when a worker or server is lost; overrides workers.restarts."
+        ),
+    ] = None,
     sync: Annotated[
         str | None,
         typer.Option(help="When a worker may go on: bsp, asp, ssp:3, dssp:3:12; overrides the job's."),
@@ -66,12 +72,18 @@ def train(
         "--sync": ("sync", sync),
         "--workers": ("threads", workers),
         "--emulate": ("emulation", {} if emulate and loaded.emulation is None else None),
+        "--restarts": (
+            "workers",
+            {**loaded.workers.model_dump(), "restarts": restarts} if restarts is not None else None,
+        ),
     }
     for option, (field, value) in overriding.items():
         if value is not None:
             loaded = validate({**loaded.model_dump(), field: value}, Job, where=option)
     if workers is not None and (loaded.launcher == "inline" or loaded.plan is not None):
         _refuse_workers(loaded.plan)
+    if restarts and loaded.launcher == "inline":
+        _refuse_restarts()
     console = make_console(stderr=json)
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
@@ -88,6 +100,12 @@ def _refuse_workers(plan: str | None) -> None:
     if plan is not None:
         raise ConfigError(f"--workers: the plan {plan} says how many workers there are. Leave out one of the two.")
     raise ConfigError("--workers: the inline launcher has no workers. Add --launcher local, or set threads in the job.")
+
+
+def _refuse_restarts() -> None:
+    from heterps.errors import ConfigError
+
+    raise ConfigError("--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out.")
 
 
 def _as_json(summary: dict[str, Any]) -> str:

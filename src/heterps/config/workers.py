@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from heterps.config.base import Frozen
 
@@ -32,7 +32,12 @@ class Workers(Frozen):
     values: Literal["fp32", "fp16", "bf16"] = Field(
         "fp32", description="What float32 values are rounded to on their way between stages."
     )
-    deadline_s: PositiveFloat = Field(120.0, description="After so long without news of a worker the run ends.")
+    deadline_s: PositiveFloat = Field(120.0, description="After so long without news of a worker it counts as lost.")
+    restarts: NonNegativeInt = Field(
+        0,
+        description="How often the run goes on by itself from its last checkpoint, with new workers and servers, when "
+        "one of them is lost. Errors of the job (its model, its data) end it at once.",
+    )
 
 
 class Emulation(Frozen):

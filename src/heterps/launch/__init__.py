@@ -9,9 +9,10 @@ from typing import Any
 from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.reader import Reader
-from heterps.errors import ConfigError, ModelError
+from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.launch.by_plan import run_by_plan, throughput_in_rounds
 from heterps.launch.inline import train_inline
+from heterps.launch.restarts import last_words
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
@@ -62,7 +63,10 @@ def train(
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
     run.write("plan.json", (given or plan).model_dump_json(indent=1, exclude_none=True) + "\n")
-    outcome = train_inline(job, run, resume=resume, observer=observer)
+    try:
+        outcome = train_inline(job, run, resume=resume, observer=observer)
+    except PeerLost as error:
+        raise PeerLost(last_words(error, "", job, 0) or str(error)) from error
     return _finish(job, run, plan, outcome, given)
 
 

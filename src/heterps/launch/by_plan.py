@@ -1,18 +1,23 @@
-"""Runs by a plan, on the launchers `local` and `ray`: the plan, its emulation, and one plan after another.
+"""Runs by a plan, on the launchers `local` and `ray`: the plan, its emulation, and one plan or fleet after another.
 
 plan --> train --> outcome --> summary, report
            |
-           +--> somebody asked for another plan, and a checkpoint is made --> train by that one, from there
+           +--> [1] somebody asked for another plan, and a checkpoint is made --> train by that one, from there;
+           |        by the one before, where a cluster has no place for it
+           +--> [2] a worker, server or node is lost (restarts.py) --> train with others, from the last checkpoint
 """
 
 from __future__ import annotations
 
+from heterps.checkpoint import saved_samples
 from heterps.config import BSP, Job
 from heterps.data.reader import Reader
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals
 from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
+from heterps.launch.ray.seats import NoPlace
+from heterps.launch.restarts import last_words, may_restart, restart_words
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.local import local_plan
@@ -40,15 +45,34 @@ def run_by_plan(
     emulated = emulation_of(job, plan)
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
+    num_restarts, lost = 0, ""  # the words of the loss, if that is why training begins again
+    before: tuple[Job, Plan] | None = None  # the job and its plan, if another plan is why
     with Control(run.folder) as control, signals() as received:
         while True:
             run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
-            outcome = train_once(
-                job, run, plan, resume=resume, observer=observer, emulated=emulated, control=control, received=received
-            )
+            try:
+                outcome = train_once(
+                    job, run, plan,
+                    resume=resume, observer=observer, emulated=emulated, control=control, received=received,
+                )  # fmt: skip
+            except (PeerLost, NoPlace) as error:
+                if isinstance(error, NoPlace) and before is not None:
+                    (job, plan), before = before, None
+                    run.resume(job)
+                    emulated = emulation_of(job, plan)
+                    observer.warned(f"the job goes on by the plan before, {describe(plan)}: {error}")
+                elif may_restart(error, job, num_restarts, received):
+                    num_restarts, resume, lost, before = num_restarts + 1, True, str(error), None  # [2]
+                    observer.warned(restart_words(error, saved_samples(run.checkpoints), num_restarts, job))
+                elif (words := last_words(error, lost, job, num_restarts)) is not None:
+                    raise PeerLost(words) from error
+                else:
+                    raise
+                continue
             if isinstance(outcome, Outcome):
                 return job, plan, outcome
-            job, plan = outcome.job, outcome.plan
+            before, lost = (job, plan), ""
+            job, plan = outcome.job, outcome.plan  # [1]
             run.resume(job)
             emulated, resume = emulation_of(job, plan), True
             observer.changed(f"a new plan: {describe(plan)}")

@@ -13,7 +13,7 @@ from typing import Any
 from heterps.config import Faults, Job, Servers
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.servers import client_options, first_roster
-from heterps.processes import Child
+from heterps.processes import Child, ChildFailed
 from heterps.ps.client import JobClient
 from heterps.ps.connect import connect
 from heterps.ps.remote import RemoteClient
@@ -70,7 +70,7 @@ def _loss_of(child: Child, what: str) -> PeerDied | None:
         cause = error_of(child.parting["kind"], f"{child.name}: {child.parting['error']}")
         return PeerDied(child.name, str(cause), cause)
     who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
-    return PeerDied(child.name, f"{who} {how}. Without it the run cannot go on: resume it")
+    return PeerDied(child.name, f"{who} {how}")
 
 
 @contextmanager
@@ -217,7 +217,10 @@ def _processes(
 
         def reach(worker: str, tables: Tables) -> JobClient:
             for child in children[len(ready) :]:
-                child.answer(START_S, "makes its tables")
+                try:
+                    child.answer(START_S, "makes its tables")
+                except ChildFailed as error:
+                    raise error_of(error.kind, str(error)) from None
                 ready.append(child)
             options = client_options(servers, tables)
             clients.append(connect(worker, roster, tables, options=options, faults=servers.faults, seed=seed))

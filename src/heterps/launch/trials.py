@@ -53,6 +53,7 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
         "data": job.data.model_copy(update={"test": None, "epochs": MANY_EPOCHS}),
         "checkpoint": Checkpoint(every_samples=None, every_minutes=None),
         "plan": None,
+        "workers": job.workers.model_copy(update={"restarts": 0}),
         "servers": (job.servers or Servers()).model_copy(update={"count": None, "addresses": (), "key": None}),
     }
     if emulate and job.emulation is None:
@@ -60,7 +61,7 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
     changed_job = job.model_copy(update=changed)
     said = "channel" in job.workers.model_fields_set
     if changed_job.emulation is not None and launcher != "ray" and not said and _is_small(job):
-        workers = job.workers.model_copy(update={"channel": "memory"})
+        workers = changed_job.workers.model_copy(update={"channel": "memory"})
         changed_job = changed_job.model_copy(update={"workers": workers})
     return changed_job
 

@@ -48,6 +48,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
+        self._restarts = 0
 
     def create(self, job: Job) -> None:
         """Start a new run in an empty or missing folder."""
@@ -76,6 +77,14 @@ class Run:
                 f"or give the job as it was ({self.folder / 'job.yaml'})."
             )
         self.write("job.yaml", dump_yaml(job))
+
+    def begun_again(self, before: int) -> int:
+        """The run goes on from a checkpoint that was made after so many restarts: how many there are now.
+
+        More than one greater if there were others meanwhile that made no checkpoint.
+        """
+        self._restarts = max(self._restarts, before) + 1
+        return self._restarts
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the run: it has the old text or the new, never half."""

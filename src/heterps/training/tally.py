@@ -103,14 +103,14 @@ class Tally:
 
     def begin_again(self) -> None:
         """Resume a run that was ended before its first checkpoint."""
-        self.restarts = 1
+        self.restarts = self._run.begun_again(0)
         self._run.rewind_metrics(0)
 
     def restore(self, samples: int, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave when there were so many samples."""
         self.samples = samples
         self.seconds = state["seconds"]
-        self.restarts = state["restarts"] + 1
+        self.restarts = self._run.begun_again(state["restarts"])
         self.interval = metrics_from_state(state["interval"])
         self.interval_started = state["interval_started"]
         self.interval_started_s = state["interval_started_s"]

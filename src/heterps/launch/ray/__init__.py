@@ -31,7 +31,8 @@ from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
 from heterps.report.figures import plural
 from heterps.training.coordinator import Emulated
-from heterps.training.fleet import Fleet
+from heterps.training.failures import PeerDied
+from heterps.training.fleet import Fleet, WorkerLost
 from heterps.training.loop import Observer
 from heterps.training.run import Run
 from heterps.training.worker import COORDINATOR
@@ -74,6 +75,8 @@ def ray_fleet(
         try:
             yield fleet, folder
         except PeerLost as error:
+            if isinstance(error, PeerDied) and not isinstance(error, WorkerLost):
+                raise  # a server: no worker explains more
             how = fleet.dead(DEAD_S)
             if how is None or str(how) in str(error):
                 raise

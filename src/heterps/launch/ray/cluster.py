@@ -41,6 +41,10 @@ LOOPBACK = "127.0.0.1"
 MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
 
 
+class NoRay(PeerLost):
+    """Ray cannot be reached, or not be started."""
+
+
 @dataclass(frozen=True)
 class RayCluster:
     """What the launcher knows of the cluster that this process is connected to."""
@@ -171,7 +175,7 @@ def _init(ray: Any, **how: Any) -> None:
         raise SystemExit(TOLD_TO_STOP) from None
     except Exception as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
-        raise PeerLost(f"Ray at {how['address']}: {said[0]}{NO_RAY[how['address'] == 'local']}") from None
+        raise NoRay(f"Ray at {how['address']}: {said[0]}{NO_RAY[how['address'] == 'local']}") from None
 
 
 def _look(ray: Any, *, is_ours: bool) -> RayCluster:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from heterps.errors import HeterpsError
+from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
 from heterps.launch.ray.roles import WorkerRole
 from heterps.launch.ray.seats import Seats
@@ -146,7 +146,7 @@ class RayFleet:
         if not actor.is_dead and now - self._noticed.setdefault(name, now) < TOLD_S:
             return
         if not (is_new and actor.is_dead):
-            raise WorkerLost(name, str(how))  # [2]
+            raise WorkerLost(name, str(how), None if isinstance(how, PeerLost) else how)  # [2]
         self._observer.warned(f"{how}. It had not begun, and is started again")  # [1]
         self._restarted.add(name)
         actor.kill()

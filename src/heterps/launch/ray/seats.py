@@ -19,6 +19,10 @@ from heterps.launch.ray.placement import Bundle, explain
 POLL_S = 0.2
 
 
+class NoPlace(ConfigError):
+    """The cluster has no place for the roles of a job, as far as it was waited for."""
+
+
 @dataclass(frozen=True)
 class Seat:
     """One bundle of a placement group."""
@@ -54,7 +58,7 @@ class Seats:
         self._held: Counter[str] = Counter()  # of everything, free seats included
 
     def reserve(self, resources: Sequence[str], deadline_s: float, poll: Callable[[], None] = lambda: None) -> None:
-        """Keep a seat for each; ConfigError, and nothing is kept, where the cluster has no place in time.
+        """Keep a seat for each; NoPlace, and nothing is kept, where the cluster has no place in time.
 
         poll  is called again and again meanwhile, and may raise
         """
@@ -71,7 +75,7 @@ class Seats:
                 total, free = ray.cluster_resources(), ray.available_resources()
                 self._remove(group)
                 left = {name: amount - self._held[name] for name, amount in total.items()}
-                raise ConfigError(explain(bundles, left, free, waited_s))
+                raise NoPlace(explain(bundles, left, free, waited_s))
         for index, resource in enumerate(resources):
             self._free.setdefault(resource, []).append(Seat(resource, self._bundles[resource], group, index))
             self._held.update(self._bundles[resource])

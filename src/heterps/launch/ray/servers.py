@@ -18,6 +18,7 @@ from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client import JobClient
 from heterps.ps.connect import connect
 from heterps.ps.shard import Tables
+from heterps.training.failures import PeerDied
 from heterps.training.loop import Observer
 from heterps.wire.keys import Keys
 
@@ -63,10 +64,10 @@ class RayServers:
         )
 
     def check(self) -> None:
-        """PeerLost where a server has ended."""
+        """An error where a server has ended: its own error, or else a PeerLost."""
         for actor in self.actors:
             if (how := actor.ended) is not None:
-                raise PeerLost(f"{how}. Without its servers a run cannot go on: resume it")
+                raise how if not isinstance(how, PeerLost) else PeerDied(actor.name, str(how))
 
     def close(self) -> None:
         for actor in self.actors:
