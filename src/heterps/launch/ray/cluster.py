@@ -156,7 +156,7 @@ def _asks_for_token() -> bool:
 
 
 def _knock(address: str) -> None:
-    """PeerLost where nobody listens at HOST:PORT: Ray itself would try again for minutes."""
+    """NoRay where nobody listens at HOST:PORT: Ray itself would try again for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return  # auto: Ray knows where
@@ -164,7 +164,7 @@ def _knock(address: str) -> None:
         with socket.create_connection((host, int(port)), KNOCK_S):
             pass
     except (OSError, ValueError, OverflowError) as error:
-        raise PeerLost(f"Ray at {address}: nobody can be reached there: {error}.{NO_RAY[False]}") from None
+        raise NoRay(f"Ray at {address}: nobody can be reached there: {error}.{NO_RAY[False]}") from None
 
 
 def _init(ray: Any, **how: Any) -> None:
