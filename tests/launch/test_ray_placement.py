@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray_cluster import staged_job
 
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, PeerLost
 from heterps.launch import train
 from heterps.launch.ray.actor import summary_of
 from heterps.launch.ray.cluster import open_ray
@@ -114,3 +115,13 @@ def test_devices_of_a_cluster_elsewhere_need_not_be_here(tiny_job: Path, monkeyp
     plan = load_plan("plan.json")
     assert lacks_devices(here, plan) == ["cpu", "big"]
     assert lacks_devices(there, plan) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "127.0.0.1:port", "no.such.host.invalid:6379", "127.0.0.1:99999999"]
+)
+def test_an_address_at_which_nobody_listens_is_told_at_once(address: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(PeerLost, match=rf"Ray at {address}: nobody .*ray status"), open_ray(address, {}, Observer()):
+        pytest.fail("there is a cluster")
+    assert time.monotonic() - begun < 60

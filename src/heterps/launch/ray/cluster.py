@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 import secrets
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ NO_RAY = {
     "RAY_AUTH_TOKEN_PATH)?",
 }
 """What to do when Ray cannot be started here, or be reached."""
+KNOCK_S = 10.0
 LOOPBACK = "127.0.0.1"
 MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
 
@@ -80,6 +82,7 @@ def open_ray(address: str | None, labels: Mapping[str, float], observer: Observe
         yield _look(ray, is_ours=False)
     elif address is not None:
         observer.waiting(f"connecting to the Ray cluster at {address}")
+        _knock(address)
         _init(ray, address=address)
         try:
             if not _asks_for_token():
@@ -150,6 +153,18 @@ def _asks_for_token() -> bool:
     from ray._raylet import AuthenticationMode, get_authentication_mode
 
     return bool(get_authentication_mode() == AuthenticationMode.TOKEN)
+
+
+def _knock(address: str) -> None:
+    """NoRay where nobody listens at HOST:PORT: Ray itself would try again for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return  # auto: Ray knows where
+    try:
+        with socket.create_connection((host, int(port)), KNOCK_S):
+            pass
+    except (OSError, ValueError, OverflowError) as error:
+        raise NoRay(f"Ray at {address}: nobody can be reached there: {error}.{NO_RAY[False]}") from None
 
 
 def _init(ray: Any, **how: Any) -> None:
