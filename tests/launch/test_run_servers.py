@@ -134,7 +134,7 @@ def test_a_server_that_cannot_start_is_named(tiny_job: Path) -> None:
     job = load_job(tiny_job).model_copy(update={"servers": Servers(count=1)})
     missing = tiny_job.parent / "missing.yaml"
     with (
-        pytest.raises(PeerLost, match=r"server-0 .* failed with ConfigError: .*missing.yaml"),
+        pytest.raises(ConfigError, match=r"server-0 .* failed with ConfigError: .*missing.yaml"),
         run_servers(job, missing) as servers,
     ):
         servers.connect("worker-0", job_tables(job))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,13 @@ class Worker:
         self._own_tables = self._tables.of_stage(self._stage)
         self._device = open_device(start.device)
         self._meter = Meter()
-        self._feed = Feed(job, self._trace.inputs) if self._stage == 0 else None
-        self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))  # what follows cannot fail
+        with ExitStack() as opened:  # what is open is closed if the rest of it fails
+            self._feed = Feed(job, self._trace.inputs) if self._stage == 0 else None
+            if self._feed is not None:
+                opened.callback(self._feed.close)
+            self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))
+            opened.callback(self._client.close)
+            self._opened = opened.pop_all()
         self._pushes = Pushes(self.name, self._stage, self._tables, self._client, self._tell)
         self._dense: DenseParts | None = None
         self._turns = Turns(job.workers.in_flight or 2 * len(self._stages))
@@ -178,11 +183,9 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._feed is not None:
-            self._feed.close()
         if self._dense is not None:
             self._dense.close()
-        self._client.close()
+        self._opened.close()
 
     # --- what comes --------------------------------------------------------------------------------------------------
 
