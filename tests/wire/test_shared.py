@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -110,7 +109,6 @@ def test_releases_ride_on_answers(ends: Ends) -> None:
     for _ in range(50):
         a.send("b", [bytes(9000)])
         get(b)
-        gc.collect()
         b.send("a", [b"answer"])
         get(a)
     assert a.counters.shared_full == 0
