@@ -85,8 +85,10 @@ def test_lanes_of_rounds(counts: list[int], batch_size: int, lanes: int) -> None
     assert enough_lanes(counts, in_rounds=True, batch_size=batch_size) == lanes
 
 
-@pytest.mark.parametrize(("counts", "lanes"), [([1], 2), ([4], 8), ([1, 1], 3), ([2, 3], 8)])
-def test_without_rounds_there_is_a_batch_for_every_worker_and_one_more_for_those_of_the_largest_stage(
+@pytest.mark.parametrize(
+    ("counts", "lanes"), [([1], 2), ([4], 8), ([1, 1], 3), ([2, 3], 9), ([5, 1], 10), ([5, 4], 15)]
+)
+def test_without_rounds_there_is_a_batch_for_every_worker_and_one_more_for_those_of_the_largest_stage_or_so(
     counts: list[int], lanes: int
 ) -> None:
     assert enough_lanes(counts, in_rounds=False, batch_size=1) == lanes
@@ -103,3 +105,11 @@ def test_a_layout_travels_and_a_broken_one_is_refused() -> None:
 
 def test_names_of_workers_count_stages_from_one() -> None:
     assert worker_name(0, 3) == "worker-1.3"
+
+
+@given(counts_of_stages)
+def test_without_rounds_no_worker_of_the_largest_stage_has_more_lanes_than_another(counts: list[int]) -> None:
+    lanes = enough_lanes(counts, in_rounds=False, batch_size=1)
+    assert lanes % max(counts) == 0
+    assert 2 * max(counts) <= lanes
+    assert abs(lanes - sum(counts) - max(counts)) <= max(counts) / 2

@@ -83,11 +83,13 @@ def enough_lanes(counts: Sequence[int], *, in_rounds: bool, batch_size: int) -> 
 
     In rounds each worker of a stage gets equally many, and in a pipeline several, if a batch has so many samples.
     Without rounds there is a batch for every worker, and another for each worker of the largest stage: it computes that
-    one while the first is pushed, or at another stage.
+    one while the first is pushed, or at another stage. The number is rounded so that each of these has equally many,
+    for a lane that shares its worker with more than others do would be slower, and SSP and DSSP let nobody run ahead.
     """
+    largest = max(counts)
     if not in_rounds:
-        return sum(counts) + max(counts)
+        return largest * (1 + math.floor(sum(counts) / largest + 0.5))
     least = math.lcm(*counts)
-    wanted = MIN_MICRO_BATCHES * max(len(counts), *counts) if len(counts) > 1 else 1
+    wanted = MIN_MICRO_BATCHES * max(len(counts), largest) if len(counts) > 1 else 1
     lanes = least * min(math.ceil(wanted / least), batch_size // least)
-    return lanes or max(counts)
+    return lanes or largest
