@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 RUN = Path(__file__).parents[2] / "benchmarks" / "provisioning" / "run.py"
 PROFILE = """
 {"version": 1, "model": "given", "batch_size": 4096, "layers": [
@@ -29,7 +27,6 @@ def run(*words: str | Path) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-@pytest.mark.slow
 def test_bench_provisioning_prints_a_row_a_provisioner_and_draws_the_plot(tmp_path: Path) -> None:
     rows = run("--svg", tmp_path / "cost.svg")
     names = ["provisioner", "exact", "newton", "sta-ratio", "sta-ps-ratio"]

@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 BENCH = Path(__file__).parents[2] / "benchmarks" / "tiers" / "bench.py"
 
 
-@pytest.mark.slow
 def test_bench_tiers_prints_every_budget(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, BENCH, "--quick", "--folder", tmp_path], capture_output=True, text=True, check=False

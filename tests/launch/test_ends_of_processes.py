@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,33 +21,11 @@ from heterps.launch import train
 from heterps.processes import Child
 from heterps.training.loop import Observer
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 SOON_S = 30.0
 """Far less than workers.deadline_s and servers.deadline_s, which are a minute and more."""
 LONG = 1000
 """Epochs that no test waits for."""
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "net_that_ends", raising=False)
-
-
-@pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, Child]:
-    """The processes of a run in this one, by name."""
-    made: dict[str, Child] = {}
-
-    class Noted(Child):
-        def __init__(self, name: str, *args: object, **options: object) -> None:
-            super().__init__(name, *args, **options)
-            made[name] = self
-
-    monkeypatch.setattr("heterps.launch.local.Child", Noted)
-    monkeypatch.setattr("heterps.launch.run_servers.Child", Noted)
-    return made
 
 
 class Once(Observer):
@@ -155,8 +132,10 @@ def test_a_worker_that_ends_is_named_with_the_cause(tmp_path: Path, how: str, ki
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["server-0", "worker-1.0"])
-def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path, children: dict[str, Child], name: str) -> None:
-    observer = Once(lambda: children[name].kill())
+def test_a_process_that_is_killed_is_missed_at_once(
+    tmp_path: Path, children: dict[str, list[Child]], name: str
+) -> None:
+    observer = Once(lambda: children[name][-1].kill())
     with pytest.raises(PeerLost, match=rf"^{name} \(.*process \d+\) ended with exit code -9 \(SIGKILL\)"):
         train(read_job(tmp_path, channel="ipc", epochs=LONG), tmp_path / "run", observer=observer)
     assert time.monotonic() - observer.at < SOON_S
@@ -165,9 +144,9 @@ def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path, children: di
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["worker-2.0", pytest.param("worker-1.0", marks=pytest.mark.slow)])
 def test_a_worker_that_is_stopped_is_named_at_the_deadline(
-    tmp_path: Path, children: dict[str, Child], name: str
+    tmp_path: Path, children: dict[str, list[Child]], name: str
 ) -> None:
-    observer = Once(lambda: os.kill(children[name].pid, signal.SIGSTOP))
+    observer = Once(lambda: os.kill(children[name][-1].pid, signal.SIGSTOP))
     job = read_job(tmp_path, channel="ipc", epochs=LONG, workers={"deadline_s": 8.0})
     with pytest.raises(PeerLost, match=rf"has waited \d+ s for .*{name}"):
         train(job, tmp_path / "run", observer=observer)

@@ -23,14 +23,7 @@ from heterps.errors import ConfigError, DataError, ModelError, NotFinite, Storag
 from heterps.launch import train
 from heterps.training.loop import Observer
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "net_that_ends", raising=False)
+pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 
 
 class Signals(Observer):

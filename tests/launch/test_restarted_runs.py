@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,31 +27,9 @@ from heterps.training.failures import PeerDied
 from heterps.training.fleet import WorkerLost
 from heterps.training.loop import Observer
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
+pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 EVERY = 96
 """Samples between checkpoints: six batches."""
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "net_that_ends", raising=False)
-
-
-@pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Child]]:
-    """The processes of a run in this one, by name; a restart adds new ones."""
-    made: dict[str, list[Child]] = {}
-
-    class Noted(Child):
-        def __init__(self, name: str, *args: Any, **options: Any) -> None:
-            super().__init__(name, *args, **options)
-            made.setdefault(name, []).append(self)
-
-    monkeypatch.setattr("heterps.launch.local.Child", Noted)
-    monkeypatch.setattr("heterps.launch.run_servers.Child", Noted)
-    return made
 
 
 class Killer(Observer):

@@ -78,7 +78,7 @@ def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> No
     check_options(comparison, drawn)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(max_layers=5, max_limit=8))
 def test_every_method_that_is_not_quick_keeps_floor_and_limits_and_bills_right_too(drawn: Drawn) -> None:
     profile, cluster, floor = drawn
