@@ -226,6 +226,21 @@ def test_explain_and_frontier_fit(
     assert all(word in out for word in ("Next cheaper:", "Next faster:", "hangs on", "▲ 20,000 asked"))
 
 
+def test_a_plan_is_explained_where_the_profile_knows_a_resource_that_the_cluster_lacks(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_v100 = "".join(line + "\n" for line in CLUSTER.splitlines() if "v100" not in line)
+    Path(files[1]).write_text(without_v100)
+    asked = ("--throughput", "2000", "--samples", "1e9", "--explain")
+    code, out, err = run(capsys, *files, *asked, "--json")
+    assert (code, err) == (0, "")
+    limits = {found["name"] for found in json.loads(out)["explain"]["sensitivities"] if found["of"] == "limit"}
+    assert limits == {"cpu"}
+    code, out, _ = run(capsys, *files, *asked)
+    assert code == 0
+    assert "hangs on" in out
+
+
 def test_figures_that_rest_on_estimates_are_marked_and_measured_ones_are_not(
     files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

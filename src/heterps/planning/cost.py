@@ -104,6 +104,12 @@ class Problem:
         return len(self.profile.layers)
 
     @property
+    def rentable(self) -> tuple[str, ...]:
+        """The cluster's resources, also those with a limit of 0, that could run layers or the servers."""
+        able = {*self.profile.resources, *([self.cluster.server_resource] if self.server_s > 0 else [])}
+        return tuple(name for name in self.cluster.resources if name in able)
+
+    @property
     def tau_max(self) -> float:
         """Seconds that every station may take for a batch. The slack lets a floor be met that rounding just misses."""
         return self.profile.batch_size / self.throughput * (1 + ROUNDING)

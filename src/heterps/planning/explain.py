@@ -196,7 +196,7 @@ def _prices(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
 
 def _limits(problem: Problem, optimum: Plan) -> Iterator[Sensitivity]:
     used = optimum.units
-    for name in problem.profile.resources:
+    for name in problem.rentable:
         limit = problem.cluster.resources[name].limit
         more = cheapest(with_limits(problem, {name: limit + 1}))
         yield _sensitivity("limit", name, limit, limit + 1, optimum, optimum.usd, more)

@@ -232,8 +232,7 @@ def _servers_shut_out(problem: Problem) -> bool:
 
 def _opened(problem: Problem) -> Problem:
     """The problem with a unit of every resource of limit 0 that could run layers, or the servers that are needed."""
-    able = {*problem.profile.resources, *([problem.cluster.server_resource] if problem.server_s > 0 else [])}
-    shut = [name for name, resource in problem.cluster.resources.items() if resource.limit == 0 and name in able]
+    shut = [name for name in problem.rentable if _limit(problem, name) == 0]
     return with_limits(problem, dict.fromkeys(shut, 1)) if shut else problem
 
 

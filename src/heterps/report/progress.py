@@ -38,6 +38,7 @@ class TrainingProgress(Observer):
             disable=not console.is_terminal,
         )
         self._task: TaskID | None = None
+        self._total = 0
         self._shown_s = 0.0
 
     def __enter__(self) -> Self:
@@ -57,6 +58,7 @@ class TrainingProgress(Observer):
             self._bar.remove_task(self._task)
         if resumed:
             self._console.print(f"resumed at {samples:,} of {total:,} samples")
+        self._total = total
         self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", score="")
 
     def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:  # noqa: ARG002
@@ -97,7 +99,7 @@ class TrainingProgress(Observer):
 
     def evaluating(self, samples: int) -> None:
         if self._task is not None:
-            self._bar.update(self._task, completed=self._bar.tasks[self._task].total)
+            self._bar.update(self._task, completed=self._total)
         self._console.print(f"[dim]evaluating {samples:,} test samples[/]")
 
 
