@@ -1,9 +1,13 @@
+import json
+
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from webhdfs import name_node
 
-from heterps.data.sources import open_dataset
+from heterps.cli import main
+from heterps.data.sources import _address, open_dataset
 from heterps.errors import DataError
 
 
@@ -49,6 +53,44 @@ def test_other_file_systems_are_read_by_address():
     dataset = open_dataset("memory://sources/*.parquet")
     assert dataset.files[0].address == "memory:///sources/x.parquet"
     assert dataset.files[0].read(0, ["x"]).column("x").to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("words", ["data", "data/", "data/*.parquet"])
+def test_files_of_webhdfs_keep_their_host(folder, words):
+    with name_node(folder.parent) as host:
+        source = f"{host}/{folder.name}{words.removeprefix('data')}"
+        dataset = open_dataset(source)
+        assert [file.address for file in dataset.files] == [f"{host}/{folder.name}/{name}" for name in names(dataset)]
+        assert names(dataset) == ["a.parquet", "b.parquet"]
+        assert dataset.files[0].read(1, ["x"]).column("x").to_pylist() == [8]
+
+
+def test_data_on_webhdfs_is_described_by_the_command(folder, capsys):
+    with name_node(folder) as host, pytest.raises(SystemExit) as end:
+        main(["data", "describe", f"{host}/b.parquet", "--json"])
+    assert end.value.code == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 5
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("webhdfs:///data/x.parquet", "not an address that can be read"),
+        ("webhdfs://127.0.0.1:9/data/x.parquet", "cannot look for data here"),
+    ],
+)
+def test_a_name_node_that_is_missing_is_told(address, says):
+    with pytest.raises(DataError, match=says):
+        open_dataset(address)
+
+
+def test_hosts_that_a_file_system_strips_from_its_paths_are_put_back():
+    class Hdfs:
+        def unstrip_protocol(self, name):
+            return f"hdfs://{name}"
+
+    address = _address("hdfs://user@node:8020/day=*/x", Hdfs(), "/day=*/x", "/day=1/x")
+    assert address == "hdfs://user@node:8020/day=1/x"
 
 
 def test_only_the_named_columns_of_a_row_group_are_read(tmp_path):

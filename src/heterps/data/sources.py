@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 import fsspec
 import pyarrow as pa
@@ -22,6 +23,8 @@ from heterps.errors import DataError
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 _FOOTER_READERS = 8
+_FAILURES = (OSError, RuntimeError)
+"""What file systems raise when they cannot be reached, or refuse; errors of a WebHDFS cluster are the second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class DataFile:
                 f"{address}: this is not a Parquet file that can be read ({_first_line(error)}). "
                 "Convert the data to Parquet, or name the Parquet files alone, for example data/*.parquet."
             ) from None
-        except OSError as error:
+        except _FAILURES as error:
             raise DataError(f"{address}: cannot read this file: {_first_line(error)}.") from error
 
     def read(self, row_group: int, columns: Sequence[str]) -> Any:
@@ -60,7 +63,7 @@ class DataFile:
                     return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
             with self.fs.open(self.path, "rb") as stream, pq.ParquetFile(stream, metadata=self.metadata) as parquet:
                 return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
-        except (OSError, pa.ArrowException) as error:
+        except (*_FAILURES, pa.ArrowException) as error:
             raise DataError(
                 f"{self.address}: row group {row_group} cannot be read: {_first_line(error)}. "
                 "The file is damaged or was changed while it was in use: write it anew, or take it out of the data."
@@ -139,10 +142,24 @@ def find_files(source: str) -> list[str]:
         elif fs.exists(path):
             found = [path]
         else:
-            raise DataError(f"{source}: there is no such file or folder. Check the path of the data.")
-    except (OSError, ValueError) as error:
+            fs.info(path)  # says why, where a file system cannot be reached
+            raise FileNotFoundError
+    except FileNotFoundError:
+        raise DataError(f"{source}: there is no such file or folder. Check the path of the data.") from None
+    except (*_FAILURES, ValueError) as error:
         raise DataError(f"{source}: cannot look for data here: {_first_line(error)}.") from error
-    return sorted(str(fs.unstrip_protocol(name)).removeprefix("file://") for name in found)
+    return sorted(_address(source, fs, path, name) for name in found)
+
+
+def _address(source: str, fs: Any, path: str, name: str) -> str:
+    """The address of the file `name` that was found under `source`, whose path is `path` in the file system.
+
+    WebHDFS and HDFS strip the host from their paths, and their `unstrip_protocol` does not put it back.
+    """
+    parts = urlsplit(source)
+    if parts.netloc and parts.netloc not in path.split("/"):
+        return f"{parts.scheme}://{parts.netloc}{name}"
+    return str(fs.unstrip_protocol(name)).removeprefix("file://")
 
 
 def _filesystem(address: str) -> tuple[Any, str]:
@@ -150,7 +167,7 @@ def _filesystem(address: str) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(address)
     except ImportError as error:
         raise DataError(f"{address}: this kind of address needs a package: {_first_line(error)}.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: an address without the host that its kind needs
         raise DataError(f"{address}: this is not an address that can be read: {_first_line(error)}.") from None
     return fs, path
 
