@@ -24,7 +24,7 @@ def tiny_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job of 200 rows in the working directory, whose profile takes no time."""
     monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
     monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
-    monkeypatch.setattr("heterps.profiling.sandbox.TABLE_ROWS", 1000)
+    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1000)
     monkeypatch.chdir(tmp_path)
     write_tiny(tmp_path / "train.parquet", 200)
     write_tiny(tmp_path / "test.parquet", 60)

@@ -44,7 +44,7 @@ class Own(nn.Sequential):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("heterps.profiling.sandbox.TABLE_ROWS", 1000)
+    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1000)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "plain_models.py").write_text(PLAIN)

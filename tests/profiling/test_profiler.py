@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from heterps.config import Adagrad, Schema
+from heterps.config import Adagrad, Job, Schema
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ConfigError, ModelError
 from heterps.model.zoo import ctr_dnn, deepfm
 from heterps.nn import embeddings
 from heterps.profiling.batches import batch_size_of, head, random_batch
+from heterps.profiling.job import profile_job
 from heterps.profiling.profile import Profile, load_profile
 from heterps.profiling.profiler import find_targets, profile
-from heterps.profiling.servers import ReadyRows, Request
+from heterps.profiling.servers import TABLE_BYTES, ReadyRows, Request
 from heterps.profiling.timing import summarize, time_together
 from heterps.ps.client import TableSpec
 from heterps.ps.dedup import make_lookup
+from heterps.ps.table.sparse import SparseTable
 from heterps.threads import torch_threads
 
 SCHEMA = Schema(dense=("a", "b"), slots=("s", "t", "u"))
@@ -26,7 +30,7 @@ SCHEMA = Schema(dense=("a", "b"), slots=("s", "t", "u"))
 
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterps.profiling.sandbox.TABLE_ROWS", 1000)
+    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1000)
 
 
 @pytest.fixture(scope="module")
@@ -236,3 +240,43 @@ def test_threads_are_given_back_after_an_error() -> None:
         fail()
     assert inside == [1]
     assert torch.get_num_threads() == before
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured_tables(monkeypatch: pytest.MonkeyPatch) -> list[SparseTable]:
+    """The tables that a profile is measured with, as large as in real use."""
+    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1_000_000)
+    made: list[SparseTable] = []
+
+    class Noted(SparseTable):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            made.append(self)
+
+    monkeypatch.setattr("heterps.profiling.servers.SparseTable", Noted)
+    return made
+
+
+@pytest.mark.parametrize(
+    "ceiling", [{"tiers": {"memory_bytes": 6_000_000}}, {"tables": {"eviction": {"max_bytes": 6_000_000}}}]
+)
+def test_a_job_is_profiled_within_its_own_memory(measured_tables: list[SparseTable], ceiling: dict[str, Any]) -> None:
+    columns = {"dense": SCHEMA.dense, "slots": SCHEMA.slots}
+    model = {"args": {"embedding_dim": 128, "hidden": [8]}}
+    job = Job.model_validate(
+        {"model": model, "data": {"train": "none", "batch_size": 64, "columns": columns}} | ceiling
+    )
+    profile_job(job, ["cpu"], synthetic=True, budget_s=0, units="parts")
+    (table,) = measured_tables
+    assert 3_000_000 < table.num_bytes <= 6_000_000
+
+
+def test_wide_rows_fill_no_more_memory_than_narrow_ones(measured_tables: list[SparseTable]) -> None:
+    for dim in (16, 512):
+        profile(ctr_dnn(SCHEMA, embedding_dim=dim, hidden=(8,)), random_batch(SCHEMA, 64), ["cpu"], budget_s=0)
+    narrow, wide = measured_tables
+    assert 0.5 * TABLE_BYTES < narrow.num_bytes <= TABLE_BYTES
+    assert 0.5 * TABLE_BYTES < wide.num_bytes <= TABLE_BYTES

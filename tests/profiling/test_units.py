@@ -29,7 +29,7 @@ LAYERS = ["embedding", "cat", "deep.linear1", "deep.relu1", "deep.logit"]
 
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterps.profiling.sandbox.TABLE_ROWS", 1000)
+    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1000)
 
 
 @pytest.fixture

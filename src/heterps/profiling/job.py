@@ -13,6 +13,7 @@ from heterps.data.reader import Reader
 from heterps.model.trace import Layer
 from heterps.profiling.profile import Profile
 from heterps.profiling.profiler import profile
+from heterps.profiling.servers import TABLE_BYTES
 from heterps.profiling.source import Source
 from heterps.profiling.units import NUM_UNITS, Units, num_cores
 
@@ -51,9 +52,16 @@ def profile_job(
         optimizers=job.optimizers,
         budget_s=budget_s,
         read_s=_reading_s(job) if source.reads_data else None,
+        table_bytes=_table_bytes(job),
         units=lambda: _start(source, words, units, warn),
         progress=progress,
     )
+
+
+def _table_bytes(job: Job) -> int:
+    """The memory that tables may take while they are measured: never more than they may take in the run itself."""
+    ceilings = (job.tiers.memory_bytes if job.tiers else None, job.tables.eviction.max_bytes)
+    return min([TABLE_BYTES, *(ceiling for ceiling in ceilings if ceiling is not None)])
 
 
 def _start(

@@ -25,12 +25,12 @@ def measure_compute(sandbox: Sandbox, parts: Parts, budget_s: float) -> dict[flo
     return dict(zip(parts, time_together(steps, budget_s, sandbox.device), strict=True))
 
 
-def measure_server(sandbox: Sandbox, values: Values, budget_s: float) -> tuple[float, float]:
+def measure_server(sandbox: Sandbox, values: Values, budget_s: float, table_bytes: int) -> tuple[float, float]:
     """Seconds that one server spends on the layer's rows and weights for one batch, and those on weights alone.
 
-    A step on all weights takes the same however small the batch.
+    A step on all weights takes the same however small the batch. The tables are filled to about `table_bytes`.
     """
-    rows, weights = sandbox.server_work(values)
+    rows, weights = sandbox.server_work(values, table_bytes)
     timings = [timing.median_s for timing in time_together([*rows, *weights], budget_s, CPU)]
     return sum(timings), sum(timings[len(rows) :])
 

@@ -40,6 +40,7 @@ from heterps.profiling.fit import fit_fixed, fit_share
 from heterps.profiling.measure import CPU, Parts, measure_compute, measure_link, measure_server
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.profiling.sandbox import Sandbox, Traffic
+from heterps.profiling.servers import TABLE_BYTES
 from heterps.profiling.timing import Timing
 from heterps.profiling.units import Units
 from heterps.threads import torch_threads
@@ -69,6 +70,7 @@ def profile(
     optimizers: Optimizers = Optimizers(),
     budget_s: float = 10.0,
     read_s: float | None = None,
+    table_bytes: int = TABLE_BYTES,
     units: Callable[[], AbstractContextManager[Units | None]] = nullcontext,
     progress: Callable[[Layer, int], None] | None = None,
 ) -> Profile:
@@ -76,7 +78,8 @@ def profile(
 
     `batch` is a Batch, or the inputs of `forward`. A resource is "cpu" (a core of this machine), a device of the
     catalogue, or `name=device`. `optimizers` run on the servers. `budget_s` is spent on measuring. `read_s` is what
-    reading such a batch takes, where it is known. `units` starts processes that make the same model and batch, for
+    reading such a batch takes, where it is known. `table_bytes` is the memory for the tables of a layer while its
+    server is measured. `units` starts processes that make the same model and batch, for
     alpha and beta of this machine's cores, once the model is known to be traced and to fit the batch; without them
     both are fitted from parts of the batch. `progress` hears of each layer, and how many there are, before it is
     measured. The model, its tables, its gradients and the random state are left as they were.
@@ -93,7 +96,7 @@ def profile(
             if progress:
                 progress(layer, len(traced.layers))
             try:
-                visit = _Visit(stage, parts, optimizers, budget_s / len(stages), processes)
+                visit = _Visit(stage, parts, optimizers, budget_s / len(stages), table_bytes, processes)
                 profiles.append(visit.profile(layer, targets, read_s if layer.index == 0 else None))
                 parts = visit.outputs()
             except HeterpsError:
@@ -124,13 +127,20 @@ class _Visit:
     """One layer, with its inputs for the whole batch and for parts of it."""
 
     def __init__(
-        self, stage: StageModule, parts: Parts, optimizers: Optimizers, budget_s: float, units: Units | None
+        self,
+        stage: StageModule,
+        parts: Parts,
+        optimizers: Optimizers,
+        budget_s: float,
+        table_bytes: int,
+        units: Units | None,
     ) -> None:
         self._units = units if len(parts) > 1 else None  # one sample cannot be divided
         self._stage = stage
         self._parts = parts
         self._optimizers = optimizers
         self._budget_s = budget_s
+        self._table_bytes = table_bytes
         self._host = Sandbox(stage, CPU, optimizers)
         self._traffic = {k: self._host.traffic(values) for k, values in parts.items()}
         self._timings: dict[torch.device, dict[float, Timing]] = {}
@@ -140,7 +150,9 @@ class _Visit:
         whole = self._traffic[1.0]
         server_s = server_fixed_s = 0.0
         if whole.sync:
-            server_s, server_fixed_s = measure_server(self._host, self._parts[1.0], self._budget_s / 4)
+            server_s, server_fixed_s = measure_server(
+                self._host, self._parts[1.0], self._budget_s / 4, self._table_bytes
+            )
         if self._units:
             self._units.enter(layer.name)
         return LayerProfile(

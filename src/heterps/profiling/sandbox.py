@@ -20,7 +20,7 @@ from heterps.config import Optimizers
 from heterps.data.batch import Slots
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.nn import embeddings
-from heterps.profiling.servers import TABLE_ROWS, ReadyRows, dense_work, sparse_work
+from heterps.profiling.servers import ReadyRows, dense_work, sparse_work
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,15 @@ class Sandbox:
             weights=sum(request.row_bytes for request in requests) + num_bytes(list(self._stage.module.parameters())),
         )
 
-    def server_work(self, values: Values) -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
+    def server_work(
+        self, values: Values, table_bytes: int
+    ) -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
         """What one server does for a step on `values`, with rows and with weights: hand them out, and apply their
-        gradients."""
+        gradients. All tables together take about `table_bytes`."""
         self._client.requests.clear()
         self.forward(values)
         requests = list(self._client.requests)
-        rows = [sparse_work(request, TABLE_ROWS // len(requests)) for request in requests]
+        rows = [sparse_work(request, table_bytes // len(requests)) for request in requests]
         num_values = sum(p.numel() for p in self._trained)
         return rows, [dense_work(num_values, self._optimizers.dense)] if num_values else []
 

@@ -18,11 +18,17 @@ from heterps.ps.table.sparse import SparseTable
 
 FloatArray = NDArray[np.float32]
 
-TABLE_ROWS = 1_000_000
-"""Rows that measured tables hold besides those of the batch: more than fits the caches, as in training."""
+TABLE_BYTES = 128 * 2**20
+"""Memory of the tables that a layer is measured with: more than fits the caches, as in training."""
+MOST_ROWS = 1_000_000
+"""Rows that a measured table holds besides those of the batch, at most: filling it takes time too."""
+FILL_ROWS = 16_384
+"""Rows that are made at once to fill a table, so that little else is in memory meanwhile."""
 
 KEY_BYTES = 8
 VALUE_BYTES = 4
+INDEX_BYTES = 32
+"""What the index of a table takes for a row, at most, after it has grown."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,16 @@ class ReadyRows:
         return done(None)
 
 
-def sparse_work(request: Request, table_rows: int = TABLE_ROWS) -> Callable[[], None]:
-    """Pull and push of the request's rows on a table where they lie scattered among many others."""
+def sparse_work(request: Request, table_bytes: int) -> Callable[[], None]:
+    """Pull and push of the request's rows on a table of about `table_bytes`, where they lie scattered among others."""
     spec, keys = request.spec, request.lookup.unique
     table = SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)
     rng = np.random.default_rng(0)
-    others = rng.integers(0, 2**64, table_rows, np.uint64)
-    table.pull(rng.permutation(np.concatenate([others, keys])))
+    num_others = min(MOST_ROWS, max(0, table_bytes // (table.row_bytes + INDEX_BYTES) - len(keys)))
+    others = rng.integers(0, 2**64, num_others, np.uint64)
+    mixed = rng.permutation(np.concatenate([others, keys]))
+    for first in range(0, len(mixed), FILL_ROWS):
+        table.pull(mixed[first : first + FILL_ROWS])
     rows = np.empty((len(keys), spec.dim), np.float32)
     gradients = rng.standard_normal(rows.shape, np.float32)
 
