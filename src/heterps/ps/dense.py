@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import FTRL, ConstantRate, Optimizer, RowAdagrad, Schedule
+from heterps.errors import NotFinite
+from heterps.ps.finite import first_not_finite
 from heterps.ps.table.optimizers import coefficients, initial_state, kind_of, state_words, update
 from heterps.ps.table.schedules import rate_at
 
@@ -40,10 +42,13 @@ class DenseTable:
     def push(self, grads: NDArray[np.float32], *, samples: int | None = None) -> None:
         """One optimizer step with the gradient of every value.
 
-        `samples` are those that the job had seen before; only a schedule needs them.
+        `samples` are those that the job had seen before; only a schedule needs them. NotFinite, and no change, where a
+        gradient is NaN or infinite.
         """
         if grads.shape != (self.size,):
             raise ValueError(f"a dense table of {self.size:,} values needs as many gradients, got shape {grads.shape}")
+        if (at := first_not_finite(grads)) >= 0:
+            raise NotFinite(f"the gradient of value {at} is {grads[at]}: no step is made")
         factor = self.rate * rate_at(self.schedule, samples, self.num_pushes)
         self.num_pushes += 1
         numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=False)

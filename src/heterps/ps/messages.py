@@ -231,7 +231,16 @@ class Reply(Struct, frozen=True, tag="reply"):
     results: tuple[Result, ...]
 
 
-Code = Literal["bad_request", "other_tables", "stale_incarnation", "stale_epoch", "later", "unknown_worker", "failed"]
+Code = Literal[
+    "bad_request",
+    "not_finite",
+    "other_tables",
+    "stale_incarnation",
+    "stale_epoch",
+    "later",
+    "unknown_worker",
+    "failed",
+]
 
 
 class Refused(Struct, frozen=True, tag="refused"):

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.errors import NotFinite
 from heterps.ps import messages as m
 from heterps.ps.cargo import ValuePart
+from heterps.ps.finite import first_not_finite
 from heterps.ps.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
 from heterps.ps.ledger import PushState, Source
 from heterps.ps.rounds import Contribution
@@ -36,7 +38,8 @@ class InDoubt(Exception):
 
 
 def unpack(op: m.Op, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
-    """The arrays of an op, in the order of its fields; WireError where op, frames and shard do not fit together."""
+    """The arrays of an op, in the order of its fields; WireError where op, frames and shard do not fit together, and
+    NotFinite where a gradient is NaN or infinite."""
     kind = "dense" if isinstance(op, _DENSE) or (isinstance(op, _EITHER) and op.table in shard.dense) else "sparse"
     if op.table not in (shard.dense if kind == "dense" else shard.sparse):
         raise Malformed(f"there is no {kind} table {op.table!r}")
@@ -49,9 +52,10 @@ def unpack(op: m.Op, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
             return [_keys(op.keys, frames, shard, limits)]
         case m.PushRows():
             keys = _keys(op.keys, frames, shard, limits)
-            return [keys, _values(op.grads, frames, (len(keys), shard.sparse[op.table].dim), op.table, limits)]
+            shape = (len(keys), shard.sparse[op.table].dim)
+            return [keys, _finite(_values(op.grads, frames, shape, op.table, limits), op)]
         case m.PushDense():
-            return [_values(op.grads, frames, (shard.dense[op.table].size,), op.table, limits)]
+            return [_finite(_values(op.grads, frames, (shard.dense[op.table].size,), op.table, limits), op)]
         case m.FillDense():
             return [_values(op.values, frames, (shard.dense[op.table].size,), op.table, limits)]
         case m.Import():
@@ -178,6 +182,14 @@ def _values(
     if packed.shape != expected:
         raise Malformed(f"table {table} needs values {list(expected)} here, got {list(packed.shape)}")
     return unpack_values(packed, frames.take(), limits)
+
+
+def _finite(grads: NDArray[np.float32], op: m.PushRows | m.PushDense) -> NDArray[np.float32]:
+    """The gradients themselves; NotFinite where one of them would spoil the table."""
+    if (at := first_not_finite(grads)) >= 0:
+        rounded = "" if op.grads.dtype == "fp32" else f" after it was rounded to {op.grads.dtype}"
+        raise NotFinite(f"a gradient of table {op.table} is {grads.flat[at]}{rounded}: it is not applied")
+    return grads
 
 
 def _room_for_rows(num_rows: int, dim: int, coding: m.Coding, room: Room) -> NDArray[np.float32] | None:

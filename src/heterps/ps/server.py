@@ -19,7 +19,7 @@ from functools import partial
 
 from msgspec.json import encode as to_json
 
-from heterps.errors import HeterpsError
+from heterps.errors import HeterpsError, NotFinite
 from heterps.ps import messages as m
 from heterps.ps import ops
 from heterps.ps.cargo import Cargo, restrict
@@ -269,6 +269,8 @@ class Server:
             arrays = self._unpack(request, Frames(frames))  # [3]
         except WireError as error:
             raise _Refusal("bad_request", str(error)) from error
+        except NotFinite as error:
+            raise _Refusal("not_finite", str(error)) from error
         if not self._is_ready(request):  # [4]
             self._hold(_Held(peer, request, arrays, now, sum(frame.nbytes for frame in frames)))
             return []

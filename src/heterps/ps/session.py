@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.msgpack import encode
 
-from heterps.errors import HeterpsError, PeerLost, StaleIncarnation
+from heterps.errors import HeterpsError, NotFinite, PeerLost, StaleIncarnation
 from heterps.ps import messages as m
 from heterps.ps.calls import Call
 from heterps.ps.frames import Frames
@@ -307,6 +307,8 @@ class Session:
                 return  # as if it had not come: asked again in its time
             case "stale_epoch" if refused.roster is not None:
                 self._adopt(refused.roster, now)
+            case "not_finite":
+                self.fail(NotFinite(f"server {line.seat.name} refused a push: {refused.text}"))
             case "stale_incarnation":
                 self.fail(StaleIncarnation(refused.text))
             case "unknown_worker":

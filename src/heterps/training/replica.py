@@ -39,7 +39,7 @@ from heterps.ps.dedup import Lookup
 from heterps.training.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.device import Device, open_device
 from heterps.training.losses import batch_loss, checked_output, logits_of, piece_loss
-from heterps.training.model_errors import first_bad_parameter, own_code
+from heterps.training.model_errors import GradientCheck, first_bad_parameter, own_code
 from heterps.training.pieces import trainable, view_parameters
 from heterps.training.stage_tables import StageTables
 from heterps.training.tabled import flat_parameters
@@ -92,6 +92,7 @@ class Replica:
                 module.bind(rows, names)
                 self._embeddings.append(module)
         self._runs: dict[Hashable, StageRun] = {}
+        self._check = GradientCheck(model, {table: tables.parameters[table] for table in self._values})
         self._draws: bool | None = None  # random numbers, in forward; None until it was tried
 
     def load(self, dense: Mapping[str, FloatArray]) -> None:
@@ -145,11 +146,16 @@ class Replica:
             return self._device.fetch_all(run.backward(self._device.bring_all(gradients)))
 
     def take_gradients(self) -> tuple[dict[str, FloatArray], list[RowGradients]]:
-        """Of all runs since the last call: copies of those of every dense table of the stage, and those of rows."""
+        """Of all runs since the last call: copies of those of every dense table of the stage, and those of rows.
+
+        NotFinite where one is NaN or infinite; they are dropped then.
+        """
         dense = {table: self._device.fetch(grads.clone()).numpy() for table, grads in self._grads.items()}
         for grads in self._grads.values():
             grads.zero_()
-        return dense, [taken for module in self._embeddings for taken in module.take_gradients()]
+        rows = [taken for module in self._embeddings for taken in module.take_gradients()]
+        self._check(dense, rows, f"in stage {self._number + 1}")
+        return dense, rows
 
     def forget(self) -> None:
         """Drop all runs and gradients, after an error or for a new layout."""

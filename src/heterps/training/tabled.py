@@ -26,9 +26,10 @@ from heterps.checkpoint import Snapshot
 from heterps.config import Always, Eviction
 from heterps.config import Tables as TableRules
 from heterps.data.batch import Batch
-from heterps.errors import ModelError
+from heterps.errors import ModelError, NotFinite
 from heterps.nn import embeddings
 from heterps.ps.client import FloatArray, JobClient, TableSpec
+from heterps.ps.finite import first_not_finite
 from heterps.ps.shard import Tables
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.tiers import TierCounts
@@ -156,6 +157,7 @@ class TabledModel:
     def _snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
         """Everything that a later `restore` needs. The tables must have taken every push."""
         state = self._export_dense()
+        self._require_finite(state)
         dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
         dense["optimizer/state"] = state
         dense["random/torch"] = torch.get_rng_state().numpy()
@@ -182,6 +184,17 @@ class TabledModel:
             for in_model, in_table in places:
                 whole[:, in_model] = words[:, in_table]  # [2]
         return whole.reshape(-1)
+
+    def _require_finite(self, state: FloatArray) -> None:
+        """NotFinite where a trained parameter or the optimizer's state would spoil a checkpoint."""
+        bad = next((name for name, p in trainable(self.model).items() if not torch.isfinite(p).all()), None)
+        if bad is None and first_not_finite(state) >= 0:
+            bad = "(state of the dense optimizer)"
+        if bad is not None:
+            raise NotFinite(
+                f"parameter {bad} is not finite after {self.clock} steps. It is not saved; the checkpoint before stays "
+                "the newest. Lower the learning rate, and resume from it."
+            )
 
     def _import_dense(self, state: NDArray[Any], num_steps: int) -> None:
         """The model's parameters, and this state, in the order of the model, become those of the empty tables.

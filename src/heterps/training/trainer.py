@@ -34,7 +34,7 @@ from heterps.ps.remote import ClientCounts, RemoteClient
 from heterps.ps.row_cache import least_bytes
 from heterps.ps.shard import Tables as ModelTables
 from heterps.training.losses import batch_loss, logits_of
-from heterps.training.model_errors import first_bad_parameter, own_code
+from heterps.training.model_errors import GradientCheck, first_bad_parameter, own_code
 from heterps.training.pieces import Pieces, trainable, view_parameters
 from heterps.training.tabled import TabledModel, flat_parameters
 
@@ -85,6 +85,7 @@ class Trainer(TabledModel):
         values = flat_parameters(model, own)
         client: JobClient = whole.in_process(num_shards) if connect is None else connect(whole)
         self.samples = 0  # trained on so far
+        self._check = GradientCheck(model, {DENSE: tuple(own)})
         self._pushes: list[Future[None]] = []  # of the last step
         self._pulled: Future[FloatArray] | None = None  # the dense parameters for the next one
         try:
@@ -221,6 +222,7 @@ class Trainer(TabledModel):
             rows = pieces.take_gradients()
         else:
             rows = [taken for module in self._embeddings for taken in module.take_gradients()]
+        self._check({DENSE: self._grads.numpy()}, rows, f"of step {self.clock + 1}")
         return Gradients(loss, logits, len(batch), rows, self._grads.numpy())
 
     def _forget_gradients(self) -> None:

@@ -22,6 +22,7 @@ from heterps.config import (
     Uniform,
 )
 from heterps.ps.dedup import Positions, as_keys, make_lookup
+from heterps.ps.finite import require_finite
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
@@ -163,9 +164,12 @@ class SparseTable:
     def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
         """Gradients `grads` [n, dim] of `keys` [n]: those of one key are summed, then each key makes one step.
 
-        `samples` are those that the job had seen before this push; only a schedule needs them.
+        `samples` are those that the job had seen before this push; only a schedule needs them. NotFinite, and no
+        change, where a gradient is NaN or infinite.
         """
         lookup = make_lookup(keys)
+        grads = self._as_grads(grads, len(lookup.sources))
+        require_finite(as_keys(keys), grads)
         self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
 
     def push_sums(

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import Schedule, Tiers
 from heterps.ps.dedup import Positions, as_keys, make_lookup
+from heterps.ps.finite import require_finite
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.cold import MAPPED_BYTES
 from heterps.ps.table.cold_rows import ColdRows
@@ -185,6 +186,8 @@ class TieredTable:
     def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
         """As SparseTable.push."""
         lookup = make_lookup(keys)
+        grads = self._as_grads(grads, len(lookup.sources))
+        require_finite(as_keys(keys), grads)
         self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
 
     def push_sums(

@@ -1,0 +1,39 @@
+"""Finding what is not finite: NaN and infinite gradients are refused before a table takes them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.errors import NotFinite
+from heterps.ps.table.index import kernel
+
+BLOCK = 4096
+_EXPONENT = np.uint32(0x7F800000)
+"""A float32 is NaN or infinite when all bits of its exponent are set."""
+
+
+def first_not_finite(values: NDArray[np.float32]) -> int:
+    """The flat position of the first value that is NaN or infinite; -1 where all are finite."""
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint32)
+    return int(_first(flat))
+
+
+def require_finite(keys: NDArray[np.uint64], grads: NDArray[np.float32]) -> None:
+    """Raise NotFinite where a gradient [n, dim] of `keys` [n] is NaN or infinite; the text names the key."""
+    if (at := first_not_finite(grads)) >= 0:
+        raise NotFinite(f"a gradient of key {keys[at // grads.shape[1]]} is {grads.flat[at]}: none is applied")
+
+
+@kernel
+def _first(bits: NDArray[np.uint32]) -> int:
+    for begin in range(0, len(bits), BLOCK):
+        end = min(begin + BLOCK, len(bits))
+        is_bad = False
+        for i in range(begin, end):  # without a branch, so that it is done several values at a time
+            is_bad |= (bits[i] & _EXPONENT) == _EXPONENT
+        if is_bad:
+            for i in range(begin, end):
+                if (bits[i] & _EXPONENT) == _EXPONENT:
+                    return i
+    return -1
