@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tiny import write_tiny
 
 from heterps.cli import main
 from heterps.config import load_job
@@ -201,3 +205,69 @@ def test_restarts_override_the_job_and_need_workers(heterps, job):
     assert code == 2
     assert "the inline launcher has no workers to lose" in err
     assert not Path("other").exists()
+
+
+@pytest.mark.parametrize(("launcher", "sync"), [("inline", "bsp"), ("local", "bsp"), ("local", "asp")])
+@pytest.mark.parametrize("change", ["grown", "written anew with as many rows"])
+def test_a_run_does_not_go_on_with_other_data(job, heterps, launcher, sync, change):
+    trained = ("train", job, "--run", "run", "--launcher", launcher, "--sync", sync)
+    assert heterps(*trained)[0] == 0
+    if change == "grown":
+        write_tiny(Path("train.parquet"), 240)
+    else:
+        write_tiny(Path("train.parquet"), 200, a=list(np.random.default_rng(7).normal(size=200).round(3)))
+    job.write_text(job.read_text().replace("batch_size: 16", "batch_size: 16\n  epochs: 2"))
+    code, _, err = heterps(*trained, "--resume")
+    assert code == 4
+    assert "train.parquet: the position to go on from belongs to other data" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is there on Linux only")
+@pytest.mark.parametrize("is_full_at_once", [True, False])
+def test_a_full_disk_ends_the_trace_of_a_policy_and_not_the_run(job, heterps, monkeypatch, is_full_at_once):
+    opened = Path.open
+
+    def open_trace(path, *words, **options):
+        if "traces" not in path.parts:
+            return opened(path, *words, **options)
+        if is_full_at_once:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(Path("/dev/full"), *words, **options)
+
+    monkeypatch.setattr(Path, "open", open_trace)
+    code, out, err = heterps("train", job, "--run", "run", "--launcher", "local", "--sync", "asp")
+    assert (code, err) == (0, "")
+    assert out.count("this trace ends before the run: No space left on device. Training goes on.") == 1
+    assert summary_of("run")["status"] == "completed"
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_a_full_disk_under_the_metrics_is_an_error_that_says_how_to_go_on(job, heterps, monkeypatch, launcher):
+    opened = Path.open
+
+    def open_metrics(path, *words, **options):
+        return opened(Path("/dev/full") if path.name == "metrics.jsonl" else path, *words, **options)
+
+    monkeypatch.setattr(Path, "open", open_metrics)
+    code, _, err = heterps("train", job, "--run", "run", "--launcher", launcher)
+    assert code == 7
+    assert "metrics.jsonl: the disk is full. Free some room, then go on with --resume." in err
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_a_run_goes_on_although_a_line_of_its_metrics_is_damaged(job, heterps, launcher):
+    trained = ("train", job, "--run", "run", "--launcher", launcher)
+    assert heterps(*trained)[0] == 0
+    metrics = Path("run/metrics.jsonl")
+    damaged = "".join(line[: 9 if i == 1 else None] + "\n" for i, line in enumerate(metrics.read_text().splitlines()))
+    metrics.write_text(damaged)
+    job.write_text(job.read_text().replace("batch_size: 16", "batch_size: 16\n  epochs: 2"))
+    code, out, err = heterps(*trained, "--resume")
+    assert (code, err) == (0, "")
+    assert "warning: run/metrics.jsonl: line 2 is damaged and left out of the report" in out
+    assert Path("run/metrics.damaged.jsonl").read_text() == damaged
+    samples = [line["samples"] for line in lines_of("run")]
+    assert samples[0] == 64
+    assert samples[-1] == 400
+    assert 128 not in samples, "the damaged line"
+    assert summary_of("run")["samples"] == 400

@@ -14,9 +14,10 @@ epoch starts is arithmetic (epoch.py), so a reader can start at any batch, and `
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -47,7 +48,7 @@ class Position:
     block: int = 0  # in the order of this epoch
     row: int = 0  # rows of that block already used, in its shuffled order
     samples: int = 0  # used in this epoch
-    order: str = ""  # fingerprint of what decides the order: files, rows, seed, columns; "" fits any
+    order: str = ""  # fingerprint of the data and of what decides its order: files, seed, columns; "" fits any
 
 
 class Reader:
@@ -73,7 +74,7 @@ class Reader:
         self._shuffle = shuffle
         self._block_rows = min(BLOCK_ROWS, max(1, BLOCK_BYTES // (4 * max(1, self.schema.num_dense))))
         self._seed = seed
-        self.order = self._fingerprint()  # of what decides the order; every position has it
+        self.order = self._fingerprint(_content)  # every position has it
         groups = self.dataset.row_groups
         may_skip = "skip" in (self.schema.dense_missing, self.schema.slot_missing)
         self._kept_rows: dict[RowGroup, int] = {} if may_skip else {group: group.num_rows for group in groups}
@@ -157,15 +158,16 @@ class Reader:
 
     def checked(self, position: Position) -> Position:
         """The position itself. Raises a DataError where it belongs to other data or another order."""
-        if position.order not in ("", self.order):
+        if position.order not in ("", self.order, self._fingerprint(_names_and_rows)):
             raise DataError(
                 f"{self.dataset.files[0].address}: the position to go on from belongs to other data, columns or "
                 "another seed: files were added, removed or rewritten since. Restore them, or start a new run."
             )
         return position
 
-    def _fingerprint(self) -> str:
-        groups = [(group.file.path.rsplit("/", 1)[-1], group.num_rows) for group in self.dataset.row_groups]
+    def _fingerprint(self, describe: Callable[[RowGroup], tuple[Any, ...]]) -> str:
+        """What decides the order of samples, in a word; `describe` says what is looked at of a row group."""
+        groups = [describe(group) for group in self.dataset.row_groups]
         decides = (groups, self.schema.model_dump_json(), self._seed, self._shuffle, self._block_rows)
         return xxhash.xxh3_64_hexdigest(repr(decides).encode())
 
@@ -248,6 +250,18 @@ class Blocks:
             if num_rows or (num_rows is None and len(self.rows(after.epoch, block)[1])):
                 return False
         return True
+
+
+def _names_and_rows(group: RowGroup) -> tuple[Any, ...]:
+    """What fingerprints of older checkpoints were made of: it does not notice a file that was written anew."""
+    return group.file.path.rsplit("/", 1)[-1], group.num_rows
+
+
+def _content(group: RowGroup) -> tuple[Any, ...]:
+    """The name of the file, and what its footer tells of the content: rows and compressed bytes of every column."""
+    footer = group.file.metadata.row_group(group.index)
+    sizes = tuple(footer.column(i).total_compressed_size for i in range(footer.num_columns))
+    return (*_names_and_rows(group), sizes)
 
 
 def _seed_of(*parts: int) -> np.uint64:

@@ -53,6 +53,8 @@ def train(
     if resume:
         _tell_replanned(job, run, observer)
         run.resume(job)
+        if (damage := run.mend_metrics()) is not None:
+            observer.warned(damage)
     if job.launcher != "inline":
         _num_samples(job)
         job, plan, outcome = run_by_plan(job, run, given, resume=resume, observer=observer)

@@ -16,7 +16,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -31,6 +31,12 @@ M = TypeVar("M", bound=Frozen)
 
 INPUTS = ("pushed", "dropped", "joined", "left")
 """Kinds of events; the others are decisions."""
+
+
+class Writable(Protocol):
+    """What a trace is written to: an open text file, for one."""
+
+    def write(self, text: str, /) -> object: ...
 
 
 class Header(Frozen):
@@ -56,7 +62,7 @@ class Line(Frozen):
         return Event(self.event, self.worker, self.now, self.clock, self.lead, self.extra)
 
 
-def record(policy: Policy, file: TextIO, most_inputs: int | None = None) -> None:
+def record(policy: Policy, file: Writable, most_inputs: int | None = None) -> None:
     """From now on every input and decision of `policy`, which has had no input yet, is written to `file`; of so many
     inputs, if that is said: what was written up to there can be replayed as any other trace."""
     if policy.num_inputs:

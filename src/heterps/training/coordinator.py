@@ -143,7 +143,7 @@ class Coordinator:
         num_classes = job.data.columns.num_classes
         self._whole = WholeModel(model, self._tables, self._client, num_classes, self._kept.dense)
         self._tally = Tally(job, run)
-        self._traces = Traces(run.folder, opened)
+        self._traces = Traces(run.folder, opened, observer.warned)
         scale = emulated.scale if emulated else None
         self._books = Books(job, plan, self.layout, self._tally, self._whole, observer, scale)
         self._clock = DilatedClock(emulated.scale if emulated else 1.0)

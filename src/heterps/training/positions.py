@@ -1,6 +1,7 @@
 """Where a run is in its data: as leases, which workers take, and as the position of a single reader, which inline has.
 
 checkpoint   "leases"    which batches are done, in whatever order        --> any launcher with workers
+             "order"     the fingerprint of the data that they number
              "position"  the next batch, where all before it are done     --> inline too
 """
 
@@ -22,7 +23,9 @@ def first_leases(job: Job, reader: Reader, position: Position = Position()) -> L
 
 
 def restored_leases(job: Job, reader: Reader, progress: Mapping[str, Any]) -> Leases:
-    """Of a run that goes on from a checkpoint."""
+    """Of a run that goes on from a checkpoint. DataError where the data is not what the run was trained on."""
+    position = progress.get("position", {})
+    reader.checked(Position(order=progress.get("order", position.get("order", ""))))
     if "leases" in progress:
         return Leases.from_state(progress["leases"], job.data.epochs, **_manner(job, reader))
     return first_leases(job, reader, Position(**progress["position"]))
@@ -30,7 +33,7 @@ def restored_leases(job: Job, reader: Reader, progress: Mapping[str, Any]) -> Le
 
 def lease_progress(leases: Leases, reader: Reader) -> dict[str, Any]:
     """What a checkpoint says of the leases; with a position where that can be told."""
-    progress: dict[str, Any] = {"leases": leases.state()}
+    progress: dict[str, Any] = {"leases": leases.state(), "order": reader.order}
     if not leases.has_holes and (position := _position(reader, *leases.first)) is not None:
         progress["position"] = asdict(position)
     return progress

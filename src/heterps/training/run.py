@@ -111,9 +111,29 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last one that a crash cut off before its end is left out."""
         path = self.folder / "metrics.jsonl"
-        text = path.read_bytes() if path.exists() else b""
-        whole_lines = text.split(b"\n")[:-1]
-        return [_metrics_line(line, f"{path}:{number}") for number, line in enumerate(whole_lines, 1)]
+        return [_metrics_line(line, f"{path}:{number}") for number, line in enumerate(_whole_lines(path), 1)]
+
+    def mend_metrics(self) -> str | None:
+        """Take damaged lines out of metrics.jsonl, so that the run can go on; the file as it was is kept beside it.
+
+        Returns a sentence about them; None where all lines are good.
+        """
+        path, kept = self.folder / "metrics.jsonl", self.folder / "metrics.damaged.jsonl"
+        good, bad = [], []
+        for number, line in enumerate(_whole_lines(path), 1):
+            try:
+                good.append(json.dumps(_metrics_line(line, "")) + "\n")
+            except RunError:
+                bad.append(str(number))
+        if not bad:
+            return None
+        try:
+            kept.write_bytes(path.read_bytes())
+        except OSError as error:
+            raise _storage_error(error, kept) from error
+        self.write("metrics.jsonl", "".join(good))
+        lines = f"line {bad[0]} is" if len(bad) == 1 else f"lines {', '.join(bad[:5])}{' ...' * (len(bad) > 5)} are"
+        return f"{path}: {lines} damaged and left out of the report. The file as it was is {kept}."
 
     def rewind_metrics(self, samples: int) -> None:
         """Drop the lines that a run resumed at `samples` will write again."""
@@ -140,6 +160,11 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
         return [] if old == new else [path]
     names = dict.fromkeys([*old, *new])
     return [d for name in names for d in _differences(old.get(name), new.get(name), f"{path}.{name}".lstrip("."))]
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """All lines of a file but a last one without an end; none where there is no file."""
+    return (path.read_bytes() if path.exists() else b"").split(b"\n")[:-1]
 
 
 def _metrics_line(text: bytes, where: str) -> dict[str, Any]:
