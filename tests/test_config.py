@@ -129,8 +129,8 @@ def test_everything_wrong_is_reported_at_once() -> None:
 
 
 def test_fields_that_do_not_fit_each_other_are_named_by_the_rule_and_the_whole_job_is_not_shown() -> None:
-    assert complaint(DATA + "emulation: {}") == (
-        "job.yaml:1: emulation is of the units of a plan, which the inline launcher has not: use launcher local."
+    assert complaint(DATA + "sync: asp\nworkers: {dense: all_reduce}") == (
+        "job.yaml:1: workers.dense: all_reduce keeps workers in step, so sync must be bsp, not asp."
     )
 
 

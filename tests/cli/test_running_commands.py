@@ -7,10 +7,10 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from elastic import DEADLINE_S, Enough, make_plan, on_threads
+from elastic import CLUSTER, DEADLINE_S, Enough, make_plan, on_threads
 
 from heterps.cli import main
-from heterps.config import load_cluster, load_job
+from heterps.config import Emulation, load_cluster, load_job
 from heterps.launch import train
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
@@ -133,6 +133,23 @@ def test_a_resource_that_became_cheap_is_taken_and_one_that_did_not_is_not(job, 
         assert watched.changes.acquire(timeout=DEADLINE_S)
         assert load_job("run/job.yaml").plan == "run/plan-3.json"
         assert load_plan("run/plan-1.json") == make_plan([1], []), "the first is kept: it says how fast to be"
+
+
+def test_a_job_is_not_replanned_onto_devices_that_are_not_here(job, heterps):
+    resources = {**CLUSTER["resources"], "big": {"device": "cuda:7", "usd_per_hour": 0.001, "limit": 4}}
+    elsewhere = job.model_validate({**job.model_dump(), "cluster": {**CLUSTER, "resources": resources}})
+    with running(elsewhere) as watched:
+        code, out, err = heterps("replan", "run", "--limit", "cpu=4", "--throughput", 900)
+        assert (code, err) == (0, "")
+        assert "cpu×3" in out, out
+        assert "Not planned with, because this machine has no such device: big." in out
+        assert watched.changes.acquire(timeout=DEADLINE_S)
+        code, out, err = heterps("replan", "run", "--limit", "cpu=2", "--throughput", 900)
+        assert (code, out) == (3, "")
+        assert "Not planned with, because this machine has no such device: big." in err
+    emulated = elsewhere.model_copy(update={"emulation": Emulation()})
+    with running(emulated, "emulated"):
+        assert json.loads(heterps("replan", "emulated", "--json")[1])["left_out"] == []
 
 
 def test_a_plan_of_ones_own_is_taken_as_it_is(job, heterps):

@@ -168,7 +168,7 @@ def test_an_unfinished_run_on_workers_can_be_looked_at(heterps, job):
     ("words", "message"),
     [
         ("--sync fast", "--sync: sync"),
-        ("--emulate", "--emulate: emulation is of the units of a plan, which the inline launcher has not"),
+        ("--emulate", "emulation is of the units of a plan, which the inline launcher has not: use --launcher local"),
         ("--launcher local --emulate", "emulation goes by the times of a profile"),
         ("--launcher local --plan plan.json", "the plan runs on v100, and this machine has no such device"),
         ("--launcher local --plan plan.json --workers 2", "--workers: the plan plan.json says how many workers"),

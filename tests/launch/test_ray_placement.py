@@ -110,11 +110,12 @@ def test_what_cannot_leave_this_machine_is_refused(tiny_job: Path, fields: dict,
 
 
 def test_devices_of_a_cluster_elsewhere_need_not_be_here(tiny_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterps.training.emulation._is_available", lambda device: False)
+    monkeypatch.setattr("heterps.training.emulation.is_available", lambda device: False)
     here, there = (staged_job(tiny_job, ["cpu", "big"], [2], address) for address in (None, "auto"))
     plan = load_plan("plan.json")
-    assert lacks_devices(here, plan) == ["cpu", "big"]
-    assert lacks_devices(there, plan) == []
+    resources = [stage.resource for stage in plan.stages]
+    assert lacks_devices(here, resources) == ["cpu", "big"]
+    assert lacks_devices(there, resources) == []
 
 
 @pytest.mark.parametrize(

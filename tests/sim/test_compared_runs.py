@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from virtual_runs import make_run
 
+from heterps.config import Job, load_job
 from heterps.sim.compare import advise, compare
+from heterps.sim.variants import parse_variant
 
 
 def test_a_row_has_the_seconds_and_samples_to_the_target_of_every_seed() -> None:
@@ -100,3 +103,36 @@ def test_advice_where_nobody_reaches_the_target_names_the_nearest() -> None:
         "No policy reaches accuracy 0.9 with every seed. asp comes nearest, with at least 0.8: lower the target, train "
         "longer or change the learning rate."
     ]
+
+
+def test_advice_is_what_train_can_run_and_tells_what_would_be_sooner() -> None:
+    runs = [make_run("asp+damped", 0.9), make_run("bsp+backup:1", 0.5, 0.9), make_run("asp", 0.5, 0.6, 0.6, 0.9)]
+    comparison = compare(runs, target=0.9)
+    assert (comparison.soonest.label, comparison.advised.label) == ("asp+damped", "asp")
+    says = advise(comparison)
+    assert says[0].startswith("Take asp: it reaches accuracy 0.9 after 40 simulated seconds")
+    cannot = "but `heterps train` cannot run it: it can only be simulated."
+    assert says[1:] == [
+        f"asp+damped would take 0.25 times as long, {cannot}",
+        f"bsp+backup:1 would take 0.50 times as long, {cannot}",
+    ]
+
+
+def test_where_only_what_cannot_be_run_reaches_the_target_that_is_said() -> None:
+    says = advise(compare([make_run("asp+damped", 0.9), make_run("bsp", 0.5, 0.6)], target=0.9))
+    assert says == [
+        "No policy that `heterps train` can run reaches accuracy 0.9 with every seed. bsp comes nearest, with at least "
+        "0.6: lower the target, train longer or change the learning rate."
+    ]
+
+
+@pytest.mark.parametrize("label", ["bsp", "asp", "ssp:3", "dssp:3:12", "dssp:3:12+elapsed"])
+def test_what_is_advised_is_a_word_that_train_takes(label: str, tiny_job: Path) -> None:
+    job = load_job(tiny_job)
+    assert parse_variant(label).can_train
+    Job.model_validate({**job.model_dump(), "sync": label})
+
+
+@pytest.mark.parametrize("label", ["asp+damped", "asp+compensated:0.04", "bsp+fitted", "bsp+summed", "bsp+backup:1"])
+def test_what_train_refuses_is_not_advised(label: str) -> None:
+    assert not parse_variant(label).can_train

@@ -33,9 +33,9 @@ from heterps.training.emulation import (
     ServerPace,
     StagePace,
     choose_scale,
+    lacks_devices,
     make_pace,
     measure_batch_s,
-    must_emulate,
     needed_scale,
     stage_seconds,
 )
@@ -197,22 +197,27 @@ def test_a_pace_travels_in_a_message() -> None:
         msgspec.json.decode(b'{"forward_s": -1, "backward_s": 1}', type=StagePace)
 
 
-def test_only_devices_that_are_not_here_must_be_emulated(monkeypatch) -> None:
-    plan = make_plan((0, 0, "cpu", 1), (1, 1, "gpu", 1), (2, 2, "cpu", 1), (3, 3, "gpu", 1))
+def job_on(cluster: Cluster, **fields) -> Job:
+    return Job.model_validate({"data": {"train": "x"}, "launcher": "local", "cluster": cluster, **fields})
+
+
+def test_a_job_lacks_the_devices_that_are_not_here_unless_it_emulates_them(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert must_emulate(plan, CLUSTER) == ["gpu"]
+    assert lacks_devices(job_on(CLUSTER), ["cpu", "gpu", "cpu", "gpu"]) == ["gpu"]
+    assert lacks_devices(job_on(CLUSTER, emulation={}), ["cpu", "gpu"]) == []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert must_emulate(plan, CLUSTER) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert lacks_devices(job_on(CLUSTER), ["cpu", "gpu"]) == []
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "xpu", "mps", "abacus"])
-def test_every_device_is_asked_for_by_its_type(device: str, monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_every_device_is_asked_for_by_its_type_and_number(device: str, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     resources = {"one": Resource(device=device, usd_per_hour=1, limit=1)}
-    cluster = Cluster(resources=resources, server_resource="one")
-    assert must_emulate(make_plan((0, 0, "one", 1)), cluster) == ["one"]
+    assert lacks_devices(job_on(Cluster(resources=resources, server_resource="one")), ["one"]) == ["one"]
 
 
 # --- keeping to it ---------------------------------------------------------------------------------------------------

@@ -116,10 +116,10 @@ def _problem(
 def _check_devices(job: Job, problem: Problem) -> None:
     """ConfigError where a plan may run on what is not here, before any time is spent."""
     from heterps.errors import ConfigError
-    from heterps.training.emulation import missing_devices
+    from heterps.training.emulation import lacks_devices
 
     usable = [name for name in problem.resources if any(name in layer.costs for layer in problem.profile.layers)]
-    if job.emulation is None and job.launcher == "local" and (missing := missing_devices(usable, job.cluster)):
+    if missing := lacks_devices(job, usable):
         raise ConfigError(
             f"plans may run on {', '.join(missing)}, and this machine has no such device. Emulate it with --emulate "
             "(or `emulation: {}` in the job), or set its limit in the cluster to 0."

@@ -113,6 +113,9 @@ def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     console.print(f"For the {proposal.samples:,} samples that are left.")
     if proposal.cannot_stay:
         console.print(f"What runs cannot stay: {proposal.cannot_stay}.", markup=False)
+    if proposal.left_out:
+        names = ", ".join(proposal.left_out)
+        console.print(f"Not planned with, because this machine has no such device: {names}.", markup=False)
     if not text:
         console.print("The plan that runs is still the best: nothing changes.")
         return
@@ -130,6 +133,7 @@ def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
         "samples": proposal.samples,
         "throughput": proposal.throughput,
         "cannot_stay": proposal.cannot_stay,
+        "left_out": list(proposal.left_out),
     }
 
 

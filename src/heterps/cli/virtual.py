@@ -80,6 +80,7 @@ def _as_json(runs: list[VirtualRun], comparison: Comparison, advice: list[str]) 
         "target": comparison.target,
         "measure": comparison.measure,
         "soonest": comparison.soonest.label if comparison.soonest else None,
+        "advised": comparison.advised.label if comparison.advised else None,
         "policies": [row.as_json() for row in comparison.rows],
         "runs": [
             {"policy": run.variant.label, "seed": run.seed, "points": [asdict(point) for point in run.points]}

@@ -110,10 +110,6 @@ class Job(Frozen):
             raise ValueError(
                 f"workers.dense: all_reduce keeps workers in step, so sync must be bsp, not {self.sync.label}"
             )
-        if self.launcher == "inline" and self.emulation is not None:
-            raise ValueError(
-                "emulation is of the units of a plan, which the inline launcher has not: use launcher local"
-            )
         return self
 
     @property

@@ -46,6 +46,7 @@ def train(
     """Train `job` (or the job in that file) and write its run folder, by default `runs/<name>-<number>`."""
     if not isinstance(job, Job):
         job = load_job(job)
+    _refuse_unhonoured(job)
     observer = observer or Observer()
     given = _given_plan(job)
     run = Run(Path(folder) if folder is not None else choose_folder(job, resume=resume))
@@ -70,6 +71,15 @@ def train(
     except PeerLost as error:
         raise PeerLost(last_words(error, "", job, 0) or str(error)) from error
     return _finish(job, run, plan, outcome, given)
+
+
+def _refuse_unhonoured(job: Job) -> None:
+    """ConfigError where the job's launcher cannot do what a field of the job asks for."""
+    if job.launcher == "inline" and job.emulation is not None:
+        raise ConfigError(
+            "emulation is of the units of a plan, which the inline launcher has not: use --launcher local, or leave it "
+            "out"
+        )
 
 
 def _tell_replanned(job: Job, run: Run, observer: Observer) -> None:

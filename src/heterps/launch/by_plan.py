@@ -130,12 +130,12 @@ def describe(plan: Plan) -> str:
 
 def emulation_of(job: Job, plan: Plan) -> Emulated | None:
     """How the units of `plan` are emulated, if the job asks for it. ConfigError where it should ask and does not."""
+    if missing := lacks_devices(job, (stage.resource for stage in plan.stages)):
+        raise ConfigError(
+            f"the plan runs on {', '.join(missing)}, and this machine has no such device. Emulate it with --emulate "
+            "(or `emulation: {}` in the job), or plan for what is here"
+        )
     if job.emulation is None:
-        if missing := lacks_devices(job, plan):
-            raise ConfigError(
-                f"the plan runs on {', '.join(missing)}, and this machine has no such device. Emulate it with "
-                "--emulate (or `emulation: {}` in the job), or plan for what is here"
-            )
         return None
     if job.profile is None:
         raise ConfigError(

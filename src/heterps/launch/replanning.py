@@ -16,11 +16,12 @@ from typing import Any
 
 import heterps.planning as planning
 from heterps.config import Cluster, Job, load_cluster, load_job
-from heterps.errors import ConfigError, RunError
+from heterps.errors import ConfigError, PlanInfeasible, RunError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import Profile, load_profile
 from heterps.training.commands import Replan
 from heterps.training.control import Found
+from heterps.training.emulation import lacks_devices
 from heterps.training.run import Run
 from heterps.yamlfile import dump_yaml, validate
 
@@ -54,6 +55,7 @@ class Proposal:
     throughput: float | None  # the floor that was planned for
     cannot_stay: str  # why what runs cannot go on as it is; "": it can
     is_given: bool  # the new plan, by the user
+    left_out: tuple[str, ...] = ()  # resources that were not planned with: this machine has no such device
 
     @property
     def is_better(self) -> bool:
@@ -87,8 +89,17 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
     assert profile is not None
     if floor is None:
         raise ConfigError("what runs cannot be billed with this cluster: say with --throughput how fast to be")
-    new = planning.plan(profile, cluster, throughput=floor, samples=left, method=wishes.method, seed=wishes.seed)
-    return Proposal(old, new, cluster, left, floor, cannot_stay, False)
+    left_out = lacks_devices(job.model_copy(update={"cluster": cluster}), cluster.resources)
+    here = new_cluster(cluster, Wishes(limits=dict.fromkeys(left_out, 0)))
+    try:
+        new = planning.plan(profile, here, throughput=floor, samples=left, method=wishes.method, seed=wishes.seed)
+    except PlanInfeasible as error:
+        if not left_out:
+            raise
+        raise PlanInfeasible(
+            f"{error} Not planned with, because this machine has no such device: {', '.join(left_out)}."
+        ) from error
+    return Proposal(old, new, cluster, left, floor, cannot_stay, False, tuple(left_out))
 
 
 def write_files(folder: Path, proposal: Proposal) -> Replan:

@@ -36,6 +36,7 @@ class Row:
     wait_share: float  # of the workers' time
     dropped_share: float  # of the samples
     failed: str | None  # of the first seed with which training diverged
+    can_train: bool = True  # whether `heterps train` knows the variant; others can only be simulated
 
     @property
     def median_s(self) -> float | None:
@@ -71,8 +72,17 @@ class Comparison:
     @property
     def soonest(self) -> Row | None:
         """None where no variant reaches the target with every seed."""
-        reaching = [row for row in self.rows if row.median_s is not None]
-        return min(reaching, key=lambda row: row.median_s or 0.0, default=None)
+        return _soonest(self.rows)
+
+    @property
+    def advised(self) -> Row | None:
+        """The soonest of those that `heterps train` can run."""
+        return _soonest([row for row in self.rows if row.can_train])
+
+
+def _soonest(rows: Sequence[Row]) -> Row | None:
+    reaching = [row for row in rows if row.median_s is not None]
+    return min(reaching, key=lambda row: row.median_s or 0.0, default=None)
 
 
 def compare(runs: Sequence[VirtualRun], target: float | None = None) -> Comparison:
@@ -105,23 +115,27 @@ def _row(label: str, runs: Sequence[VirtualRun], target: float) -> Row:
         wait_share=mean(lambda run: run.sim.wait_s / run.sim.present_s if run.sim.present_s else 0.0),
         dropped_share=mean(lambda run: run.dropped_samples / max(run.samples + run.dropped_samples, 1)),
         failed=next((run.failed for run in runs if run.failed), None),
+        can_train=runs[0].variant.can_train,
     )
 
 
 def advise(comparison: Comparison) -> list[str]:
-    """Which variant to take and why, in sentences, by what was measured."""
-    best, wanted = comparison.soonest, f"{comparison.measure} {comparison.target:.4g}"
+    """Which variant to take and why, in sentences, by what was measured: one that `heterps train` can run."""
+    best, wanted = comparison.advised, f"{comparison.measure} {comparison.target:.4g}"
     if best is None or best.median_s is None:
-        highest = max(comparison.rows, key=lambda row: min(row.best))
+        runnable = [row for row in comparison.rows if row.can_train]
+        which = "" if len(runnable) == len(comparison.rows) else " that `heterps train` can run"
+        highest = max(runnable, key=lambda row: min(row.best), default=None)
+        nearest = f" {highest.label} comes nearest, with at least {min(highest.best):.4g}:" if highest else ""
         return [
-            f"No policy reaches {wanted} with every seed. {highest.label} comes nearest, with at least "
-            f"{min(highest.best):.4g}: lower the target, train longer or change the learning rate."
+            f"No policy{which} reaches {wanted} with every seed.{nearest} lower the target, train longer or change the "
+            "learning rate."
         ]
     first, last = best.range_s or (0.0, 0.0)
     over = f" ({first:,.4g} to {last:,.4g} over {len(best.seconds)} seeds)" if len(best.seconds) > 1 else ""
     says = [f"Take {best.label}: it reaches {wanted} after {best.median_s:,.4g} simulated seconds{over}."]
     others = sorted((row for row in comparison.rows if row is not best), key=lambda row: row.median_s or math.inf)
-    close = [row for row in others if row.median_s is not None and row.median_s - best.median_s <= _noise(row, best)]
+    close = [row for row in others if row.median_s is not None and abs(row.median_s - best.median_s) <= _noise(row, best)]
     if close:
         names = ", ".join(row.label for row in close)
         says.append(f"It cannot be told apart from {names}: seeds and the steps between evaluations differ by as much.")
@@ -134,6 +148,11 @@ def _noise(row: Row, best: Row) -> float:
 
 
 def _why_not(row: Row, best: Row, seconds: float) -> str:
+    if not row.can_train and row.median_s is not None and row.median_s < seconds:
+        return (
+            f"{row.label} would take {row.median_s / seconds:.2f} times as long, but `heterps train` cannot run it: it "
+            "can only be simulated."
+        )
     if row.failed:
         return f"{row.label} diverges: {row.failed}"
     if row.median_s is None:

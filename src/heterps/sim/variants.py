@@ -47,6 +47,12 @@ class Variant:
     def by_rounds(self) -> bool:
         return isinstance(self.policy, BSP)
 
+    @property
+    def can_train(self) -> bool:
+        """Whether `heterps train --sync` takes it: it knows plain policies, and its rounds need all workers."""
+        has_backups = isinstance(self.policy, BSP) and self.policy.backup > 0
+        return self == Variant(self.policy) and not has_backups
+
     def fit(self, scenario: Scenario, batch_size: int) -> tuple[Scenario, dict[str, int]]:
         """The scenario with the seconds of each worker's own batch, and how many samples that has.
 

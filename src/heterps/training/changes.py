@@ -224,10 +224,9 @@ def read_replan(job: Job, folder: Path, asked: Replan, model: nn.Module, layers:
         plan, in_rounds=isinstance(job.sync, BSP), batch_size=job.data.batch_size, num_lanes=job.workers.lanes
     )
     check_layout(job, layout, model)
-    if job.emulation is None:
-        if missing := lacks_devices(job, plan):
-            raise ConfigError(f"{path}: the plan runs on {', '.join(missing)}, and this machine has no such device")
-    elif job.profile is not None:
+    if missing := lacks_devices(job, (stage.resource for stage in plan.stages)):
+        raise ConfigError(f"{path}: the plan runs on {', '.join(missing)}, and this machine has no such device")
+    if job.emulation is not None and job.profile is not None:
         stage_seconds(load_profile(job.profile), job.cluster, layout, job.data.batch_size)
     return Replanned(job, plan)
 

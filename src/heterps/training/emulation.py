@@ -38,10 +38,10 @@ from heterps.config import BSP, Cluster, Job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
-from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.profiling.units import num_cores
 from heterps.threads import torch_threads
+from heterps.training.device import is_available
 from heterps.training.layout import Layout
 from heterps.training.predicted import batch_seconds, busy_seconds
 from heterps.training.trainer import Trainer
@@ -92,34 +92,15 @@ def stage_seconds(profile: Profile, cluster: Cluster, layout: Layout, batch_size
     return paces
 
 
-def must_emulate(plan: Plan, cluster: Cluster) -> list[str]:
-    """Resources of the plan's stages whose torch device this machine does not have. Servers need none."""
-    return missing_devices(dict.fromkeys(stage.resource for stage in plan.stages), cluster)
+def lacks_devices(job: Job, resources: Iterable[str]) -> list[str]:
+    """Those of the resources of the job's cluster that it cannot run on, because this machine has no such device.
 
-
-def missing_devices(resources: Iterable[str], cluster: Cluster) -> list[str]:
-    """Those of the resources whose torch device this machine does not have."""
-    return [name for name in resources if not _is_available(cluster.resources[name].device)]
-
-
-def lacks_devices(job: Job, plan: Plan) -> list[str]:
-    """As `must_emulate`; none on a Ray cluster at an address, whose nodes have devices that this machine has not."""
+    None where units are emulated, or on a Ray cluster at an address, whose nodes have devices that are not here.
+    """
     is_elsewhere = job.launcher == "ray" and job.ray_address is not None
-    return [] if is_elsewhere else must_emulate(plan, job.cluster)
-
-
-def _is_available(device: str) -> bool:
-    match device.partition(":")[0]:
-        case "cpu":
-            return True
-        case "cuda":
-            return torch.cuda.is_available()
-        case "xpu":
-            return torch.xpu.is_available()
-        case "mps":
-            return torch.backends.mps.is_available()
-        case _:
-            return False
+    if is_elsewhere or job.emulation is not None:
+        return []
+    return [name for name in dict.fromkeys(resources) if not is_available(job.cluster.resources[name].device)]
 
 
 # --- what this machine can keep up with ------------------------------------------------------------------------------
