@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ from heterps.cli import (
     status,
     train,
 )
+from heterps.cli.output import json_alone
 from heterps.cli.usage import explain_usage
 from heterps.errors import HeterpsError
 from heterps.report.consoles import make_console
@@ -65,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        code = app(words, prog_name="heterps", standalone_mode=False)
+        with json_alone() if "--json" in words else nullcontext():
+            code = app(words, prog_name="heterps", standalone_mode=False)
     except UsageError as error:
         _show_error(explain_usage(error))
         sys.exit(2)

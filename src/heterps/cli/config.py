@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from heterps.cli.output import print_json
 from heterps.config import load_job
 from heterps.yamlfile import dump_yaml
 
@@ -24,4 +25,4 @@ def show(
 ) -> None:
     """Print the job with every field, defaults included; an error names the file, the line and the field."""
     loaded = load_job(job)
-    typer.echo(loaded.model_dump_json(indent=2) if json else dump_yaml(loaded).rstrip())
+    print_json(loaded.model_dump_json(indent=2) if json else dump_yaml(loaded).rstrip())

@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from heterps.cli.output import print_json
 from heterps.errors import ConfigError
 from heterps.report.consoles import make_console
 
@@ -58,7 +59,7 @@ def synth(
             folder, rows, test_rows, seed, task=task, force=force, progress=lambda done: bar.advance(bar_task, done)
         )
     if json:
-        typer.echo(info.model_dump_json(indent=2))
+        print_json(info.model_dump_json(indent=2))
     else:
         _show_info(folder, info, time.perf_counter() - start)
 
@@ -109,7 +110,7 @@ def images(
 
         info = write_images(source, paths[-1], force=force, progress=progress)
     if json:
-        typer.echo(info.model_dump_json(indent=2))
+        print_json(info.model_dump_json(indent=2))
     else:
         _show_images(paths[-1], info, time.perf_counter() - start)
 
@@ -129,7 +130,7 @@ def describe(
 
     description = describe_data(path, label)
     if json:
-        typer.echo(description.model_dump_json(indent=2))
+        print_json(description.model_dump_json(indent=2))
     else:
         _show_description(path, description)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from heterps.cli.output import print_json
 from heterps.cli.places import check_folder
 from heterps.cli.train import EXIT_CODES
 
@@ -62,7 +61,7 @@ def measure_plans(
             **search,
         )
     if json:
-        typer.echo(_as_json(trials_as_json(found)))
+        print_json(_as_json(trials_as_json(found)))
     else:
         show_trials(make_console(), found, problem.profile, throughput)
     _write(found.plan, out, "plan")

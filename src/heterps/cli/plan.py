@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heterps.cli.output import print_json
 from heterps.cli.places import check_folder
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def plan(
     told = _explain(problem, compared.chosen) if explain else None
     found = _frontier(problem) if frontier or plot is not None else None
     if json:
-        typer.echo(_as_json(compared, compare, told, found))
+        print_json(_as_json(compared, compare, told, found))
     else:
         _show(problem, compared, compare, told, found, profiled_with)
     if plot is not None and found is not None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from heterps.cli.output import print_json
+
 EXAMPLES = """
 Examples:
 
@@ -40,7 +42,7 @@ def prices(
     if json:
         import json as text
 
-        typer.echo(text.dumps(price_list() if rented is None else rented_list(rented), indent=1))
+        print_json(text.dumps(price_list() if rented is None else rented_list(rented), indent=1))
         return
     from heterps.report.consoles import make_console
 

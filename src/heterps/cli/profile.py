@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from heterps.cli.output import print_json
 from heterps.cli.places import check_folder
 from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError, StorageError
@@ -114,7 +115,7 @@ def profile(
             f"{out}: cannot write the profile: {error.strerror}. Choose another place with --out."
         ) from None
     if json:
-        typer.echo(result.model_dump_json(indent=1))
+        print_json(result.model_dump_json(indent=1))
     else:
         _show(result, out, _cluster_file(job))
 

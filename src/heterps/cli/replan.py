@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from heterps.cli.output import print_json
+
 if TYPE_CHECKING:
     from heterps.launch.replanning import Proposal
 
@@ -106,7 +108,7 @@ def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     from heterps.report.running import plans_table
 
     if as_json:
-        typer.echo(json.dumps(_as_json(proposal, text)))
+        print_json(json.dumps(_as_json(proposal, text)))
         return
     console = make_console(soft_wrap=True)
     console.print(plans_table(proposal.old, proposal.new, is_chosen=bool(text)))

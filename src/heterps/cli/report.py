@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from heterps.cli.output import print_json
+
 
 def register(app: typer.Typer) -> None:
     app.command(epilog="Example: heterps report runs/ctr-1")(report)
@@ -28,6 +30,6 @@ def report(
     recorded = read_run(run)
     Run(run).write("report.html", render_run(recorded.job, recorded.plan, recorded.summary, recorded.metrics))
     if json:
-        typer.echo(dumps(recorded.summary, indent=1))
+        print_json(dumps(recorded.summary, indent=1))
     else:
         print_summary(make_console(), run, recorded.summary)

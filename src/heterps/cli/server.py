@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from heterps.cli.output import print_json
+
 group = typer.Typer(help="Run parameter servers and look at them.", no_args_is_help=True)
 
 KeyFile = Annotated[
@@ -124,6 +126,6 @@ def stats(
     finally:
         channel.close()
     if json:
-        typer.echo(format(bytes(frames[0]), indent=1).decode())
+        print_json(format(bytes(frames[0]), indent=1).decode())
     else:
         make_console().print(server_table(decode(frames[0], type=ServerStats)))

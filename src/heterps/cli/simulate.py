@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heterps.cli.output import print_json
 from heterps.cli.places import check_folder
 from heterps.cli.simulated import read_policies, read_scenario, read_window
 
@@ -185,7 +186,7 @@ def simulate(
     keep = shown if html or svg or not (json or compare) else None
     results = [_run(played, policy, keep, trace) for policy in policies]
     if json:
-        typer.echo(_as_json(results, every=compare is not None))
+        print_json(_as_json(results, every=compare is not None))
     else:
         _show(results, every=compare is not None)
     _write(results, svg, html)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heterps.cli.output import print_json
+
 if TYPE_CHECKING:
     from heterps.training.control import Found
 
@@ -47,7 +49,7 @@ def status(
     if watch:
         _watch(found, told, as_json=json)
     elif json:
-        typer.echo(dumps(told, indent=1))
+        print_json(dumps(told, indent=1))
     else:
         make_console().print(status_table(str(run), told))
 
@@ -80,7 +82,7 @@ def _watch(found: Found, told: dict[str, Any], *, as_json: bool) -> None:
     with suppress(KeyboardInterrupt, RunError, PeerLost), Live(console=console, auto_refresh=False) as live:
         while True:
             if as_json:
-                typer.echo(dumps(told))
+                print_json(dumps(told))
             else:
                 live.update(status_table(str(found.folder), told), refresh=True)
             time.sleep(WATCH_S)

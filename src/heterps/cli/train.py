@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from heterps.cli.output import print_json
+
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 
 
@@ -88,7 +90,7 @@ def train(
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
     if json:
-        typer.echo(_as_json(finished.summary))
+        print_json(_as_json(finished.summary))
     else:
         print_summary(console, finished.folder, finished.summary)
     return EXIT_CODES.get(finished.summary["status"].rpartition(" ")[2], 0)

@@ -33,8 +33,8 @@ def train(
 
     Of a scenario that leaves its seed open, the job's is taken.
     """
-    import typer
 
+    from heterps.cli.output import print_json
     from heterps.config import load_job
     from heterps.report.consoles import make_console
     from heterps.report.virtual_page import write_virtual_page
@@ -62,7 +62,7 @@ def train(
     comparison = compare(runs, target)
     advice = advise(comparison) if wants_advice else []
     if as_json:
-        typer.echo(_as_json(runs, comparison, advice))
+        print_json(_as_json(runs, comparison, advice))
     else:
         show_comparison(make_console(), comparison, advice)
     if html is not None:

@@ -135,7 +135,7 @@ def advise(comparison: Comparison) -> list[str]:
     over = f" ({first:,.4g} to {last:,.4g} over {len(best.seconds)} seeds)" if len(best.seconds) > 1 else ""
     says = [f"Take {best.label}: it reaches {wanted} after {best.median_s:,.4g} simulated seconds{over}."]
     others = sorted((row for row in comparison.rows if row is not best), key=lambda row: row.median_s or math.inf)
-    close = [row for row in others if row.median_s is not None and abs(row.median_s - best.median_s) <= _noise(row, best)]
+    close = [row for row in others if row.median_s is not None and _is_close(row.median_s, row, best)]
     if close:
         names = ", ".join(row.label for row in close)
         says.append(f"It cannot be told apart from {names}: seeds and the steps between evaluations differ by as much.")
@@ -143,8 +143,9 @@ def advise(comparison: Comparison) -> list[str]:
     return says
 
 
-def _noise(row: Row, best: Row) -> float:
-    return max(row.noise_s, best.noise_s)
+def _is_close(median_s: float, row: Row, best: Row) -> bool:
+    assert best.median_s is not None
+    return abs(median_s - best.median_s) <= max(row.noise_s, best.noise_s)
 
 
 def _why_not(row: Row, best: Row, seconds: float) -> str:
