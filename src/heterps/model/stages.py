@@ -45,7 +45,7 @@ class StageModule:
 
     def __call__(self, values: Values) -> dict[str, Any]:
         """Forward alone: the outputs, still attached to the autograd graph of the inputs."""
-        # Not as a call of the module, which would print a traceback of torch.fx before an error of the model's own code.
+        # A call of the module would print a traceback of torch.fx before an error of the model's own code.
         results = self.module.forward(*(values[name] for name in self.inputs))
         return dict(zip(self.outputs, results, strict=True))
 
