@@ -187,8 +187,7 @@ def _values(
 def _finite(grads: NDArray[np.float32], op: m.PushRows | m.PushDense) -> NDArray[np.float32]:
     """The gradients themselves; NotFinite where one of them would spoil the table."""
     if (at := first_not_finite(grads)) >= 0:
-        rounded = "" if op.grads.dtype == "fp32" else f" after it was rounded to {op.grads.dtype}"
-        raise NotFinite(f"a gradient of table {op.table} is {grads.flat[at]}{rounded}: it is not applied")
+        raise NotFinite(f"a gradient of table {op.table} is {grads.flat[at]}: it is not applied")
     return grads
 
 
