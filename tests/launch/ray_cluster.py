@@ -26,6 +26,7 @@ def labelled_cluster(*nodes: dict[str, int]) -> Iterator[tuple[Any, dict[str, st
     from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets need a short path
+    Path("/tmp/ray").mkdir(exist_ok=True)  # where Ray notes the address of a cluster, whatever its folder
     cluster = Cluster()
     try:
         names = {}
