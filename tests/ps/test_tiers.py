@@ -297,6 +297,74 @@ def test_a_full_disk_fails_the_call_and_leaves_the_table_as_it_was(tiered, monke
     assert_equal_rows(table.export_rows(), plain.export_rows())
 
 
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch):
+    """Whatever takes room on disk is refused from now on; the calls that asked for it."""
+    asked = []
+
+    def refuse(descriptor: int, start: int, length: int) -> None:
+        asked.append(length)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill() -> list[int]:
+        monkeypatch.setattr(cold.os, "posix_fallocate", refuse)
+        monkeypatch.setattr(cold.os, "pwrite", refuse)
+        return asked
+
+    return fill
+
+
+def test_rows_go_down_and_up_on_a_disk_that_has_become_full(tiered, full_disk, monkeypatch: pytest.MonkeyPatch):
+    """The room of every row was taken when the row was made: of what there is, nothing asks for more."""
+    monkeypatch.setattr(cold, "LEAST_SLAB_BYTES", 1)  # or there might be room by chance that nobody took
+    table, plain = tiered(400_000), SparseTable(DIM, Adagrad(lr=0.05), seed=5)
+    rng = np.random.default_rng(0)
+    for each in (table, plain):
+        each.pull(np.arange(20_000))
+    asked = full_disk()
+    before = table.counts
+    assert before.disk_rows > 10_000
+    for _ in range(30):
+        keys = rng.integers(0, 20_000, 700)
+        grads = rng.normal(size=(700, DIM)).astype(np.float32)
+        for each in (table, plain):
+            each.push(keys, grads)
+        table.step()
+    assert asked == []
+    assert table.counts.num_demotions > before.num_demotions + 5000, "rows went down meanwhile"
+    assert_equal_rows(table.export_rows(), plain.export_rows())
+
+
+def test_a_full_disk_while_rows_go_down_is_an_error_and_every_row_stays_in_memory(tiered, full_disk):
+    table, plain = tiered(1 << 20), SparseTable(DIM, Adagrad(lr=0.05), seed=5)
+    for each in (table, plain):
+        each.push(np.arange(3000), np.ones((3000, DIM), np.float32))
+    asked = full_disk()
+    with pytest.raises(StorageError, match=r"no room on disk for cold rows: No space left.*Free some room"):
+        table._demote(np.arange(1000, dtype=np.uint64))
+    assert len(asked) == 1
+    counts = table.counts
+    assert (counts.memory_rows, counts.disk_rows, counts.num_demotions) == (3000, 0, 0)
+    assert_equal_rows(table.export_rows(), plain.export_rows())
+
+
+@pytest.mark.parametrize("way", ["put", "import_rows", "push_unique"])
+def test_a_full_disk_refuses_rows_that_come_from_elsewhere_whole(tiered, full_disk, way: str):
+    table, other = tiered(300_000), SparseTable(DIM, Adagrad(lr=0.05), seed=5)
+    if way != "import_rows":
+        table.push(np.arange(500), np.ones((500, DIM), np.float32))
+    other.pull(np.arange(1000, 21_000))
+    before = table.export_rows(), table.num_pushes, table.counts
+    asked = full_disk()
+    rows, grads = other.export_rows(), np.ones((20_000, DIM), np.float32)
+    arguments = {"put": (rows,), "import_rows": (rows, 7), "push_unique": (rows.keys, grads)}[way]
+    with pytest.raises(StorageError, match="no room on disk for cold rows"):
+        getattr(table, way)(*arguments)
+    assert asked
+    assert (table.num_pushes, table.counts) == before[1:]
+    assert_equal_rows(table.export_rows(), before[0])
+
+
 def test_a_budget_that_the_index_of_rows_on_disk_fills_is_an_error_and_the_table_stays(tiered):
     table = tiered(60_000)
     table.pull(np.arange(1000))
