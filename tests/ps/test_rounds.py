@@ -238,6 +238,7 @@ def test_a_push_without_a_round_is_applied_at_once_beside_them() -> None:
     [
         ([Round(2, 0, 2)], "part 0 of round 2 of table dense came already, in another push"),
         ([Round(2, 1, 3)], "round 2 of table dense has 2 parts, and this contribution says 3"),
+        ([Round(2, 0, 1)], "round 2 of table dense has 2 parts, and this contribution says 1"),
         ([Round(1, 0, 1)], "round 1 of table dense has been applied already, the next is round 2"),
         ([Round(2, 2, 2)], "table dense: part 2 of a round that has 2, 0 the first"),
         (
@@ -369,6 +370,15 @@ def test_rounds_begin_again_if_the_rebalance_does_not_go_on() -> None:
     assert isinstance(send(server, m.Prepare(2, ROSTER.add(Seat("server-1"))), now=10.0), m.Agreed)
     assert refusal(give(server, 0, 1, Round(1, 0, 2), now=11.0))[0] == "later"
     assert is_done(give(server, 0, 1, Round(1, 0, 2), now=10.0 + server_module.DRAIN_S))
+
+
+def test_rounds_begin_at_once_by_the_roster_that_was_prepared_for() -> None:
+    server, new = make_server(), ROSTER.add(Seat("server-1"))
+    for header in (m.Prepare(2, new), m.Switch(3, new)):
+        assert isinstance(send(server, header, now=10.0), m.Agreed)
+    op = m.PushDense("dense", 1, Packed((5,), "fp32"), None, Round(1, 0, 1))
+    assert is_done(send(server, m.Request(4, "worker-0", 1, new.epoch, (op,)), [np.ones(5, np.float32)], now=10.0))
+    assert steps(server) == 1
 
 
 def test_a_roster_that_does_not_follow_is_not_prepared_for() -> None:

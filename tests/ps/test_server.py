@@ -190,6 +190,27 @@ def test_what_is_held_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.counts.dropped == {"later": 1, "held_too_long": 2}
 
 
+def test_what_is_held_takes_no_more_bytes_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_HELD_BYTES", 2 * (KEYS.nbytes + GRADS.nbytes))
+    server = make_server()
+    for number in range(2):
+        assert send(server, request(push(9), id=10 + number), [KEYS, GRADS]) == []
+    (answer,) = send(server, request(push(9), id=20), [KEYS, GRADS])
+    assert (answer.code, server.stats().held) == ("later", 2)
+    assert send(server, request(push(9), id=11), [KEYS, GRADS]) == [], "a repeat takes the place of the first"
+
+
+def test_a_repeat_beside_what_builds_on_a_later_push_is_answered() -> None:
+    """The worker asks again for its first push, and in the same request for rows after its second."""
+    server = make_server()
+    for sequence in (1, 2):
+        send(server, request(push(sequence), id=sequence), [KEYS, GRADS])
+    pull = m.PullRows("rows", PackedKeys(3), 2, True, EXACT)
+    (answer,) = send(server, request(push(1), pull, id=3), [KEYS, GRADS, KEYS])
+    assert isinstance(answer, m.Reply)
+    assert server.stats().held == 0
+
+
 def test_a_new_life_begins_to_count_anew_and_the_old_one_is_refused() -> None:
     server = make_server()
     send(server, request(push(1)), [KEYS, GRADS])
