@@ -372,6 +372,15 @@ def test_rounds_begin_again_if_the_rebalance_does_not_go_on() -> None:
     assert is_done(give(server, 0, 1, Round(1, 0, 2), now=10.0 + server_module.DRAIN_S))
 
 
+def test_a_request_with_a_part_that_a_begun_round_waits_for_is_taken_while_no_round_may_begin() -> None:
+    """Beside it is a part of the next round. Refusing both would keep the begun round from its end."""
+    server, new = make_server(), ROSTER.add(Seat("server-1"))
+    give(server, 0, 1, Round(1, 0, 2))
+    assert refusal(send(server, m.Prepare(2, new)))[0] == "later"
+    assert is_done(give(server, 1, 1, Round(1, 1, 2), Round(2, 0, 2)))
+    assert (steps(server), server.stats().kept) == (2, 1)
+
+
 def test_rounds_begin_at_once_by_the_roster_that_was_prepared_for() -> None:
     server, new = make_server(), ROSTER.add(Seat("server-1"))
     for header in (m.Prepare(2, new), m.Switch(3, new)):
