@@ -15,6 +15,7 @@ from servers import DIM, make_roster, make_tables
 
 from heterps.config import SGD, AfterSightings, LinearRate, Tiers
 from heterps.ps import messages as m
+from heterps.ps import ops
 from heterps.ps import server as server_module
 from heterps.ps.calls import EXACT
 from heterps.ps.client import TableSpec
@@ -326,6 +327,20 @@ def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() ->
     assert (answer.code, "tell each push how many" in answer.text) == ("bad_request", True)
     (answer,) = send(server, request(msgspec.structs.replace(push(1), samples=5)), [KEYS, GRADS])
     assert isinstance(answer, m.Reply)
+
+
+@pytest.mark.parametrize(
+    ("coding", "is_used"), [(EXACT, True), (m.Coding("fp16"), False), (m.Coding("fp32", "zstd", 1), False)]
+)
+def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(coding: m.Coding, is_used: bool) -> None:
+    """Of rows that are coded on the way nobody would ever give the memory back."""
+    taken: list[int] = []
+
+    def room(num_bytes: int) -> None:
+        taken.append(num_bytes)
+
+    assert ops._room_for_rows(3, DIM, coding, room) is None
+    assert taken == ([3 * DIM * 4] if is_used else [])
 
 
 def test_a_server_must_be_in_its_roster() -> None:

@@ -14,10 +14,11 @@ from heterps.ps import cargo as cargo_module
 from heterps.ps import messages as m
 from heterps.ps.cargo import Parcel, ValuePart, from_parcels, to_parcels
 from heterps.ps.dense_range import DenseSpec
-from heterps.ps.ledger import PushState, Source
+from heterps.ps.ledger import Ledger, PushState, Source
 from heterps.ps.placement import NUM_SLOTS
+from heterps.ps.rounds import Contribution, Round
 from heterps.ps.server import Server
-from heterps.ps.shard import Tables
+from heterps.ps.shard import Piece, Shard, Tables
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 
@@ -136,6 +137,36 @@ def test_a_part_of_a_table_that_cannot_be_put_in_changes_no_count(monkeypatch: p
         shard.put(Source("worker", 1), "rows", 1, other.export_rows(), 7, is_first=True)
     assert (shard.sparse["rows"].num_pushes, shard.num_pushes("rows")) == (0, 0)
     assert shard.state(Source("worker", 1), "rows", 1) is PushState.NEXT, "it may be tried again"
+
+
+def two_pieces() -> Shard:
+    """A shard whose left half of the dense table has taken part 0 of a round of one, and whose right half has not."""
+    shard = Server("server-0", make_roster(1), make_tables(SGD(lr=1.0), SGD(lr=1.0))).shard
+    behind = shard.dense["dense"].cut(slice(5, 10))
+    ones = Contribution(None, np.ones(10, np.float32), None)
+    shard.dense["dense"].push(Source("worker", 1), 1, ones, Round(1, 0, 1))
+    shard.dense["dense"].load(behind)
+    assert shard.dense["dense"].num_pieces == 2
+    return shard
+
+
+def test_a_contribution_that_one_of_two_pieces_has_fits_its_round_still() -> None:
+    shard, source = two_pieces(), Source("worker", 1)
+    assert shard.state(source, "dense", 1) is PushState.NEXT
+    assert shard.round_error(source, "dense", 1, Round(1, 0, 1)) is None
+    assert shard.round_error(source, "dense", 2, Round(1, 0, 1)) is not None, "another push to a round that is over"
+
+
+def test_a_push_that_one_of_two_pieces_has_begun_is_in_doubt_as_a_whole() -> None:
+    shard, source = two_pieces(), Source("worker", 1)
+    shard.dense["dense"].pieces[1].ledger.begin("worker", 1, "dense")
+    assert shard.state(source, "dense", 1) is PushState.APPLYING
+    behind, ahead = Ledger(), Ledger()
+    ahead.begin("worker", 1, "rows")
+    for pieces in ([behind, ahead], [ahead, behind]):
+        shard.pieces = [Piece(shard.pieces[0].slots, ledger) for ledger in pieces]
+        assert shard.state(source, "rows", 1) is PushState.APPLYING
+        assert shard.state(source, "rows", 2) is PushState.EARLY
 
 
 def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPatch) -> None:
