@@ -240,6 +240,37 @@ def test_steps_are_bounded_and_make_room_ahead_of_need(tiered):
     assert table.counts.num_demotions == before, "a batch that finds room does not wait for rows to go down"
 
 
+CHANGES = {
+    "pull": lambda table: table.pull([5]),
+    "push": lambda table: table.push([5], np.ones((1, DIM), np.float32)),
+    "step": lambda table: table.step(10),
+    "take": lambda table: table.take([5]),
+    "put": lambda table: table.put(SparseTable(DIM).export_rows()),
+    "evict": lambda table: table.evict(10),
+    "close": lambda table: table.close(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_rows_that_were_asked_for_before_a_change_are_an_error_and_not_half_of_each(tiered, name: str):
+    table = tiered(200_000)
+    for begin in range(0, 6000, 50):
+        table.pull(np.arange(begin, begin + 50))
+    assert table.counts.disk_rows > 1000
+    read = table.row_parts()
+    for _ in range(2):
+        assert sum(len(part.keys) for part in read()) == 6000
+    table.pull(np.arange(100), create=False)
+    table.known(np.arange(100))
+    assert len(next(read()).keys) > 0, "reading changes nothing"
+    begun = read()
+    next(begun)
+    CHANGES[name](table)
+    for parts in (begun, read()):
+        with pytest.raises(RuntimeError, match="has changed since its rows were asked for"):
+            next(parts)
+
+
 def test_equal_calls_move_equal_rows(tiered):
     def train() -> tuple[tiers.TierCounts, Rows]:
         table = tiered(200_000)
