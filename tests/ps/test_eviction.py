@@ -73,6 +73,13 @@ def test_one_call_passes_a_bounded_number_of_rows():
     assert len(table) == 0
 
 
+def test_one_call_takes_no_more_rows_for_the_ceiling_than_it_passes():
+    table = make(max_bytes=100 * SparseTable(2, SGD()).row_bytes)
+    table.pull(np.arange(140))
+    assert [table.evict(step=15) for _ in range(4)] == [15, 15, 10, 0]
+    assert len(table) == 100
+
+
 def test_nothing_goes_where_nothing_was_said():
     table = SparseTable(1)
     push(table, np.arange(100))
