@@ -213,6 +213,19 @@ def test_the_previous_one_is_loaded_with_a_warning_when_the_newest_is_damaged(
     assert "Going back to the checkpoint before it." in caplog.text
 
 
+def test_one_bit_of_any_file_is_noticed_and_the_file_named(tmp_path: Path) -> None:
+    path = save(tmp_path, make(1))
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    assert {"000-user.arrow", "000-user.safetensors", "dense.safetensors"} <= {file.name for file in files}
+    for file in files:
+        content = file.read_bytes()
+        file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        with pytest.raises(CorruptCheckpoint, match=f"{file.name} is damaged"):
+            load(path)
+        file.write_bytes(content)
+    assert_same(load(path), make(1))
+
+
 def test_when_none_is_good_the_error_names_every_file_with_its_digests(tmp_path: Path) -> None:
     for clock in (1, 2):
         path = save(tmp_path, make(clock))

@@ -78,6 +78,8 @@ def test_rows_in_use_stay_and_rows_seen_once_go():
 def test_a_row_that_was_used_more_often_than_can_be_counted_stays(num_uses):
     cache = RowCache(DIM, ONE_SET)
     put(cache, list(range(WAYS)), 0)
+    for _ in range(3):
+        get(cache, list(range(1, WAYS)), 0)
     for _ in range(num_uses):
         get(cache, [0], 0)
     put(cache, [1000], 0)
