@@ -224,6 +224,19 @@ def test_the_memory_of_a_table_without_tiers_is_enough_for_all_its_rows(tiered, 
     assert (table.counts.memory_rows, table.counts.disk_rows) == (num_keys, 0)
 
 
+@pytest.mark.parametrize("budget", range(45_000, 65_000, 1000))
+def test_the_budget_holds_while_the_index_in_memory_grows(tiered, budget: int):
+    """Its old half is there for a while beside the new one, and counts."""
+    table = tiered(budget)
+    sizes = set()
+    for begin in range(0, 1200, 20):
+        table.pull(np.arange(begin, begin + 20))
+        assert table.num_bytes <= budget
+        sizes.add(table._hot.index_size)
+    assert len(table) == 1200
+    assert min(sizes) == 1024
+
+
 def test_steps_are_bounded_and_make_room_ahead_of_need(tiered):
     table = tiered(200_000)
     for begin in range(0, 6000, 50):
