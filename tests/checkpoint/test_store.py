@@ -213,6 +213,41 @@ def test_the_previous_one_is_loaded_with_a_warning_when_the_newest_is_damaged(
     assert "Going back to the checkpoint before it." in caplog.text
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_a_disk_that_has_lost_a_checkpoint_costs_that_one_and_a_missing_permission_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """What cannot be read back is damaged; what may not be read is somebody's mistake, and going back would hide it."""
+    save(tmp_path, old := make(1))
+    save(tmp_path, make(2))
+    measure = disk.measure
+
+    def broken(path: Path) -> tuple[int, str]:
+        if "0000000002" in str(path):
+            raise OSError(number, os.strerror(number))
+        return measure(path)
+
+    monkeypatch.setattr(disk, "measure", broken)
+    if number == errno.EIO:
+        assert_same(load_latest(tmp_path), old)
+    else:
+        with pytest.raises(StorageError, match=r"0000000002.* cannot be read: .*Check its permissions"):
+            load_latest(tmp_path)
+
+
+def test_one_bit_of_any_file_is_noticed_and_the_file_named(tmp_path: Path) -> None:
+    path = save(tmp_path, make(1))
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    assert {"000-user.arrow", "000-user.safetensors", "dense.safetensors"} <= {file.name for file in files}
+    for file in files:
+        content = file.read_bytes()
+        file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        with pytest.raises(CorruptCheckpoint, match=f"{file.name} is damaged"):
+            load(path)
+        file.write_bytes(content)
+    assert_same(load(path), make(1))
+
+
 def test_when_none_is_good_the_error_names_every_file_with_its_digests(tmp_path: Path) -> None:
     for clock in (1, 2):
         path = save(tmp_path, make(clock))

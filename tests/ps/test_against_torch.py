@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
+from heterps.config import CosineRate, LinearRate, StepRate
 from heterps.ps import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad, SparseTable
 from heterps.ps.dense import DenseTable
 
@@ -83,6 +86,56 @@ def test_dense_table_equals_the_optimizer(ours, theirs):
     assert table.num_pushes == STEPS
     assert np.abs(table.values - start).max() > 0.1
     assert np.abs(table.values - weight.detach().numpy()).max() <= 1e-6
+
+
+SCHEDULES = [
+    (LinearRate(warmup=19), lambda samples: min((samples + 1) / 20, 1.0)),
+    (LinearRate(until=1000, floor=0.25), lambda samples: max(1 - 0.75 * samples / 1000, 0.25)),
+    (CosineRate(until=800), lambda samples: (1 + math.cos(math.pi * min(samples / 800, 1.0))) / 2),
+    (StepRate(every=300, factor=0.1), lambda samples: 0.1 ** (samples // 300)),
+]
+
+
+@pytest.mark.parametrize(("schedule", "curve"), SCHEDULES, ids=["warmup", "linear", "cosine", "step"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            AdamW(lr=0.05, weight_decay=0.5),
+            lambda weights: torch.optim.AdamW(weights, lr=0.05, weight_decay=0.5),
+        ),
+        (Adam(lr=0.05), lambda weights: torch.optim.Adam(weights, lr=0.05)),
+        (Momentum(lr=0.05, momentum=0.9), lambda weights: torch.optim.SGD(weights, lr=0.05, momentum=0.9)),
+    ],
+    ids=name,
+)
+def test_dense_table_under_a_schedule_equals_the_optimizer_under_lambda_lr(ours, theirs, schedule, curve):
+    """Decay follows the scheduled rate too. Half of the gradients are zero: those values move by decay alone."""
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=200).astype(np.float32) + 3
+    table = DenseTable(200, ours, schedule)
+    table.values[:] = start
+    weight = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    optimizer = theirs([weight])
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: curve(10 * step))
+    for step in range(STEPS):
+        grads = rng.normal(size=200).astype(np.float32)
+        grads[::2] = 0
+        table.push(grads, samples=10 * step)
+        weight.grad = torch.from_numpy(grads)
+        optimizer.step()
+        rate.step()
+    np.testing.assert_allclose(table.values, weight.detach().numpy(), atol=2e-6)
+    decayed = np.prod([1 - 0.05 * 0.5 * curve(10 * step) for step in range(STEPS)]) if name(ours) == "adamw" else 1.0
+    np.testing.assert_allclose(table.values[::2], decayed * start[::2], rtol=1e-5)
+
+
+def test_decay_follows_the_factor_that_a_table_is_told():
+    table = DenseTable(1, AdamW(lr=0.1, weight_decay=0.5))
+    table.values[:] = 1
+    table.rate = 0.5
+    table.push(np.zeros(1, np.float32))
+    assert table.values[0] == np.float32(1 - 0.5 * 0.1 * 0.5)
 
 
 def steps_of(table: SparseTable, num: int = 30) -> list[np.ndarray]:

@@ -195,6 +195,29 @@ def test_after_clear_nothing_from_before_is_used_not_even_what_was_on_its_way():
     assert server.pulled == [[1], [2], [1, 2]]
 
 
+def test_after_clear_rows_that_were_asked_for_ahead_are_asked_for_again():
+    server = CountingClient()
+    client = CachedClient(server, bound=5)
+    lookup = make_lookup([1])
+    client.prefetch("t", lookup)
+    client.clear()
+    push(server, [1])
+    assert client.pull("t", lookup).result()[0, 0] == 1, "the servers went back, and then somebody pushed"
+    assert server.pulled == [[1], [1]]
+
+
+def test_rows_of_no_more_lookups_than_allowed_are_kept_ahead_of_use():
+    server = CountingClient()
+    client = CachedClient(server, bound=0, max_ahead=2)
+    lookups = [make_lookup([key]) for key in range(4)]
+    for num, lookup in enumerate(lookups, 1):
+        client.prefetch("t", lookup)
+        assert len(client._ahead) == min(num, 2)
+    for lookup in lookups[2:] + lookups[:2]:
+        client.pull("t", lookup)
+    assert server.pulled == [[0], [1], [2], [3], [0], [1]], "of the newest two the rows were there"
+
+
 def test_an_evaluation_reads_the_servers_and_leaves_the_cache_alone():
     server = CountingClient()
     client = CachedClient(server, bound=5)

@@ -128,6 +128,21 @@ def test_the_index_takes_no_more_than_it_said(num: int, step: int):
     store.close()
 
 
+def test_words_that_are_kept_in_memory_are_those_on_disk_however_often_the_index_grew(tmp_path: Path):
+    store = ColdStore(WORDS, tmp_path, kept_words=2)
+    keys = np.arange(2000).astype(np.uint64)
+    rows, sizes = rows_for(keys, 4), set()
+    for part in np.array_split(np.arange(len(keys)), 40):
+        store.put(keys[part], rows[part])
+        sizes.add(store.num_bytes)
+    assert len(sizes) > 3
+    store.take(keys[:500])
+    store.put(keys[:500], rows_for(keys, 5)[:500])
+    rows[:500] = rows_for(keys, 5)[:500]
+    np.testing.assert_array_equal(store.kept(store.find(keys)), rows[:, :2])
+    store.close()
+
+
 def test_free_slots_are_used_before_the_file_grows(store: ColdStore):
     keys = np.arange(30_000).astype(np.uint64)
     store.put(keys, rows_for(keys, 0))

@@ -9,6 +9,7 @@ from heterps.config import Eviction
 from heterps.ps import SGD, SparseTable
 from heterps.ps.table import eviction as eviction_module
 from heterps.ps.table.eviction import EvictionLog
+from heterps.ps.table.sparse import Rows
 
 
 def make(**policy) -> SparseTable:
@@ -72,6 +73,13 @@ def test_one_call_passes_a_bounded_number_of_rows():
     assert len(table) == 0
 
 
+def test_one_call_takes_no_more_rows_for_the_ceiling_than_it_passes():
+    table = make(max_bytes=100 * SparseTable(2, SGD()).row_bytes)
+    table.pull(np.arange(140))
+    assert [table.evict(step=15) for _ in range(4)] == [15, 15, 10, 0]
+    assert len(table) == 100
+
+
 def test_nothing_goes_where_nothing_was_said():
     table = SparseTable(1)
     push(table, np.arange(100))
@@ -89,6 +97,30 @@ def test_the_log_says_what_went_why_when_and_how_used():
     log = table.evictions()
     assert log[["key", "reason", "clock"]].tolist() == [(3, "bytes", 5), (1, "age", 6)]
     np.testing.assert_allclose(log["uses"], [2, 3], rtol=0.01)
+
+
+def test_rows_of_two_reasons_go_in_one_pass_and_no_others():
+    """Rows move while others go: whose turn it is must be known before the first has gone."""
+    table, keys = make(max_age=10, min_uses=1.0), np.arange(300, dtype=np.uint64)
+    kind = keys % 3
+    uses = np.where(kind == 1, 0.5, 5).astype(np.float32)
+    clock = np.where(kind == 0, 50, 100).astype(np.uint32)
+    table.put(Rows(keys, np.zeros((300, 2), np.float32), np.zeros((300, 0), np.float32), uses, clock))
+    table.num_pushes = 100
+    assert table.evict(1000) == 200
+    np.testing.assert_array_equal(table.known(keys), kind == 2)
+    log = table.evictions()
+    assert sorted(log["key"][log["reason"] == "age"].tolist()) == keys[kind == 0].tolist()
+    assert sorted(log["key"][log["reason"] == "uses"].tolist()) == keys[kind == 1].tolist()
+
+
+@pytest.mark.parametrize(("uses", "goes"), [(1.0, False), (0.999, True)])
+def test_a_row_with_just_as_many_uses_as_it_needs_stays(uses: float, goes: bool):
+    table, key = make(min_uses=1.0), np.array([7], np.uint64)
+    header = np.array([uses], np.float32), np.array([100], np.uint32)
+    table.put(Rows(key, np.zeros((1, 2), np.float32), np.zeros((1, 0), np.float32), *header))
+    table.num_pushes = 100
+    assert table.evict(10) == goes
 
 
 def test_the_log_keeps_the_latest_in_order(monkeypatch):

@@ -37,6 +37,16 @@ def test_workers_tables_and_lives_count_apart_and_all_pushes_count_for_the_table
     assert ledger.num_pushes == {"t": 3, "u": 1}
 
 
+def test_a_table_that_was_loaded_counts_on_from_what_it_had_seen() -> None:
+    ledger = Ledger()
+    ledger.begin("a", 1, "t")
+    ledger.finish("a", "t", num_pushes=7)
+    assert (ledger.num_pushes, ledger.applied("a", 1, "t")) == ({"t": 7}, 1)
+    apply(ledger)
+    ledger.end_round("t")
+    assert (ledger.num_pushes, ledger.applied("a", 1, "t")) == ({"t": 9}, 2)
+
+
 @given(pushes=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.sampled_from("tu")), max_size=20))
 def test_a_ledger_survives_its_journey(pushes: list[tuple[str, int, str]]) -> None:
     ledger = Ledger()

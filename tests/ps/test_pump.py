@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from servers import DIM, make_roster, make_tables, threaded_servers
 
-from heterps.errors import HeterpsError
+from heterps.errors import HeterpsError, PeerLost
 from heterps.ps.dedup import make_lookup
 from heterps.ps.remote import RemoteClient
 from heterps.ps.session import Options
@@ -64,6 +64,36 @@ def test_an_answer_that_nobody_waits_for_is_received_by_the_watcher(network):
     client.flush()
     done.result(timeout=30)
     assert set(receivers) == {"heterps-client-worker"}
+    client.close()
+
+
+def test_what_the_channel_does_not_take_is_sent_again_soon_and_not_after_the_first_retry(network):
+    client = make_client(network, [], Options(first_retry_s=1000.0, longest_retry_s=1000.0, deadline_s=20.0))
+    channel = client._pump._channel
+    send, refused = channel.send, []
+
+    def full(peer: str, parts: list, timeout_s: float) -> None:
+        if len(refused) < 3:
+            refused.append(peer)
+            raise PeerLost(f"the queue to {peer} is full")
+        send(peer, parts, timeout_s)
+
+    channel.send = full
+    assert client.pull("rows", LOOKUP).result(timeout=30).shape == (20, DIM)
+    assert len(refused) == 3
+    client.close()
+
+
+def test_a_call_that_waits_for_room_does_not_wait_for_servers_that_are_lost(network, monkeypatch):
+    client = make_client(network, [], Options(max_waiting=0))
+    found: list[bool] = []
+    monkeypatch.setattr(client._pump._changed, "wait_for", lambda is_so, _: found.append(is_so()) or found[-1])
+    with client._pump.lock:
+        client._session.fail(PeerLost("the servers are gone"))
+    with pytest.raises(PeerLost, match="the servers are gone"):
+        client.pull("rows", LOOKUP)
+    assert found == [True]
+    monkeypatch.undo()
     client.close()
 
 

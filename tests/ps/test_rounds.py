@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -107,6 +108,51 @@ def test_a_sum_does_not_depend_on_the_order_of_arrival(order: list[int], seed: i
     assert len(stash) == stash.num_bytes == stash.newest == 0
 
 
+ORDERS = [order for num_parts in (2, 3, 4) for order in permutations(range(num_parts))]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: "".join(map(str, order)))
+@pytest.mark.parametrize("kind", ["dense", "rows"])
+def test_no_order_of_arrival_needs_the_memory_of_a_part_that_was_taken(kind: str, order: tuple[int, ...]) -> None:
+    """All parts come in one buffer, which is overwritten as soon as a part is taken."""
+    keys = None if kind == "dense" else np.zeros(2, np.uint64)
+    grads = np.zeros(2 if kind == "dense" else (2, 1), np.float32)
+    ledger, stash, steps = Ledger(), Stash(), []
+
+    def apply(whole: Contribution) -> None:
+        names = [0, 1] if whole.keys is None else whole.keys.tolist()
+        steps.append(dict(zip(names, whole.grads.reshape(-1).tolist(), strict=True)))
+
+    for number in (2, 1):  # round 2 is complete before round 1, and waits for it
+        for part in order:
+            assert steps == []
+            grads[:] = np.float32([[10.0**part], [number * 10.0**part]]).reshape(grads.shape)
+            if keys is not None:
+                keys[:] = [7, 8 + part]
+            contribution = Contribution(keys, grads, None)
+            push_once(ledger, stash, Source("a", 1), "t", contribution, Round(number, part, len(order)), apply)
+            grads[:] = np.nan
+            if keys is not None:
+                keys[:] = 99
+    ones = sum(10.0**part for part in order)
+    if kind == "dense":
+        assert steps == [{0: ones, 1: ones}, {0: ones, 1: 2 * ones}]
+    else:
+        assert steps == [{7: ones} | {8 + part: number * 10.0**part for part in order} for number in (1, 2)]
+
+
+def test_a_round_of_one_part_that_waits_for_the_rounds_before_it_keeps_a_copy() -> None:
+    ledger, stash, grads, steps = Ledger(), Stash(), np.zeros(2, np.float32), []
+    for number in (3, 2, 1):
+        grads[:] = number
+        contribution = Contribution(None, grads, None)
+        push_once(
+            ledger, stash, Source("a", 1), "t", contribution, Round(number, 0, 1), lambda c: steps.append(c.grads[0])
+        )
+        grads[:] = np.nan
+    assert steps == [1, 2, 3]
+
+
 def test_a_stash_counts_what_it_keeps() -> None:
     stash, dense = Stash(), Contribution(None, np.ones(10, np.float32), None)
     rows = Contribution(KEYS, GRADS, None)
@@ -192,6 +238,7 @@ def test_a_push_without_a_round_is_applied_at_once_beside_them() -> None:
     [
         ([Round(2, 0, 2)], "part 0 of round 2 of table dense came already, in another push"),
         ([Round(2, 1, 3)], "round 2 of table dense has 2 parts, and this contribution says 3"),
+        ([Round(2, 0, 1)], "round 2 of table dense has 2 parts, and this contribution says 1"),
         ([Round(1, 0, 1)], "round 1 of table dense has been applied already, the next is round 2"),
         ([Round(2, 2, 2)], "table dense: part 2 of a round that has 2, 0 the first"),
         (
@@ -230,28 +277,25 @@ def test_a_contribution_that_was_held_is_refused_like_others() -> None:
     assert server.stats().kept == 1
 
 
-def test_what_is_kept_is_a_copy() -> None:
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=lambda order: "".join(map(str, order)))
+def test_what_is_kept_is_a_copy(order: tuple[int, ...]) -> None:
     """Frames may lie in memory that the sender uses again as soon as it is answered."""
-    server = make_server(2)
-    for worker, part in ((0, 1), (1, 0)):
-        keys, grads, dense = KEYS.copy(), GRADS.copy(), np.ones(10, np.float32)
+    server = make_server(3)
+    start = server.shard.sparse["rows"].pull(KEYS)
+    keys, grads, dense = KEYS.copy(), GRADS.copy(), np.empty(10, np.float32)
+    for part in order:
+        keys[:], grads[:], dense[:] = KEYS, 4**part, 4**part
         ops = (
             m.PushRows("rows", 1, PackedKeys(3), Packed((3, DIM), "fp32"), None, Round(1, part, 3)),
             m.PushDense("dense", 1, Packed((10,), "fp32"), None, Round(1, part, 3)),
         )
-        parts = m.server_codec().encode(m.Request(1, f"worker-{worker}", 1, 1, ops), [keys, grads, dense])
+        parts = m.server_codec().encode(m.Request(1, f"worker-{part}", 1, 1, ops), [keys, grads, dense])
         server.handle("peer", [memoryview(part).cast("B") for part in parts], 0.0)
         for array in (keys, grads, dense):
             array[:] = 99
-    before = server.shard.sparse["rows"].pull(KEYS, create=False)
-    ops = (
-        m.PushRows("rows", 2, PackedKeys(3), Packed((3, DIM), "fp32"), None, Round(1, 2, 3)),
-        m.PushDense("dense", 2, Packed((10,), "fp32"), None, Round(1, 2, 3)),
-    )
-    send(server, m.Request(1, "worker-0", 1, 1, ops), [KEYS, GRADS, np.ones(10, np.float32)])
-    np.testing.assert_array_equal(server.shard.sparse["rows"].pull(KEYS, create=False), before - 3)
+    np.testing.assert_array_equal(server.shard.sparse["rows"].pull(KEYS, create=False), start - np.float32(21))
     assert len(server.shard.sparse["rows"]) == 3
-    assert steps(server) == 3
+    assert steps(server) == 21
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -326,6 +370,24 @@ def test_rounds_begin_again_if_the_rebalance_does_not_go_on() -> None:
     assert isinstance(send(server, m.Prepare(2, ROSTER.add(Seat("server-1"))), now=10.0), m.Agreed)
     assert refusal(give(server, 0, 1, Round(1, 0, 2), now=11.0))[0] == "later"
     assert is_done(give(server, 0, 1, Round(1, 0, 2), now=10.0 + server_module.DRAIN_S))
+
+
+def test_a_request_with_a_part_that_a_begun_round_waits_for_is_taken_while_no_round_may_begin() -> None:
+    """Beside it is a part of the next round. Refusing both would keep the begun round from its end."""
+    server, new = make_server(), ROSTER.add(Seat("server-1"))
+    give(server, 0, 1, Round(1, 0, 2))
+    assert refusal(send(server, m.Prepare(2, new)))[0] == "later"
+    assert is_done(give(server, 1, 1, Round(1, 1, 2), Round(2, 0, 2)))
+    assert (steps(server), server.stats().kept) == (2, 1)
+
+
+def test_rounds_begin_at_once_by_the_roster_that_was_prepared_for() -> None:
+    server, new = make_server(), ROSTER.add(Seat("server-1"))
+    for header in (m.Prepare(2, new), m.Switch(3, new)):
+        assert isinstance(send(server, header, now=10.0), m.Agreed)
+    op = m.PushDense("dense", 1, Packed((5,), "fp32"), None, Round(1, 0, 1))
+    assert is_done(send(server, m.Request(4, "worker-0", 1, new.epoch, (op,)), [np.ones(5, np.float32)], now=10.0))
+    assert steps(server) == 1
 
 
 def test_a_roster_that_does_not_follow_is_not_prepared_for() -> None:

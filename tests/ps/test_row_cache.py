@@ -74,6 +74,19 @@ def test_rows_in_use_stay_and_rows_seen_once_go():
     assert not get(cache, hot, 0)[0].any(), "what is no longer used makes room"
 
 
+@pytest.mark.parametrize("num_uses", [254, 255, 256, 600])
+def test_a_row_that_was_used_more_often_than_can_be_counted_stays(num_uses):
+    cache = RowCache(DIM, ONE_SET)
+    put(cache, list(range(WAYS)), 0)
+    for _ in range(3):
+        get(cache, list(range(1, WAYS)), 0)
+    for _ in range(num_uses):
+        get(cache, [0], 0)
+    put(cache, [1000], 0)
+    assert get(cache, [0, 1000], 0)[0].all()
+    assert get(cache, list(range(1, WAYS)), 0)[0].sum() == WAYS - 2
+
+
 def test_memory_is_what_was_given_and_too_little_is_refused():
     assert ONE_SET * 9 < RowCache(DIM, ONE_SET * 10 + 5).num_bytes <= ONE_SET * 10 + 5
     with pytest.raises(ValueError, match=f"dim 3 needs at least {ONE_SET} bytes, got {ONE_SET - 1}"):

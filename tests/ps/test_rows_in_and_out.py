@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heterps.ps import SGD, SparseTable
+from heterps.ps import SGD, Adam, SparseTable
 from heterps.ps.table import sparse
+from heterps.ps.table.sparse import Rows
 from heterps.ps.table.usage import ages_of, faded, make_fading
 
 
@@ -106,3 +107,19 @@ def test_a_use_counts_half_after_its_half_life(half_life):
 def test_ages_survive_the_wrap_of_the_count_and_clocks_ahead_are_new():
     clocks = np.array([2**32 - 3, 4, 9], np.uint32)
     np.testing.assert_array_equal(ages_of(clocks, 2**32 + 5), np.uint32([8, 1, 0]))
+
+
+def test_rows_that_were_exported_stay_as_they_were_whatever_becomes_of_the_table():
+    table = SparseTable(3, Adam(lr=0.1))
+    keys = np.arange(50)
+    table.push(keys, np.ones((50, 3), np.float32))
+    exported = table.export_rows()
+    before = [field.copy() for field in exported]
+    for _ in range(3):
+        table.push(keys, np.ones((50, 3), np.float32))
+    now = table.export_rows()
+    changed = [name for name, one, other in zip(Rows._fields, exported, now, strict=True) if (one != other).any()]
+    assert changed == ["values", "state", "uses", "clock"], "the table has changed all that can change"
+    table.take(keys[:20])  # rows move
+    for name, field, copy in zip(Rows._fields, exported, before, strict=True):
+        np.testing.assert_array_equal(field, copy, err_msg=name)

@@ -15,6 +15,7 @@ from servers import DIM, make_roster, make_tables
 
 from heterps.config import SGD, AfterSightings, LinearRate, Tiers
 from heterps.ps import messages as m
+from heterps.ps import ops
 from heterps.ps import server as server_module
 from heterps.ps.calls import EXACT
 from heterps.ps.client import TableSpec
@@ -190,6 +191,27 @@ def test_what_is_held_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.counts.dropped == {"later": 1, "held_too_long": 2}
 
 
+def test_what_is_held_takes_no_more_bytes_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_HELD_BYTES", 2 * (KEYS.nbytes + GRADS.nbytes))
+    server = make_server()
+    for number in range(2):
+        assert send(server, request(push(9), id=10 + number), [KEYS, GRADS]) == []
+    (answer,) = send(server, request(push(9), id=20), [KEYS, GRADS])
+    assert (answer.code, server.stats().held) == ("later", 2)
+    assert send(server, request(push(9), id=11), [KEYS, GRADS]) == [], "a repeat takes the place of the first"
+
+
+def test_a_repeat_beside_what_builds_on_a_later_push_is_answered() -> None:
+    """The worker asks again for its first push, and in the same request for rows after its second."""
+    server = make_server()
+    for sequence in (1, 2):
+        send(server, request(push(sequence), id=sequence), [KEYS, GRADS])
+    pull = m.PullRows("rows", PackedKeys(3), 2, True, EXACT)
+    (answer,) = send(server, request(push(1), pull, id=3), [KEYS, GRADS, KEYS])
+    assert isinstance(answer, m.Reply)
+    assert server.stats().held == 0
+
+
 def test_a_new_life_begins_to_count_anew_and_the_old_one_is_refused() -> None:
     server = make_server()
     send(server, request(push(1)), [KEYS, GRADS])
@@ -305,6 +327,20 @@ def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() ->
     assert (answer.code, "tell each push how many" in answer.text) == ("bad_request", True)
     (answer,) = send(server, request(msgspec.structs.replace(push(1), samples=5)), [KEYS, GRADS])
     assert isinstance(answer, m.Reply)
+
+
+@pytest.mark.parametrize(
+    ("coding", "is_used"), [(EXACT, True), (m.Coding("fp16"), False), (m.Coding("fp32", "zstd", 1), False)]
+)
+def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(coding: m.Coding, is_used: bool) -> None:
+    """Of rows that are coded on the way nobody would ever give the memory back."""
+    taken: list[int] = []
+
+    def room(num_bytes: int) -> None:
+        taken.append(num_bytes)
+
+    assert ops._room_for_rows(3, DIM, coding, room) is None
+    assert taken == ([3 * DIM * 4] if is_used else [])
 
 
 def test_a_server_must_be_in_its_roster() -> None:

@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows
 
-from heterps.config import Adam, Faults
+from heterps.config import SGD, Adam, Faults
+from heterps.ps import cargo as cargo_module
+from heterps.ps import messages as m
 from heterps.ps.cargo import Parcel, ValuePart, from_parcels, to_parcels
+from heterps.ps.dense_range import DenseSpec
+from heterps.ps.ledger import Ledger, PushState, Source
+from heterps.ps.placement import NUM_SLOTS
+from heterps.ps.rounds import Contribution, Round
 from heterps.ps.server import Server
-from heterps.ps.shard import Tables
+from heterps.ps.shard import Piece, Shard, Tables
 from heterps.wire import Malformed
+from heterps.wire.message import contiguous
 
 TABLES = make_tables(Adam(lr=0.1), Adam(lr=0.1), dense_size=11)
 KEYS = np.arange(200, dtype=np.uint64)
@@ -71,12 +78,16 @@ def test_what_is_saved_does_not_change_with_the_tables() -> None:
     job = pushed(1, 1)
     server = job.servers["server-0"]
     saved = server.save()
-    before = saved.rows["rows"].values.copy()
+    (part,) = saved.dense["dense"]
+    before = saved.rows["rows"].values.copy(), part.values.copy(), part.state.copy()
     worker = Worker(job, "other")
     worker.push(KEYS, np.ones((200, DIM), np.float32))
+    worker.push_dense(np.ones(11, np.float32))
     futures: list[Future] = worker.futures
     job.finish(futures)
-    np.testing.assert_array_equal(saved.rows["rows"].values, before)
+    assert server.shard.dense["dense"].num_steps == 2
+    for expected, got in zip(before, (saved.rows["rows"].values, part.values, part.state), strict=True):
+        np.testing.assert_array_equal(got, expected)
     assert saved.label.pieces[0].ledger.num_pushes == {"rows": 1}
     assert [label.ledger.num_pushes for label in saved.label.ranges] == [{"dense": 1}]
 
@@ -97,6 +108,99 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
         server.shard.load(cargo)
 
 
+@pytest.mark.parametrize("misfit", ["one", "two"])
+def test_a_cargo_of_which_one_table_does_not_fit_leaves_none_of_it(misfit: str) -> None:
+    """The rows, and the table before it, are put in first, and taken out again."""
+    sparse, two = (make_tables().sparse[0],), (DenseSpec("one", 5, SGD(lr=1.0)), DenseSpec("two", 5, SGD(lr=1.0)))
+    shard = Server("server-0", make_roster(1), Tables(sparse, two)).shard
+    shard.sparse["rows"].pull(KEYS)
+    cargo = shard.copy(shard.slots, shard.ranges, {})
+    shard.sparse["rows"].take(KEYS)
+    for name in {"one", "two"} - {misfit}:
+        shard.dense[name].cut(slice(0, 5))
+    with pytest.raises(ValueError, match=f"value 0 of table {misfit} came twice"):
+        shard.load(cargo)
+    assert len(shard.sparse["rows"]) == 0
+    assert {name: dense.num_pieces for name, dense in shard.dense.items()} == {"one": 0, "two": 0} | {misfit: 1}
+
+
+def test_a_part_of_a_table_that_cannot_be_put_in_changes_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = Server("server-0", make_roster(1), TABLES).shard
+    other = TABLES.sparse[0].make_shard()
+    other.pull(KEYS)
+
+    def refuse(_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(shard.sparse["rows"], "put", refuse)
+    with pytest.raises(MemoryError):
+        shard.put(Source("worker", 1), "rows", 1, other.export_rows(), 7, is_first=True)
+    assert (shard.sparse["rows"].num_pushes, shard.num_pushes("rows")) == (0, 0)
+    assert shard.state(Source("worker", 1), "rows", 1) is PushState.NEXT, "it may be tried again"
+
+
+def two_pieces() -> Shard:
+    """A shard whose left half of the dense table has taken part 0 of a round of one, and whose right half has not."""
+    shard = Server("server-0", make_roster(1), make_tables(SGD(lr=1.0), SGD(lr=1.0))).shard
+    behind = shard.dense["dense"].cut(slice(5, 10))
+    ones = Contribution(None, np.ones(10, np.float32), None)
+    shard.dense["dense"].push(Source("worker", 1), 1, ones, Round(1, 0, 1))
+    shard.dense["dense"].load(behind)
+    assert shard.dense["dense"].num_pieces == 2
+    return shard
+
+
+def test_a_contribution_that_one_of_two_pieces_has_fits_its_round_still() -> None:
+    shard, source = two_pieces(), Source("worker", 1)
+    assert shard.state(source, "dense", 1) is PushState.NEXT
+    assert shard.round_error(source, "dense", 1, Round(1, 0, 1)) is None
+    assert shard.round_error(source, "dense", 2, Round(1, 0, 1)) is not None, "another push to a round that is over"
+
+
+def test_a_push_that_one_of_two_pieces_has_begun_is_in_doubt_as_a_whole() -> None:
+    shard, source = two_pieces(), Source("worker", 1)
+    shard.dense["dense"].pieces[1].ledger.begin("worker", 1, "dense")
+    assert shard.state(source, "dense", 1) is PushState.APPLYING
+    behind, ahead = Ledger(), Ledger()
+    ahead.begin("worker", 1, "rows")
+    for pieces in ([behind, ahead], [ahead, behind]):
+        shard.pieces = [Piece(shard.pieces[0].slots, ledger) for ledger in pieces]
+        assert shard.state(source, "rows", 1) is PushState.APPLYING
+        assert shard.state(source, "rows", 2) is PushState.EARLY
+
+
+def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their parts are of other slots than the server has from then on."""
+    monkeypatch.setattr(cargo_module, "PART_BYTES", 100)
+    shard = pushed(1, 1).servers["server-0"].shard
+    assert shard.export(Source("worker", 1), "rows", 1, 0).num_parts > 1
+    assert len(shard.exports) == 1
+    shard.follow(make_roster(1), 0)
+    assert len(shard.exports) == 0
+    assert shard.export(Source("worker", 1), "rows", 1, 1).num_parts == 0
+
+
+def test_what_servers_saved_does_not_bring_back_an_old_life_of_a_worker() -> None:
+    """One of two servers had not heard of the worker's second life yet."""
+    first, second = (server.save() for server in pushed(2, 1).servers.values())
+    first.label.workers["worker"], second.label.workers["worker"] = 2, 1
+    server = Server("server-0", make_roster(1), TABLES)
+    server.restore([first, second])
+    hello = m.server_codec().encode(m.Hello(1, "worker", 1, TABLES.digest), [])
+    ((_, answer),) = server.handle("peer", [contiguous(part) for part in hello], 0.0)
+    refused = m.client_codec().decode(answer)[0]
+    assert isinstance(refused, m.Refused)
+    assert refused.code == "stale_incarnation"
+
+
+def test_a_label_with_a_slot_that_does_not_exist_is_refused() -> None:
+    for slot in (-1, NUM_SLOTS):
+        cargo = pushed(1, 1).servers["server-0"].save()
+        cargo.label.pieces[0].slots.append(slot)
+        with pytest.raises(Malformed, match="names a slot beyond"):
+            from_parcels(to_parcels(cargo))
+
+
 def test_a_label_that_cannot_be_read_is_refused() -> None:
     parcels = to_parcels(pushed(1, 1).servers["server-0"].save())
     parcels[0].label = b"nonsense"
@@ -111,6 +215,13 @@ def test_parts_of_a_dense_table_that_do_not_fit_together_are_refused() -> None:
     parcels[-1].part = part._replace(values=part.values[1:])
     with pytest.raises(Malformed, match="the parts of 11 values of table dense do not follow each other"):
         from_parcels(parcels)
+    halves = [ValuePart(at, part.values[at:][:6], part.state[:, at:][:, :6]) for at in (0, 5)]
+    twice = [*parcels[:-1], *(Parcel(False, table="dense", part=half) for half in (halves[0], halves[1]))]
+    with pytest.raises(Malformed, match="do not follow each other"):
+        from_parcels(twice)
+    gap = [part._replace(values=part.values[:5], state=part.state[:, :5]), halves[1]._replace(first=6)]
+    with pytest.raises(Malformed, match="do not follow each other"):
+        from_parcels([*parcels[:-1], *(Parcel(False, table="dense", part=each) for each in gap)])
     parcels[-1].part = part._replace(values=part.values[:5], state=part.state[:, :5])
     parcels.append(Parcel(True, table="dense", part=ValuePart(5, part.values[5:], part.state[:1, 5:])))
     with pytest.raises(Malformed, match="the parts of table dense have state of different sizes"):

@@ -224,6 +224,19 @@ def test_the_memory_of_a_table_without_tiers_is_enough_for_all_its_rows(tiered, 
     assert (table.counts.memory_rows, table.counts.disk_rows) == (num_keys, 0)
 
 
+@pytest.mark.parametrize("budget", range(45_000, 65_000, 1000))
+def test_the_budget_holds_while_the_index_in_memory_grows(tiered, budget: int):
+    """Its old half is there for a while beside the new one, and counts."""
+    table = tiered(budget)
+    sizes = set()
+    for begin in range(0, 1200, 20):
+        table.pull(np.arange(begin, begin + 20))
+        assert table.num_bytes <= budget
+        sizes.add(table._hot.index_size)
+    assert len(table) == 1200
+    assert min(sizes) == 1024
+
+
 def test_steps_are_bounded_and_make_room_ahead_of_need(tiered):
     table = tiered(200_000)
     for begin in range(0, 6000, 50):
@@ -238,6 +251,37 @@ def test_steps_are_bounded_and_make_room_ahead_of_need(tiered):
     before = table.counts.num_demotions
     table.pull(np.arange(10_000, 10_000 + room // 2))
     assert table.counts.num_demotions == before, "a batch that finds room does not wait for rows to go down"
+
+
+CHANGES = {
+    "pull": lambda table: table.pull([5]),
+    "push": lambda table: table.push([5], np.ones((1, DIM), np.float32)),
+    "step": lambda table: table.step(10),
+    "take": lambda table: table.take([5]),
+    "put": lambda table: table.put(SparseTable(DIM).export_rows()),
+    "evict": lambda table: table.evict(10),
+    "close": lambda table: table.close(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_rows_that_were_asked_for_before_a_change_are_an_error_and_not_half_of_each(tiered, name: str):
+    table = tiered(200_000)
+    for begin in range(0, 6000, 50):
+        table.pull(np.arange(begin, begin + 50))
+    assert table.counts.disk_rows > 1000
+    read = table.row_parts()
+    for _ in range(2):
+        assert sum(len(part.keys) for part in read()) == 6000
+    table.pull(np.arange(100), create=False)
+    table.known(np.arange(100))
+    assert len(next(read()).keys) > 0, "reading changes nothing"
+    begun = read()
+    next(begun)
+    CHANGES[name](table)
+    for parts in (begun, read()):
+        with pytest.raises(RuntimeError, match="has changed since its rows were asked for"):
+            next(parts)
 
 
 def test_equal_calls_move_equal_rows(tiered):
@@ -295,6 +339,74 @@ def test_a_full_disk_fails_the_call_and_leaves_the_table_as_it_was(tiered, monke
         each.push(np.arange(25_000), np.ones((25_000, DIM), np.float32))
     assert table.counts.disk_rows > 10_000
     assert_equal_rows(table.export_rows(), plain.export_rows())
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch):
+    """Whatever takes room on disk is refused from now on; the calls that asked for it."""
+    asked = []
+
+    def refuse(descriptor: int, start: int, length: int) -> None:
+        asked.append(length)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill() -> list[int]:
+        monkeypatch.setattr(cold.os, "posix_fallocate", refuse)
+        monkeypatch.setattr(cold.os, "pwrite", refuse)
+        return asked
+
+    return fill
+
+
+def test_rows_go_down_and_up_on_a_disk_that_has_become_full(tiered, full_disk, monkeypatch: pytest.MonkeyPatch):
+    """The room of every row was taken when the row was made: of what there is, nothing asks for more."""
+    monkeypatch.setattr(cold, "LEAST_SLAB_BYTES", 1)  # or there might be room by chance that nobody took
+    table, plain = tiered(400_000), SparseTable(DIM, Adagrad(lr=0.05), seed=5)
+    rng = np.random.default_rng(0)
+    for each in (table, plain):
+        each.pull(np.arange(20_000))
+    asked = full_disk()
+    before = table.counts
+    assert before.disk_rows > 10_000
+    for _ in range(30):
+        keys = rng.integers(0, 20_000, 700)
+        grads = rng.normal(size=(700, DIM)).astype(np.float32)
+        for each in (table, plain):
+            each.push(keys, grads)
+        table.step()
+    assert asked == []
+    assert table.counts.num_demotions > before.num_demotions + 5000, "rows went down meanwhile"
+    assert_equal_rows(table.export_rows(), plain.export_rows())
+
+
+def test_a_full_disk_while_rows_go_down_is_an_error_and_every_row_stays_in_memory(tiered, full_disk):
+    table, plain = tiered(1 << 20), SparseTable(DIM, Adagrad(lr=0.05), seed=5)
+    for each in (table, plain):
+        each.push(np.arange(3000), np.ones((3000, DIM), np.float32))
+    asked = full_disk()
+    with pytest.raises(StorageError, match=r"no room on disk for cold rows: No space left.*Free some room"):
+        table._demote(np.arange(1000, dtype=np.uint64))
+    assert len(asked) == 1
+    counts = table.counts
+    assert (counts.memory_rows, counts.disk_rows, counts.num_demotions) == (3000, 0, 0)
+    assert_equal_rows(table.export_rows(), plain.export_rows())
+
+
+@pytest.mark.parametrize("way", ["put", "import_rows", "push_unique"])
+def test_a_full_disk_refuses_rows_that_come_from_elsewhere_whole(tiered, full_disk, way: str):
+    table, other = tiered(300_000), SparseTable(DIM, Adagrad(lr=0.05), seed=5)
+    if way != "import_rows":
+        table.push(np.arange(500), np.ones((500, DIM), np.float32))
+    other.pull(np.arange(1000, 21_000))
+    before = table.export_rows(), table.num_pushes, table.counts
+    asked = full_disk()
+    rows, grads = other.export_rows(), np.ones((20_000, DIM), np.float32)
+    arguments = {"put": (rows,), "import_rows": (rows, 7), "push_unique": (rows.keys, grads)}[way]
+    with pytest.raises(StorageError, match="no room on disk for cold rows"):
+        getattr(table, way)(*arguments)
+    assert asked
+    assert (table.num_pushes, table.counts) == before[1:]
+    assert_equal_rows(table.export_rows(), before[0])
 
 
 def test_a_budget_that_the_index_of_rows_on_disk_fills_is_an_error_and_the_table_stays(tiered):

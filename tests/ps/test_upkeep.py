@@ -66,7 +66,9 @@ def test_a_key_that_waited_on_some_shards_waits_no_longer_on_others(before: int,
 
 def test_a_sketch_of_another_size_is_refused_and_the_table_stays_empty():
     table = SparseTable(2, admission=ADMISSION)
-    table.push([1], np.ones((1, 2)))
+    for _ in range(ADMISSION.num):
+        table.push([1], np.ones((1, 2)))
+    assert len(table) == 1, "or there would be no row to come in"
     other = SparseTable(2, admission=AfterSightings(num=3, sketch_bytes=8192))
     with pytest.raises(ValueError, match=r"sketch of 4,096 bytes does not fit one of 8,192"):
         other.import_rows(table.export_rows(), 1, table.export_upkeep())

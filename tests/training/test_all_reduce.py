@@ -208,6 +208,16 @@ def test_a_member_that_leaves_is_lost_at_once(tmp_path: Path) -> None:
             other.sum(np.ones(3, np.float32))
 
 
+def test_a_group_that_has_lost_a_member_asks_nobody_again() -> None:
+    """What its connections still do after a loss is undefined: they could give a sum of some members."""
+    group = AllReduce(["a"], "a", "unused")
+    loss = group._loss("lost a member")
+    for call in (lambda: group.sum(np.ones(3, np.float32)), lambda: group.agree("a number", "1")):
+        with pytest.raises(PeerLost, match="lost a member") as again:
+            call()
+        assert str(again.value) == str(loss)
+
+
 def test_members_that_mean_different_groups_do_not_begin(tmp_path: Path) -> None:
     def meet(names: list[str], own: str) -> None:
         with pytest.raises(ConfigError, match="do not agree on the members of the group"):
@@ -252,7 +262,7 @@ def test_steps_on_every_member_equal_torch_on_the_summed_gradient(tmp_path: Path
     np.testing.assert_allclose(tables[0].values, weight.detach().numpy(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("change", ["values", "optimizer", "size", "steps"])
+@pytest.mark.parametrize("change", ["values", "optimizer", "size", "steps", "state"])
 def test_members_that_begin_with_different_parameters_are_refused(tmp_path: Path, change: str) -> None:
     tables = [DenseTable(4, SGD(lr=0.1)), DenseTable(5 if change == "size" else 4, SGD(lr=0.1))]
     if change == "values":
@@ -261,6 +271,9 @@ def test_members_that_begin_with_different_parameters_are_refused(tmp_path: Path
         tables[1] = DenseTable(4, SGD(lr=0.2))
     elif change == "steps":
         tables[1].num_pushes = 3
+    elif change == "state":
+        tables = [DenseTable(4, AdamW(lr=0.1)) for _ in range(2)]
+        tables[1].state[7] = 1e-30
 
     def begin(place: int) -> None:
         with pytest.raises(ConfigError, match="do not agree on the dense parameters"):

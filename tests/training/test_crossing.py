@@ -256,6 +256,8 @@ OFFSETS = np.array([0, 1, 3])
         (BAGS, [bytes(16), OFFSETS], "24 bytes, not 16"),
         (BAGS, [bytes(24), OFFSETS + 1], "do not rise from 0"),
         (BAGS, [bytes(24), OFFSETS[[0, 2, 1]]], "do not rise from 0"),
+        (SlotsInfo(("a", "b"), 3, 5), [bytes(24), np.array([0, 2, 1, 3, 3], np.int64)], "do not rise from 0"),
+        (SlotsInfo(("a", "b"), 3, 5), [bytes(24), np.array([0, 9, 9, 3, 3], np.int64)], "do not rise from 0"),
         (SlotsInfo(("a", "b"), 3, 2), [bytes(24), OFFSETS[:2]], "not one more"),
         (SlotsInfo(("a", "b"), 3, 0), [bytes(24), b""], "not one more"),
         (SlotsInfo(("a", "b"), 3, None), [bytes(24)], "not whole samples"),

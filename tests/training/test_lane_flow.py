@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from heterps.config import ASP, DSSP, SSP
 from heterps.data.leases import Leases
 from heterps.training.lane_flow import LaneFlow
+from heterps.training.layout import Layout, StageLayout
 from heterps.training.messages import Go, NoBatch, Pushed
 
 
@@ -73,6 +74,27 @@ def test_a_push_out_of_turn_is_a_mistake(lane: int, iteration: int):
     flow.pushed(pushed("worker-2.0", 1, 1), None, 0.0)
     with pytest.raises(ValueError, match="out of turn"):
         flow.pushed(pushed("worker-2.0", lane, iteration), None, 0.0)
+
+
+def test_an_iteration_that_found_no_batch_was_none():
+    """The lane begins the iteration of that number with the next batch there is."""
+    flow = a_flow(num_lanes=1, num_batches=None, epochs=2)
+    flow.start(0.0)
+    assert flow.pushed(pushed("worker-1.0", 0, 1), None, 1.0) == [("worker-1.0", Go(0, 2, 8, 0, 1))]
+    messages = flow.no_batch(NoBatch("worker-1.0", 0, 2, 0, 1), 2.0)
+    assert messages == [("worker-1.0", Go(0, 2, 8, 1, 0))]
+
+
+def test_the_rest_of_a_run_whose_worker_has_left_goes_to_the_next_that_comes():
+    leases = Leases(1, 12, run=4)
+    flow = LaneFlow(make_layout((2,), 2), [(0,)], ASP(), leases)
+    assert [go.batch for _, go in flow.start(0.0)] == [0, 4]
+    flow.hold()
+    for worker, lane in (("worker-1.0", 0), ("worker-1.1", 1)):
+        assert flow.pushed(pushed(worker, lane, 1), None, 1.0) == []
+    stage = StageLayout(0, 0, "cpu", ("worker-1.0", "worker-1.2"))
+    flow.change(Layout((stage,), 2, 2), 2.0)
+    assert [(worker, go.batch) for worker, go in flow.start(3.0)] == [("worker-1.0", 1), ("worker-1.2", 5)]
 
 
 BOUNDS = {"asp": None, "ssp:0": 0, "ssp:2": 2, "dssp:1:3": 4, "dssp:0:2+elapsed": 2}

@@ -61,6 +61,13 @@ class Net(nn.Module):
         return self.out(self.extra(torch.cat([dense, rows.flatten(1)], dim=1))).squeeze(1)
 
 
+class Noise(nn.Module):
+    """Adds random numbers that are too small to be seen in one output."""
+
+    def forward(self, x):
+        return x + 1e-9 * torch.rand_like(x)
+
+
 def train(model, num_threads, batches, num_shards=1):
     """Losses, logits and everything trained after these steps, and whether they were divided."""
     with Trainer(model, num_shards=num_shards, num_threads=num_threads) as trainer:
@@ -147,10 +154,18 @@ class OwnLoss(Net):
         lambda: Net(nn.BatchNorm1d(14)),
         lambda: Net(nn.BatchNorm1d(14, track_running_stats=False)),
         lambda: Net(nn.Dropout(0.5)),
+        lambda: Net(Noise()),
         lambda: Net(uses=2),
         OwnLoss,
     ],
-    ids=["buffers", "samples that influence one another", "random numbers", "a table used twice", "a loss of its own"],
+    ids=[
+        "buffers",
+        "samples that influence one another",
+        "random numbers",
+        "random numbers that hardly matter",
+        "a table used twice",
+        "a loss of its own",
+    ],
 )
 def test_a_model_that_cannot_be_divided_trains_on_the_whole_batch(make_model):
     def run(num_threads):

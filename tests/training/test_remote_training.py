@@ -162,6 +162,20 @@ def test_with_staleness_training_differs_a_little_and_copies_are_used() -> None:
     np.testing.assert_allclose(stale, exact, rtol=0.1)
 
 
+@pytest.mark.parametrize("staleness", [1, 2, 4])
+def test_a_copy_is_used_for_as_many_steps_as_may_be_missed_and_no_longer(staleness: int) -> None:
+    """Steps on one batch: its rows are pulled, used as they are while `staleness` steps are made, and pulled again."""
+    (batch,), pulled = make_batches(1), []
+    with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, connect=connect, staleness=staleness) as trainer:
+        for _ in range(2 * (staleness + 1) + 1):
+            before = trainer.cache_counts.num_misses
+            trainer.step(batch)
+            pulled.append(trainer.cache_counts.num_misses - before)
+    num_rows = pulled[0]
+    assert num_rows > 50
+    assert pulled == [num_rows, *[0] * staleness] * 2 + [num_rows]
+
+
 def test_a_checkpoint_of_another_model_is_refused_by_servers_too() -> None:
     with Trainer(make_model("deepfm"), OPTIMIZERS) as other:
         snapshot = other.snapshot(0, {})

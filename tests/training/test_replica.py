@@ -336,6 +336,10 @@ def test_buffers_are_those_of_the_stage_by_the_models_names_and_can_be_moved_to_
     assert set(buffers) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "seen"}
     assert (buffers["norm.num_batches_tracked"], buffers["seen"]) == (2, 12)
     assert staged.model.norm.num_batches_tracked == 0, "the model's own are another copy"
+    kept = {name: tensor.clone() for name, tensor in buffers.items()}
+    run_pipeline(staged, replicas, batch, [0, 4, 12])
+    assert last.buffers()["seen"] == 24
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in buffers.items()), "what was given is a copy"
     other = staged.replicas(staged.client())[1]
     other.load_buffers({name: tensor.numpy() for name, tensor in buffers.items()})
     assert all(torch.equal(tensor, buffers[name]) for name, tensor in other.buffers().items())

@@ -60,6 +60,15 @@ def test_a_push_out_of_turn_is_a_mistake(number: int):
         flow.pushed(pushed("worker-1.0", number), None, 0.0)
 
 
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_push_of_another_round_is_a_mistake_even_of_a_worker_that_is_awaited(number: int):
+    flow = a_flow()
+    flow.start(0.0)
+    with pytest.raises(ValueError, match=f"worker-1.0 pushed round {number} out of turn; this is 1"):
+        flow.pushed(pushed("worker-1.0", number), None, 0.0)
+    assert flow.waited_for == ["worker-1.0", "worker-2.0"]
+
+
 def test_held_back_a_round_ends_and_no_other_begins_until_it_is_started_again():
     flow = a_flow((1,), num_batches=2)
     flow.start(0.0)

@@ -70,6 +70,12 @@ def test_a_scaled_stage_has_its_first_workers_still_and_the_layout_another_epoch
     check_layout(a_job(), after, PLAIN)
 
 
+def test_a_name_that_somebody_had_is_not_given_again():
+    """Worker 1.1 left before. Servers would take the pushes of another of its name for repeats."""
+    after = scaled(a_job(), make_layout((1, 1), 4), 0, 3, next_number=2)
+    assert after.stages[0].workers == ("worker-1.0", "worker-1.2", "worker-1.3")
+
+
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:2"])
 @pytest.mark.parametrize("counts", [(1, 1), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("count", [1, 2, 3])

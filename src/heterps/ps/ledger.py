@@ -88,10 +88,6 @@ class Ledger(Struct):
         self.num_rounds[table] = self.next_round(table)
         self.num_pushes[table] = self.num_pushes.get(table, 0) + 1
 
-    def incarnations(self) -> dict[str, int]:
-        """The newest incarnation of every worker that has pushed."""
-        return {worker: max(entry.incarnation for entry in tables.values()) for worker, tables in self.workers.items()}
-
     def to_bytes(self) -> bytes:
         return encode(self)
 

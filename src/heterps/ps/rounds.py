@@ -157,6 +157,8 @@ def push_once(
         apply(contribution)
         ledger.finish(source.worker, table)
         return
+    if round.parts == 1 and round.number != ledger.next_round(table):
+        contribution = contribution.copy()  # a round of one part that waits for the rounds before it
     stash.add(table, round, contribution)
     while (whole := stash.take(table, ledger.next_round(table))) is not None:  # [3]
         apply(whole)

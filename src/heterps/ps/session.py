@@ -10,7 +10,7 @@ No thread, no socket, no clock: `remote.RemoteClient` drives it with those, test
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,7 @@ UNSENT_RETRY_S = 0.02
 class Options:
     """How patient, how far ahead and in which coding a worker talks to its servers."""
 
-    deadline_s: float = 60.0  # from the first sending of a request to its answer
+    deadline_s: float = 60.0  # from the first sending of a call, or of the greeting before it, to its answer
     first_retry_s: float = 1.0  # then twice as long each time
     longest_retry_s: float = 8.0
     linger_s: float = 0.001  # how long calls that nobody waits for may wait for others to go with
@@ -57,7 +57,7 @@ class _Pending:
     future: Future[Any]
     clock: int  # pushes to the table when it was made
     since: float
-    deadline: float | None = None  # set when first sent
+    deadline: float | None = None  # set when it or the greeting before it is first sent; a new roster does not move it
     waiting: set[int] = field(default_factory=set)
 
 
@@ -210,7 +210,7 @@ class Session:
         if line.queue and not line.greeted:
             if not line.flights:
                 hello = m.Hello(self._next_id(), self.worker, self.incarnation, self._tables)
-                yield self._launch(line, hello, [], [], 0, now)
+                yield self._launch(line, hello, [], [], 0, self._deadline(line.queue, now), now)
             return
         if line.queue and now >= line.queue[0].since + options.linger_s:
             line.due = True
@@ -238,18 +238,25 @@ class Session:
             frames += built.frames
             num_bytes += size
         request = m.Request(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
-        return self._launch(line, request, frames, calls, num_bytes, now)
+        return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
+
+    def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
+        """When the first of `calls`, which are about to be sent or greeted for, must have its answer."""
+        deadlines = []
+        for pending in calls:
+            if pending.deadline is None:
+                pending.deadline = now + self.options.deadline_s
+            deadlines.append(pending.deadline)
+        return min(deadlines)
 
     def _launch(
         self, line: _Line, header: m.Hello | m.Request, frames: list[Frame], calls: list[_Pending],
-        num_bytes: int, now: float,
+        num_bytes: int, deadline: float, now: float,
     ) -> list[Frame]:  # fmt: skip
-        deadline = now + self.options.deadline_s
-        for pending in calls:
-            pending.deadline = deadline = min(pending.deadline or deadline, deadline)
         parts = self._requests.encode(header, frames)
         retry_s = self.options.first_retry_s
-        line.flights[header.id] = _Flight(parts, calls, num_bytes, deadline, now + retry_s, retry_s)
+        retry_at = min(now + retry_s, deadline)
+        line.flights[header.id] = _Flight(parts, calls, num_bytes, deadline, retry_at, retry_s)
         return parts
 
     def _repeats(self, line: _Line, now: float) -> Iterator[list[Frame]]:
