@@ -108,6 +108,24 @@ def test_single_raises_are_told_cheapest_first_and_without_a_joint_one_that_rent
         planning.plan(Profile(model="m", batch_size=1, layers=layers), rented, throughput=15.0, samples=1)
 
 
+@pytest.mark.parametrize(("dearer", "raised"), [("b", "a"), ("a", "b")])
+def test_of_limits_raised_together_the_dearest_is_brought_down_first(dearer: str, raised: str) -> None:
+    """One unit of c can spare the raise of a or that of b, but not both: it must spare the dearer of the two."""
+    layers = (
+        LayerProfile(name="x", costs={"a": cost(2.0), "c": cost(1.0)}),
+        LayerProfile(name="y", costs={"b": cost(2.0), "c": cost(1.0)}),
+    )
+    prices = {"a": 1.0, "b": 1.0, "c": 100.0} | {dearer: 2.0}
+    rented = Cluster(
+        resources={name: Resource(usd_per_hour=usd, limit=1) for name, usd in prices.items()}, server_resource="c"
+    )
+    problem = Problem(Profile(model="m", batch_size=1, layers=layers), rented, 1.0, 1.0)
+    assert not reaches(problem, rented)
+    raises = joint_raise(problem)
+    assert [(r.resource, r.limit, r.needed, r.is_least) for r in raises] == [(raised, 1, 2, True)]
+    assert reaches(problem, with_limits(problem, {raised: 2}).cluster)
+
+
 def test_a_floor_that_takes_units_without_end_is_told_apart_from_a_limit() -> None:
     text = reason(cpus=10, v100s=10, throughput=999.9999999)
     assert "more than 10,000,000 units" in text
