@@ -156,6 +156,14 @@ def test_values_beyond_the_limit_are_refused_before_they_are_made() -> None:
         unpack_keys(PackedKeys(6), b"", Limits(message_bytes=47))
 
 
+def test_values_and_keys_exactly_at_the_limit_are_taken() -> None:
+    packed, frame = pack_values(np.ones(10_000, np.float32), "fp16", "lz4")
+    assert unpack_values(packed, frame, Limits(message_bytes=40_000)).sum() == 10_000
+    for delta in (False, True):
+        keys = unpack_keys(*pack_keys(np.arange(6, dtype=np.uint64), delta=delta), Limits(message_bytes=48))
+        assert keys.tolist() == list(range(6))
+
+
 def test_differences_that_overflow_are_refused() -> None:
     with pytest.raises(WireError, match="64 bits"):
         unpack_keys(PackedKeys(2, 2**64 - 1, 1), b"\x01")

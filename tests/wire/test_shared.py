@@ -18,7 +18,7 @@ from heterps.config import Faults
 from heterps.wire import BackPressure, Checked, Faulty, MemoryNetwork
 from heterps.wire.arena import Offer
 from heterps.wire.channel import MemoryChannel
-from heterps.wire.shared import Block, Notes, Release, Shared, SharedOptions, _take_some
+from heterps.wire.shared import NOTES_BYTES, RELEASES, Block, Notes, Release, Shared, SharedOptions, _take_some
 
 SMALL = SharedOptions(least_bytes=100, arena_bytes=16_384)
 Ends = tuple[Shared, Shared]
@@ -67,6 +67,48 @@ def test_small_frames_need_no_arena(ends: Ends) -> None:
     assert [view.nbytes for view in get(b)] == [6, 99]
     assert a.counters.shared_bytes == 0
     assert not a._outgoing["b"].arena
+
+
+def test_a_frame_of_just_the_least_bytes_is_shared(ends: Ends) -> None:
+    a, b = ends
+    a.send("b", [bytes(100)])
+    get(b)
+    assert a.receive(0) is None, "the answer to the offer"
+    assert a._outgoing["b"].is_accepted
+    a.send("b", [bytes(100), bytes(99)])
+    assert [view.nbytes for view in get(b)] == [100, 99]
+    assert a.counters.shared_bytes == 100
+    assert a.room("b", 100) is not None
+
+
+@pytest.mark.parametrize(("more", "dropped"), [(0, {}), (1, {"malformed": 1})])
+def test_notes_of_just_the_longest_bytes_are_read_and_longer_ones_are_not(more: int, dropped: dict[str, int]) -> None:
+    raw, b = raw_and_shared()
+    overhead = len(msgspec.msgpack.encode(Notes(token="x" * 60_000))) - 60_000
+    notes = msgspec.msgpack.encode(Notes(token="x" * (NOTES_BYTES - overhead + more)))
+    assert len(notes) == NOTES_BYTES + more
+    raw.send("b", [notes, b"message"])
+    assert (b.receive(0) is None) == bool(dropped)
+    assert b.counters.dropped == dropped
+    b.close()
+
+
+def test_a_message_carries_no_more_releases_than_its_notes_have_room_for() -> None:
+    releases = deque[Release](("0" * 32, number, 2**40) for number in range(RELEASES + 1))
+    some = _take_some(releases)
+    assert [number for _, number, _ in some] == list(range(RELEASES))
+    assert [number for _, number, _ in releases] == [RELEASES]
+    assert len(msgspec.msgpack.encode(Notes(released=some))) <= NOTES_BYTES
+
+
+def test_blocks_are_taken_up_to_the_very_end_of_the_arena_and_of_the_message(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    a.send("b", [b"header", np.full(16_384, 7, np.uint8)])  # all of the arena, and the last part
+    header, values = get(b)
+    assert bytes(header) == b"header"
+    assert bytes(values) == bytes([7]) * 16_384
+    assert a.counters.shared_bytes == 16_384
 
 
 def test_a_block_is_not_reused_while_any_view_of_it_lives(ends: Ends) -> None:
