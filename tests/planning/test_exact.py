@@ -5,13 +5,14 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from planning_oracle import cheapest_usd, check_plan, problems
+from planning_oracle import cheapest_usd, check_plan, problems, small_problem
 
 from heterps import planning
 from heterps.config import Cluster
 from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning import chains
 from heterps.planning.cost import Problem
+from heterps.planning.optimum import with_floor
 from heterps.planning.provisioners.exact import exact as provision
 from heterps.planning.schedulers import METHODS
 from heterps.planning.schedulers.base import Budget, Search, search
@@ -99,6 +100,16 @@ def check_options(comparison: planning.Comparison, drawn: Drawn) -> None:
             check_plan(option.plan, *drawn, SAMPLES)
             assert option.plan.usd >= comparison.chosen.usd * (1 - 1e-9)
             assert option.plan.gap is not None or comparison.chosen.usd == 0
+
+
+@pytest.mark.parametrize("floor", [3_000.0, 20_000.0, 60_000.0, 120_000.0])
+def test_exact_finds_the_plan_where_one_unit_of_anything_is_too_slow(floor: float) -> None:
+    problem = with_floor(small_problem(), floor)
+    found = run(problem)
+    assert found.proven
+    assert found.counts is not None
+    assert (found.counts[:2] > 1).any(), "one unit of each was enough, so this test tests nothing"
+    same_cost(problem)
 
 
 def large_problem(num_layers: int, num_resources: int, limits: tuple[int, int]) -> Problem:

@@ -147,3 +147,14 @@ def test_children_of_cheap_parents_are_cheaper_than_founders() -> None:
         means.append(usd.mean())
         scheduler.feedback(schedules, bills_of(usd))
     assert means[-1] < means[0] - 3
+
+
+def test_children_have_layers_of_both_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of parents that differ in all 16 layers a child with at least 4 of each is no mutant, which differ in few."""
+    monkeypatch.setattr(genetic, "RUN_MUTATION_CHANCE", 0.0)
+    scheduler = Genetic(ctr_problem(16, (480, 32)), seed=0)
+    scheduler.feedback(np.array([[0] * 16, [1] * 16], np.int16), bills_of(np.ones(2)))
+    children = np.concatenate([scheduler._children() for _ in range(10)])
+    from_one = (children == 0).sum(axis=1)
+    mixed = (from_one >= 4) & (from_one <= 12)
+    assert 0.2 < mixed.mean() < 0.6

@@ -261,6 +261,13 @@ def test_a_socket_in_the_file_system_is_its_owners(stack: ExitStack, tmp_path: P
     assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
 
 
+def test_a_closed_server_leaves_no_socket_in_the_file_system(stack: ExitStack, tmp_path: Path) -> None:
+    server, _ = pair(stack, f"ipc://{tmp_path}/s")
+    assert (tmp_path / "s").exists()
+    server.close()
+    assert not (tmp_path / "s").exists()
+
+
 def test_an_address_that_is_served_already_is_not_taken_over(stack: ExitStack, tmp_path: Path) -> None:
     server, _ = pair(stack, f"ipc://{tmp_path}/s")
     with pytest.raises(ConfigError, match="another process listens there"):
@@ -414,6 +421,26 @@ def test_a_receiver_that_is_always_busy_still_notes_connections(stack: ExitStack
     for _ in range(2 * WATCH_EVERY):
         server._socket.try_receive()
     assert len(looks) == 2
+
+
+def test_only_refusals_since_the_last_connection_count(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that was stopped and came back is not given up for what it refused before."""
+    channel = stack.enter_context(closing(ClientChannel("client", {"s": f"ipc://{tmp_path}/none"}, options=OPEN)))
+    socket = channel._sockets["s"]
+    refused, connected = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_SUCCEEDED
+    seen = [refused, zmq.EVENT_DISCONNECTED, refused, connected, zmq.EVENT_DISCONNECTED, refused]
+    expected = [(1, False), (1, False), (2, False), (0, True), (0, False), (1, False)]
+    for event, state in zip(seen, expected, strict=True):
+        waiting = [{"event": event, "value": 7}]
+        monkeypatch.setattr("heterps.wire.zmq_socket._is_readable", lambda _, waiting=waiting: bool(waiting))
+        monkeypatch.setattr(
+            "heterps.wire.zmq_socket.recv_monitor_message", lambda _socket, _flags, waiting=waiting: waiting.pop()
+        )
+        socket.watch()
+        assert (socket.num_refused, socket.is_connected) == state
+    assert (channel.counters.connects, channel.counters.disconnects, channel.counters.refusals) == (1, 2, 3)
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "\u00fc" * 127])
