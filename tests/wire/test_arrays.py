@@ -91,6 +91,7 @@ def test_compression_that_does_not_shrink_or_is_too_small_is_left_out() -> None:
     assert pack_values(noise, compression="lz4")[0].compression is None
     zeros = np.zeros(10_000, np.float32)
     assert pack_values(zeros, compression="zstd")[0].compression == "zstd"
+    assert pack_values(zeros, compression="zstd", least_bytes=40_000)[0].compression == "zstd"
     assert pack_values(zeros, compression="zstd", least_bytes=40_001)[0].compression is None
 
 

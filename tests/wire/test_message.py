@@ -60,6 +60,11 @@ def test_a_newer_version_is_refused_with_a_sentence() -> None:
         CODEC.decode([newer, b"abc", b"12345678"])
 
 
+def test_a_byte_that_is_kept_for_later_versions_must_be_zero() -> None:
+    with pytest.raises(Malformed, match="sixth byte of a prefix is 0 in version 1, not 1"):
+        CODEC.decode([GOLDEN[:5] + b"\x01" + GOLDEN[6:], b"abc", b"12345678"])
+
+
 def test_frames_are_not_copied_either_way() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     parts = CODEC.encode(Pull("t", 0), [array])
