@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from heterps.config import Cluster
 from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning import chains
 from heterps.planning.cost import Problem
-from heterps.planning.optimum import with_floor
+from heterps.planning.optimum import find_cheapest, with_floor
 from heterps.planning.provisioners.exact import exact as provision
 from heterps.planning.schedulers import METHODS
 from heterps.planning.schedulers.base import Budget, Search, search
@@ -216,6 +217,16 @@ def test_the_bound_never_exceeds_the_optimum_on_the_way_where_labels_cannot_deci
         if len(schedules):
             scheduler.feedback(schedules, provision(problem, schedules))
         assert scheduler.bound_usd() <= brute.usd * (1 + 1e-9)
+
+
+def test_that_there_is_no_plan_is_not_called_sure_where_labels_cannot_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = tight_problem(171)
+    plan, sure = find_cheapest(problem, seconds=math.inf)
+    assert plan is not None
+    assert sure
+    monkeypatch.setattr(chains, "LABELS", (1, 1, 1))
+    monkeypatch.setattr(chains, "MOST_COLUMNS", 1)
+    assert find_cheapest(problem, seconds=math.inf) == (None, False)
 
 
 def test_the_bound_of_a_search_stopped_while_a_schedule_is_billed_counts_its_interval() -> None:

@@ -165,6 +165,15 @@ def test_values_and_keys_exactly_at_the_limit_are_taken() -> None:
         assert keys.tolist() == list(range(6))
 
 
-def test_differences_that_overflow_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("first", "steps"), [(2**64 - 1, [1]), (5, [2**64 - 3, 2**62]), (5, [2**64 - 1, 2**64 - 1]), (2**63, [2**63])]
+)
+def test_differences_that_overflow_are_refused(first: int, steps: list[int]) -> None:
+    """Also where they go all the way round, so that the last key is above the first again."""
     with pytest.raises(WireError, match="64 bits"):
-        unpack_keys(PackedKeys(2, 2**64 - 1, 1), b"\x01")
+        unpack_keys(PackedKeys(len(steps) + 1, first, 8), np.array(steps, np.uint64))
+
+
+def test_differences_up_to_the_largest_key_are_taken() -> None:
+    keys = unpack_keys(PackedKeys(3, 5, 8), np.array([2**62, 2**64 - 1 - 2**62 - 5], np.uint64))
+    assert keys.tolist() == [5, 5 + 2**62, 2**64 - 1]

@@ -260,6 +260,51 @@ def test_blocks_of_a_message_that_could_not_be_sent_are_free_again() -> None:
     b.close()
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_releases_that_could_not_be_sent_go_with_the_next_message(alone: bool) -> None:
+    """Whether they rode on a message, or went alone because much memory waits for them."""
+    network = MemoryNetwork(queue_messages=2, send_deadline_s=0.001)
+    a, b = Shared(network.channel("a"), SMALL), Shared(network.channel("b"), SMALL)
+    meet(a, b)
+    a.send("b", [bytes(9000)])
+    get(b)
+    arena = a._outgoing["b"].arena
+    assert arena is not None
+    filler = network.channel("filler")
+    for _ in range(2):
+        filler.send("a", [msgspec.msgpack.encode(Notes(has_message=False))])
+    if alone:
+        assert b.receive(0) is None
+    else:
+        with pytest.raises(BackPressure):
+            b.send("a", [b"answer"])
+    assert len(b._outgoing["a"].releases) == 1
+    assert a.receive(0) is None
+    assert arena.oldest_s() is not None, "not released yet"
+    b.send("a", [b"answer"])
+    get(a)
+    assert arena.oldest_s() is None
+    a.close()
+    b.close()
+    filler.close()
+
+
+def test_a_release_of_another_arena_frees_nothing(ends: Ends) -> None:
+    """A late one, of an arena that was given up: its numbers are used again in the next arena."""
+    a, b = ends
+    meet(a, b)
+    a.send("b", [bytes(9000)])
+    held = get(b)
+    arena = a._outgoing["b"].arena
+    assert arena is not None
+    for token, is_released in (("0" * 32, False), (arena.offer.token, True)):
+        notes = Notes(has_message=False, released=[(token, 1, 9000)])
+        b._channel.send("a", [msgspec.msgpack.encode(notes)])
+        assert a.receive(0) is None
+        assert (arena.oldest_s() is None) == is_released
+    del held
+
+
 @given(st.integers(0, 2**32))
 def test_under_faults_what_arrives_is_what_was_sent(seed: int) -> None:
     network = MemoryNetwork()
