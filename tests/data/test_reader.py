@@ -261,6 +261,13 @@ def test_row_groups_are_pooled_until_a_block_has_just_enough_rows(tmp_path):
     assert [[group.num_rows for group in block] for block in blocks] == [[8, 8]] * 4
 
 
+def test_long_rows_are_pooled_only_as_far_as_the_memory_of_a_block_goes(tmp_path, monkeypatch):
+    write(tmp_path / "0.parquet", list(range(64)), 4)
+    for block_bytes, groups in ((4 * 8, 2), (4 * 8 - 1, 2), (4 * 4, 1), (1, 1), (4 * 1000, 4)):
+        monkeypatch.setattr(reader_module, "BLOCK_BYTES", block_bytes)
+        assert {len(block) for block in make(tmp_path).epoch(0).blocks} == {groups}
+
+
 def test_a_position_fits_only_what_decides_the_order(folder, monkeypatch):
     orders = [
         make(folder).order,

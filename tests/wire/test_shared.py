@@ -289,6 +289,21 @@ def test_releases_that_could_not_be_sent_go_with_the_next_message(alone: bool) -
     filler.close()
 
 
+def test_a_receiver_with_nothing_to_do_sends_even_a_small_release(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    a.send("b", [bytes(200)])
+    get(b)
+    arena = a._outgoing["b"].arena
+    assert arena is not None
+    assert b.receive(0) is None, "does not wait, so there may be more to do"
+    assert a.receive(0) is None
+    assert arena.oldest_s() is not None
+    assert b.receive(0.001) is None
+    assert a.receive(0) is None
+    assert arena.oldest_s() is None
+
+
 def test_a_release_of_another_arena_frees_nothing(ends: Ends) -> None:
     """A late one, of an arena that was given up: its numbers are used again in the next arena."""
     a, b = ends
