@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heterps.config import Cluster, Resource
-from heterps.planning.correct import BOUND, VISIBLE, correct
+from heterps.planning.correct import BOUND, VISIBLE, _parts, _Told, correct
 from heterps.planning.cost import Problem, Terms, bill, stage_terms
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.trial import StageSeconds, Trial
@@ -236,3 +236,11 @@ def test_trials_of_a_spot_unit_correct_the_costs_of_its_device() -> None:
 
 def test_without_trials_nothing_changes() -> None:
     assert correct(one_layer(cpu=COST), CLUSTER, []) == one_layer(cpu=COST)
+
+
+@pytest.mark.parametrize(("counts", "tells"), [((2, 3), True), ((3, 2), True), ((4, 5), False), ((3, 3), False)])
+def test_two_counts_tell_what_more_units_divide_only_where_they_are_well_apart(
+    counts: tuple[int, int], tells: bool
+) -> None:
+    parts = _parts([_Told(count, 1.0 + 6.0 / count) for count in counts])
+    assert parts == (pytest.approx((1.0, 6.0)) if tells else None)

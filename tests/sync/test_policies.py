@@ -153,13 +153,17 @@ def test_only_the_fastest_is_granted_more() -> None:
     assert granted("dssp:0:9", earlier, "abc") == [("a", 11.0, 9), ("b", 12.0, 4)]
 
 
-@pytest.mark.parametrize("slow", [("b", "c"), ("c", "b")])
-@pytest.mark.parametrize("workers", ["abc", "acb", "bca"])
-def test_of_several_slowest_the_one_that_takes_longest_decides_a_grant(slow: tuple[str, str], workers: str) -> None:
-    """The two slowest take 2 s and 8 s, whoever is which and whoever comes first: a is done with 8 s at 8 + 8."""
-    shorter, longer = slow
-    pushes = [("a", 1.0), (shorter, 2.0), (longer, 8.0), ("a", 9.0)]
-    assert granted("dssp:0:9", pushes, workers) == [("a", 9.0, 7)]
+def test_of_several_slowest_the_one_that_takes_longest_decides_a_grant() -> None:
+    """b takes 8 s and c 2 s, whichever of them reached the lowest clock first: a is granted what fits into 8 s."""
+    assert granted("dssp:0:9", [("a", 1.0), ("c", 2.0), ("b", 8.0), ("a", 9.0)], "abc") == [("a", 9.0, 7)]
+    events: list[Event] = []
+    policy = make_policy("dssp:0:9", workers="ab", on_event=events.append)
+    policy.on_push("a", 1.0)
+    policy.on_join("c", 7.0)
+    policy.on_push("b", 8.0)
+    assert policy.on_push("c", 9.0) == ["c", "a", "b"]
+    policy.on_push("a", 10.0)
+    assert [event.extra for event in events if event.kind == "granted"] == [7]
 
 
 def test_who_leaves_and_comes_back_has_neither_its_grant_nor_its_times() -> None:
@@ -235,6 +239,17 @@ def test_nothing_is_granted_before_the_slowest_has_pushed() -> None:
     policy = make_policy("dssp:0:9", workers="ab")
     assert isinstance(policy, Dynamic)
     assert policy.on_push("a", 1.0) == []
+
+
+def test_nothing_is_granted_while_one_of_the_slowest_has_not_pushed() -> None:
+    """b is known to take 10 s, but c, which has just joined and is as slow as b, may come at any time."""
+    events: list[Event] = []
+    policy = make_policy("dssp:0:9", workers="ab", on_event=events.append)
+    policy.on_push("a", 1.0)
+    policy.on_push("b", 10.0)
+    policy.on_join("c", 10.0)
+    assert policy.on_push("a", 11.0) == []
+    assert not [event for event in events if event.kind == "granted"]
 
 
 @pytest.mark.parametrize(("predictor", "grants"), [("last", []), ("ema", []), ("elapsed", [8])])

@@ -324,18 +324,20 @@ class FakeSocket:
 
 
 class Sleep:
-    """Stands for the poll of a channel: when a receiver falls asleep, others act; then something must wake it."""
+    """Stands for the poll of a channel: when a receiver falls asleep, others act; then something must wake it. As of
+    any poll, descriptors that are added meanwhile do not."""
 
     def __init__(self, channel: ClientChannel, others: Callable[[], None]) -> None:
-        self._poll, self._others = channel._poll, others
+        self._channel, self._poll, self._others = channel, channel._poll, others
         self.register, self.unregister = self._poll.register, self._poll.unregister
         self.num = 0
         channel._poll = self  # type: ignore[assignment]
 
     def poll(self, _timeout_ms: int) -> list[tuple[int, int]]:
         self.num += 1
+        watched = {self._channel._wake}.union(*(socket.descriptors for socket in self._channel._sockets.values()))
         self._others()
-        ready = self._poll.poll(0)
+        ready = [found for found in self._poll.poll(0) if found[0] in watched]
         assert ready, "nothing wakes the receiver before its deadline"
         return ready
 
