@@ -389,7 +389,10 @@ def test_a_batch_that_is_ready_after_the_stream_was_closed_is_let_go(files):
     stream = BatchStream(open_reader(files), 3, lambda batch: desk.close() or batch)
     desk = stream._desk
     stream.expect(0, 0)
+    for thread in threading.enumerate():
+        if thread.name == "prefetch":
+            thread.join(DEADLINE_S)
+    assert not desk._made
     with pytest.raises(PeerLost, match="closed"):
         stream.get(0, 0, DEADLINE_S)
     stream.close()
-    assert not desk._made

@@ -6,19 +6,20 @@ import math
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from planning_oracle import cheapest_usd, check_plan, problems, small_problem
+from planning_oracle import cheapest_usd, check_plan, problems, small_problem, split, stage_seconds
 
 from heterps import planning
 from heterps.config import Cluster
 from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning import chains
+from heterps.planning.chains import EFFORTS
 from heterps.planning.cost import Problem
 from heterps.planning.optimum import find_cheapest, with_floor
 from heterps.planning.provisioners.exact import exact as provision
 from heterps.planning.schedulers import METHODS
 from heterps.planning.schedulers.base import Budget, Search, search
 from heterps.planning.schedulers.brute import Brute
-from heterps.planning.schedulers.exact import Exact
+from heterps.planning.schedulers.exact import THIN, Exact, Interval
 from heterps.profiling.profile import Profile
 
 SAMPLES = 3600.0
@@ -227,6 +228,76 @@ def test_that_there_is_no_plan_is_not_called_sure_where_labels_cannot_decide(mon
     monkeypatch.setattr(chains, "LABELS", (1, 1, 1))
     monkeypatch.setattr(chains, "MOST_COLUMNS", 1)
     assert find_cheapest(problem, seconds=math.inf) == (None, False)
+
+
+def scheduler_without_bounds(monkeypatch: pytest.MonkeyPatch) -> tuple[Exact, list[tuple[float, float]]]:
+    """A scheduler with nothing to do yet, to whom chains tell no bound; and the intervals that it asks one for."""
+    scheduler, asked = Exact(small_problem(), seed=0), list[tuple[float, float]]()
+    monkeypatch.setattr(scheduler._chains, "bound", lambda lo, hi, _: asked.append((lo, hi)) or 0.0)
+    scheduler._waiting.clear()
+    scheduler._fastest, scheduler._best = 1.0, 10.0
+    return scheduler, asked
+
+
+@pytest.mark.parametrize(("weight", "until"), [(16.0, 5.0), (8.0, 8.0), (4.0, 8.0)])
+def test_what_may_still_be_cheaper_is_searched_up_to_the_very_end(
+    weight: float, until: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With at least weight / 8 USD an hour, no plan is cheaper than 10 above tau = 10 * 8 / weight."""
+    scheduler, _ = scheduler_without_bounds(monkeypatch)
+    scheduler._cut(Interval(0.5, 8.0, 0.2), weight)
+    low, high = sorted(scheduler._waiting, key=lambda interval: interval.lo)
+    assert (low.lo, low.hi, high.hi) == (1.0, high.lo, pytest.approx(until, rel=1e-11))
+    assert high.hi < until, "what was decided is not searched again"
+    assert [interval.bound for interval in (low, high)] == [max(0.5, at.lo * weight / 8) for at in (low, high)]
+
+
+@pytest.mark.parametrize(("share", "is_done"), [(1 - 1e-6, False), (1 - 1e-13, True), (1.0, True)])
+def test_the_search_goes_on_until_nothing_can_be_cheaper_but_by_rounding(share: float, is_done: bool) -> None:
+    problem = small_problem()
+    scheduler = Exact(problem, seed=0)
+    scheduler._best = 10.0
+    scheduler._waiting = [Interval(10.0 * share, problem.tau_max, scheduler._fastest)]
+    assert (scheduler.propose() is None) == is_done
+
+
+def least_weight(problem: Problem, tau: float) -> float:
+    """Of all schedules that are done in tau within the limits, by the definition alone."""
+    limits = {name: resource.limit for name, resource in problem.cluster.resources.items()}
+    best = math.inf
+    for schedule in itertools.product(problem.resources, repeat=problem.num_layers):
+        units = dict.fromkeys(limits, 0)
+        units[problem.cluster.server_resource] += math.ceil(problem.server_s / tau)
+        for first, last, name in split(schedule):
+            enough = (k for k in range(1, 100) if stage_seconds(problem.profile, first, last, name, k) <= tau)
+            units[name] += next(enough, 100)
+        if all(units[name] <= limits[name] for name in limits):
+            rate = sum(problem.cluster.resources[name].usd_per_hour * units[name] for name in limits)
+            best = min(best, tau * rate)
+    return best
+
+
+@pytest.mark.parametrize("seed", [40, 116, 171])
+def test_no_multipliers_raise_the_bound_of_chains_above_the_least_weight(seed: int) -> None:
+    problem = tight_problem(seed)
+    tau = problem.tau_max
+    least = least_weight(problem, tau)
+    assert least < math.inf
+    found, rng, bounds = chains.Chains(problem), np.random.default_rng(0), []
+    for size in (0.0, 0.1, 1.0, 10.0, 100.0):
+        for _ in range(4):
+            found.multipliers = size * rng.random(len(problem.resources))
+            bounds.append(found.bound(tau, tau, math.inf))
+    assert 0.5 * least < max(bounds) <= least * (1 + 1e-9)
+
+
+def test_a_slice_that_is_set_aside_is_bounded_from_its_lower_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, asked = scheduler_without_bounds(monkeypatch)
+    scheduler._slice(Interval(0.5, 8.0, 2.0, effort=EFFORTS - 1), 4.0)
+    lo = 8.0 * (1 - THIN)
+    assert asked[0] == (lo, 8.0)
+    assert scheduler._aside == pytest.approx(4.0 * lo / 8.0)
+    assert scheduler.bound_usd() == scheduler._waiting[0].bound * scheduler._scale
 
 
 def test_the_bound_of_a_search_stopped_while_a_schedule_is_billed_counts_its_interval() -> None:

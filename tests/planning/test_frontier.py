@@ -70,6 +70,14 @@ def test_a_frontier_has_as_many_points_as_wanted_where_there_are_as_many_steps(f
     assert num_steps - fewer <= len(found.plans) <= num_steps - fewer + 1, "the plan asked for may come on top"
 
 
+@pytest.mark.parametrize("fewer", [1, 2, 3])
+def test_a_frontier_has_no_more_points_than_wanted_where_the_plan_asked_for_is_one_of_them(fewer: int) -> None:
+    problem = with_limits(small_problem(), {"cpu": 40, "v100": 6})
+    steps = staircase(problem)
+    asked = with_floor(problem, steps[0][0] * (1 - SAME))
+    assert len(frontier(asked, most_points=len(steps) - fewer).plans) == len(steps) - fewer
+
+
 @pytest.mark.parametrize("step", [1, 3, 5])
 def test_the_plan_asked_for_is_a_point_though_only_two_are_wanted(step: int) -> None:
     problem = with_limits(small_problem(), {"cpu": 40, "v100": 6})

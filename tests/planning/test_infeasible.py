@@ -289,6 +289,28 @@ def test_a_number_is_told_as_no_more_than_it_is(value: float, told: str) -> None
     assert infeasible._number(value) == told
 
 
+@pytest.mark.parametrize(("usd_of_a", "is_told"), [(0.99, False), (1.0, False), (1.01, True)])
+def test_limits_raised_together_are_told_only_where_they_rent_for_less_than_one_alone(
+    usd_of_a: float, is_told: bool
+) -> None:
+    """Two more units of a, or one of b and one of c."""
+    layers = (
+        LayerProfile(name="x", costs={"a": cost(1.5), "b": cost(1.0)}),
+        LayerProfile(name="y", costs={"a": cost(1.5), "c": cost(1.0)}),
+    )
+    rented = Cluster(
+        resources={
+            "a": Resource(usd_per_hour=usd_of_a, limit=1),
+            "b": Resource(usd_per_hour=1.0, limit=0),
+            "c": Resource(usd_per_hour=1.0, limit=0),
+        },
+        server_resource="a",
+    )
+    together = ", or raise these limits together: b from 0 to 1, c from 0 to 1"
+    with pytest.raises(PlanInfeasible, match=rf"the limit of a from 1 to 3{together if is_told else ''}\.$"):
+        planning.plan(Profile(model="m", batch_size=1, layers=layers), rented, throughput=1.0, samples=1)
+
+
 @pytest.mark.parametrize(("num", "others"), [(3, "r2 from 1 to 2."), (4, "r2 from 1 to 2, or of 1 others.")])
 def test_only_the_cheapest_raises_are_named_and_the_others_counted(num: int, others: str) -> None:
     names = [f"r{t}" for t in range(num)]
