@@ -14,7 +14,7 @@ from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning import chains
 from heterps.planning.chains import EFFORTS
 from heterps.planning.cost import Problem
-from heterps.planning.optimum import find_cheapest, with_floor
+from heterps.planning.optimum import find_cheapest, with_floor, with_limits
 from heterps.planning.provisioners.exact import exact as provision
 from heterps.planning.schedulers import METHODS
 from heterps.planning.schedulers.base import Budget, Search, search
@@ -289,6 +289,20 @@ def test_no_multipliers_raise_the_bound_of_chains_above_the_least_weight(seed: i
             found.multipliers = size * rng.random(len(problem.resources))
             bounds.append(found.bound(tau, tau, math.inf))
     assert 0.5 * least < max(bounds) <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("limits", [None, {"cpu": 40, "v100": 6}])
+@pytest.mark.parametrize("width", [1.02, 1.5, 4.0])
+def test_the_bound_of_an_interval_holds_for_every_tau_in_it(width: float, limits: dict[str, int] | None) -> None:
+    """Servers included: they too are cheapest at the lower end."""
+    problem = small_problem()
+    layers = [layer.model_copy(update={"server_s": 0.6}) for layer in problem.profile.layers]
+    served = Problem(problem.profile.model_copy(update={"layers": tuple(layers)}), problem.cluster, 2_000.0, 1e9)
+    served = served if limits is None else with_limits(served, limits)
+    hi = served.tau_max
+    bound = chains.Chains(served).bound(hi / width, hi, math.inf)
+    weights = [least_weight(served, tau) for tau in np.geomspace(hi / width, hi, 25)]
+    assert 0 < bound <= min(weights) * (1 + 1e-9) < math.inf
 
 
 def test_a_slice_that_is_set_aside_is_bounded_from_its_lower_end(monkeypatch: pytest.MonkeyPatch) -> None:
