@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from heterps.config import Schema
 from heterps.data.columns import check_columns
-from heterps.data.decode import Decoder
+from heterps.data.decode import Decoder, _read_floats, _read_lists, key_column
 from heterps.data.keys import make_keys, null_key
-from heterps.data.sources import open_dataset
+from heterps.data.sources import RowGroup, open_dataset
 from heterps.errors import DataError
 
 
@@ -185,3 +185,51 @@ def test_slots_with_the_same_ids_have_the_same_keys_nulls_included(tmp_path, lis
     block = Decoder(schema, check_columns(dataset, schema)).decode(dataset.row_groups[0])
     three, five, null = *make_keys([3, 5], "item"), null_key("item")
     assert block.keys.tolist() == [three, five, null, three, five, null]
+
+
+# --- slices of Arrow's memory ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("absent", [4, 12, None])
+def test_numbers_of_a_slice_are_its_own_and_so_are_its_nulls(absent):
+    column = pa.array([None if i == absent else float(i) for i in range(20)], pa.float32()).slice(3, 10)
+    out = np.empty(10, np.float32)
+    _read_floats(column, out)
+    expected = np.arange(3, 13, dtype=np.float32)
+    if absent is not None:
+        expected[absent - 3] = np.nan
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.int16(), pa.string(), pa.large_binary()], ids=str)
+@pytest.mark.parametrize("absent", [4, 12, None])
+def test_keys_of_a_slice_are_those_of_its_own_ids(kind, absent):
+    values = [None if i == absent else i for i in range(20)]
+    column = pa.array(values, kind) if "int" in str(kind) else pa.array(values).cast(pa.string()).cast(kind)
+    whole = key_column(column, "c")
+    assert len(set(whole.tolist())) == 20
+    assert key_column(column.slice(3, 10), "c").tolist() == whole[3:13].tolist()
+    if absent is not None:
+        assert whole[absent] == null_key("c")
+
+
+LISTS = [pa.list_(pa.int64()), pa.large_list(pa.int64()), pa.list_(pa.int64(), 2)]
+
+
+@pytest.mark.parametrize("kind", LISTS, ids=str)
+def test_bags_of_a_slice_are_those_of_its_own_lists(kind):
+    lists = [None if i == 7 else [i, 100 + i] for i in range(20)]
+    decoder = Decoder(Schema(label="label", dense=(), slots=("c",)), ragged=True)
+    group, keep = RowGroup(None, 0, 0, 10), np.ones(10, np.bool_)
+    keys, starts, lengths = decoder._bags_of_slot(group, 0, pa.array(lists, kind).slice(3, 10), keep)
+    bags = [keys[start : start + length].tolist() for start, length in zip(starts, lengths, strict=True)]
+    assert bags == [[null_key("c")] if one is None else make_keys(one, "c").tolist() for one in lists[3:13]]
+
+
+@pytest.mark.parametrize("kind", LISTS, ids=str)
+@pytest.mark.parametrize("absent", [None, 7])
+def test_dense_lists_of_a_slice_are_its_own(kind, absent):
+    lists = [None if i == absent else [i, 100 + i] for i in range(20)]
+    out = np.empty((10, 2), np.float32)
+    _read_lists(RowGroup(None, 0, 0, 10), "x", pa.array(lists, kind).slice(3, 10), out)
+    np.testing.assert_array_equal(out, [[np.nan] * 2 if one is None else one for one in lists[3:13]])

@@ -70,3 +70,13 @@ def test_a_block_is_known_when_all_of_its_row_groups_are(row):
     kept[pooled[0][0]] = 2
     assert epoch.rows_of(0) == 4
     assert epoch.gap(row) is None
+
+
+def test_a_block_is_noted_once_however_often_it_is_found():
+    blocks = groups_of([3, 4, 5, 2])
+    epoch = Epoch(blocks, known(blocks, [3, 4, 5, 2]))
+    for _ in range(3):
+        epoch.know(2, 7)
+        assert [epoch.place(row) for row in (0, 3, 7, 13, 14)] == [(0, 0), (1, 0), (2, 0), (3, 1), None]
+    assert epoch._known == [0, 1, 2, 3, 4]
+    assert epoch._first_rows == [0, 3, 7, 12, 14]

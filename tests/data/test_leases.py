@@ -149,6 +149,15 @@ def test_batches_of_a_worker_that_left_are_handed_out_first_and_its_run_before_f
     assert leases.give_back("nobody") == []
 
 
+@pytest.mark.parametrize("leaving", ["abc", "acb", "bac", "bca", "cab", "cba"])
+def test_batches_that_came_back_are_handed_out_lowest_first_whoever_left_first(leaving):
+    leases = Leases(1, 12, run=4)
+    assert numbers(leases, "aabbcc") == [0, 1, 4, 5, 8, 9]
+    for worker in leaving:
+        leases.give_back(worker)
+    assert numbers(leases, "d" * 12) == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
+
+
 def test_in_order_every_batch_follows_the_one_before_whoever_asks():
     leases = Leases(2, 3, run=4, ordered=True)
     assert take(leases, "abbac") == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
@@ -201,6 +210,43 @@ def test_going_on_hands_out_what_is_missing_in_runs_of_the_new_length():
     leases = Leases.from_state(state, 6, run=4)
     assert numbers(leases, "abcd") == [3, 4, 8, 12]
     assert Leases.from_state(state, 4).is_over  # epochs may be fewer than before
+
+
+def test_a_start_behind_the_last_batch_is_the_start_of_the_next_epoch():
+    leases = Leases(2, 4, start=(0, 4))
+    assert leases.first == (1, 0)
+    assert take(leases, "a") == [(1, 0)]
+    assert Leases(1, 4, start=(0, 4)).is_over
+
+
+def test_holes_are_batches_acknowledged_behind_one_that_is_not():
+    leases = Leases(2, 2)
+    assert take(leases, "abc") == [(0, 0), (0, 1), (1, 0)]
+    assert not leases.has_holes
+    leases.done("a", 0, 0)
+    assert not leases.has_holes, "all that is acknowledged lies before the first that is not"
+    leases.done("c", 1, 0)
+    assert leases.has_holes, "in the next epoch"
+    leases.done("b", 0, 1)
+    assert not leases.has_holes
+    assert take(leases, "a") == [(1, 1)]
+    leases.done("a", 1, 1)
+    assert leases.is_over
+    assert not leases.has_holes
+    leases = Leases(1, 3)
+    assert take(leases, "ab") == [(0, 0), (0, 1)]
+    leases.done("b", 0, 1)
+    assert leases.has_holes, "in the same epoch"
+
+
+def test_a_state_does_not_change_with_what_is_acknowledged_after_it():
+    leases = Leases(1, 4)
+    leases.done("a", *leases.take("a"))
+    state = leases.state()
+    going_on = Leases.from_state(state, 1)
+    for one in (leases, going_on):
+        one.done("a", *one.take("a"))
+        assert state == {"num_batches": 4, "epoch": 0, "done": [[[0, 1]]]}
 
 
 @pytest.mark.parametrize("num_batches", [0, 3, 5])

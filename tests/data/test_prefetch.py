@@ -92,3 +92,29 @@ def test_an_error_in_the_with_block_ends_the_thread():
 def test_depth_zero_is_refused():
     with pytest.raises(ValueError, match="at least 1"):
         Prefetch([], 0)
+
+
+class Source:
+    """An iterator that somebody else holds too, so that nothing but a call closes it."""
+
+    def __init__(self, num):
+        self.left, self.num_closed = list(range(num)), 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+    def close(self):
+        self.num_closed += 1
+
+
+@pytest.mark.parametrize("num_taken", [0, 1, 3])
+def test_a_source_that_can_be_closed_is_closed_once_whether_or_not_it_was_used_up(num_taken):
+    source = Source(3)
+    with Prefetch(source, 1) as items:
+        assert [next(items) for _ in range(num_taken)] == list(range(num_taken))
+    assert source.num_closed == 1

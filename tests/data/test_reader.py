@@ -13,7 +13,7 @@ from heterps.config import Schema
 from heterps.data import reader as reader_module
 from heterps.data.keys import make_keys
 from heterps.data.prefetch import Prefetch
-from heterps.data.reader import Position, Reader
+from heterps.data.reader import Blocks, Position, Reader
 from heterps.errors import DataError
 
 SCHEMA = Schema(label="label", dense=("row",), slots=("a", "b"))
@@ -245,3 +245,54 @@ def test_a_batch_is_given_before_the_block_behind_it_is_decoded(tmp_path):
 def test_a_block_makes_about_so_many_batches(tmp_path, batch_size, shuffle, batches):
     write(tmp_path / "0.parquet", list(range(100)), 10)  # ten row groups; shuffled, two of them are a block of 20
     assert make(tmp_path, batch_size=batch_size, shuffle=shuffle).batches_per_block == batches
+
+
+def test_a_batch_may_be_the_whole_data_and_no_larger(folder):
+    ((batch, after),) = make(folder, batch_size=NUM_ROWS).read()
+    assert len(batch) == NUM_ROWS
+    assert after.epoch == 1
+    with pytest.raises(DataError, match="between 1 and 100"):
+        make(folder, batch_size=NUM_ROWS + 1)
+
+
+def test_row_groups_are_pooled_until_a_block_has_just_enough_rows(tmp_path):
+    write(tmp_path / "0.parquet", list(range(64)), 8)
+    blocks = make(tmp_path).epoch(0).blocks
+    assert [[group.num_rows for group in block] for block in blocks] == [[8, 8]] * 4
+
+
+def test_long_rows_are_pooled_only_as_far_as_the_memory_of_a_block_goes(tmp_path, monkeypatch):
+    write(tmp_path / "0.parquet", list(range(64)), 4)
+    for block_bytes, groups in ((4 * 8, 2), (4 * 8 - 1, 2), (4 * 4, 1), (1, 1), (4 * 1000, 4)):
+        monkeypatch.setattr(reader_module, "BLOCK_BYTES", block_bytes)
+        assert {len(block) for block in make(tmp_path).epoch(0).blocks} == {groups}
+
+
+def test_a_position_fits_only_what_decides_the_order(folder, monkeypatch):
+    orders = [
+        make(folder).order,
+        make(folder, seed=1).order,
+        make(folder, shuffle=False).order,
+        Reader(str(folder), SCHEMA.model_copy(update={"slots": ("a",)}), batch_size=10).order,
+    ]
+    monkeypatch.setattr(reader_module, "BLOCK_ROWS", 17)
+    orders.append(make(folder).order)
+    assert len(set(orders)) == len(orders)
+    assert make(folder, batch_size=11).order == orders[-1], "the size of batches does not change the order of rows"
+
+
+def test_every_block_of_every_epoch_is_shuffled_in_its_own_way(folder):
+    reader, rows = make(folder), np.arange(50)
+    shuffled = [tuple(reader._shuffled(rows, epoch, block).tolist()) for epoch in range(3) for block in range(3)]
+    assert len(set(shuffled)) == 9
+    assert all(sorted(one) == rows.tolist() for one in shuffled)
+
+
+def test_of_decoded_blocks_the_one_used_longest_ago_is_let_go(folder, monkeypatch):
+    reader, decoded = make(folder), []
+    decode = reader.decode
+    monkeypatch.setattr(reader, "decode", lambda epoch, block: decoded.append(block) or decode(epoch, block))
+    blocks = Blocks(reader, 2)
+    for block in (0, 1, 0, 2, 0, 1):
+        blocks.rows(0, block)
+    assert decoded == [0, 1, 2, 1]

@@ -158,3 +158,12 @@ def test_damage_found_while_reading_names_file_and_row_group(folder):
     (folder / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"a\.parquet: row group 1 cannot be read"):
         dataset.files[0].read(1, ["x"])
+
+
+def test_row_groups_without_rows_are_left_out_and_the_others_keep_their_places(tmp_path):
+    table = pa.table({"x": pa.array([1, 2, 3])})
+    with pq.ParquetWriter(tmp_path / "data.parquet", table.schema) as writer:
+        for part in (table, table.slice(0, 0), table.slice(0, 2), table):
+            writer.write_table(part)
+    groups = open_dataset(str(tmp_path)).row_groups
+    assert [(group.index, group.first_row, group.num_rows) for group in groups] == [(0, 0, 3), (2, 3, 2), (3, 5, 3)]

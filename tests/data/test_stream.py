@@ -318,3 +318,81 @@ def test_what_was_expected_and_given_to_others_makes_room(files):
         stream.forget_before(0, 5)
         assert stream.get(0, 5, DEADLINE_S) is made[2]
         assert stream.get(0, 0, DEADLINE_S) is made[3]  # it is made anew
+
+
+def test_the_batch_from_which_on_others_are_forgotten_is_not_forgotten(files):
+    made, full = [], threading.Event()
+
+    def prepare(batch):
+        made.append(batch)
+        if len(made) == 2:
+            full.set()
+        return batch
+
+    with BatchStream(open_reader(files), 2, prepare) as stream:
+        for number in (0, 5):
+            stream.expect(0, number)
+        assert full.wait(DEADLINE_S)
+        assert stream.get(0, 0, DEADLINE_S) is made[0]
+        stream.expect(0, 6)
+        assert stream.get(0, 6, DEADLINE_S) is made[2]  # so that 5 is surely laid down, and not only made
+        stream.forget_before(0, 5)
+        assert stream.get(0, 5, DEADLINE_S) is made[1]
+
+
+def test_a_batch_that_waits_for_room_is_kept_where_those_before_it_are_forgotten(files):
+    made, full, third = [], threading.Event(), threading.Event()
+
+    def prepare(batch):
+        made.append(batch)
+        if len(made) == 2:
+            full.set()
+        if len(made) == 3:
+            third.set()
+        return batch
+
+    with BatchStream(open_reader(files), 2, prepare) as stream:
+        for number in (0, 1, 5):
+            stream.expect(0, number)
+        assert full.wait(DEADLINE_S)
+        stream.forget_before(0, 5)
+        assert third.wait(DEADLINE_S), "batch 5 was forgotten: it is made only when somebody asks for it"
+
+
+def test_a_batch_is_made_once_however_often_it_is_expected_and_asked_for(files):
+    entered, go_on, made = threading.Event(), threading.Event(), []
+
+    def prepare(batch):
+        entered.set()
+        assert go_on.wait(DEADLINE_S)
+        made.append(batch)
+        return batch
+
+    with BatchStream(open_reader(files), 3, prepare) as stream:
+        stream.expect(0, 0)
+        assert entered.wait(DEADLINE_S)
+        stream.expect(0, 0)  # while it is being made
+        with pytest.raises(PeerLost):
+            stream.get(0, 0, 0.001)
+        stream.expect(0, 1)
+        go_on.set()
+        assert stream.get(0, 1, DEADLINE_S) is made[1]
+        stream.expect(0, 0)  # when it is made
+        stream.expect(0, 2)
+        assert stream.get(0, 2, DEADLINE_S) is made[2]
+        assert stream.get(0, 0, DEADLINE_S) is made[0]
+        assert len(made) == 3
+        assert not stream._desk._urgent, "nobody waits for anything any more"
+
+
+def test_a_batch_that_is_ready_after_the_stream_was_closed_is_let_go(files):
+    stream = BatchStream(open_reader(files), 3, lambda batch: desk.close() or batch)
+    desk = stream._desk
+    stream.expect(0, 0)
+    for thread in threading.enumerate():
+        if thread.name == "prefetch":
+            thread.join(DEADLINE_S)
+    assert not desk._made
+    with pytest.raises(PeerLost, match="closed"):
+        stream.get(0, 0, DEADLINE_S)
+    stream.close()

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heterps.config import Cluster, Resource
-from heterps.planning.correct import BOUND, VISIBLE, correct
+from heterps.planning.correct import BOUND, VISIBLE, _parts, _Side, _tell, _Told, _Visit, correct
 from heterps.planning.cost import Problem, Terms, bill, stage_terms
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.trial import StageSeconds, Trial
@@ -236,3 +237,21 @@ def test_trials_of_a_spot_unit_correct_the_costs_of_its_device() -> None:
 
 def test_without_trials_nothing_changes() -> None:
     assert correct(one_layer(cpu=COST), CLUSTER, []) == one_layer(cpu=COST)
+
+
+@pytest.mark.parametrize(("counts", "tells"), [((2, 3), True), ((3, 2), True), ((4, 5), False), ((3, 3), False)])
+def test_two_counts_tell_what_more_units_divide_only_where_they_are_well_apart(
+    counts: tuple[int, int], tells: bool
+) -> None:
+    parts = _parts([_Told(count, 1.0 + 6.0 / count) for count in counts])
+    assert parts == (pytest.approx((1.0, 6.0)) if tells else None)
+
+
+@pytest.mark.parametrize(("communicate_s", "shows"), [(0.01, False), (0.05, False), (0.06, True)])
+def test_communication_shows_only_from_its_share_of_the_busy_time_on(communicate_s: float, shows: bool) -> None:
+    """The profile says that computing hides it; a little is noise, and only bounds it."""
+    compute, comm = _Side(np.zeros(1), np.ones(1)), _Side(np.zeros(2), np.array([0.5, 0.0]))
+    measured = StageSeconds(1.0 - communicate_s, communicate_s)
+    _tell(compute, comm, np.arange(1), [_Visit(1, measured, is_emulated=False)])
+    assert compute.told[0,][0] == _Told(1, 1.0 - communicate_s if shows else 1.0)
+    assert comm.told[0, 1][0] == _Told(1, 1.0, is_most=not shows)

@@ -76,6 +76,29 @@ def test_the_bill_names_the_slowest_station_and_counts_servers() -> None:
     assert bill(slow_servers, stages, num_servers=1).bottleneck == "servers on cpu"
 
 
+def test_of_stations_that_are_equally_slow_the_servers_are_called_the_bottleneck_then_the_first_stage() -> None:
+    """Which one is named must not depend on the order of stages, or the report would change from plan to plan."""
+    both = {"cpu": cost(2.0), "v100": cost(2.0)}
+    rented = cluster(cpu=CPU, v100=V100)
+    stages = [Stage(first=0, last=0, resource="v100", count=1), Stage(first=1, last=1, resource="cpu", count=1)]
+
+    def bottleneck(server_s: float) -> str:
+        return bill(Problem(profile(both, both, server_s=server_s), rented, 1, 1), stages, 1).bottleneck
+
+    assert bottleneck(server_s=1.0) == "servers on cpu"  # two layers: 2 s, as long as either stage
+    assert bottleneck(server_s=0.99) == "fc0 on v100 (compute)"
+    assert bottleneck(server_s=1.01) == "servers on cpu"
+
+
+@pytest.mark.parametrize(
+    ("sync_s", "side"),
+    [(math.nextafter(1.0, 0), "compute"), (1.0, "compute"), (math.nextafter(1.0, 2), "communication")],
+)
+def test_a_stage_that_computes_as_long_as_it_communicates_is_called_bound_by_compute(sync_s: float, side: str) -> None:
+    problem = Problem(profile({"cpu": cost(1.0, sync_s)}), cluster(cpu=CPU), 1, 1)
+    assert bill(problem, [Stage(first=0, last=0, resource="cpu", count=1)], 0).bottleneck == f"fc0 on cpu ({side})"
+
+
 def test_a_throughput_that_rounding_puts_below_the_floor_is_reported_as_the_floor() -> None:
     floor = 100.0 * (1 + 1e-13)
     problem = Problem(profile({"cpu": cost(1.0)}), cluster(cpu=CPU), floor, 1)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from planning_oracle import Drawn, all_plans, check_plan, make_problem, problems, small_problem
 
+from heterps.planning import frontier as module
 from heterps.planning.cost import Problem
 from heterps.planning.frontier import frontier
-from heterps.planning.optimum import cheapest, with_floor, with_limits
+from heterps.planning.optimum import cheapest, find_cheapest, with_floor, with_limits
 
 SAME = 1e-7
 
@@ -67,6 +68,38 @@ def test_a_frontier_has_as_many_points_as_wanted_where_there_are_as_many_steps(f
     num_steps = len(staircase(problem))
     found = frontier(problem, most_points=num_steps - fewer)
     assert num_steps - fewer <= len(found.plans) <= num_steps - fewer + 1, "the plan asked for may come on top"
+
+
+@pytest.mark.parametrize("fewer", [1, 2, 3])
+def test_a_frontier_has_no_more_points_than_wanted_where_the_plan_asked_for_is_one_of_them(fewer: int) -> None:
+    problem = with_limits(small_problem(), {"cpu": 40, "v100": 6})
+    steps = staircase(problem)
+    asked = with_floor(problem, steps[0][0] * (1 - SAME))
+    assert len(frontier(asked, most_points=len(steps) - fewer).plans) == len(steps) - fewer
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_the_plan_asked_for_is_a_point_though_only_two_are_wanted(step: int) -> None:
+    problem = with_limits(small_problem(), {"cpu": 40, "v100": 6})
+    steps = staircase(problem)
+    found = frontier(with_floor(problem, steps[step][0] * (1 - SAME)), most_points=2)
+    expected = [steps[0][0], steps[step][0], steps[-1][0]]
+    assert [plan.throughput for plan in found.plans] == [pytest.approx(x, rel=SAME) for x in expected]
+
+
+def test_a_frontier_whose_end_was_not_proven_is_not_called_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for the plan behind the last one found nothing, but did not prove that there is nothing."""
+    problem = with_limits(small_problem(), {"cpu": 40, "v100": 6})
+    steps = staircase(problem)
+    found: list[object] = []
+
+    def cut_short(asked: Problem) -> tuple[object, bool]:
+        plan, _ = find_cheapest(asked)
+        found.append(plan)
+        return (plan, True) if len(found) <= 3 else (None, False)
+
+    monkeypatch.setattr(module, "find_cheapest", cut_short)
+    assert len(frontier(problem, most_points=len(steps)).plans) > 3, "the steps behind the gap are looked for as well"
 
 
 def test_a_frontier_with_every_step_is_complete() -> None:

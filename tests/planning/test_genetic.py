@@ -104,3 +104,57 @@ def test_it_ends_after_so_many_generations_without_a_gain(monkeypatch: pytest.Mo
         same = np.ones(len(schedules))
         scheduler.feedback(schedules, Bills(same, same, np.zeros((len(same), 17), np.int64), np.zeros(len(same))))
     assert generations == PATIENCE + 1
+
+
+def bills_of(usd: np.ndarray) -> Bills:
+    return Bills(usd, np.ones(len(usd)), np.zeros((len(usd), 17), np.int64), np.zeros(len(usd)))
+
+
+def test_the_cheapest_of_parents_and_children_survive_whichever_generation_they_are_of() -> None:
+    scheduler = Genetic(ctr_problem(16, (480, 32)), seed=0)
+    rng, costs = np.random.default_rng(0), dict[bytes, float]()
+    for _ in range(4):
+        schedules = scheduler.propose()
+        assert schedules is not None
+        usd = rng.permutation(len(schedules)).astype(float)
+        costs |= {schedule.tobytes(): cost for schedule, cost in zip(schedules, usd.tolist(), strict=True)}
+        scheduler.feedback(schedules, bills_of(usd))
+        assert scheduler._usd.tolist() == sorted(costs.values())[:POPULATION]
+        assert [costs[schedule.tobytes()] for schedule in scheduler._population] == scheduler._usd.tolist()
+
+
+def test_parents_are_drawn_from_the_cheaper_ones_more_often() -> None:
+    """The better of two drawn at random is in the cheaper half three times out of four, and may be any but rarely the
+    dearest."""
+    scheduler = Genetic(ctr_problem(16, (480, 32)), seed=0)
+    schedules = scheduler.propose()
+    assert schedules is not None
+    scheduler.feedback(schedules, bills_of(np.arange(len(schedules))[::-1].astype(float)))
+    parents = np.concatenate([scheduler._parents() for _ in range(100)])
+    cheaper = (parents < POPULATION // 2).mean()
+    assert 0.72 < cheaper < 0.78
+    assert set(parents.tolist()) >= set(range(POPULATION - 4)), "one that is dear is drawn as well"
+
+
+def test_children_of_cheap_parents_are_cheaper_than_founders() -> None:
+    """Costs are the layers that are not on resource 0: without selection children would cost what founders cost."""
+    scheduler = Genetic(ctr_problem(16, (480, 32)), seed=0)
+    means = []
+    for _ in range(8):
+        schedules = scheduler.propose()
+        assert schedules is not None
+        usd = 1.0 + (schedules != 0).sum(axis=1)
+        means.append(usd.mean())
+        scheduler.feedback(schedules, bills_of(usd))
+    assert means[-1] < means[0] - 3
+
+
+def test_children_have_layers_of_both_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of parents that differ in all 16 layers a child with at least 4 of each is no mutant, which differ in few."""
+    monkeypatch.setattr(genetic, "RUN_MUTATION_CHANCE", 0.0)
+    scheduler = Genetic(ctr_problem(16, (480, 32)), seed=0)
+    scheduler.feedback(np.array([[0] * 16, [1] * 16], np.int16), bills_of(np.ones(2)))
+    children = np.concatenate([scheduler._children() for _ in range(10)])
+    from_one = (children == 0).sum(axis=1)
+    mixed = (from_one >= 4) & (from_one <= 12)
+    assert 0.2 < mixed.mean() < 0.6

@@ -10,6 +10,8 @@ from planning_oracle import Drawn, all_plans, make_problem, problems, split
 from heterps import planning
 from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError, PlanInfeasible
+from heterps.planning import infeasible
+from heterps.planning.chains import Undecided
 from heterps.planning.cost import Problem
 from heterps.planning.infeasible import Raise, highest_throughput, joint_raise, single_raises, slowest_station
 from heterps.planning.optimum import with_limits
@@ -106,6 +108,24 @@ def test_single_raises_are_told_cheapest_first_and_without_a_joint_one_that_rent
     )
     with pytest.raises(PlanInfeasible, match=r"the limit of cpu from 1 to 30, or of v100 from 1 to 3\.$"):
         planning.plan(Profile(model="m", batch_size=1, layers=layers), rented, throughput=15.0, samples=1)
+
+
+@pytest.mark.parametrize(("dearer", "raised"), [("b", "a"), ("a", "b")])
+def test_of_limits_raised_together_the_dearest_is_brought_down_first(dearer: str, raised: str) -> None:
+    """One unit of c can spare the raise of a or that of b, but not both: it must spare the dearer of the two."""
+    layers = (
+        LayerProfile(name="x", costs={"a": cost(2.0), "c": cost(1.0)}),
+        LayerProfile(name="y", costs={"b": cost(2.0), "c": cost(1.0)}),
+    )
+    prices = {"a": 1.0, "b": 1.0, "c": 100.0} | {dearer: 2.0}
+    rented = Cluster(
+        resources={name: Resource(usd_per_hour=usd, limit=1) for name, usd in prices.items()}, server_resource="c"
+    )
+    problem = Problem(Profile(model="m", batch_size=1, layers=layers), rented, 1.0, 1.0)
+    assert not reaches(problem, rented)
+    raises = joint_raise(problem)
+    assert [(r.resource, r.limit, r.needed, r.is_least) for r in raises] == [(raised, 1, 2, True)]
+    assert reaches(problem, with_limits(problem, {raised: 2}).cluster)
 
 
 def test_a_floor_that_takes_units_without_end_is_told_apart_from_a_limit() -> None:
@@ -259,6 +279,76 @@ def test_no_number_of_units_is_faster_than_the_slowest_station(drawn: Drawn) -> 
         ]
     )
     assert slowest_station(problem).fixed_s == pytest.approx(least, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(181.89, "181.8"), (0.123499, "0.1234"), (9_999.99, "9,999"), (10_000.99, "10,000"), (526.4, "526.4")],
+)
+def test_a_number_is_told_as_no_more_than_it_is(value: float, told: str) -> None:
+    assert infeasible._number(value) == told
+
+
+@pytest.mark.parametrize(("usd_of_a", "is_told"), [(0.99, False), (1.0, False), (1.01, True)])
+def test_limits_raised_together_are_told_only_where_they_rent_for_less_than_one_alone(
+    usd_of_a: float, is_told: bool
+) -> None:
+    """Two more units of a, or one of b and one of c."""
+    layers = (
+        LayerProfile(name="x", costs={"a": cost(1.5), "b": cost(1.0)}),
+        LayerProfile(name="y", costs={"a": cost(1.5), "c": cost(1.0)}),
+    )
+    rented = Cluster(
+        resources={
+            "a": Resource(usd_per_hour=usd_of_a, limit=1),
+            "b": Resource(usd_per_hour=1.0, limit=0),
+            "c": Resource(usd_per_hour=1.0, limit=0),
+        },
+        server_resource="a",
+    )
+    together = ", or raise these limits together: b from 0 to 1, c from 0 to 1"
+    with pytest.raises(PlanInfeasible, match=rf"the limit of a from 1 to 3{together if is_told else ''}\.$"):
+        planning.plan(Profile(model="m", batch_size=1, layers=layers), rented, throughput=1.0, samples=1)
+
+
+@pytest.mark.parametrize(("num", "others"), [(3, "r2 from 1 to 2."), (4, "r2 from 1 to 2, or of 1 others.")])
+def test_only_the_cheapest_raises_are_named_and_the_others_counted(num: int, others: str) -> None:
+    names = [f"r{t}" for t in range(num)]
+    layers = (LayerProfile(name="fc", costs=dict.fromkeys(names, cost(2.0))),)
+    rented = Cluster(
+        resources={name: Resource(usd_per_hour=1.0 + t, limit=1) for t, name in enumerate(names)}, server_resource="r0"
+    )
+    with pytest.raises(PlanInfeasible, match=rf"r0 from 1 to 2, or of r1 from 1 to 2, or of {re.escape(others)}$"):
+        planning.plan(Profile(model="m", batch_size=1, layers=layers), rented, throughput=1.0, samples=1)
+
+
+def test_raises_that_may_not_be_the_least_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def undecided(*_: object) -> None:
+        raise Undecided(None, 0.0)
+
+    monkeypatch.setattr(infeasible, "_least_raise", undecided)
+    text = reason(cpus=2, v100s=2, throughput=500.0)
+    assert "raise these limits together: cpu from 2 to 5, v100 from 2 to 9 (less may do)." in text
+
+
+@pytest.mark.parametrize("undecided", [0, 1, 2])
+def test_a_throughput_that_may_not_be_the_highest_is_told_as_such(
+    undecided: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the questions on the way was not decided."""
+    within, calls = infeasible._within_limits, []
+
+    def doubtful(problem: Problem, tau: float) -> object:
+        calls.append(tau)
+        schedule, sure = within(problem, tau)
+        return schedule, sure and len(calls) != undecided + 1
+
+    monkeypatch.setattr(infeasible, "_within_limits", doubtful)
+    _, sure = highest_throughput(Problem(profile(), cluster(10, 2), 500.0, 1.0))
+    assert len(calls) > 3
+    assert not sure
+    calls.clear()
+    assert "within the limits is at least 181.8 samples/s" in reason(cpus=10, v100s=2, throughput=500.0)
 
 
 def test_numbers_in_messages_are_promises_rounded_down() -> None:

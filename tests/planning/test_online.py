@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from realistic import ctr_problem
 
 from heterps.errors import ConfigError, PeerLost, PlanInfeasible
 from heterps.planning.cost import Problem, bill, stage_terms
-from heterps.planning.online import NOISE, Measurement, measure
+from heterps.planning.online import NOISE, Measurement, Trials, measure
+from heterps.planning.optimum import cheapest
 from heterps.planning.plan import Plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
 from heterps.profiling.profile import Profile
@@ -104,6 +107,17 @@ def test_no_plan_is_measured_twice_and_no_more_than_asked(slow_gpus: tuple[Machi
     machines, found = slow_gpus
     keys = [(plan.stages, plan.servers) for plan in machines.plans]
     assert len(keys) == len(set(keys)) == len(found.attempts) <= 8
+
+
+def test_a_trial_keeps_the_floor_up_to_the_noise_of_a_trial_and_no_further(problem: Problem) -> None:
+    plan = cheapest(problem)
+    assert plan is not None
+    trials = Trials(problem, Machines(problem), 1, "rl", lambda _number, _plan: None)
+    least = problem.throughput * (1 - NOISE)
+    for throughput, keeps_floor in ((least, True), (math.nextafter(least, 0), False), (problem.throughput, True)):
+        judged = trials._judged(plan, Trial(plan, throughput, (), num_batches=8, seconds=1.0))
+        assert judged.keeps_floor == keeps_floor
+        assert judged.hours == pytest.approx(problem.samples * problem.epochs / throughput / 3600)
 
 
 def test_counts_make_up_for_what_whole_runs_do_not_reach(problem: Problem) -> None:

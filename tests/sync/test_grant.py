@@ -24,6 +24,15 @@ def test_the_figure_of_the_paper(spread: int, grant: int) -> None:
     assert best_grant(295.0, 295 - 236.4, 277.0 + 101.0, 277.0 - 176.0, spread, spread) == grant
 
 
+@pytest.mark.parametrize(
+    ("cap", "spread", "grant"),
+    [(1, 1, 1), (0, 1, 0), (1, 0, 0), (2, 1, 1), (2, 2, 1)],
+)
+def test_the_last_push_of_either_row_counts(cap: int, spread: int, grant: int) -> None:
+    """The fastest pushes at 0, 3, 6, the slowest at 1, 3, 5: they meet at the second push of both."""
+    assert best_grant(0.0, 3.0, 1.0, 2.0, cap, spread) == grant
+
+
 @given(seconds, seconds, seconds, seconds, st.integers(0, 15), st.integers(0, 15))
 def test_two_pointers_choose_what_brute_force_chooses(
     now: float, busy_s: float, ahead_s: float, slow_busy_s: float, cap: int, spread: int

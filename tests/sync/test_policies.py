@@ -9,6 +9,7 @@ from heterps.errors import ConfigError
 from heterps.sync import Event, make_policy
 from heterps.sync.dynamic import Dynamic
 from heterps.sync.literal import LiteralDynamic
+from heterps.sync.predictors import Ema
 
 
 def test_the_example_of_the_design() -> None:
@@ -111,6 +112,75 @@ def test_who_joins_an_empty_job_starts_where_it_ended() -> None:
     assert policy.clocks.of["b"] == policy.clocks.least == policy.clocks.most == 1
 
 
+def test_who_joins_an_empty_job_in_a_later_round_leads_nobody() -> None:
+    policy = make_policy("bsp", workers="abc", backup=1)
+    policy.on_push("a", 1.0)
+    policy.on_push("b", 2.0)
+    for worker in "abc":  # the last one is still in the round before
+        policy.on_leave(worker, 3.0)
+    policy.on_join("d", 4.0)
+    assert policy.clocks.of["d"] == policy.clocks.least == policy.rounds == 1
+    assert (policy.lead("d"), policy.max_lead) == (0, 1)
+
+
+def test_who_missed_several_rounds_loses_one_gradient_and_takes_part_in_the_round_that_runs() -> None:
+    policy = make_policy("bsp", workers="abc", backup=1)
+    for now in (1.0, 2.0, 3.0):
+        policy.on_push("a", now)
+        policy.on_push("b", now)
+    assert policy.rounds == 3
+    assert policy.on_push("c", 4.0) == ["c"]
+    assert policy.takes("c"), "it has the newest weights"
+    assert policy.clocks.of["c"] == 3
+    assert policy.on_push("c", 5.0) == []
+    assert policy.on_push("a", 6.0) == ["a", "c"]
+    assert policy.dropped == 1
+
+
+def granted(kind: str, pushes: list[tuple[str, float]], workers: str) -> list[tuple[str, float, int]]:
+    events: list[Event] = []
+    policy = make_policy(kind, workers=workers, on_event=events.append)
+    for worker, now in pushes:
+        policy.on_push(worker, now)
+    return [(event.worker, event.now, event.extra) for event in events if event.kind == "granted"]
+
+
+def test_only_the_fastest_is_granted_more() -> None:
+    """c takes 10 s. a is granted all that fit until then; b, ahead of c but behind a, waits."""
+    pushes = [("a", 1.0), ("b", 1.5), ("c", 10.0), ("a", 11.0), ("a", 12.0), ("b", 12.5)]
+    assert granted("dssp:0:9", pushes, "abc") == [("a", 11.0, 9)]
+    earlier = [*pushes[:3], ("a", 11.0), ("b", 12.0)]  # as fast as a, at that moment
+    assert granted("dssp:0:9", earlier, "abc") == [("a", 11.0, 9), ("b", 12.0, 4)]
+
+
+def test_of_several_slowest_the_one_that_takes_longest_decides_a_grant() -> None:
+    """b takes 8 s and c 2 s, whichever of them reached the lowest clock first: a is granted what fits into 8 s."""
+    assert granted("dssp:0:9", [("a", 1.0), ("c", 2.0), ("b", 8.0), ("a", 9.0)], "abc") == [("a", 9.0, 7)]
+    events: list[Event] = []
+    policy = make_policy("dssp:0:9", workers="ab", on_event=events.append)
+    policy.on_push("a", 1.0)
+    policy.on_join("c", 7.0)
+    policy.on_push("b", 8.0)
+    assert policy.on_push("c", 9.0) == ["c", "a", "b"]
+    policy.on_push("a", 10.0)
+    assert [event.extra for event in events if event.kind == "granted"] == [7]
+
+
+def test_who_leaves_and_comes_back_has_neither_its_grant_nor_its_times() -> None:
+    events: list[Event] = []
+    policy = make_policy("dssp:0:9", workers="ab", on_event=events.append)
+    for worker, now in (("a", 1.0), ("b", 10.0), ("a", 11.0)):
+        policy.on_push(worker, now)
+    assert [event.extra for event in events if event.kind == "granted"] == [9]
+    policy.on_leave("a", 12.0)
+    policy.on_join("a", 13.0)
+    assert policy.on_push("b", 14.0) == [], "a has not pushed since it came back, so when it does is not known"
+    assert policy.on_push("a", 15.0) == ["a", "b"]
+    policy.on_leave("b", 16.0)
+    policy.on_join("b", 17.0)
+    assert policy.on_push("a", 18.0) == [], "nor is it known of b, and the grant of before is gone"
+
+
 def two_speeds(kind: str, until: float) -> tuple[list[Event], object]:
     """Of 1.0 and 2.3 seconds, on their own clocks; whoever waits is idle."""
     events: list[Event] = []
@@ -171,6 +241,17 @@ def test_nothing_is_granted_before_the_slowest_has_pushed() -> None:
     assert policy.on_push("a", 1.0) == []
 
 
+def test_nothing_is_granted_while_one_of_the_slowest_has_not_pushed() -> None:
+    """b is known to take 10 s, but c, which has just joined and is as slow as b, may come at any time."""
+    events: list[Event] = []
+    policy = make_policy("dssp:0:9", workers="ab", on_event=events.append)
+    policy.on_push("a", 1.0)
+    policy.on_push("b", 10.0)
+    policy.on_join("c", 10.0)
+    assert policy.on_push("a", 11.0) == []
+    assert not [event for event in events if event.kind == "granted"]
+
+
 @pytest.mark.parametrize(("predictor", "grants"), [("last", []), ("ema", []), ("elapsed", [8])])
 def test_a_slow_down_is_seen_while_it_lasts_by_elapsed_alone(predictor: str, grants: list[int]) -> None:
     """b takes 1 s, then hangs. At 9 s by its last iteration it is due at once, so a may as well wait for it; it is 7 s
@@ -201,6 +282,7 @@ def test_who_is_late_is_due_now_and_not_in_the_past() -> None:
         (lambda policy: policy.on_join("a", 1.0), "a joins, but it is here already"),
         (lambda policy: policy.on_push("b", -1.0), "time goes back: -1.0 comes after 1.0"),
         (lambda policy: policy.on_push("b", float("nan")), "time goes back"),
+        (lambda policy: policy.on_push("b", float("inf")), "time goes back"),
         (lambda policy: policy.on_push("a", 2.0), "a pushes while it waits"),
     ],
 )
@@ -215,9 +297,19 @@ def test_inputs_that_cannot_be_are_refused_and_change_nothing(act, text: str) ->
     assert policy.on_push("b", 1.0) == ["b", "a"]
 
 
-def test_as_many_backup_workers_as_workers_are_refused() -> None:
+def test_the_moving_average_follows_a_change_slowly() -> None:
+    ema = Ema()
+    assert ema.busy_s("a") is None
+    for busy_s, expected in ((10.0, 10.0), (20.0, 13.0), (20.0, 15.1)):
+        ema.observe("a", busy_s)
+        assert ema.busy_s("a") == ema.running_s("a", 100.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("backup", [2, 3])
+def test_as_many_backup_workers_as_workers_are_refused(backup: int) -> None:
     with pytest.raises(ConfigError, match="with 2 workers there can be at most 1 backup workers"):
-        make_policy("bsp", workers="ab", backup=2)
+        make_policy("bsp", workers="ab", backup=backup)
+    assert make_policy("bsp", workers="ab", backup=1).on_push("a", 1.0) == ["a"]
 
 
 def test_thousands_of_workers_cost_no_more_a_push() -> None:

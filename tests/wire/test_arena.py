@@ -71,6 +71,15 @@ def test_a_full_arena_gives_none_until_a_block_is_released() -> None:
         assert arena.take(100, 3.0) == (2, 0)
 
 
+def test_blocks_and_rooms_begin_at_cache_lines() -> None:
+    with closing(Arena(4096)) as arena:
+        assert [arena.take(size, 0.0) for size in (1, 64, 65)] == [(1, 0), (2, 64), (3, 128)]
+        room = arena.room(1)
+        assert room is not None
+        assert arena.take(1, 0.0) == (4, 320)
+        del room
+
+
 def test_files_that_are_no_arena_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("private")

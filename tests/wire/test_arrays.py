@@ -91,6 +91,7 @@ def test_compression_that_does_not_shrink_or_is_too_small_is_left_out() -> None:
     assert pack_values(noise, compression="lz4")[0].compression is None
     zeros = np.zeros(10_000, np.float32)
     assert pack_values(zeros, compression="zstd")[0].compression == "zstd"
+    assert pack_values(zeros, compression="zstd", least_bytes=40_000)[0].compression == "zstd"
     assert pack_values(zeros, compression="zstd", least_bytes=40_001)[0].compression is None
 
 
@@ -156,6 +157,23 @@ def test_values_beyond_the_limit_are_refused_before_they_are_made() -> None:
         unpack_keys(PackedKeys(6), b"", Limits(message_bytes=47))
 
 
-def test_differences_that_overflow_are_refused() -> None:
+def test_values_and_keys_exactly_at_the_limit_are_taken() -> None:
+    packed, frame = pack_values(np.ones(10_000, np.float32), "fp16", "lz4")
+    assert unpack_values(packed, frame, Limits(message_bytes=40_000)).sum() == 10_000
+    for delta in (False, True):
+        keys = unpack_keys(*pack_keys(np.arange(6, dtype=np.uint64), delta=delta), Limits(message_bytes=48))
+        assert keys.tolist() == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("first", "steps"), [(2**64 - 1, [1]), (5, [2**64 - 3, 2**62]), (5, [2**64 - 1, 2**64 - 1]), (2**63, [2**63])]
+)
+def test_differences_that_overflow_are_refused(first: int, steps: list[int]) -> None:
+    """Also where they go all the way round, so that the last key is above the first again."""
     with pytest.raises(WireError, match="64 bits"):
-        unpack_keys(PackedKeys(2, 2**64 - 1, 1), b"\x01")
+        unpack_keys(PackedKeys(len(steps) + 1, first, 8), np.array(steps, np.uint64))
+
+
+def test_differences_up_to_the_largest_key_are_taken() -> None:
+    keys = unpack_keys(PackedKeys(3, 5, 8), np.array([2**62, 2**64 - 1 - 2**62 - 5], np.uint64))
+    assert keys.tolist() == [5, 5 + 2**62, 2**64 - 1]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,6 +117,24 @@ def test_addresses_beyond_loopback_are_refused_without_a_key(address: str) -> No
 def test_what_is_no_address_is_refused_with_the_form(address: str) -> None:
     with pytest.raises(ConfigError, match="ipc://PATH"):
         check_address(address, Keys("p", "s"))
+
+
+@pytest.mark.parametrize(
+    ("longest", "too_long"),
+    [("ipc:///" + "x" * 106, "ipc:///" + "x" * 107), ("tcp://127.0.0.1:65535", "tcp://127.0.0.1:65536")],
+)
+def test_a_path_and_a_port_may_be_as_long_as_the_system_takes_and_no_longer(longest: str, too_long: str) -> None:
+    assert check_address(longest, Keys("p", "s")) == longest
+    with pytest.raises(ConfigError, match="ipc://PATH"):
+        check_address(too_long, Keys("p", "s"))
+
+
+@pytest.mark.parametrize(("owner", "is_safe"), [(0, True), (os.geteuid(), True), (os.geteuid() + 1, False)])
+def test_a_folder_of_another_user_needs_a_key(monkeypatch: pytest.MonkeyPatch, owner: int, is_safe: bool) -> None:
+    monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_uid=owner, st_mode=0o40700))
+    with nullcontext() if is_safe else pytest.raises(ConfigError, match="other users can write to /folder"):
+        check_folder("ipc:///folder/s", None)
+    check_folder("ipc:///folder/s", Keys("p", "s"))
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from heterps.config import Faults
 from heterps.errors import PeerLost
 from heterps.wire import Counters, MemoryNetwork
 from heterps.wire.checked import Checked, digest
-from heterps.wire.faults import Fates, Faulty, flip_bit
+from heterps.wire.faults import Fates, Faulty, _Way, flip_bit
 
 PARTS = st.lists(st.binary(max_size=20), min_size=1, max_size=4)
 
@@ -78,6 +79,23 @@ def test_a_cut_way_loses_everything_for_its_time() -> None:
     gaps = np.diff(got)
     assert counters.dropped["cut"] == 2000 - len(got)
     assert set(gaps[gaps > 1] >= 50) == {True}
+
+
+class Scripted(random.Random):
+    """Numbers of which the first of each message, which decides whether the way is cut, is given."""
+
+    def __init__(self, *cuts: bool) -> None:
+        self._numbers = iter([number for cut in cuts for number in (0.0 if cut else 0.9, *[0.9] * 12)])
+
+    def random(self) -> float:
+        return next(self._numbers)
+
+
+def test_a_way_is_cut_for_its_time_and_not_a_moment_longer_whatever_would_cut_it_meanwhile() -> None:
+    fates = Fates("a", Faults(cut=0.5, cut_s=10.0), 0, Counters())
+    fates._ways["b"] = _Way(Scripted(False, True, True, False, False, True, False))
+    arrive = [len(fates.of("b", [b"x"], now_s)) for now_s in (0.0, 1.0, 6.0, 10.99, 11.0, 12.0, 21.99)]
+    assert arrive == [1, 0, 0, 0, 1, 0, 0]
 
 
 def test_a_message_is_not_passed_on_before_its_time() -> None:

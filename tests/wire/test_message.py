@@ -60,6 +60,11 @@ def test_a_newer_version_is_refused_with_a_sentence() -> None:
         CODEC.decode([newer, b"abc", b"12345678"])
 
 
+def test_a_byte_that_is_kept_for_later_versions_must_be_zero() -> None:
+    with pytest.raises(Malformed, match="sixth byte of a prefix is 0 in version 1, not 1"):
+        CODEC.decode([GOLDEN[:5] + b"\x01" + GOLDEN[6:], b"abc", b"12345678"])
+
+
 def test_frames_are_not_copied_either_way() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     parts = CODEC.encode(Pull("t", 0), [array])
@@ -133,6 +138,29 @@ def test_what_exceeds_a_limit_is_refused_by_sender_and_receiver(codec: Any, fram
         codec.decode(CODEC.encode(Pull("a table", 1), frames))
 
 
+HEADER_BYTES = len(GOLDEN) - 12 - 2 * 8
+MESSAGE_BYTES = len(GOLDEN) + 3 + 8
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "what"),
+    [
+        ("header_bytes", HEADER_BYTES, f"{HEADER_BYTES} header bytes"),
+        ("frames", 2, "2 frames"),
+        ("message_bytes", MESSAGE_BYTES, f"{MESSAGE_BYTES} bytes in all"),
+    ],
+)
+def test_a_message_exactly_at_a_limit_passes_and_one_more_does_not(limit: str, size: int, what: str) -> None:
+    header, frames = Pull("rows", 7), [b"abc", b"12345678"]
+    at_limit: Codec[Pull] = Codec(Pull, Limits(**{limit: size}))
+    below: Codec[Pull] = Codec(Pull, Limits(**{limit: size - 1}))
+    parts = at_limit.encode(header, frames)
+    assert at_limit.decode(parts)[0] == header
+    for refused in (lambda: below.encode(header, frames), lambda: below.decode(parts)):
+        with pytest.raises(TooLarge, match=what):
+            refused()
+
+
 @pytest.mark.parametrize("lengths", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"])
 def test_lengths_that_lie_take_no_memory(lengths: bytes) -> None:
     header = b"\x83\xa4type\xa4push\xa5table\xa1t\xa4keys" + lengths
@@ -164,3 +192,5 @@ def test_another_protocol_is_recognised(first: bytes) -> None:
 def test_limits_beyond_the_format_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="no room"):
         Limits(**limits)
+    (name, too_many), *_ = limits.items()
+    assert getattr(Limits(**{name: too_many - 1}), name) == too_many - 1

@@ -18,7 +18,7 @@ from heterps.config import Faults
 from heterps.wire import BackPressure, Checked, Faulty, MemoryNetwork
 from heterps.wire.arena import Offer
 from heterps.wire.channel import MemoryChannel
-from heterps.wire.shared import Block, Notes, Release, Shared, SharedOptions, _take_some
+from heterps.wire.shared import NOTES_BYTES, RELEASES, Block, Notes, Release, Shared, SharedOptions, _take_some
 
 SMALL = SharedOptions(least_bytes=100, arena_bytes=16_384)
 Ends = tuple[Shared, Shared]
@@ -67,6 +67,48 @@ def test_small_frames_need_no_arena(ends: Ends) -> None:
     assert [view.nbytes for view in get(b)] == [6, 99]
     assert a.counters.shared_bytes == 0
     assert not a._outgoing["b"].arena
+
+
+def test_a_frame_of_just_the_least_bytes_is_shared(ends: Ends) -> None:
+    a, b = ends
+    a.send("b", [bytes(100)])
+    get(b)
+    assert a.receive(0) is None, "the answer to the offer"
+    assert a._outgoing["b"].is_accepted
+    a.send("b", [bytes(100), bytes(99)])
+    assert [view.nbytes for view in get(b)] == [100, 99]
+    assert a.counters.shared_bytes == 100
+    assert a.room("b", 100) is not None
+
+
+@pytest.mark.parametrize(("more", "dropped"), [(0, {}), (1, {"malformed": 1})])
+def test_notes_of_just_the_longest_bytes_are_read_and_longer_ones_are_not(more: int, dropped: dict[str, int]) -> None:
+    raw, b = raw_and_shared()
+    overhead = len(msgspec.msgpack.encode(Notes(token="x" * 60_000))) - 60_000
+    notes = msgspec.msgpack.encode(Notes(token="x" * (NOTES_BYTES - overhead + more)))
+    assert len(notes) == NOTES_BYTES + more
+    raw.send("b", [notes, b"message"])
+    assert (b.receive(0) is None) == bool(dropped)
+    assert b.counters.dropped == dropped
+    b.close()
+
+
+def test_a_message_carries_no_more_releases_than_its_notes_have_room_for() -> None:
+    releases = deque[Release](("0" * 32, number, 2**40) for number in range(RELEASES + 1))
+    some = _take_some(releases)
+    assert [number for _, number, _ in some] == list(range(RELEASES))
+    assert [number for _, number, _ in releases] == [RELEASES]
+    assert len(msgspec.msgpack.encode(Notes(released=some))) <= NOTES_BYTES
+
+
+def test_blocks_are_taken_up_to_the_very_end_of_the_arena_and_of_the_message(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    a.send("b", [b"header", np.full(16_384, 7, np.uint8)])  # all of the arena, and the last part
+    header, values = get(b)
+    assert bytes(header) == b"header"
+    assert bytes(values) == bytes([7]) * 16_384
+    assert a.counters.shared_bytes == 16_384
 
 
 def test_a_block_is_not_reused_while_any_view_of_it_lives(ends: Ends) -> None:
@@ -216,6 +258,66 @@ def test_blocks_of_a_message_that_could_not_be_sent_are_free_again() -> None:
     assert a.counters.shared_full == 0
     a.close()
     b.close()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_releases_that_could_not_be_sent_go_with_the_next_message(alone: bool) -> None:
+    """Whether they rode on a message, or went alone because much memory waits for them."""
+    network = MemoryNetwork(queue_messages=2, send_deadline_s=0.001)
+    a, b = Shared(network.channel("a"), SMALL), Shared(network.channel("b"), SMALL)
+    meet(a, b)
+    a.send("b", [bytes(9000)])
+    get(b)
+    arena = a._outgoing["b"].arena
+    assert arena is not None
+    filler = network.channel("filler")
+    for _ in range(2):
+        filler.send("a", [msgspec.msgpack.encode(Notes(has_message=False))])
+    if alone:
+        assert b.receive(0) is None
+    else:
+        with pytest.raises(BackPressure):
+            b.send("a", [b"answer"])
+    assert len(b._outgoing["a"].releases) == 1
+    assert a.receive(0) is None
+    assert arena.oldest_s() is not None, "not released yet"
+    b.send("a", [b"answer"])
+    get(a)
+    assert arena.oldest_s() is None
+    a.close()
+    b.close()
+    filler.close()
+
+
+def test_a_receiver_with_nothing_to_do_sends_even_a_small_release(ends: Ends) -> None:
+    a, b = ends
+    meet(a, b)
+    a.send("b", [bytes(200)])
+    get(b)
+    arena = a._outgoing["b"].arena
+    assert arena is not None
+    assert b.receive(0) is None, "does not wait, so there may be more to do"
+    assert a.receive(0) is None
+    assert arena.oldest_s() is not None
+    assert b.receive(0.001) is None
+    assert a.receive(0) is None
+    assert arena.oldest_s() is None
+
+
+def test_a_release_of_another_arena_frees_nothing(ends: Ends) -> None:
+    """A late one, of an arena that was given up: its numbers are used again in the next arena."""
+    a, b = ends
+    meet(a, b)
+    a.send("b", [bytes(9000)])
+    held = get(b)
+    arena = a._outgoing["b"].arena
+    assert arena is not None
+    for token, is_released in (("0" * 32, False), (arena.offer.token, True)):
+        notes = Notes(has_message=False, released=[(token, 1, 9000)])
+        b._channel.send("a", [msgspec.msgpack.encode(notes)])
+        assert a.receive(0) is None
+        assert (arena.oldest_s() is None) == is_released
+    del held
 
 
 @given(st.integers(0, 2**32))

@@ -101,3 +101,22 @@ def test_messages_are_copies_as_between_processes() -> None:
     received = b.receive(1)
     assert received is not None
     assert bytes(received[1][0]) == b"before"
+
+
+def test_what_is_due_just_when_time_is_up_still_happens() -> None:
+    network, happened = SimulatedNetwork(), []
+    network.call_at(2.0, lambda: happened.append(network.now_s))
+    assert not network.step(1.999)
+    assert network.step(2.0)
+    assert happened == [2.0]
+    assert network.next_time_s is None
+
+
+def test_what_should_have_happened_before_happens_now_and_time_does_not_go_back() -> None:
+    network, happened = SimulatedNetwork(), []
+    network.run(5.0)
+    network.call_at(6.0, lambda: happened.append(("later", network.now_s)))
+    network.call_at(1.0, lambda: happened.append(("late", network.now_s)))
+    network.run(10.0)
+    assert happened == [("late", 5.0), ("later", 6.0)]
+    assert network.now_s == 10.0

@@ -8,7 +8,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from heterps.errors import ConfigError, PeerLost
 from heterps.wire import BackPressure, receive_within
 from heterps.wire.keys import Keys, create_keys, load_keys
 from heterps.wire.zmq_channel import ClientChannel, ServerChannel
-from heterps.wire.zmq_socket import Options
+from heterps.wire.zmq_socket import WATCH_EVERY, Options
 
 QUICK = Options(send_deadline_s=0.1, open_loopback=True)
 OPEN = Options(open_loopback=True)
@@ -261,6 +261,13 @@ def test_a_socket_in_the_file_system_is_its_owners(stack: ExitStack, tmp_path: P
     assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
 
 
+def test_a_closed_server_leaves_no_socket_in_the_file_system(stack: ExitStack, tmp_path: Path) -> None:
+    server, _ = pair(stack, f"ipc://{tmp_path}/s")
+    assert (tmp_path / "s").exists()
+    server.close()
+    assert not (tmp_path / "s").exists()
+
+
 def test_an_address_that_is_served_already_is_not_taken_over(stack: ExitStack, tmp_path: Path) -> None:
     server, _ = pair(stack, f"ipc://{tmp_path}/s")
     with pytest.raises(ConfigError, match="another process listens there"):
@@ -278,6 +285,178 @@ def test_a_closed_channel_says_so(stack: ExitStack, address: str) -> None:
             channel.send(peer, [b"x"])
         with pytest.raises(PeerLost, match="is closed"):
             channel.receive(0)
+
+
+# --- waiting, with sockets and sleep that a test directs --------------------------------------------------------------
+
+
+class FakeSocket:
+    """A connected socket without a peer. What is `arriving` is there after the next attempt to send, and no descriptor
+    ever tells of it: that attempt has consumed the news."""
+
+    def __init__(self) -> None:
+        self.descriptors = (os.eventfd(0), os.eventfd(0))
+        self.is_connected, self.num_refused = True, 0
+        self.messages: list[bytes] = []
+        self.arriving: list[bytes] = []
+        self.outcome: bool | Exception = True
+        """Of an attempt to send."""
+
+    def try_send(self, parts: object) -> bool:
+        self.messages += self.arriving
+        self.arriving.clear()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def try_receive(self) -> list[memoryview] | None:
+        return [memoryview(self.messages.pop(0))] if self.messages else None
+
+    def has_message(self) -> bool:
+        return bool(self.messages)
+
+    def watch(self) -> None:
+        pass
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class Sleep:
+    """Stands for the poll of a channel: when a receiver falls asleep, others act; then something must wake it. As of
+    any poll, descriptors that are added meanwhile do not."""
+
+    def __init__(self, channel: ClientChannel, others: Callable[[], None]) -> None:
+        self._channel, self._poll, self._others = channel, channel._poll, others
+        self.register, self.unregister = self._poll.register, self._poll.unregister
+        self.num = 0
+        channel._poll = self  # type: ignore[assignment]
+
+    def poll(self, _timeout_ms: int) -> list[tuple[int, int]]:
+        self.num += 1
+        watched = {self._channel._wake}.union(*(socket.descriptors for socket in self._channel._sockets.values()))
+        self._others()
+        ready = [found for found in self._poll.poll(0) if found[0] in watched]
+        assert ready, "nothing wakes the receiver before its deadline"
+        return ready
+
+
+def fakes(stack: ExitStack, *names: str) -> tuple[ClientChannel, dict[str, FakeSocket]]:
+    channel = stack.enter_context(closing(ClientChannel("client", {}, options=OPEN)))
+    sockets = {name: FakeSocket() for name in names}
+    for name, fake in sockets.items():
+        channel._add(name, fake)  # type: ignore[arg-type]
+    return channel, sockets
+
+
+def is_woken(channel: ClientChannel) -> bool:
+    try:
+        return os.eventfd_read(channel._wake) > 0
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.parametrize("outcome", [True, False, zmq.ZMQError(zmq.ENOTSOCK)])
+def test_a_receiver_asleep_is_woken_by_a_sender_that_swallowed_the_news_of_a_message(
+    stack: ExitStack, outcome: bool | Exception
+) -> None:
+    """Whether the message was sent, found no room, or failed: each attempt consumes the news."""
+    channel, sockets = fakes(stack, "server")
+    fake = sockets["server"]
+    fake.arriving, fake.outcome = [b"answer"], outcome
+
+    def send() -> None:
+        with suppress(BackPressure, zmq.ZMQError):
+            channel.send("server", [b"question"], 0.0)
+
+    sleep = Sleep(channel, send)
+    assert channel.receive(3600.0) == ("server", [b"answer"])
+    assert sleep.num == 1
+    assert not is_woken(channel), "the wake-up was used: the next wait sleeps"
+
+
+def test_a_sender_wakes_nobody_who_is_awake_or_has_nothing_to_receive(stack: ExitStack) -> None:
+    channel, sockets = fakes(stack, "server")
+    sockets["server"].arriving = [b"answer"]
+    channel.send("server", [b"question"])
+    assert not is_woken(channel), "nobody waits"
+    assert channel.receive(0) is not None
+    assert channel.receive(0) is None
+    channel.send("server", [b"question"])
+    assert not is_woken(channel), "there is no message"
+
+
+def test_a_receiver_asleep_is_woken_to_listen_to_a_peer_that_is_added(stack: ExitStack, tmp_path: Path) -> None:
+    channel, sockets = fakes(stack, "server")
+
+    def connect() -> None:
+        if "late" not in channel._sockets:
+            channel.connect("late", f"ipc://{tmp_path}/late")
+            sockets["server"].messages = [b"so that the receiver has something to come back with"]
+
+    Sleep(channel, connect)
+    assert channel.receive(3600.0) is not None
+    assert "late" in channel._sockets
+
+
+@pytest.mark.parametrize("num_peers", [2, 3, 5])
+def test_a_busy_peer_does_not_silence_a_quiet_one_whenever_that_speaks(stack: ExitStack, num_peers: int) -> None:
+    """All places of the quiet peer, and all turns at which it speaks, with all others busy."""
+    channel, sockets = fakes(stack, *(f"peer-{i}" for i in range(num_peers)))
+    for quiet in sockets:
+        for turn in range(2 * num_peers):
+            for name, fake in sockets.items():
+                fake.messages = [] if name == quiet else [b"busy"] * 100
+            for _ in range(turn):
+                assert channel.receive(0) is not None
+            sockets[quiet].messages = [b"quiet"]
+            heard = [received[0] for _ in range(num_peers) if (received := channel.receive(0)) is not None]
+            assert sorted(heard) == sorted(sockets), "each once in a round of turns"
+
+
+def test_a_receiver_that_is_always_busy_still_notes_connections(stack: ExitStack, tmp_path: Path) -> None:
+    server, _ = pair(stack, f"ipc://{tmp_path}/s")
+    looks: list[int] = []
+    server._socket.watch = lambda: looks.append(1)  # type: ignore[method-assign]
+    server._socket._num_attempts = 0
+    for _ in range(2 * WATCH_EVERY):
+        server._socket.try_receive()
+    assert len(looks) == 2
+
+
+def test_only_refusals_since_the_last_connection_count(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that was stopped and came back is not given up for what it refused before."""
+    channel = stack.enter_context(closing(ClientChannel("client", {"s": f"ipc://{tmp_path}/none"}, options=OPEN)))
+    socket = channel._sockets["s"]
+    refused, connected = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_SUCCEEDED
+    seen = [refused, zmq.EVENT_DISCONNECTED, refused, connected, zmq.EVENT_DISCONNECTED, refused]
+    expected = [(1, False), (1, False), (2, False), (0, True), (0, False), (1, False)]
+    for event, state in zip(seen, expected, strict=True):
+        waiting = [{"event": event, "value": 7}]
+        monkeypatch.setattr("heterps.wire.zmq_socket._is_readable", lambda _, waiting=waiting: bool(waiting))
+        monkeypatch.setattr(
+            "heterps.wire.zmq_socket.recv_monitor_message", lambda _socket, _flags, waiting=waiting: waiting.pop()
+        )
+        socket.watch()
+        assert (socket.num_refused, socket.is_connected) == state
+    assert (channel.counters.connects, channel.counters.disconnects, channel.counters.refusals) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "\u00fc" * 127])
+def test_a_name_of_255_bytes_is_carried_whole(stack: ExitStack, tmp_path: Path, name: str) -> None:
+    server = stack.enter_context(closing(ServerChannel("s", f"ipc://{tmp_path}/s")))
+    client = stack.enter_context(closing(ClientChannel(name, {"s": server.address})))
+    client.send("s", [b"x"])
+    assert receive_within(server, 30, "the client")[0] == name
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "\u00fc" * 128, "\0zero"])
+def test_a_name_that_zeromq_cannot_carry_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="a peer's name has 1 to 255 bytes"):
+        ClientChannel(name, {})
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
