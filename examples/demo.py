@@ -13,7 +13,7 @@ from rich.panel import Panel
 
 from heterps.cli import main as heterps
 from heterps.config import load_job
-from heterps.training.run import choose_folder
+from heterps.training.run.folder import choose_folder
 
 JOB, CLUSTER = Path("examples/ctr.yaml"), Path("examples/cluster.yaml")
 DATA, PROFILE, PLAN = Path("data/criteo"), Path("demo/profile.json"), Path("demo/plan.json")

@@ -17,10 +17,10 @@ from heterps.launch import train
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, Servers, Stage
-from heterps.training.control import Control
-from heterps.training.loop import Observer
-from heterps.training.messages import Ready
-from heterps.training.post import Post
+from heterps.training.run.control import Control
+from heterps.training.run.loop import Observer
+from heterps.training.protocol.messages import Ready
+from heterps.training.worker.mailbox import Post
 
 DEADLINE_S = 60.0
 CLUSTER = {

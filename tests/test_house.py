@@ -51,7 +51,7 @@ def test_the_command_line_starts_without_heavy_imports() -> None:
 
 
 def test_commands_to_a_running_job_start_without_torch() -> None:
-    code = "import sys, heterps.training.control, heterps.report.running; print('torch' in sys.modules)"
+    code = "import sys, heterps.training.run.control, heterps.report.terminal.running; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -28,7 +28,7 @@ from heterps.config import (
 from heterps.data.keys import slots_from_ids
 from heterps.errors import DataError
 from heterps.nn import Slots, SparseEmbedding, embeddings, push_gradients
-from heterps.ps.client import LocalClient
+from heterps.ps.client.local import LocalClient
 
 NAMES = ("a", "b", "c")
 NUM_KEYS, DIM = 40, 4

@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from heterps.config import Adagrad
-from heterps.ps.client import TableSpec
-from heterps.ps.dedup import Lookup, make_lookup, sum_rows
-from heterps.ps.shard import Tables
+from heterps.ps.client.local import TableSpec
+from heterps.ps.client.dedup import Lookup, make_lookup, sum_rows
+from heterps.ps.server.shard import Tables
 
 DIM, BATCH = 16, 26_624
 SPEC = TableSpec("rows", DIM, Adagrad(lr=0.05), seed=0, init_scale=0.01)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from heterps.planning import plan
     from heterps.profiling.profile import load_profile
     from heterps.profiling.profiler import profile
-    from heterps.training.trainer import Trainer
+    from heterps.training.model.trainer import Trainer
 
 _HOMES = {
     "Cluster": "heterps.config",
     "Job": "heterps.config",
-    "Trainer": "heterps.training.trainer",
+    "Trainer": "heterps.training.model.trainer",
     "load_cluster": "heterps.config",
     "load_job": "heterps.config",
     "load_profile": "heterps.profiling.profile",

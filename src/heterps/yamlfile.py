@@ -6,7 +6,7 @@
 
 Nothing here evaluates anything: text, numbers, true, false, null, lists and mappings are read, and no other tag. Words
 mean what YAML 1.2 and JSON say: `1e-3` is a number, `no` and `2024-01-01` are text. A key written twice is an error.
-What is wrong with a value, and what would be right, is put into words in `heterps.problems`.
+What is wrong with a value, and what would be right, is put into words in `heterps.validation`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from heterps.errors import ConfigError
-from heterps.problems import FieldPath, dotted, explain
+from heterps.validation import FieldPath, dotted, explain
 
 M = TypeVar("M", bound=BaseModel)
 Lines = dict[FieldPath, int]

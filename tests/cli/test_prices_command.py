@@ -12,7 +12,7 @@ from rich.console import Console
 from heterps.catalogue import CATALOGUE
 from heterps.cli import main
 from heterps.offers import OFFERS
-from heterps.report.price_table import price_table, usd
+from heterps.report.terminal.price_table import price_table, usd
 
 CLUSTER = """
 resources:

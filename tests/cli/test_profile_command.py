@@ -14,7 +14,7 @@ from rich.console import Console
 
 from heterps.cli import main
 from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
-from heterps.report.profile_table import milliseconds, profile_table, size
+from heterps.report.terminal.profile_table import milliseconds, profile_table, size
 
 JOB = """
 model: {factory: deepfm, args: {embedding_dim: 4, hidden: [8]}}

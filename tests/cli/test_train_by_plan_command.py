@@ -17,7 +17,7 @@ from heterps.model import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.report.progress import TrainingProgress
+from heterps.report.terminal.training_progress import TrainingProgress
 
 CLUSTER = """
 cluster:
@@ -32,7 +32,7 @@ THREADS = "workers: {channel: memory}\n"
 @pytest.fixture
 def job(tiny_job, monkeypatch):
     """On threads; and a profile for it, by which 16 samples take 4 ms, 2 on each of two layers."""
-    monkeypatch.setattr("heterps.training.books.VIEW_S", 0.0)
+    monkeypatch.setattr("heterps.training.coordinator.accounting.VIEW_S", 0.0)
     tiny_job.write_text(tiny_job.read_text() + THREADS + CLUSTER)
     loaded = load_job(tiny_job)
     names = [layer.name for layer in trace(build_model(loaded.model, loaded.data.columns, 0)).layers]

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from heterps.cli import main
-from heterps.report.progress import TrainingProgress
+from heterps.report.terminal.training_progress import TrainingProgress
 
 
 @pytest.fixture

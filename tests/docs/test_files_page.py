@@ -18,8 +18,8 @@ from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.schedulers.base import TracePoint
 from heterps.planning.trial import StageSeconds, Trial
 from heterps.profiling.profile import Profile
-from heterps.report.price_table import price_list, rented_list
-from heterps.report.trials_table import trials_as_json
+from heterps.report.terminal.price_table import price_list, rented_list
+from heterps.report.terminal.trials_table import trials_as_json
 from heterps.sim import Scenario, simulate
 from heterps.sim.scenario import Death, Join, Slowdown
 from heterps.sync.trace import Header, Line

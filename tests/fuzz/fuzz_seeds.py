@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from fuzz_target import ANSWERS, REQUESTS, ROSTER, as_input, make_server
 
-from heterps.ps import messages as m
-from heterps.ps.calls import EXACT
-from heterps.ps.cargo import ValuePart, to_parcels
-from heterps.ps.frames import pack_part, pack_upkeep
-from heterps.ps.placement import shard_numbers
-from heterps.ps.roster import Roster, Seat
+from heterps.ps.protocol import messages as m
+from heterps.ps.client.calls import EXACT
+from heterps.ps.server.transfer import ValuePart, to_parcels
+from heterps.ps.protocol.frames import pack_part, pack_upkeep
+from heterps.ps.protocol.placement import shard_numbers
+from heterps.ps.protocol.roster import Roster, Seat
 from heterps.wire import Frame, Packed, PackedKeys, pack_keys, pack_values
 
 EVERY = np.arange(40, dtype=np.uint64)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import atheris
 
-import heterps.ps.client  # noqa: F401 -- the modules with kernels, as they are: numba cannot compile what atheris adds
+import heterps.ps.client.local  # noqa: F401 -- the modules with kernels, as they are: numba cannot compile what atheris adds
 
 with atheris.instrument_imports(include=["heterps"]):
     import fuzz_target

@@ -16,15 +16,15 @@ from concurrent.futures import Future
 import numpy as np
 
 from heterps.config import SGD, Adam
-from heterps.ps import messages as m
-from heterps.ps.calls import EXACT, PullRowsCall
-from heterps.ps.client import TableSpec
-from heterps.ps.dedup import make_lookup
-from heterps.ps.dense_range import DenseSpec
-from heterps.ps.roster import Roster, Seat
-from heterps.ps.server import Server
-from heterps.ps.session import Options, Session
-from heterps.ps.shard import Tables
+from heterps.ps.protocol import messages as m
+from heterps.ps.client.calls import EXACT, PullRowsCall
+from heterps.ps.client.local import TableSpec
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.server.dense_range import DenseSpec
+from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.server.server import Server
+from heterps.ps.client.session import Options, Session
+from heterps.ps.server.shard import Tables
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.message import contiguous
 

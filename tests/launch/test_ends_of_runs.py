@@ -21,7 +21,7 @@ from heterps.checkpoint import load_latest
 from heterps.cli import main
 from heterps.errors import ConfigError, DataError, ModelError, NotFinite, StorageError
 from heterps.launch import train
-from heterps.training.loop import Observer
+from heterps.training.run.loop import Observer
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 
@@ -220,7 +220,7 @@ class FullDisk(Observer):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.warnings: list[str] = []
-        from heterps.training import loop
+        from heterps.training.run import loop
 
         save = loop.save
 

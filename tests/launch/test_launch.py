@@ -14,7 +14,7 @@ from heterps.errors import ConfigError, DataError, ModelError, RunError
 from heterps.planning.inline import inline_plan
 from heterps.planning.plan import Plan, Servers, Stage, load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.training.loop import Observer
+from heterps.training.run.loop import Observer
 
 MODELS = """
 import torch

@@ -24,9 +24,9 @@ from heterps.config import Job
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch import train
 from heterps.launch.ray.fleet import RayFleet
-from heterps.training.commands import Replan, Scale, Told
-from heterps.training.control import ask
-from heterps.training.loop import Observer
+from heterps.training.run.commands import Replan, Scale, Told
+from heterps.training.run.control import ask
+from heterps.training.run.loop import Observer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning:ray")
 

@@ -20,8 +20,8 @@ from heterps.launch.ray.cluster import open_ray
 from heterps.launch.ray.placement import bundle_of, check_labels, explain, lacking, start_command
 from heterps.launch.ray.roles import listen_address
 from heterps.planning.plan import load_plan
-from heterps.training.emulation import lacks_devices
-from heterps.training.loop import Observer
+from heterps.training.protocol.emulation import lacks_devices
+from heterps.training.run.loop import Observer
 from heterps.wire.address import check_address
 from heterps.wire.keys import make_keys
 
@@ -110,7 +110,7 @@ def test_what_cannot_leave_this_machine_is_refused(tiny_job: Path, fields: dict,
 
 
 def test_devices_of_a_cluster_elsewhere_need_not_be_here(tiny_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterps.training.emulation.is_available", lambda device: False)
+    monkeypatch.setattr("heterps.training.protocol.emulation.is_available", lambda device: False)
     here, there = (staged_job(tiny_job, ["cpu", "big"], [2], address) for address in (None, "auto"))
     plan = load_plan("plan.json")
     resources = [stage.resource for stage in plan.stages]

@@ -12,7 +12,7 @@ from heterps.errors import ConfigError, PlanInfeasible, RunError
 from heterps.launch.replanning import Wishes, new_cluster, propose, remove_files, write_files
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.training.control import Found
+from heterps.training.run.control import Found
 from heterps.yamlfile import dump_yaml
 
 LAYERS = ("a", "b", "c", "d", "e")

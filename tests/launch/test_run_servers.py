@@ -20,13 +20,13 @@ from heterps.errors import ConfigError, PeerLost, StorageError
 from heterps.launch import train
 from heterps.launch.run_servers import run_servers
 from heterps.launch.servers import first_roster, job_tables
-from heterps.ps.client import TableSpec
-from heterps.ps.connect import connect
-from heterps.ps.dedup import make_lookup
-from heterps.ps.remote import RemoteClient
-from heterps.ps.server import Server
-from heterps.ps.shard import Tables
-from heterps.training.loop import Observer
+from heterps.ps.client.local import TableSpec
+from heterps.ps.client.connect import connect
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.remote import RemoteClient
+from heterps.ps.server.server import Server
+from heterps.ps.server.shard import Tables
+from heterps.training.run.loop import Observer
 
 STORM = Faults(drop=0.05, double=0.1, delay_s=0.002, reorder=0.1, corrupt=0.05, cut=0.01, cut_s=0.05)
 

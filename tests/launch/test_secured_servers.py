@@ -20,11 +20,11 @@ from heterps.errors import PeerLost
 from heterps.launch.servers import first_roster, job_tables
 from heterps.model.build import build_model
 from heterps.nn import DENSE, bind_tables, push_gradients
-from heterps.ps.connect import connect
-from heterps.ps.remote import RemoteClient
-from heterps.ps.session import Options
-from heterps.training.losses import batch_loss
-from heterps.training.trainer import Trainer
+from heterps.ps.client.connect import connect
+from heterps.ps.client.remote import RemoteClient
+from heterps.ps.client.session import Options
+from heterps.training.model.losses import batch_loss
+from heterps.training.model.trainer import Trainer
 from heterps.wire.keys import create_keys, load_keys
 
 

@@ -14,13 +14,13 @@ from heterps.errors import PeerLost
 from heterps.launch.servers import first_roster, job_tables
 from heterps.model.build import build_model
 from heterps.nn import DENSE
-from heterps.ps.client import LocalClient
-from heterps.ps.connect import connect
-from heterps.ps.dedup import make_lookup
-from heterps.ps.dense import DenseTable
-from heterps.ps.session import Options
-from heterps.ps.shard import Tables
-from heterps.training.trainer import Trainer
+from heterps.ps.client.local import LocalClient
+from heterps.ps.client.connect import connect
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.table.dense import DenseTable
+from heterps.ps.client.session import Options
+from heterps.ps.server.shard import Tables
+from heterps.training.model.trainer import Trainer
 
 
 @pytest.fixture

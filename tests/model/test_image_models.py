@@ -18,7 +18,7 @@ from heterps.model.stages import split
 from heterps.model.trace import trace
 from heterps.model.zoo import COLUMNS, alexnet, resnet
 from heterps.model.zoo.images import image_shape
-from heterps.training.trainer import Trainer
+from heterps.training.model.trainer import Trainer
 
 NO_SLOTS = Slots((), np.empty(0, np.uint64))
 TEN = COLUMNS["alexnet"]

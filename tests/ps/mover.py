@@ -7,10 +7,10 @@ from functools import partial
 
 from servers import SimulatedJob
 
-from heterps.ps import messages as m
-from heterps.ps.rebalance import Question, rebalance
-from heterps.ps.roster import Roster, Seat
-from heterps.ps.server import Server
+from heterps.ps.protocol import messages as m
+from heterps.ps.server.rebalance import Question, rebalance
+from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.server.server import Server
 
 
 class Mover:

@@ -10,7 +10,7 @@ import torch
 
 from heterps.config import CosineRate, LinearRate, StepRate
 from heterps.ps import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad, SparseTable
-from heterps.ps.dense import DenseTable
+from heterps.ps.table.dense import DenseTable
 
 STEPS, NUM_IDS, DIM = 100, 200, 16
 SPARSE = [

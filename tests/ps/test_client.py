@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from heterps.ps import SGD, Adagrad, Adam, SparseTable
-from heterps.ps import client as client_module
-from heterps.ps.client import LocalClient, TableSpec
-from heterps.ps.dedup import make_lookup
-from heterps.ps.dense import DenseTable
+from heterps.ps.client import local as client_module
+from heterps.ps.client.local import LocalClient, TableSpec
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.table.dense import DenseTable
 
 DIM = 5
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from heterps.config import SGD
-from heterps.ps.dense_range import DensePart, DenseRange, DenseSpec
-from heterps.ps.ledger import Ledger, Source
-from heterps.ps.rounds import Contribution, Round
+from heterps.ps.server.dense_range import DensePart, DenseRange, DenseSpec
+from heterps.ps.server.ledger import Ledger, Source
+from heterps.ps.server.rounds import Contribution, Round
 
 SPEC = DenseSpec("dense", 10, SGD(lr=1.0))
 WORKERS = Source("a", 1), Source("b", 1)

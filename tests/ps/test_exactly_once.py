@@ -11,10 +11,10 @@ from servers import DIM, SimulatedJob, Worker, make_tables, sorted_rows
 
 from heterps.config import SGD, Adam, Faults
 from heterps.errors import PeerLost
-from heterps.ps.client import TableSpec
-from heterps.ps.dedup import make_lookup
-from heterps.ps.session import Options
-from heterps.ps.shard import Tables
+from heterps.ps.client.local import TableSpec
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.session import Options
+from heterps.ps.server.shard import Tables
 
 
 def state_of(job: SimulatedJob) -> list[np.ndarray]:

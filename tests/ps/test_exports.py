@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heterps.ps import cargo, exports
-from heterps.ps.cargo import ValuePart
-from heterps.ps.exports import Exports, Page
+from heterps.ps.server import transfer as cargo
+
+from heterps.ps.server import exports
+from heterps.ps.server.transfer import ValuePart
+from heterps.ps.server.exports import Exports, Page
 
 GONE = Page(0, 0)
 

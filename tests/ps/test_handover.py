@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from servers import make_roster, make_tables
 
-from heterps.ps import cargo
-from heterps.ps import messages as m
-from heterps.ps.cargo import Cargo
-from heterps.ps.frames import Frames
-from heterps.ps.handover import Handover
-from heterps.ps.roster import Seat
-from heterps.ps.server import Server
+from heterps.ps.server import transfer as cargo
+from heterps.ps.protocol import messages as m
+from heterps.ps.server.transfer import Cargo
+from heterps.ps.protocol.frames import Frames
+from heterps.ps.server.handover import Handover
+from heterps.ps.protocol.roster import Seat
+from heterps.ps.server.server import Server
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 

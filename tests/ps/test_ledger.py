@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.ps.ledger import Ledger, PushState
+from heterps.ps.server.ledger import Ledger, PushState
 
 
 def apply(ledger: Ledger, worker: str = "a", incarnation: int = 1, table: str = "t") -> None:

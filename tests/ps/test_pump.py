@@ -12,9 +12,9 @@ import pytest
 from servers import DIM, make_roster, make_tables, threaded_servers
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.ps.dedup import make_lookup
-from heterps.ps.remote import RemoteClient
-from heterps.ps.session import Options
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.remote import RemoteClient
+from heterps.ps.client.session import Options
 from heterps.wire import MemoryNetwork
 
 LOOKUP = make_lookup(np.arange(20))
@@ -45,7 +45,7 @@ def make_client(network: MemoryNetwork, receivers: list[str], options: Options =
 
 def test_whoever_waits_receives_its_answer_itself(network, monkeypatch):
     for wait in ("LONGEST_WAIT_S", "GRACE_S"):  # the watcher sleeps
-        monkeypatch.setattr(f"heterps.ps.pump.{wait}", 60.0)
+        monkeypatch.setattr(f"heterps.ps.client.pump.{wait}", 60.0)
     receivers: list[str] = []
     client = make_client(network, receivers, Options(first_retry_s=60))
     for _ in range(20):

@@ -11,18 +11,18 @@ from servers import DIM, make_roster, make_tables, remote_client, sorted_rows, t
 
 from heterps.config import SGD, Adagrad, Adam, LinearRate, Tiers
 from heterps.errors import PeerLost, StaleIncarnation
-from heterps.ps import cargo
-from heterps.ps.cache import CachedClient
-from heterps.ps.client import Client, JobClient, LocalClient, TableSpec
-from heterps.ps.dedup import make_lookup
-from heterps.ps.dense import DenseTable
-from heterps.ps.dense_range import DenseSpec
-from heterps.ps.exports import MAX_IDLE_TICKS
-from heterps.ps.messages import Coding
-from heterps.ps.remote import RemoteClient
-from heterps.ps.session import Options
-from heterps.ps.shard import Tables
-from heterps.ps.whole_tables import ExportCall
+from heterps.ps.server import transfer as cargo
+from heterps.ps.client.cache import CachedClient
+from heterps.ps.client.local import Client, JobClient, LocalClient, TableSpec
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.table.dense import DenseTable
+from heterps.ps.server.dense_range import DenseSpec
+from heterps.ps.server.exports import MAX_IDLE_TICKS
+from heterps.ps.protocol.messages import Coding
+from heterps.ps.client.remote import RemoteClient
+from heterps.ps.client.session import Options
+from heterps.ps.server.shard import Tables
+from heterps.ps.client.whole_tables import ExportCall
 from heterps.wire import Channel, Limits, MemoryNetwork, TooLarge
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), Adam()]

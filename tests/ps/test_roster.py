@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from servers import make_roster
 
-from heterps.ps.roster import Roster, Seat, follows, moves
+from heterps.ps.protocol.roster import Roster, Seat, follows, moves
 
 OLD = make_roster(2)
 FIRST, SECOND = OLD.servers

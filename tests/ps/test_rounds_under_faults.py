@@ -12,8 +12,8 @@ from servers import DIM, STORM, SimulatedJob, Worker, make_tables, sorted_rows
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Faults, Momentum, Optimizer, RowAdagrad
 from heterps.ps import Round
-from heterps.ps.dedup import make_lookup
-from heterps.ps.shard import Tables
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.server.shard import Tables
 
 SIZE = 23  # of the dense table: no number of servers divides it
 NO_FAULTS = Faults()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterps.ps.row_cache import WAYS, RowCache
+from heterps.ps.client.row_cache import WAYS, RowCache
 
 DIM = 3
 ONE_SET = WAYS * (8 + 8 + 1 + 4 * DIM)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from heterps.config import ConstantRate, CosineRate, LinearRate, StepRate
 from heterps.ps import SGD, SparseTable
-from heterps.ps.dense import DenseTable
+from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.schedules import rate_at
 
 

@@ -10,15 +10,15 @@ import pytest
 from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows
 
 from heterps.config import SGD, Adam, Faults
-from heterps.ps import cargo as cargo_module
-from heterps.ps import messages as m
-from heterps.ps.cargo import Parcel, ValuePart, from_parcels, to_parcels
-from heterps.ps.dense_range import DenseSpec
-from heterps.ps.ledger import Ledger, PushState, Source
-from heterps.ps.placement import NUM_SLOTS
-from heterps.ps.rounds import Contribution, Round
-from heterps.ps.server import Server
-from heterps.ps.shard import Piece, Shard, Tables
+from heterps.ps.server import transfer as cargo_module
+from heterps.ps.protocol import messages as m
+from heterps.ps.server.transfer import Parcel, ValuePart, from_parcels, to_parcels
+from heterps.ps.server.dense_range import DenseSpec
+from heterps.ps.server.ledger import Ledger, PushState, Source
+from heterps.ps.protocol.placement import NUM_SLOTS
+from heterps.ps.server.rounds import Contribution, Round
+from heterps.ps.server.server import Server
+from heterps.ps.server.shard import Piece, Shard, Tables
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 

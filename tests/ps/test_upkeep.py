@@ -7,9 +7,9 @@ import pytest
 
 from heterps.config import SGD, AfterSightings, Eviction
 from heterps.ps import SparseTable
-from heterps.ps.client import LocalClient, TableSpec
-from heterps.ps.dedup import make_lookup
-from heterps.ps.table.upkeep import TableCounters, Upkeep, stack, unstack
+from heterps.ps.client.local import LocalClient, TableSpec
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.table.metadata import TableCounters, Upkeep, stack, unstack
 
 ADMISSION = AfterSightings(num=3, sketch_bytes=4096)
 

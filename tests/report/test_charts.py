@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.report.charts import HEIGHT, MAX_POINTS, WIDTH, Chart, draw
+from heterps.report.page.charts import HEIGHT, MAX_POINTS, WIDTH, Chart, draw
 from heterps.report.figures import ratio, short
 
 SVG = "{http://www.w3.org/2000/svg}"

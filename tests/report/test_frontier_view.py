@@ -12,8 +12,8 @@ from plans import make_plan, make_profile, recording_console, text_of
 
 from heterps.errors import ConfigError, StorageError
 from heterps.planning.frontier import Frontier
-from heterps.report.frontier_page import write_plot
-from heterps.report.frontier_view import chosen_for, plot, show_frontier
+from heterps.report.page.frontier import write_plot
+from heterps.report.terminal.frontier_view import chosen_for, plot, show_frontier
 
 PLANS = tuple(
     make_plan(("cpu", 1, n), ("v100", 3, n), servers=n, throughput=1000.0 * n, usd=float(n * n), gap=0.0)

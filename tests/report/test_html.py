@@ -8,7 +8,7 @@ import pytest
 
 from heterps.config import Job, load_job
 from heterps.planning.plan import Plan, Servers, Stage, load_plan
-from heterps.report.html import render_run
+from heterps.report.page.run import render_run
 
 RUN = Path(__file__).parent / "run"
 VOID = {"meta", "br", "hr", "link", "img", "input"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plans import make_plan, make_profile, recording_console, text_of
 
 from heterps.planning.explain import Explanation, Move, Neighbour, Sensitivity, Station
-from heterps.report.plan_explained import cheaper_words, faster_words, show_explanation
+from heterps.report.terminal.plan_explained import cheaper_words, faster_words, show_explanation
 
 PROFILE = make_profile(3, "cpu", "v100")
 PLAN = make_plan(("cpu", 1, 4), ("v100", 2, 3), usd=100.0, throughput=20_000.0)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from heterps.report import progress as progress_module
-from heterps.report.progress import TrainingProgress
-from heterps.training.class_metrics import ClassMetrics
-from heterps.training.metrics import Metrics
+from heterps.report.terminal import training_progress as progress_module
+from heterps.report.terminal.training_progress import TrainingProgress
+from heterps.training.run.class_metrics import ClassMetrics
+from heterps.training.run.metrics import Metrics
 
 LINE = {"samples": 4096, "samples_per_s": 123_456.7, "log_loss": 0.51234, "auc": 0.71234, "rows": 99_000}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from heterps.errors import ConfigError, RunError
-from heterps.report.html import render_run
+from heterps.report.page.run import render_run
 from heterps.report.read_run import read_run
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from heterps.report.run_summary import print_summary
+from heterps.report.terminal.run_summary import print_summary
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.report.charts import BOTTOM, HEIGHT, TOP
-from heterps.report.share_chart import MOST_BARS, Span, draw_shares, thin
+from heterps.report.page.charts import BOTTOM, HEIGHT, TOP
+from heterps.report.terminal.share_chart import MOST_BARS, Span, draw_shares, thin
 
 HALF = (0.5, 0.25, 0.25)
 

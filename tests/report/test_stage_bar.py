@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import make_plan, recording_console, text_of
 
-from heterps.report.stage_bar import PALETTE, StageBar, bar_widths, make_keys, place_counts
+from heterps.report.terminal.stage_bar import PALETTE, StageBar, bar_widths, make_keys, place_counts
 
 STAGES = st.lists(st.tuples(st.just("cpu"), st.integers(1, 40), st.integers(1, 999)), min_size=1, max_size=20)
 

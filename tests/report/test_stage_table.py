@@ -1,7 +1,7 @@
 from plans import recording_console
 from staged_run import BUSY, STAGES, a_stage
 
-from heterps.report.stage_table import stage_table
+from heterps.report.terminal.stage_table import stage_table
 
 
 def printed(stages, width=80):

@@ -12,9 +12,9 @@ from plans import make_plan, recording_console
 from staged_run import EMULATED, LATE, STAGES, a_stage, staged, staged_line
 
 from heterps.config import load_job
-from heterps.report.html import render_run
+from heterps.report.page.run import render_run
 from heterps.report.read_run import read_run
-from heterps.report.run_summary import print_summary
+from heterps.report.terminal.run_summary import print_summary
 
 RUN = Path(__file__).parent / "run"
 PLAN = make_plan(("cpu", 1, 3), ("v100", 6, 1), servers=1)

@@ -10,7 +10,7 @@ from heterps.planning.online import Attempt, Measurement
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.planning.trial import StageSeconds, Trial
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.report.trials_table import show_trials, trials_as_json
+from heterps.report.terminal.trials_table import show_trials, trials_as_json
 
 COST = Cost(compute_s=1, sync_s=0, input_s=0, alpha=1, beta=1)
 PROFILE = Profile(

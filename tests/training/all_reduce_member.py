@@ -16,8 +16,8 @@ import numpy as np
 
 from heterps.config import AdamW
 from heterps.processes import give_answer, own_stdout
-from heterps.ps.dense import DenseTable
-from heterps.training.all_reduce import AllReduce, LocalDense
+from heterps.ps.table.dense import DenseTable
+from heterps.training.worker.all_reduce import AllReduce, LocalDense
 
 
 def listening() -> list[str]:

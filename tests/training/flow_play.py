@@ -15,10 +15,10 @@ from heterps.config.policy_words import parse_policy
 from heterps.data.leases import Leases
 from heterps.sync import Policy, record
 from heterps.sync.trace import replay_lines
-from heterps.training.flow import Flow, Outgoing
-from heterps.training.layout import Layout, StageLayout, worker_name
-from heterps.training.messages import Usage
-from heterps.training.stage_tables import Stages
+from heterps.training.coordinator.flow import Flow, Outgoing
+from heterps.training.protocol.layout import Layout, StageLayout, worker_name
+from heterps.training.protocol.messages import Usage
+from heterps.training.protocol.stage_tables import Stages
 
 
 def make_layout(counts: Sequence[int], num_lanes: int, epoch: int = 1) -> Layout:

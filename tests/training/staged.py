@@ -19,10 +19,10 @@ from heterps.model import whole
 from heterps.model.stages import StageModule, split
 from heterps.model.trace import Trace, trace
 from heterps.nn import SparseEmbedding, cut
-from heterps.ps.client import FloatArray, LocalClient
-from heterps.training.device import Device
-from heterps.training.replica import Replica, make_replicas
-from heterps.training.stage_tables import StageTables, stage_tables
+from heterps.ps.client.local import FloatArray, LocalClient
+from heterps.training.model.device import Device
+from heterps.training.model.replica import Replica, make_replicas
+from heterps.training.protocol.stage_tables import StageTables, stage_tables
 
 SLOTS = ("s", "t")
 

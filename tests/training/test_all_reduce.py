@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from heterps.config import SGD, AdamW
 from heterps.errors import ConfigError, PeerLost
 from heterps.processes import Child
-from heterps.ps.dense import DenseTable
-from heterps.training import all_reduce
-from heterps.training.all_reduce import AllReduce, LocalDense
+from heterps.ps.table.dense import DenseTable
+from heterps.training.worker import all_reduce
+from heterps.training.worker.all_reduce import AllReduce, LocalDense
 
 DEADLINE_S = 20.0
 NAMES = ["worker-0", "worker-1", "worker-2"]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss
 
 from heterps.errors import DataError, ModelError, NotFinite
-from heterps.training.class_metrics import ClassMetrics, make_metrics, metrics_from_state
-from heterps.training.metrics import Metrics
+from heterps.training.run.class_metrics import ClassMetrics, make_metrics, metrics_from_state
+from heterps.training.run.metrics import Metrics
 
 CLASSES = 4
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from heterps.errors import PeerLost, RunError
-from heterps.training.commands import AskStatus, Scale, Told
-from heterps.training.control import FILE, Control, NotRunning, ask, find, refuse_if_running
+from heterps.training.run.commands import AskStatus, Scale, Told
+from heterps.training.run.control import FILE, Control, NotRunning, ask, find, refuse_if_running
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from heterps.checkpoint import load_latest
 from heterps.config import Job, load_job
 from heterps.errors import ModelError, PeerLost
 from heterps.planning.plan import Plan, Servers, Stage
-from heterps.ps.client import LocalClient
-from heterps.ps.shard import Tables
+from heterps.ps.client.local import LocalClient
+from heterps.ps.server.shard import Tables
 from heterps.sync import replay
-from heterps.training.coordinator import train_staged
-from heterps.training.loop import Observer, Outcome
-from heterps.training.messages import (
+from heterps.training.coordinator.coordinator import train_staged
+from heterps.training.run.loop import Observer, Outcome
+from heterps.training.protocol.messages import (
     ALL_LANES,
     Assign,
     Assigned,
@@ -36,9 +36,9 @@ from heterps.training.messages import (
     Stop,
     Usage,
 )
-from heterps.training.post import Post
-from heterps.training.run import Run
-from heterps.training.worker import COORDINATOR, WorkerStart
+from heterps.training.worker.mailbox import Post
+from heterps.training.run.folder import Run
+from heterps.training.worker.worker import COORDINATOR, WorkerStart
 from heterps.wire import Channel, MemoryNetwork
 
 Answer = Callable[[str, Go], Message | None]
@@ -253,7 +253,7 @@ def test_a_worker_s_error_is_raised_as_if_it_had_been_met_here(job: Job, fleets)
 
 
 def test_a_worker_that_does_not_start_is_named(job: Job, fleets, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("heterps.training.coordinator.START_S", 0.1)
+    monkeypatch.setattr("heterps.training.coordinator.coordinator.START_S", 0.1)
     impatient = changed(job, workers={"deadline_s": 0.2})
     with pytest.raises(PeerLost, match=r"worker-2\.0 did not start"):
         run(impatient, fleets, Actors(start=lambda name: name != "worker-2.0"))

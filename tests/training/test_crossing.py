@@ -24,7 +24,7 @@ from heterps.model.stages import StageModule, StageRun, split
 from heterps.model.trace import Trace, trace
 from heterps.model.zoo import ZOO
 from heterps.nn import embeddings
-from heterps.training.crossing import DTYPES, MAX_DEPTH, Branch, Crossing, Named, SlotsInfo, TensorInfo, pack, unpack
+from heterps.training.protocol.border import DTYPES, MAX_DEPTH, Branch, Crossing, Named, SlotsInfo, TensorInfo, pack, unpack
 from heterps.wire import Codec, Limits, Malformed, TooLarge, WireError
 from heterps.wire.message import contiguous
 

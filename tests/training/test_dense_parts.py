@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from heterps.config import Adam
-from heterps.ps.dense import DenseTable
-from heterps.ps.dense_range import DenseSpec
-from heterps.ps.shard import Tables
-from heterps.training.dense_parts import ReducedDense, ServedDense, dense_state
+from heterps.ps.table.dense import DenseTable
+from heterps.ps.server.dense_range import DenseSpec
+from heterps.ps.server.shard import Tables
+from heterps.training.worker.dense_parts import ReducedDense, ServedDense, dense_state
 
 TABLES = Tables(
     (), (DenseSpec("dense.0", 3, Adam()), DenseSpec("dense.0-1", 2, Adam()), DenseSpec("dense.1", 4, Adam()))

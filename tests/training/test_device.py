@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heterps.data.batch import Slots
 from heterps.errors import ConfigError
-from heterps.training.device import Device, Event, Stream, TorchStreams, devices, is_available, open_device
+from heterps.training.model.device import Device, Event, Stream, TorchStreams, devices, is_available, open_device
 
 CPU = torch.device("cpu")
 

@@ -20,13 +20,13 @@ from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, bill
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.ps.dedup import make_lookup
-from heterps.ps.remote import RemoteClient
-from heterps.ps.rounds import Round
-from heterps.ps.serve import serve
-from heterps.ps.server import Server
-from heterps.training import emulation
-from heterps.training.emulation import (
+from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.remote import RemoteClient
+from heterps.ps.server.rounds import Round
+from heterps.ps.server.serve import serve
+from heterps.ps.server.server import Server
+from heterps.training.protocol import emulation
+from heterps.training.protocol.emulation import (
     DilatedClock,
     NoPace,
     Pace,
@@ -39,8 +39,8 @@ from heterps.training.emulation import (
     needed_scale,
     stage_seconds,
 )
-from heterps.training.layout import Layout, make_layout
-from heterps.training.predicted import batch_seconds, round_seconds, server_seconds
+from heterps.training.protocol.layout import Layout, make_layout
+from heterps.training.protocol.predicted import batch_seconds, round_seconds, server_seconds
 from heterps.wire import MemoryNetwork
 
 CLUSTER = Cluster(

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, NotFinite, PeerLost, StaleIncarnation
-from heterps.training import failures
-from heterps.training.failures import PeerDied, error_of, find_culprit, kind_and_text, most_telling
-from heterps.training.messages import AskState, Failed, Message, job_codec
+from heterps.training.coordinator import failures
+from heterps.training.coordinator.failures import PeerDied, error_of, find_culprit, kind_and_text, most_telling
+from heterps.training.protocol.messages import AskState, Failed, Message, job_codec
 from heterps.wire import MemoryNetwork
 
 CAUSE = ModelError("the model is wrong")

@@ -8,9 +8,9 @@ from staged import Staged, tied
 from torch import Tensor, nn
 
 from heterps.data.batch import Slots
-from heterps.training.crossing import pack, unpack
-from heterps.training.kept_state import KeptState
-from heterps.training.whole import WholeModel
+from heterps.training.protocol.border import pack, unpack
+from heterps.training.coordinator.worker_state import KeptState
+from heterps.training.coordinator.model import WholeModel
 
 
 class Normed(nn.Module):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from heterps.config import ASP, DSSP, SSP
 from heterps.data.leases import Leases
-from heterps.training.lane_flow import LaneFlow
-from heterps.training.layout import Layout, StageLayout
-from heterps.training.messages import Go, NoBatch, Pushed
+from heterps.training.coordinator.lane_flow import LaneFlow
+from heterps.training.protocol.layout import Layout, StageLayout
+from heterps.training.protocol.messages import Go, NoBatch, Pushed
 
 
 def a_flow(counts=(1,), num_lanes: int = 2, sync=ASP(), num_batches: int | None = 4, epochs: int = 1) -> LaneFlow:

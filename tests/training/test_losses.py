@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from heterps.errors import ModelError
-from heterps.training.losses import (
+from heterps.training.model.losses import (
     batch_loss,
     checked_output,
     has_own_loss,

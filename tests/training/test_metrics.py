@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import log_loss, roc_auc_score
 
 from heterps.errors import DataError, ModelError, NotFinite
-from heterps.training.metrics import NUM_BINS, Metrics
+from heterps.training.run.metrics import NUM_BINS, Metrics
 
 
 def measure(logits: object, labels: object) -> Metrics:

@@ -11,9 +11,9 @@ from heterps.config import SGD, Optimizers, Schema
 from heterps.errors import NotFinite
 from heterps.model.zoo import ctr_dnn
 from heterps.nn import RowGradients, SparseEmbedding
-from heterps.ps.dedup import make_lookup
-from heterps.training.model_errors import GradientCheck
-from heterps.training.trainer import Trainer
+from heterps.ps.client.dedup import make_lookup
+from heterps.training.model.errors import GradientCheck
+from heterps.training.model.trainer import Trainer
 
 SCHEMA = Schema(dense=("a", "b"), slots=("s", "t"))
 

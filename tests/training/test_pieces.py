@@ -16,8 +16,8 @@ from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding, cut
-from heterps.training.pieces import LEAST_SAMPLES
-from heterps.training.trainer import Trainer
+from heterps.training.model.pieces import LEAST_SAMPLES
+from heterps.training.model.trainer import Trainer
 
 SCHEMA = Schema(dense=("a", "b"), slots=("s", "t", "u"))
 SIZE = 5 * LEAST_SAMPLES

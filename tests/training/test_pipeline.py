@@ -11,8 +11,8 @@ from flow_play import make_layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterps.training.layout import Layout
-from heterps.training.pipeline import Key, Turn, Turns
+from heterps.training.protocol.layout import Layout
+from heterps.training.worker.turns import Key, Turn, Turns
 
 
 def all_turns(turns: Turns) -> list[Turn]:

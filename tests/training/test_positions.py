@@ -7,7 +7,7 @@ from tiny import write_tiny
 
 from heterps.config import load_job
 from heterps.data.reader import Position, Reader
-from heterps.training.positions import first_leases, lease_progress, restored_leases
+from heterps.training.coordinator.positions import first_leases, lease_progress, restored_leases
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.training.messages import AskState, Backward, Forward, Go, Stop
-from heterps.training.post import Post
+from heterps.training.protocol.messages import AskState, Backward, Forward, Go, Stop
+from heterps.training.worker.mailbox import Post
 from heterps.wire import ClientChannel, MemoryNetwork, ServerChannel, WireError
 
 SOON_S = 20.0

@@ -20,14 +20,14 @@ from heterps.data.keys import slots_from_ids
 from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.model.zoo import ZOO
 from heterps.nn import model_tables
-from heterps.ps.client import JobClient
-from heterps.ps.rebalance import run_rebalance
-from heterps.ps.remote import RemoteClient
-from heterps.ps.roster import Seat
-from heterps.ps.serve import serve
-from heterps.ps.server import Server
-from heterps.ps.shard import Tables
-from heterps.training.trainer import Trainer
+from heterps.ps.client.local import JobClient
+from heterps.ps.server.rebalance import run_rebalance
+from heterps.ps.client.remote import RemoteClient
+from heterps.ps.protocol.roster import Seat
+from heterps.ps.server.serve import serve
+from heterps.ps.server.server import Server
+from heterps.ps.server.shard import Tables
+from heterps.training.model.trainer import Trainer
 from heterps.wire import MemoryNetwork
 
 SCHEMA = Schema(dense=("a", "b", "c"), slots=("s", "t", "u", "v"))

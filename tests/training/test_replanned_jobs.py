@@ -16,7 +16,7 @@ from heterps.config import load_job
 from heterps.errors import StorageError
 from heterps.launch import train
 from heterps.planning.plan import load_plan
-from heterps.training.commands import Replan, Scale
+from heterps.training.run.commands import Replan, Scale
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_plan_that_cannot_be_is_refused_and_the_job_goes_on_by_its_own(job_fil
 
 
 def test_a_checkpoint_that_fails_gives_the_new_plan_up_and_not_the_job(job_file, monkeypatch):
-    import heterps.training.loop as loop
+    import heterps.training.run.loop as loop
 
     saved = []
 

@@ -19,9 +19,9 @@ from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError, NotFinite
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
-from heterps.training.device import open_device
-from heterps.training.replica import Replica, make_replicas
-from heterps.training.trainer import Trainer
+from heterps.training.model.device import open_device
+from heterps.training.model.replica import Replica, make_replicas
+from heterps.training.model.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from heterps.data.batch import Batch
 from heterps.data.keys import slots_from_ids
 from heterps.model.zoo import ZOO
 from heterps.ps.table import budget
-from heterps.training.trainer import Trainer
+from heterps.training.model.trainer import Trainer
 
 SCHEMA = Schema(dense=("a",), slots=("s", "t"))
 OPTIMIZERS = Optimizers(sparse=Adam(lr=0.01))

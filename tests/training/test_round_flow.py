@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from heterps.config import BSP
 from heterps.data.leases import Leases
-from heterps.training.messages import ALL_LANES, Go, NoBatch, Pushed
-from heterps.training.round_flow import RoundFlow
-from heterps.training.tally import Scores
+from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
+from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.run.progress import Scores
 
 
 def a_flow(counts=(1, 1), num_batches: int | None = 3, epochs: int = 1, samples: int = 0) -> RoundFlow:

@@ -9,7 +9,7 @@ import pytest
 
 from heterps.config import SGD, Checkpoint, Data, Job, Model, Optimizers, Resource, load_job
 from heterps.errors import RunError, StorageError
-from heterps.training.run import Run, choose_folder
+from heterps.training.run.folder import Run, choose_folder
 
 JOB = Job(name="ctr", model=Model(args={"hidden": (8, 4)}), data=Data(train="train.parquet", epochs=2))
 
@@ -180,7 +180,7 @@ def test_a_file_that_could_not_be_replaced_is_as_it_was(run, monkeypatch):
     def fail(*args):
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr("heterps.training.run.os.replace", fail)
+    monkeypatch.setattr("heterps.training.run.folder.os.replace", fail)
     with pytest.raises(StorageError):
         run.write("job.yaml", "half")
     assert (run.folder / "job.yaml").read_text() == before

@@ -16,10 +16,10 @@ from heterps.config import Job
 from heterps.errors import ModelError
 from heterps.launch import train
 from heterps.sync import replay
-from heterps.training.changes import Changes
-from heterps.training.commands import AskStatus, Scale
-from heterps.training.layout import make_layout
-from heterps.training.worker import Worker, WorkerStart
+from heterps.training.coordinator.reconfiguration import Changes
+from heterps.training.run.commands import AskStatus, Scale
+from heterps.training.protocol.layout import make_layout
+from heterps.training.worker.worker import Worker, WorkerStart
 
 
 @pytest.fixture
@@ -183,10 +183,10 @@ def test_a_worker_that_fails_to_start_is_given_up_and_the_job_goes_on(job_file, 
 
 
 def test_a_worker_that_never_comes_is_given_up_after_a_deadline(job_file, monkeypatch):
-    monkeypatch.setattr("heterps.training.changes.START_S", 0.0)
+    monkeypatch.setattr("heterps.training.coordinator.reconfiguration.START_S", 0.0)
     released = threading.Event()
     Breaking(monkeypatch, "worker-1.1", lambda post: released.wait(DEADLINE_S))
-    monkeypatch.setattr("heterps.training.changes.GIVEN_UP_S", 0.0)
+    monkeypatch.setattr("heterps.training.coordinator.reconfiguration.GIVEN_UP_S", 0.0)
     script = Script(monkeypatch, (96, Scale(0, 2), 0), (480, AskStatus(), 0))
     told = script.told.append
     script.told = type("Told", (list,), {"append": lambda self, one: (told(one), released.set())})()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heterps.config import Job
 from heterps.errors import ConfigError
-from heterps.training.scaling import check_layout, scaled
+from heterps.training.coordinator.scaling import check_layout, scaled
 
 
 def a_job(**more: Any) -> Job:

@@ -6,12 +6,12 @@ from flow_play import make_layout
 
 from heterps.config import BSP, Data, Job
 from heterps.data.leases import Leases
-from heterps.training.flow import Step
-from heterps.training.messages import ALL_LANES, Pushed, Usage
-from heterps.training.round_flow import RoundFlow
-from heterps.training.run import Run
-from heterps.training.stage_views import StageViews
-from heterps.training.tally import Tally
+from heterps.training.coordinator.flow import Step
+from heterps.training.protocol.messages import ALL_LANES, Pushed, Usage
+from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.run.folder import Run
+from heterps.training.coordinator.stage_stats import StageViews
+from heterps.training.run.progress import Tally
 
 
 def pushed(worker: str, usage: Usage, num_samples: int = 10, lane: int = ALL_LANES) -> Pushed:

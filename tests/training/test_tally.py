@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heterps.config import Checkpoint, Data, Job
-from heterps.training.run import Run
-from heterps.training.tally import Scores, Tally, metric_fields
+from heterps.training.run.folder import Run
+from heterps.training.run.progress import Scores, Tally, metric_fields
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError, NotFinite, StorageError
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
-from heterps.ps.dedup import make_lookup
-from heterps.training.trainer import Trainer
+from heterps.ps.client.dedup import make_lookup
+from heterps.training.model.trainer import Trainer
 
 SCHEMA = Schema(dense=("a", "b", "c"), slots=("s", "t", "u", "v"))
 NUM_IDS = 40
@@ -372,7 +372,7 @@ def test_a_snapshot_of_another_model_or_optimizer_is_refused(model, optimizers, 
 
 
 def test_closing_leaves_no_threads(monkeypatch):
-    monkeypatch.setattr("heterps.ps.client.FEW_TO_PULL", 0)  # however few the keys, wake the shards' threads
+    monkeypatch.setattr("heterps.ps.client.local.FEW_TO_PULL", 0)  # however few the keys, wake the shards' threads
     before = set(threading.enumerate())
     with Trainer(make_model(), num_shards=3) as trainer:
         losses(trainer, make_batches(2))
@@ -441,8 +441,8 @@ def fail(*_):
 
 def test_a_trainer_that_cannot_start_closes_its_client(monkeypatch):
     closed = []
-    monkeypatch.setattr("heterps.training.trainer.bind_tables", fail)
-    monkeypatch.setattr("heterps.ps.client.LocalClient.close", lambda client: closed.append(client))
+    monkeypatch.setattr("heterps.training.model.trainer.bind_tables", fail)
+    monkeypatch.setattr("heterps.ps.client.local.LocalClient.close", lambda client: closed.append(client))
     with pytest.raises(StorageError):
         Trainer(make_model())
     assert len(closed) == 1

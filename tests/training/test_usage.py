@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.ps.dedup import make_lookup
-from heterps.training.messages import Usage
-from heterps.training.usage import Meter, MeteredRows
+from heterps.ps.client.dedup import make_lookup
+from heterps.training.protocol.messages import Usage
+from heterps.training.worker.usage import Meter, MeteredRows
 
 
 class Clock:

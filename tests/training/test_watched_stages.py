@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from heterps.training.flow import Step
-from heterps.training.layout import Layout, StageLayout
-from heterps.training.messages import ALL_LANES, Pushed, Usage
-from heterps.training.stage_views import VIEWS, StageViews
+from heterps.training.coordinator.flow import Step
+from heterps.training.protocol.layout import Layout, StageLayout
+from heterps.training.protocol.messages import ALL_LANES, Pushed, Usage
+from heterps.training.coordinator.stage_stats import VIEWS, StageViews
 
 LAYOUT = Layout(
     (StageLayout(0, 0, "cpu", ("worker-1.0", "worker-1.1")), StageLayout(1, 2, "v100", ("worker-2.0",))), num_lanes=2

@@ -22,11 +22,11 @@ from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
 from heterps.nn import RowGradients, SparseEmbedding
-from heterps.ps.client import FloatArray, JobClient, LocalClient
-from heterps.ps.dedup import Lookup, make_lookup
-from heterps.ps.remote import RemoteClient
-from heterps.training.trainer import Gradients, Trainer
-from heterps.training.whole import WholeModel
+from heterps.ps.client.local import FloatArray, JobClient, LocalClient
+from heterps.ps.client.dedup import Lookup, make_lookup
+from heterps.ps.client.remote import RemoteClient
+from heterps.training.model.trainer import Gradients, Trainer
+from heterps.training.coordinator.model import WholeModel
 from heterps.wire import MemoryNetwork
 
 DENSE_OPTIMIZERS = [SGD(lr=0.1), Adam(lr=0.01), AdamW(lr=0.01), Adagrad(lr=0.1)]

@@ -17,11 +17,11 @@ from heterps.config import Job, load_job
 from heterps.data.batch import Slots
 from heterps.errors import HeterpsError, ModelError, PeerLost
 from heterps.model import whole
-from heterps.ps.client import LocalClient
-from heterps.ps.shard import Tables
-from heterps.training.crossing import unpack
-from heterps.training.layout import Layout, StageLayout
-from heterps.training.messages import (
+from heterps.ps.client.local import LocalClient
+from heterps.ps.server.shard import Tables
+from heterps.training.protocol.border import unpack
+from heterps.training.protocol.layout import Layout, StageLayout
+from heterps.training.protocol.messages import (
     ALL_LANES,
     AskState,
     Assign,
@@ -35,8 +35,8 @@ from heterps.training.messages import (
     State,
     Stop,
 )
-from heterps.training.post import Letter, Post
-from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
+from heterps.training.worker.mailbox import Letter, Post
+from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import MemoryNetwork
 
 SOON_S = 30.0
@@ -218,7 +218,7 @@ def test_an_error_of_the_model_is_told_with_its_kind_and_raised(open_desk):
 
 def test_an_error_that_is_ours_is_told_by_its_name(open_desk, monkeypatch: pytest.MonkeyPatch):
     desk = open_desk()
-    monkeypatch.setattr("heterps.training.worker.Turns.begin_round", lambda *_: {}["nothing"])
+    monkeypatch.setattr("heterps.training.worker.worker.Turns.begin_round", lambda *_: {}["nothing"])
     desk.start()
     assigned(desk)
     go(desk, 1, 0)

@@ -31,7 +31,7 @@ from zoo_cases import CASES
 from heterps.checkpoint import load_latest
 from heterps.config import Job
 from heterps.errors import RunError
-from heterps.training.run import Run
+from heterps.training.run.folder import Run
 from heterps.yamlfile import dump_yaml
 
 STOP_AFTER = 7

@@ -28,7 +28,7 @@ from heterps.cli import (
 from heterps.cli.output import json_alone
 from heterps.cli.usage import explain_usage
 from heterps.errors import HeterpsError
-from heterps.report.consoles import make_console
+from heterps.report.terminal.consoles import make_console
 
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer typers
 

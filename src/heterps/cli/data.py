@@ -12,7 +12,7 @@ from rich.table import Table
 
 from heterps.cli.output import print_json
 from heterps.errors import ConfigError
-from heterps.report.consoles import make_console
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
     from heterps.data.describe import Description

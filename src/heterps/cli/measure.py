@@ -36,10 +36,10 @@ def measure_plans(
     from heterps.config import load_job
     from heterps.launch.trials import TrialRunner, trial_job
     from heterps.planning.online import measure
-    from heterps.report.consoles import make_console
-    from heterps.report.plan_table import draw_units
-    from heterps.report.planning_progress import show_progress
-    from heterps.report.trials_table import show_trials, trials_as_json
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.plan_table import draw_units
+    from heterps.report.terminal.planning_progress import show_progress
+    from heterps.report.terminal.trials_table import show_trials, trials_as_json
 
     for path, what in ((out, "plan"), (profile_out, "profile")):
         if path is not None:
@@ -115,7 +115,7 @@ def _problem(
 def _check_devices(job: Job, problem: Problem) -> None:
     """ConfigError where a plan may run on what is not here, before any time is spent."""
     from heterps.errors import ConfigError
-    from heterps.training.emulation import lacks_devices
+    from heterps.training.protocol.emulation import lacks_devices
 
     usable = [name for name in problem.resources if any(name in layer.costs for layer in problem.profile.layers)]
     if missing := lacks_devices(job, usable):

@@ -129,7 +129,7 @@ def plan(
     from heterps.errors import StorageError
     from heterps.planning.cost import Problem
     from heterps.profiling.profile import load_profile
-    from heterps.report.frontier_page import check_plot, write_plot
+    from heterps.report.page.frontier import check_plot, write_plot
 
     _check_options(context, is_measured=measure is not None)
     if measure is not None:
@@ -215,8 +215,8 @@ def _frontier(problem: Problem) -> Frontier:
 
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:
-    from heterps.report.consoles import make_console
-    from heterps.report.planning_progress import show_progress
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.planning_progress import show_progress
 
     return show_progress(make_console(stderr=True), what, only_terminal=only_terminal)
 
@@ -229,11 +229,11 @@ def _show(
     found: Frontier | None,
     profiled_with: int,
 ) -> None:
-    from heterps.report.comparison_table import show_every_method
-    from heterps.report.consoles import make_console
-    from heterps.report.frontier_view import show_frontier
-    from heterps.report.plan_explained import show_explanation
-    from heterps.report.plan_table import show_comparison
+    from heterps.report.terminal.comparison_table import show_every_method
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.frontier_view import show_frontier
+    from heterps.report.terminal.plan_explained import show_explanation
+    from heterps.report.terminal.plan_table import show_comparison
 
     console = make_console()
     profile, floor = problem.profile, problem.throughput

@@ -36,7 +36,7 @@ def prices(
     A cluster file may name them (`v100-spot: {limit: 8}`, or `kind: v100-spot`) and leave device and price out.
     """
     from heterps.config import load_cluster
-    from heterps.report.price_table import cluster_table, price_list, price_table, rented_list
+    from heterps.report.terminal.price_table import cluster_table, price_list, price_table, rented_list
 
     rented = load_cluster(cluster) if cluster is not None else None
     if json:
@@ -44,7 +44,7 @@ def prices(
 
         print_json(text.dumps(price_list() if rented is None else rented_list(rented), indent=1))
         return
-    from heterps.report.consoles import make_console
+    from heterps.report.terminal.consoles import make_console
 
     console = make_console()
     console.print(price_table(console.width) if rented is None else cluster_table(rented))

@@ -165,7 +165,7 @@ def _measure(
 
     from heterps.model.trace import Layer
     from heterps.profiling.job import profile_job
-    from heterps.report.consoles import make_console
+    from heterps.report.terminal.consoles import make_console
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
     console = make_console(stderr=True)
@@ -200,8 +200,8 @@ def _cluster_file(job: Path | None) -> str:
 def _show(profile: Profile, out: Path, cluster: str) -> None:
     import shlex
 
-    from heterps.report.consoles import make_console
-    from heterps.report.profile_table import profile_table
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.profile_table import profile_table
 
     console = make_console()
     console.print(profile_table(profile, console.width))

@@ -75,7 +75,7 @@ def replan(
     from heterps.cli.status import ask_status
     from heterps.errors import ConfigError
     from heterps.launch.replanning import Wishes, propose, remove_files, write_files
-    from heterps.training.control import find
+    from heterps.training.run.control import find
 
     wishes = Wishes(
         cluster,
@@ -103,9 +103,9 @@ def replan(
 def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     import json
 
-    from heterps.report.consoles import make_console
+    from heterps.report.terminal.consoles import make_console
     from heterps.report.figures import usd
-    from heterps.report.running import plans_table
+    from heterps.report.terminal.running import plans_table
 
     if as_json:
         print_json(json.dumps(_as_json(proposal, text)))

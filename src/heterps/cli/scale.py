@@ -33,8 +33,8 @@ def scale(
     losses stay the same. A resumed run begins with the counts of its plan again.
     """
     from heterps.errors import ConfigError
-    from heterps.training.commands import Scale
-    from heterps.training.control import ask
+    from heterps.training.run.commands import Scale
+    from heterps.training.run.control import ask
 
     told = ask(run, Scale(stage - 1, count))
     if told.is_error:

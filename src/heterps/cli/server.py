@@ -57,7 +57,7 @@ def start(
     from heterps.config import load_job
     from heterps.errors import ConfigError
     from heterps.launch.servers import first_roster, job_tables, joined_roster, run_server
-    from heterps.ps.server import Server
+    from heterps.ps.server.server import Server
     from heterps.wire.keys import load_keys
 
     if join is not None and (len(address) > 1 or shard):
@@ -113,11 +113,11 @@ def stats(
     """Print what a server holds and has done: rows, bytes, pulls, pushes, rates, latencies, refusals."""
     from msgspec.json import decode, format
 
-    from heterps.ps.ask import ask, asker_channel
-    from heterps.ps.messages import AskStats
-    from heterps.ps.stats import ServerStats
-    from heterps.report.consoles import make_console
-    from heterps.report.server_table import server_table
+    from heterps.ps.client.ask import ask, asker_channel
+    from heterps.ps.protocol.messages import AskStats
+    from heterps.ps.server.stats import ServerStats
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.server_table import server_table
     from heterps.wire.keys import load_keys
 
     channel = asker_channel({address: address}, load_keys(key) if key is not None else None)

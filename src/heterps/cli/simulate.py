@@ -214,7 +214,7 @@ def _progress(scenario: Scenario, name: str) -> Iterator[Callable[[float, int], 
     """On a terminal a bar over the simulated time, or over the pushes where only these end; elsewhere nothing."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from heterps.report.consoles import make_console
+    from heterps.report.terminal.consoles import make_console
 
     console = make_console(stderr=True)
     if not console.is_terminal:
@@ -229,8 +229,8 @@ def _progress(scenario: Scenario, name: str) -> Iterator[Callable[[float, int], 
 
 
 def _show(results: list[SimResult], *, every: bool) -> None:
-    from heterps.report.consoles import make_console
-    from heterps.report.simulation_table import show_policies, show_simulation
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.simulation_table import show_policies, show_simulation
 
     console = make_console()
     if every:
@@ -240,7 +240,7 @@ def _show(results: list[SimResult], *, every: bool) -> None:
 
 
 def _write(results: list[SimResult], svg: Path | None, html: Path | None) -> None:
-    from heterps.report.simulation_page import write_page, write_svg
+    from heterps.report.page.simulation import write_page, write_svg
 
     if svg is not None:
         write_svg(svg, results[0])

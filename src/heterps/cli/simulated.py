@@ -35,7 +35,7 @@ def read_scenario(path: Path | None, given: dict[str, Any], *, ends_by_itself: b
 def read_policies(mode: str, compare: str | None, options: dict[str, Any]) -> list[PolicyConfig]:
     """Those to compare, or the one of the mode and its options; which of them it does not have is noted."""
     from heterps.errors import ConfigError
-    from heterps.report.consoles import make_console
+    from heterps.report.terminal.consoles import make_console
     from heterps.sim.variants import Variant, parse_variants
     from heterps.sync import parse_policy
     from heterps.yamlfile import validate

@@ -10,7 +10,7 @@ import typer
 from heterps.cli.output import print_json
 
 if TYPE_CHECKING:
-    from heterps.training.control import Found
+    from heterps.training.run.control import Found
 
 WATCH_S = 1.0
 EXAMPLES = """
@@ -40,9 +40,9 @@ def status(
     """Show how far a running job is: samples, USD, and each stage's samples/s, utilisation, queue and staleness."""
     from json import dumps, loads
 
-    from heterps.report.consoles import make_console
-    from heterps.report.running import status_table
-    from heterps.training.control import find
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.running import status_table
+    from heterps.training.run.control import find
 
     found = find(run)
     told = loads(ask_status(found))
@@ -57,7 +57,7 @@ def status(
 def ask_status(found: Found) -> str:
     """The status as JSON; RunError where the job has none (any more)."""
     from heterps.errors import RunError
-    from heterps.training.commands import AskStatus
+    from heterps.training.run.commands import AskStatus
 
     told = found.ask(AskStatus())
     if told.is_error:
@@ -74,9 +74,9 @@ def _watch(found: Found, told: dict[str, Any], *, as_json: bool) -> None:
     from rich.live import Live
 
     from heterps.errors import PeerLost, RunError
-    from heterps.report.consoles import make_console
-    from heterps.report.running import status_table
-    from heterps.training.control import find
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.running import status_table
+    from heterps.training.run.control import find
 
     console = make_console(stderr=as_json)
     with suppress(KeyboardInterrupt, RunError, PeerLost), Live(console=console, auto_refresh=False) as live:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from heterps.problems import rule_of
+from heterps.validation import rule_of
 
 
 def explain_usage(error: Any) -> str:

@@ -24,17 +24,17 @@ from heterps.launch.inline import signals, warm_up
 from heterps.launch.run_servers import RunningServers, lost_child, run_servers
 from heterps.planning.plan import Plan
 from heterps.processes import Child
-from heterps.ps.client import JobClient
-from heterps.ps.shard import Tables
+from heterps.ps.client.local import JobClient
+from heterps.ps.server.shard import Tables
 from heterps.report.figures import plural
 from heterps.threads import torch_threads
-from heterps.training.coordinator import Emulated
-from heterps.training.failures import error_of, kind_and_text
-from heterps.training.fleet import STOP_S, Fleet, WorkerLost
-from heterps.training.loop import Observer
-from heterps.training.post import Post
-from heterps.training.run import Run
-from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
+from heterps.training.coordinator.coordinator import Emulated
+from heterps.training.coordinator.failures import error_of, kind_and_text
+from heterps.training.coordinator.fleet import STOP_S, Fleet, WorkerLost
+from heterps.training.run.loop import Observer
+from heterps.training.worker.mailbox import Post
+from heterps.training.run.folder import Run
+from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
 from heterps.wire.address import socket_folder
 from heterps.wire.stack import layered

@@ -15,8 +15,8 @@ from pathlib import Path
 from heterps.config import load_job
 from heterps.launch.servers import first_roster, job_tables, run_server
 from heterps.processes import give_answer, own_stdout, watch_input
-from heterps.ps.server import Server
-from heterps.training.emulation import ServerPace
+from heterps.ps.server.server import Server
+from heterps.training.protocol.emulation import ServerPace
 
 
 def main() -> None:

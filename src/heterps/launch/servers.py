@@ -14,16 +14,16 @@ from heterps.errors import ConfigError
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.nn import model_tables
-from heterps.ps.ask import ask, asker_channel
-from heterps.ps.messages import AskRoster, Coding, Welcome
-from heterps.ps.rebalance import run_rebalance
-from heterps.ps.roster import Roster, Seat
-from heterps.ps.serve import serve
-from heterps.ps.server import Server
-from heterps.ps.session import Options
-from heterps.ps.shard import Tables
-from heterps.training.emulation import ServerPace
-from heterps.training.stage_tables import stage_tables
+from heterps.ps.client.ask import ask, asker_channel
+from heterps.ps.protocol.messages import AskRoster, Coding, Welcome
+from heterps.ps.server.rebalance import run_rebalance
+from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.server.serve import serve
+from heterps.ps.server.server import Server
+from heterps.ps.client.session import Options
+from heterps.ps.server.shard import Tables
+from heterps.training.protocol.emulation import ServerPace
+from heterps.training.protocol.stage_tables import stage_tables
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel

@@ -15,11 +15,11 @@ from heterps.config import Job, Servers
 from heterps.launch.inline import warm_up
 from heterps.launch.run_servers import START_S
 from heterps.launch.servers import client_options, first_roster
-from heterps.ps.client import JobClient
-from heterps.ps.connect import connect
-from heterps.ps.shard import Tables
-from heterps.training.post import Post
-from heterps.training.worker import COORDINATOR, WorkerStart, run_worker
+from heterps.ps.client.local import JobClient
+from heterps.ps.client.connect import connect
+from heterps.ps.server.shard import Tables
+from heterps.training.worker.mailbox import Post
+from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import ClientChannel, ServerChannel
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from heterps.report.charts import make_ticks
+from heterps.report.page.charts import make_ticks
 from heterps.report.figures import short
 
 WIDTH, HEIGHT = 960, 400

@@ -12,7 +12,7 @@ from heterps.errors import RunError
 from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan, load_plan
 from heterps.report.meaning import UNFINISHED, bill_of, measures_in
-from heterps.training.run import Run
+from heterps.training.run.folder import Run
 
 SHOWN_FIELDS = (
     "name", "status", "samples", "seconds", "samples_per_s", "metrics_of", "predicted_throughput",

@@ -9,8 +9,8 @@ from heterps.config import Job
 from heterps.data.generate import info_beside
 from heterps.planning.plan import Plan
 from heterps.report.meaning import bill_of
-from heterps.training.loop import Outcome
-from heterps.training.tally import metric_fields
+from heterps.training.run.loop import Outcome
+from heterps.training.run.progress import metric_fields
 
 
 def summarise(

@@ -30,12 +30,12 @@ from heterps.launch.ray.servers import RayServers
 from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
 from heterps.report.figures import plural
-from heterps.training.coordinator import Emulated
-from heterps.training.failures import PeerDied
-from heterps.training.fleet import Fleet, WorkerLost
-from heterps.training.loop import Observer
-from heterps.training.run import Run
-from heterps.training.worker import COORDINATOR
+from heterps.training.coordinator.coordinator import Emulated
+from heterps.training.coordinator.failures import PeerDied
+from heterps.training.coordinator.fleet import Fleet, WorkerLost
+from heterps.training.run.loop import Observer
+from heterps.training.run.folder import Run
+from heterps.training.worker.worker import COORDINATOR
 from heterps.wire import ServerChannel
 from heterps.wire.keys import Keys, load_keys, make_keys
 from heterps.wire.stack import layered

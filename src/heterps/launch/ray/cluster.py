@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.errors import ConfigError, PeerLost
-from heterps.training.loop import Observer
+from heterps.training.run.loop import Observer
 
 OBJECT_STORE_BYTES = 80 << 20
 """About the least that Ray takes: nothing of ours travels through its object store."""

@@ -19,11 +19,11 @@ from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
 from heterps.launch.ray.roles import WorkerRole
 from heterps.launch.ray.seats import Seats
-from heterps.ps.client import JobClient
-from heterps.ps.shard import Tables
-from heterps.training.fleet import STOP_S, WorkerLost
-from heterps.training.loop import Observer
-from heterps.training.worker import COORDINATOR, WorkerStart
+from heterps.ps.client.local import JobClient
+from heterps.ps.server.shard import Tables
+from heterps.training.coordinator.fleet import STOP_S, WorkerLost
+from heterps.training.run.loop import Observer
+from heterps.training.worker.worker import COORDINATOR, WorkerStart
 from heterps.wire import Channel, Frame, Received
 
 CHECK_S = 0.2

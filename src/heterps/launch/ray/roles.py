@@ -23,10 +23,10 @@ from heterps.config import Job, parse_job
 from heterps.errors import ConfigError
 from heterps.launch.servers import first_roster, job_tables, warm_up_server
 from heterps.launch.socket_worker import work
-from heterps.ps.serve import serve
-from heterps.ps.server import Server
-from heterps.training.emulation import ServerPace
-from heterps.training.worker import WorkerStart
+from heterps.ps.server.serve import serve
+from heterps.ps.server.server import Server
+from heterps.training.protocol.emulation import ServerPace
+from heterps.training.worker.worker import WorkerStart
 from heterps.wire import ServerChannel
 from heterps.wire.address import is_loopback
 from heterps.wire.keys import Keys

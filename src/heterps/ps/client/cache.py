@@ -1,0 +1,222 @@
+"""CachedClient: a worker's copies of hot rows, used again while they are within the staleness bound in force.
+
+    pull --keys--> [cache] --those that are missing or too old--> client --rows--> [cache] --> rows of all keys
+    push --------------------------------------------------------> client
+
+Clock c of a worker is the number of iterations that it has pushed. A bound of s promises its iteration c every push of
+every worker's iterations before c - s. A row that is pulled at clock c, `lead` iterations ahead of the slowest worker,
+has every push before c - lead. It gets that number as its stamp, and is good as long as
+
+    stamp >= clock - bound
+
+The worker's own pushes are no exception: the servers apply them, and a copy shows them when it is pulled again, at most
+`bound` iterations later. To apply them to the copy as well would take the optimizer's state, which is on the servers,
+and to drop the copy would leave no cache: what a worker pulls in training is what it pushes.
+
+A bound of 0 keeps no copies: every row comes from the servers as it is, and BSP stays exact.
+
+Rows of a coming batch can be asked for ahead of use, as early as the bound allows: with 1 or more while this batch is
+still computed, with 0 together with its pushes, in the same message to each server.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.ps.client.local import FloatArray, RowClient, done
+from heterps.ps.client.dedup import Lookup
+from heterps.ps.server.rounds import Round
+from heterps.ps.client.row_cache import RowCache
+
+MEMORY_BYTES = 64 << 20
+MAX_AHEAD = 64
+
+
+@dataclass
+class CacheCounts:
+    """Rows that pulls asked for while the cache was on."""
+
+    num_hits: int = 0
+    num_misses: int = 0  # not there, or too old
+
+    @property
+    def hit_rate(self) -> float | None:
+        """None before the first pull."""
+        num_rows = self.num_hits + self.num_misses
+        return self.num_hits / num_rows if num_rows else None
+
+
+class _After(Future[FloatArray]):
+    """A future whose result is made of another's. Waiting for it is waiting for the other, which may need to know."""
+
+    def __init__(self, other: Future[FloatArray]) -> None:
+        super().__init__()
+        self._other = other
+
+    def result(self, timeout: float | None = None) -> FloatArray:
+        self._other.exception(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._other.exception(timeout)
+        return super().exception(timeout)
+
+
+class _Ahead(NamedTuple):
+    """Rows asked for ahead of use, all with this stamp at least."""
+
+    lookup: Lookup  # kept, so that the id of its keys stays its own
+    stamp: int
+    rows: Future[FloatArray]
+
+
+class CachedClient:
+    """The rows of `client`, with up to `memory_bytes` of copies for each table. It is one worker's: call `tick` after
+    each of its iterations. Who does not has iterations beside each other: rows asked for ahead are good until they are
+    used. Futures may be answered on any thread.
+
+    max_ahead  lookups that rows are asked for ahead of use; beyond, the oldest are forgotten
+    """
+
+    def __init__(
+        self, client: RowClient, bound: int, memory_bytes: int = MEMORY_BYTES, max_ahead: int = MAX_AHEAD
+    ) -> None:
+        self._client = client
+        self._memory_bytes, self._max_ahead = memory_bytes, max_ahead
+        self._lock = threading.Lock()
+        self._caches: dict[str, RowCache] = {}
+        self._counts: dict[str, CacheCounts] = {}
+        self._ahead: dict[tuple[str, int], _Ahead] = {}
+        self._clock = self._lead = 0
+        self.bound = bound
+
+    @property
+    def bound(self) -> int:
+        """The staleness bound in force, in iterations. A policy that changes it sets it here, before the next pull."""
+        return self._bound
+
+    @bound.setter
+    def bound(self, bound: int) -> None:
+        if bound < 0:
+            raise ValueError(f"a staleness bound is at least 0, got {bound}")
+        self._bound = bound
+
+    @property
+    def num_shards(self) -> int:
+        return self._client.num_shards
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all copies."""
+        with self._lock:
+            return sum(cache.num_bytes for cache in self._caches.values())
+
+    def counts(self, table: str | None = None) -> CacheCounts:
+        """Hits and misses so far of a table, or of all."""
+        with self._lock:
+            chosen = self._counts.values() if table is None else [self._counts.get(table, CacheCounts())]
+            return CacheCounts(sum(c.num_hits for c in chosen), sum(c.num_misses for c in chosen))
+
+    def tick(self, lead: int = 0) -> None:
+        """An iteration is pushed; the next starts, `lead` iterations ahead of the slowest worker."""
+        if lead < 0:
+            raise ValueError(f"a worker is at least 0 iterations ahead of the slowest, got {lead}")
+        with self._lock:
+            self._clock += 1
+            self._lead = lead
+
+    def clear(self) -> None:
+        """Forget every copy: the servers went back to a checkpoint, or rows were changed by other ways than pushes."""
+        with self._lock:
+            self._caches = {}  # another dict: what is on its way still goes into the old one
+            self._ahead = {}
+
+    def prefetch(self, table: str, lookup: Lookup, iterations: int = 0) -> None:
+        """Ask for rows that the `pull` of this very lookup will need so many iterations from now.
+
+        It gets them unless they are too old by then. With a bound below `iterations` they would be, and nothing is
+        asked for.
+        """
+        with self._lock:
+            oldest = self._clock + iterations - self._bound
+            stamp = self._clock - self._lead
+            known = self._ahead.get((table, id(lookup.unique)))
+        if stamp < oldest or (known is not None and known.stamp >= oldest):
+            return
+        rows = self._pull(table, lookup, oldest)
+        with self._lock:
+            while len(self._ahead) >= self._max_ahead:
+                del self._ahead[next(iter(self._ahead))]
+            self._ahead[table, id(lookup.unique)] = _Ahead(lookup, oldest, rows)
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        """As the client's. Without `create`, as in an evaluation, every row comes from the servers."""
+        with self._lock:
+            ahead = self._ahead.pop((table, id(lookup.unique)), None)
+            oldest = self._clock - self._bound
+        if not create:
+            return self._client.pull(table, lookup, create=False)
+        if ahead is not None and ahead.stamp >= oldest:
+            return ahead.rows
+        return self._pull(table, lookup, oldest)
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        return self._client.push(table, lookup, grads, round)
+
+    def _pull(self, table: str, lookup: Lookup, oldest: int) -> Future[FloatArray]:
+        """Rows with a stamp of at least `oldest`."""
+        if self._bound == 0 or self._memory_bytes == 0:
+            return self._client.pull(table, lookup)
+        with self._lock:
+            stamp = self._clock - self._lead  # now, and not when the answer comes: until then others push
+            caches = self._caches
+            cache = caches.get(table)
+            if cache is None:
+                rows, hits = None, np.zeros(len(lookup.unique), np.bool_)
+            else:
+                rows = np.empty((len(lookup.unique), cache.dim), np.float32)
+                hits = cache.get(lookup.unique, oldest, rows)
+            counts = self._counts.setdefault(table, CacheCounts())
+            counts.num_hits += int(hits.sum())
+            counts.num_misses += int((~hits).sum())
+        if rows is not None and hits.all():
+            return done(rows)
+        part = _only(lookup, ~hits)
+        pulling = self._client.pull(table, part)
+        answer = _After(pulling)
+
+        def finish(pulled: Future[FloatArray]) -> None:
+            try:
+                fresh = pulled.result()
+                self._keep(caches, table, part.unique, fresh, stamp)
+                whole = np.empty((len(hits), fresh.shape[1]), np.float32) if rows is None else rows
+                whole[~hits] = fresh
+            except BaseException as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(whole)
+
+        pulling.add_done_callback(finish)
+        return answer
+
+    def _keep(
+        self, caches: dict[str, RowCache], table: str, keys: NDArray[np.uint64], rows: FloatArray, stamp: int
+    ) -> None:
+        with self._lock:
+            if table not in caches:
+                caches[table] = RowCache(rows.shape[1], self._memory_bytes)
+            caches[table].put(keys, np.ascontiguousarray(rows), stamp)
+
+
+def _only(lookup: Lookup, chosen: NDArray[np.bool_]) -> Lookup:
+    """The lookup of some of the unique keys, each once, in the same order and shards."""
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    each = np.arange(before[-1], dtype=np.int32)
+    starts = np.arange(before[-1] + 1, dtype=np.int32)
+    return Lookup(lookup.unique[chosen], before[lookup.bounds].astype(np.int64), each, each, starts)

@@ -1,0 +1,326 @@
+"""How training reaches the tables, wherever they are: pull and push by lookup, answered by futures.
+
+    lookup (keys by shard) --pull--> [shard 0] [shard 1] ... --> rows of the unique keys
+    gradients of the batch --push--> summed by key ---> [shard 0] [shard 1] ...
+
+`Client` is all that the training loop knows. `LocalClient` keeps the shards in this process and calls them directly,
+each on a thread of its own, so that no shard needs a lock; clients of remote servers change the place, not the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
+from heterps.ps.client.dedup import Lookup
+from heterps.ps.table.dense import DenseTable
+from heterps.ps.protocol.placement import shard_numbers
+from heterps.ps.server.rounds import Round
+from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.tiers import TierCounts, TieredTable
+from heterps.ps.table.metadata import TableCounters, stack, unstack
+
+FloatArray = NDArray[np.float32]
+T = TypeVar("T")
+
+FEW_TO_PULL, FEW_TO_PUSH = 16_384, 4_096
+"""A thread takes a fraction of a millisecond to wake; in about that time one alone handles as many unique keys."""
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A sparse table, as a module asks for it and a server makes it."""
+
+    name: str
+    dim: int
+    optimizer: Optimizer
+    seed: int
+    init_scale: float
+    init: Initializer | None = None  # none: uniform in [-init_scale, init_scale)
+    schedule: Schedule = field(default_factory=ConstantRate)
+    admission: Admission = field(default_factory=Always)
+    eviction: Eviction = field(default_factory=Eviction)
+    tiers: Tiers | None = None  # of all shards in this process together
+
+    def make_shard(self, num_shards: int = 1) -> SparseTable | TieredTable:
+        """One of the table's `num_shards` shards in this process, empty: all are made alike."""
+        table = SparseTable(
+            self.dim,
+            self.optimizer,
+            self.seed,
+            self.init_scale,
+            init=self.init,
+            schedule=self.schedule,
+            admission=self.admission,
+            eviction=self.eviction,
+        )
+        return table if self.tiers is None else TieredTable(table, self.tiers.share(1, num_shards))
+
+
+class RowClient(Protocol):
+    """What a SparseEmbedding needs: rows of sparse tables.
+
+    A future fails with the error that a shard met; arguments that no shard could take are refused at once.
+    """
+
+    @property
+    def num_shards(self) -> int:
+        """What lookups must be made for."""
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        """Rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        """Gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key.
+
+        With a `round` this is one of its parts: the step is made with the sum of all of them, once all have come. The
+        answer says that the part is applied or kept; a pull does not wait for the others.
+        """
+
+
+class Client(RowClient, Protocol):
+    """The one interface between training and parameters."""
+
+    def pull_dense(self, table: str) -> Future[FloatArray]:
+        """The newest values of a dense table. They may be shared with it: treat them as read-only."""
+
+    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        """The gradient of every value of a dense table; one optimizer step, or a part of its `round` as in `push`."""
+
+    def flush(self) -> None:
+        """Let what was called so far travel now. Waiting for any answer does the same."""
+
+    def close(self) -> None:
+        """Let go of threads and sockets. Safe to call twice."""
+
+
+class JobClient(Client, Protocol):
+    """What a whole job needs beyond steps: first values, sizes, and tables in and out for checkpoints.
+
+    Tables that any number of shards exported can be imported into any number of others. The calls that return no future
+    wait, and raise what a shard met.
+    """
+
+    samples: int | None
+    """That the job has seen; pushes tell the tables, whose schedules need them."""
+
+    def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
+        """First values of a dense table. Of several fills the first counts, so every worker may do it."""
+
+    def num_rows(self, table: str) -> int:
+        """Of a sparse table."""
+
+    def num_bytes(self, table: str) -> int:
+        """Of a sparse table, in memory."""
+
+    def tier_counts(self, table: str) -> TierCounts | None:
+        """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
+
+    def counters(self, table: str) -> TableCounters:
+        """Rows of a sparse table that came and went, and gradients that were refused, over all shards."""
+
+    def export_rows(self, table: str) -> tuple[Rows, int]:
+        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
+
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        """All rows of a sparse table as it is now, in parts, each time that the result is called.
+
+        Read them before the table changes: later they may be a RuntimeError.
+        """
+
+    def num_pushes(self, table: str) -> int:
+        """That a sparse table has seen."""
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        """What the shards of a sparse table know besides their rows (see table/upkeep.py)."""
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
+        """Copies of the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        """Take over what `export_dense` gave. The table counts as filled: a later fill does nothing."""
+
+
+class LocalClient:
+    """Every table in this process, sparse ones in `num_shards` shards that work in parallel."""
+
+    def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
+        if num_shards < 1:
+            raise ValueError(f"num_shards must be at least 1, got {num_shards}")
+        self._shards = {spec.name: [spec.make_shard(num_shards) for _ in range(num_shards)] for spec in sparse}
+        self.samples: int | None = None
+        self._dense = dense
+        self._filled: set[str] = set()  # dense tables that have their first values
+        self._num_shards = num_shards
+        # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
+        self._pool = ThreadPoolExecutor(num_shards - 1, "heterps-shard") if num_shards > 1 else None
+
+    @property
+    def num_shards(self) -> int:
+        return self._num_shards
+
+    def set_rate(self, rate: float) -> None:
+        """Multiply every learning rate by `rate`, beside its schedule, until told otherwise."""
+        for table in (table for shards in self._shards.values() for table in shards):
+            table.rate = rate
+        for dense in self._dense.values():
+            dense.rate = rate
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        shards = self._shards_for(table, lookup)
+        rows = np.empty((len(lookup.unique), shards[0].dim), np.float32)
+
+        def pull_shard(shard: int) -> None:
+            part = slice(lookup.bounds[shard], lookup.bounds[shard + 1])
+            table = shards[shard]
+            if create and isinstance(table, TieredTable):
+                table.step()  # between the last push and this pull: no row of either is needed now
+            table.pull(lookup.unique[part], rows[part], create=create)
+
+        return self._on_every_shard(len(lookup.unique) < FEW_TO_PULL, pull_shard, rows)
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        _check_whole(table, round)
+        shards = self._shards_for(table, lookup)
+        needed = (len(lookup.inverse), shards[0].dim)
+        if grads.shape != needed:
+            raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
+
+        def push_shard(shard: int) -> None:
+            first, last = lookup.bounds[shard], lookup.bounds[shard + 1]
+            keys, starts = lookup.unique[first:last], lookup.starts[first : last + 1]
+            shards[shard].push_sums(keys, grads, lookup.sources, starts, samples=self.samples)
+
+        return self._on_every_shard(len(lookup.unique) < FEW_TO_PUSH, push_shard, None)
+
+    def pull_dense(self, table: str) -> Future[FloatArray]:
+        return done(self._dense[table].values)
+
+    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        _check_whole(table, round)
+        self._dense[table].push(grads, samples=self.samples)
+        return done(None)
+
+    def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
+        target = self._dense[table]
+        if values.shape != (target.size,):
+            raise ValueError(f"dense table {table} has {target.size:,} values, got shape {list(values.shape)}")
+        if table not in self._filled:
+            target.values[:] = values
+            self._filled.add(table)
+        return done(None)
+
+    def flush(self) -> None:
+        """Everything is done when it is called."""
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+        for table in (table for shards in self._shards.values() for table in shards):
+            if isinstance(table, TieredTable):
+                table.close()
+
+    def num_rows(self, table: str) -> int:
+        return sum(len(shard) for shard in self._shards[table])
+
+    def num_bytes(self, table: str) -> int:
+        return sum(shard.num_bytes for shard in self._shards[table])
+
+    def tier_counts(self, table: str) -> TierCounts | None:
+        counts = [shard.counts for shard in self._shards[table] if isinstance(shard, TieredTable)]
+        return TierCounts.total(counts) if counts else None
+
+    def counters(self, table: str) -> TableCounters:
+        return TableCounters.total(shard.counters() for shard in self._shards[table])
+
+    def export_rows(self, table: str) -> tuple[Rows, int]:
+        parts = [shard.export_rows() for shard in self._shards[table]]
+        return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), self._shards[table][0].num_pushes
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
+        homes = shard_numbers(rows.keys, self._num_shards)
+        for number, kept in enumerate(unstack(upkeep or {}, self._num_shards)):
+            self._shards[table][number].import_rows(rows.select(homes == number), num_pushes, kept)
+
+    def num_pushes(self, table: str) -> int:
+        return self._shards[table][0].num_pushes
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        """What the shards of a sparse table know besides their rows."""
+        return stack([shard.export_upkeep() for shard in self._shards[table]])
+
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        """All rows of a sparse table as it is now, in parts, each time that the result is called.
+
+        Once a shard has changed, its parts are a RuntimeError.
+        """
+        parts = [shard.row_parts() for shard in self._shards[table]]
+        return lambda: chain.from_iterable(read() for read in parts)
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
+        dense = self._dense[table]
+        return dense.values.copy(), dense.state.copy(), dense.num_pushes
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        dense = self._dense[table]
+        if values.shape != (dense.size,):
+            raise ValueError(f"dense table {table} has {dense.size:,} values, got shape {list(values.shape)}")
+        dense.restore(state, num_steps)
+        dense.values[:] = values
+        self._filled.add(table)
+
+    def _on_every_shard(self, alone: bool, work: Callable[[int], None], result: T) -> Future[T]:
+        """Do the work of every shard, each on its thread, or all of it here, `alone`."""
+        pool = None if alone else self._pool
+        here = range(1) if pool else range(self._num_shards)
+        others = [pool.submit(work, shard) for shard in range(1, self._num_shards)] if pool else []
+        done: Future[T] = Future()
+        error: BaseException | None = None
+        for shard in here:
+            try:
+                work(shard)
+            except Exception as met:
+                error = met
+        for other in others:
+            error = other.exception() or error
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+        return done
+
+    def _shards_for(self, table: str, lookup: Lookup) -> list[SparseTable | TieredTable]:
+        if len(lookup.bounds) != self._num_shards + 1:
+            raise ValueError(f"lookup made for {len(lookup.bounds) - 1} shards; this client has {self._num_shards}")
+        return self._shards[table]
+
+
+def _check_whole(table: str, round: Round | None) -> None:
+    """Tables in this process have one worker, which pushes whole rounds."""
+    if round is not None and round.parts > 1:
+        raise ValueError(
+            f"table {table} is in this process and takes rounds of one part, got one of {round.parts}: "
+            "push to servers, or the sum of all parts"
+        )
+
+
+def done(result: T) -> Future[T]:
+    """A future that has its result already."""
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future

@@ -1,0 +1,262 @@
+"""RemoteClient: the tables of a job on its servers, through any channel. A JobClient like LocalClient.
+
+    pull, push --> Session: queued        future.result() --> Pump: one message to each server; answers --> results
+
+Calls return at once. What was called since the last wait travels together; with rows in fp32 the results equal those of
+a LocalClient to the bit, whatever the network does, because servers apply the pushes of a worker in their order and a
+pull is answered after the pushes that came before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.ps.client import calls
+
+from heterps.ps.client import whole_tables
+from heterps.ps.client.calls import FloatArray
+from heterps.ps.client.dedup import Lookup, sum_rows
+from heterps.ps.protocol.messages import Counted
+from heterps.ps.client.pump import Pump
+from heterps.ps.protocol.roster import Roster
+from heterps.ps.server.rounds import Round
+from heterps.ps.client.session import Options, Session
+from heterps.ps.server.shard import Tables
+from heterps.ps.table.optimizers import state_words
+from heterps.ps.table.sparse import Rows, check_widths
+from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.metadata import TableCounters, Upkeep, stack
+from heterps.wire import Channel, Shared
+
+T = TypeVar("T")
+
+
+class _Answer(Future[T]):
+    """A future that is fetched by whoever waits for it."""
+
+    def __init__(self, wait: Callable[[Future[Any], float | None], None]) -> None:
+        super().__init__()
+        self._wait = wait
+        self.set_running_or_notify_cancel()  # what is on its way cannot be called back
+
+    def result(self, timeout: float | None = None) -> T:
+        if not self.done():
+            self._wait(self, timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            self._wait(self, timeout)
+        return super().exception(0)
+
+
+@dataclass(frozen=True)
+class ClientCounts:
+    """What a worker's talk with its servers has come to."""
+
+    bytes_sent: int  # by sockets
+    bytes_received: int
+    bytes_shared: int  # sent by shared memory
+    retries: int  # requests that were sent again
+    dropped: int  # messages that never arrived, by faults on purpose, or were not understood
+
+
+class RemoteClient:
+    """Worker `worker`, in its life `incarnation`, at the servers of `roster`. Any thread may call it.
+
+    connect  is told every roster that the client learns of, before it speaks to new servers
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        channel: Channel,
+        roster: Roster,
+        tables: Tables,
+        *,
+        incarnation: int = 1,
+        options: Options = Options(),
+        connect: Callable[[Roster], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.samples: int | None = None
+        self._session = Session(worker, incarnation, roster, tables.digest, options)
+        self._clock = clock
+        self._dims = {spec.name: spec.dim for spec in tables.sparse}
+        self._optimizers = {spec.name: spec.optimizer for spec in tables.sparse}
+        self._sizes = {spec.name: spec.size for spec in tables.dense}
+        self._state_words = {spec.name: state_words(spec.optimizer, spec.size) for spec in tables.dense}
+        self._pushes = dict.fromkeys([*self._dims, *self._sizes], 0)  # made so far, by table
+        self._exports = itertools.count(1)
+        self._counters = channel.counters
+        self._room = channel.room if isinstance(channel, Shared) else None
+        self._pump = Pump(self._session, channel, connect, clock)
+
+    @property
+    def num_shards(self) -> int:
+        return self._session.roster.num_shards
+
+    @property
+    def roster(self) -> Roster:
+        """The newest that a server told."""
+        return self._session.roster
+
+    @property
+    def counts(self) -> ClientCounts:
+        wire, session = self._counters, self._session
+        return ClientCounts(
+            wire.bytes_sent,
+            wire.bytes_received,
+            wire.shared_bytes,
+            session.retries,
+            sum(wire.dropped.values()) + session.dropped,
+        )
+
+    # --- Client ------------------------------------------------------------------------------------------------------
+
+    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
+        with self._turn():
+            coding = self._session.options.coding(table)
+            return self._submit(
+                calls.PullRowsCall(
+                    table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding
+                )
+            )
+
+    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        needed = (len(lookup.inverse), self._dims[table])
+        if grads.shape != needed:
+            raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
+        coding = self._session.options.coding(table)
+        summed = self._sum(lookup, grads, travels=coding == calls.EXACT)
+        return self._push(
+            table, lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
+        )
+
+    def pull_dense(self, table: str) -> Future[FloatArray]:
+        with self._turn():
+            coding = self._session.options.coding(table)
+            return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
+
+    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+        values, coding = self._dense_values(table, grads), self._session.options.coding(table)
+        return self._push(
+            table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples, round)
+        )
+
+    def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
+        with self._turn():
+            return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
+
+    def flush(self) -> None:
+        self._pump.flush()
+
+    def close(self) -> None:
+        """End the thread and the channel. Calls without an answer fail. Safe to call twice."""
+        self._pump.close()
+
+    # --- tables as a whole -------------------------------------------------------------------------------------------
+
+    def num_rows(self, table: str) -> int:
+        return self._count(table).num_rows
+
+    def num_bytes(self, table: str) -> int:
+        return self._count(table).num_bytes
+
+    def tier_counts(self, table: str) -> TierCounts | None:
+        return self._count(table).tiers
+
+    def counters(self, table: str) -> TableCounters:
+        return self._count(table).counters
+
+    def export_rows(self, table: str) -> tuple[Rows, int]:
+        return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
+
+    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
+        return lambda: iter([self.export_rows(table)[0]])
+
+    def num_pushes(self, table: str) -> int:
+        return self._read_upkeep(table)[0]
+
+    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+        return stack(self._read_upkeep(table)[1])
+
+    def import_rows(
+        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        check_widths(rows, self._dims[table], self._optimizers[table])
+        whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
+        if not self._sizes[table]:  # no server has anything of it
+            return np.empty(0, np.float32), np.empty(0, np.float32), self._pushes[table]
+        return whole_tables.export_dense(self._call, table, self._pushes[table], self._exports)
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
+        values = self._dense_values(table, values)
+        if state.shape != (self._state_words[table],):
+            raise ValueError(f"the saved state has {state.size:,} words, {table} needs {self._state_words[table]:,}")
+        whole_tables.import_dense(self._push, table, values, state, num_steps)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
+        """Gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
+        roster, sums = self._session.roster, []
+        for number in range(len(lookup.bounds) - 1):
+            first, last = int(lookup.bounds[number]), int(lookup.bounds[number + 1])
+            shape = (last - first, grads.shape[1])
+            memory = None
+            if travels and self._room is not None and number < roster.num_shards:
+                memory = self._room(roster.servers[number].name, 4 * shape[0] * shape[1])
+            summed = np.empty(shape, np.float32) if memory is None else memory.view(np.float32).reshape(shape)
+            sum_rows(grads, lookup.sources, lookup.starts[first : last + 1], 0, last - first, summed)
+            sums.append(summed)
+        return sums
+
+    def _push(self, table: str, make: Callable[[int], calls.Call]) -> Future[None]:
+        with self._turn():
+            self._pushes[table] += 1
+            return self._submit(make(self._pushes[table]))
+
+    def _read_upkeep(self, table: str) -> tuple[int, list[Upkeep]]:
+        read: tuple[int, list[Upkeep]] = self._call(whole_tables.ReadUpkeepCall(table, self._pushes[table])).result()
+        return read
+
+    def _count(self, table: str) -> Counted:
+        counted: Counted = self._call(whole_tables.CountRowsCall(table, self._pushes[table])).result()
+        return counted
+
+    def _call(self, call: calls.Call) -> Future[Any]:
+        with self._turn():
+            return self._submit(call)
+
+    def _dense_values(self, table: str, values: FloatArray) -> FloatArray:
+        if values.shape != (self._sizes[table],):
+            raise ValueError(f"dense table {table} has {self._sizes[table]:,} values, got shape {list(values.shape)}")
+        return np.array(values, np.float32)  # the caller goes on to use its own
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """To number and queue a call with no other between; with too many queued, once servers have taken some.
+
+        A call that came to the servers before the push that it builds on would wait for it for ever.
+        """
+        with self._pump.lock:
+            if not self._session.has_room:
+                self._pump.wait_for_room()  # other threads queue theirs meanwhile
+            yield
+
+    def _submit(self, call: calls.Call) -> Future[Any]:
+        answer: Future[Any] = _Answer(self._pump.wait)
+        self._session.submit(call, answer, self._pushes[call.table], self._clock())
+        return answer

@@ -1,0 +1,352 @@
+"""Session: a worker's side of the talk with all servers. Calls and messages and the time in, messages out.
+
+    submit(call) --> line of each server it concerns: [call call call] --one request--> in flight --reply--> call done
+                                                       merged when flushed,              asked again after a while,
+                                                       as far as credit allows           given up at the deadline
+
+No thread, no socket, no clock: `remote.RemoteClient` drives it with those, tests drive it on a simulated network.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.msgpack import encode
+
+from heterps.errors import HeterpsError, NotFinite, PeerLost, StaleIncarnation
+from heterps.ps.protocol import messages as m
+from heterps.ps.client.calls import Call
+from heterps.ps.protocol.frames import Frames
+from heterps.ps.protocol.roster import Roster, Seat
+from heterps.wire import Frame, Limits, WireError
+from heterps.wire.message import message_bytes
+
+Outgoing = list[tuple[str, list[Frame]]]
+MAX_OPS = 256
+MARGIN_BYTES = 2048
+"""More than the header of a request takes besides its ops: the name of its worker has up to 200 characters."""
+UNSENT_RETRY_S = 0.02
+
+
+@dataclass(frozen=True)
+class Options:
+    """How patient, how far ahead and in which coding a worker talks to its servers."""
+
+    deadline_s: float = 60.0  # from the first sending of a call, or of the greeting before it, to its answer
+    first_retry_s: float = 1.0  # then twice as long each time
+    longest_retry_s: float = 8.0
+    linger_s: float = 0.001  # how long calls that nobody waits for may wait for others to go with
+    max_requests: int = 8  # in flight to one server
+    max_bytes: int = 64 * 2**20  # in flight to one server, in requests and expected answers; one always may
+    max_waiting: int = 512  # calls not sent yet to one server; beyond, the caller waits
+    codings: Mapping[str, m.Coding] = field(default_factory=dict)  # by table; others travel as they are
+
+    def coding(self, table: str) -> m.Coding:
+        return self.codings.get(table, m.Coding())
+
+
+@dataclass
+class _Pending:
+    """A call and the servers that have not answered it yet."""
+
+    call: Call
+    future: Future[Any]
+    clock: int  # pushes to the table when it was made
+    since: float
+    deadline: float | None = None  # set when it or the greeting before it is first sent; a new roster does not move it
+    waiting: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Flight:
+    """A message that waits for its answer."""
+
+    parts: list[Frame]
+    calls: list[_Pending]
+    num_bytes: int
+    deadline: float
+    retry_at: float
+    retry_s: float
+    is_unsent: bool = False  # the channel did not take it
+
+
+@dataclass
+class _Line:
+    """The talk with one server."""
+
+    seat: Seat
+    greeted: bool = False
+    due: bool = False
+    queue: deque[_Pending] = field(default_factory=deque)
+    flights: dict[int, _Flight] = field(default_factory=dict)  # by request id
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(flight.num_bytes for flight in self.flights.values())
+
+
+class Session:
+    """What worker `worker` in its life `incarnation` has under way. After a fatal `error` it takes no more calls."""
+
+    def __init__(
+        self, worker: str, incarnation: int, roster: Roster, tables: str, options: Options, limits: Limits = Limits()
+    ) -> None:
+        self.worker = worker
+        self.incarnation = incarnation
+        self.roster = roster
+        self.options = options
+        self.error: HeterpsError | None = None
+        self.dropped = 0  # messages that were not understood
+        self.retries = 0
+        self._tables = tables
+        self._limits = limits
+        self._codec = m.client_codec(limits)
+        self._requests = m.server_codec(limits)
+        self._lines = [_Line(seat) for seat in roster.servers]
+        self._pending: dict[int, _Pending] = {}  # all calls without a full answer, in the order they were made
+        self._finished: list[tuple[Future[Any], Any]] = []
+        self._ids = 0
+
+    # --- the caller's side -------------------------------------------------------------------------------------------
+
+    def submit(self, call: Call, future: Future[Any], clock: int, now: float) -> None:
+        """Put a call into the lines of the servers it concerns."""
+        if self.error is not None:
+            raise self.error
+        key, pending = self._next_id(), _Pending(call, future, clock, now)
+        self._pending[key] = pending
+        self._enqueue(pending)
+        if not pending.waiting:
+            self._finish(key)
+
+    def flush(self) -> None:
+        """Send what is queued as soon as credit allows: somebody waits for it."""
+        for line in self._lines:
+            line.due = line.due or bool(line.queue)
+
+    @property
+    def has_room(self) -> bool:
+        return all(len(line.queue) < self.options.max_waiting for line in self._lines)
+
+    @property
+    def has_finished(self) -> bool:
+        return bool(self._finished)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is queued or waits for an answer."""
+        return any(line.flights or line.queue for line in self._lines)
+
+    def finished(self) -> list[tuple[Future[Any], Any]]:
+        """Futures and what to settle them with, an exception or a result; outside any lock: they run callbacks."""
+        done, self._finished = self._finished, []
+        return done
+
+    # --- the network's side ------------------------------------------------------------------------------------------
+
+    def outgoing(self, now: float) -> Outgoing:
+        """What is to be sent now: first and repeated requests."""
+        messages: Outgoing = []
+        try:
+            for line in self._lines:
+                messages += [(line.seat.name, parts) for parts in self._repeats(line, now)]
+                messages += [(line.seat.name, parts) for parts in self._firsts(line, now)]
+        except WireError as error:  # a call that no message can hold
+            self.fail(error)
+        return messages if self.error is None else []
+
+    def unsent(self, peer: str, parts: list[Frame], now: float) -> None:
+        """A message of `outgoing` was not taken, as its peer is absent or full. It is tried again soon, as if new."""
+        flights = [flight for line in self._lines if line.seat.name == peer for flight in line.flights.values()]
+        for flight in flights:
+            if flight.parts is parts:
+                flight.is_unsent, flight.retry_s = True, self.options.first_retry_s
+                flight.retry_at = min(now + UNSENT_RETRY_S, flight.deadline)
+
+    def next_time(self) -> float | None:
+        """When `outgoing` is to be called again, if nothing else happens."""
+        times = [flight.retry_at for line in self._lines for flight in line.flights.values()]
+        times += [line.queue[0].since + self.options.linger_s for line in self._lines if line.queue and not line.due]
+        return min(times, default=None)
+
+    def receive(self, peer: str, parts: list[memoryview], now: float) -> None:
+        """Take a message of a server. What is not understood, or was not asked for, is left out: we ask again."""
+        line = next((line for line in self._lines if line.seat.name == peer), None)
+        try:
+            header, frames = self._codec.decode(parts)
+            if line is None or header.id not in line.flights:
+                return
+            match header:
+                case m.Welcome():
+                    del line.flights[header.id]
+                    line.greeted = True
+                    self._adopt(header.roster, now)
+                case m.Reply():
+                    self._on_reply(line, header, Frames(frames))
+                case m.Refused():
+                    self._on_refused(line, header, now)
+                case m.StatsReply() | m.ParcelReply() | m.Agreed():
+                    pass  # not asked for by sessions
+        except WireError:
+            self.dropped += 1
+
+    def fail(self, error: HeterpsError) -> None:
+        """End everything with `error`."""
+        self.error = self.error or error
+        self._finished += [(pending.future, error) for pending in self._pending.values()]
+        self._pending.clear()
+        for line in self._lines:
+            line.queue.clear()
+            line.flights.clear()
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _firsts(self, line: _Line, now: float) -> Iterator[list[Frame]]:
+        options = self.options
+        if line.queue and not line.greeted:
+            if not line.flights:
+                hello = m.Hello(self._next_id(), self.worker, self.incarnation, self._tables)
+                yield self._launch(line, hello, [], [], 0, self._deadline(line.queue, now), now)
+            return
+        if line.queue and now >= line.queue[0].since + options.linger_s:
+            line.due = True
+        while line.queue and line.due and len(line.flights) < options.max_requests:
+            if line.flights and line.num_bytes >= options.max_bytes:
+                return
+            yield self._merge(line, now)
+        line.due = line.due and bool(line.queue)
+
+    def _merge(self, line: _Line, now: float) -> list[Frame]:
+        """One request of as many queued calls as fit into a message."""
+        number = self.roster.number(line.seat.name)
+        ops: list[m.Op] = []
+        calls: list[_Pending] = []
+        frames: list[Frame] = []
+        num_bytes, header_bytes = 0, MARGIN_BYTES
+        while line.queue and len(ops) < MAX_OPS and len(frames) < self._limits.frames - 8:
+            built = line.queue[0].call.build(number, self.roster)
+            size = message_bytes(built.frames) + built.reply_bytes
+            header_bytes += len(encode(built.op))
+            if ops and (num_bytes + size > self.options.max_bytes or header_bytes > self._limits.header_bytes):
+                break
+            calls.append(line.queue.popleft())
+            ops.append(built.op)
+            frames += built.frames
+            num_bytes += size
+        request = m.Request(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
+        return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
+
+    def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
+        """When the first of `calls`, which are about to be sent or greeted for, must have its answer."""
+        deadlines = []
+        for pending in calls:
+            if pending.deadline is None:
+                pending.deadline = now + self.options.deadline_s
+            deadlines.append(pending.deadline)
+        return min(deadlines)
+
+    def _launch(
+        self, line: _Line, header: m.Hello | m.Request, frames: list[Frame], calls: list[_Pending],
+        num_bytes: int, deadline: float, now: float,
+    ) -> list[Frame]:  # fmt: skip
+        parts = self._requests.encode(header, frames)
+        retry_s = self.options.first_retry_s
+        retry_at = min(now + retry_s, deadline)
+        line.flights[header.id] = _Flight(parts, calls, num_bytes, deadline, retry_at, retry_s)
+        return parts
+
+    def _repeats(self, line: _Line, now: float) -> Iterator[list[Frame]]:
+        for flight in list(line.flights.values()):
+            if now >= flight.deadline:
+                self._give_up(line, flight)
+                return
+            if now >= flight.retry_at:
+                flight.retry_s = min(2 * flight.retry_s, self.options.longest_retry_s)
+                flight.retry_at = min(now + flight.retry_s, flight.deadline)
+                self.retries += not flight.is_unsent
+                flight.is_unsent = False
+                yield flight.parts
+
+    def _give_up(self, line: _Line, flight: _Flight) -> None:
+        what = "a greeting"
+        if flight.calls:
+            first = flight.calls[0]
+            what = (
+                f"{type(first.call).__name__.removesuffix('Call')} of table {first.call.table} at clock {first.clock}"
+            )
+        where = f" at {line.seat.address}" if line.seat.address else ""
+        self.fail(
+            PeerLost(
+                f"server {line.seat.name}{where} did not answer worker {self.worker} within "
+                f"{self.options.deadline_s:g} s ({what}): see whether it runs, then resume from the last checkpoint"
+            )
+        )
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _on_reply(self, line: _Line, reply: m.Reply, frames: Frames) -> None:
+        flight, number = line.flights[reply.id], self.roster.number(line.seat.name)
+        if len(reply.results) != len(flight.calls):
+            raise WireError(f"{len(flight.calls)} ops were asked for, {len(reply.results)} answered")
+        for pending, result in zip(flight.calls, reply.results, strict=True):
+            pending.call.take(number, self.roster, result, frames)
+        frames.end()
+        del line.flights[reply.id]
+        for pending in flight.calls:
+            pending.waiting.discard(number)
+        self._finish_answered()
+
+    def _finish_answered(self) -> None:
+        for key in [key for key, pending in self._pending.items() if not pending.waiting]:
+            self._finish(key)
+
+    def _finish(self, key: int) -> None:
+        pending = self._pending.pop(key)
+        self._finished.append((pending.future, pending.call.result()))
+
+    def _on_refused(self, line: _Line, refused: m.Refused, now: float) -> None:
+        match refused.code:
+            case "later":
+                return  # as if it had not come: asked again in its time
+            case "stale_epoch" if refused.roster is not None:
+                self._adopt(refused.roster, now)
+            case "not_finite":
+                self.fail(NotFinite(f"server {line.seat.name} refused a push: {refused.text}"))
+            case "stale_incarnation":
+                self.fail(StaleIncarnation(refused.text))
+            case "unknown_worker":
+                self.fail(
+                    PeerLost(
+                        f"server {line.seat.name} was started anew and has lost what worker {self.worker} pushed: "
+                        "resume from the last checkpoint"
+                    )
+                )
+            case _:
+                self.fail(PeerLost(f"server {line.seat.name} refused a request: {refused.text}"))
+
+    def _adopt(self, roster: Roster, now: float) -> None:  # noqa: ARG002
+        """Follow a newer roster: ask everything again that has no full answer. Servers know what they have applied."""
+        if roster.epoch <= self.roster.epoch:
+            return
+        greeted = {line.seat for line in self._lines if line.greeted}
+        self.roster = roster
+        self._lines = [_Line(seat, greeted=seat in greeted) for seat in roster.servers]
+        for pending in self._pending.values():
+            self._enqueue(pending)
+        self._finish_answered()  # those that concern no server of the new roster
+        self.flush()
+
+    def _enqueue(self, pending: _Pending) -> None:
+        pending.waiting = {
+            number for number in range(self.roster.num_shards) if pending.call.concerns(number, self.roster)
+        }
+        for number in pending.waiting:
+            self._lines[number].queue.append(pending)
+
+    def _next_id(self) -> int:
+        self._ids += 1
+        return self._ids

@@ -1,0 +1,100 @@
+"""The frames of a message, and arrays in them that keep every bit: parts of tables, and upkeep.
+
+Rows, ValuePart, Upkeep --pack--> (description for the header, frames) ~~~> unpack --> the same, or Malformed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.ps.server.transfer import ValuePart
+from heterps.ps.protocol.messages import ArrayInfo, PartInfo, UpkeepInfo
+from heterps.ps.table.sparse import Rows
+from heterps.ps.table.metadata import NUM_COUNTERS, Upkeep, stack, unstack
+from heterps.wire import Frame, Malformed
+
+
+def pack_arrays(arrays: tuple[NDArray[np.generic], ...]) -> tuple[tuple[ArrayInfo, ...], list[Frame]]:
+    frames = [np.ascontiguousarray(array) for array in arrays]
+    return tuple(ArrayInfo(frame.dtype.str, frame.shape) for frame in frames), list(frames)
+
+
+def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:
+    """Malformed where frame and description do not fit."""
+    expected = int(np.prod(info.shape, dtype=object)) * np.dtype(info.dtype).itemsize
+    if expected != frame.nbytes:
+        raise Malformed(f"an array {list(info.shape)} of {info.dtype} takes {expected} bytes, not {frame.nbytes}")
+    return np.frombuffer(frame, info.dtype).reshape(info.shape)
+
+
+ROW_DTYPES = ("<u8", "<f4", "<f4", "<f4", "<u4")
+VALUE_DTYPES = ("<f4", "<f4")
+
+
+def pack_part(part: Rows | ValuePart) -> tuple[PartInfo, list[Frame]]:
+    """A part of a table, every bit of it, as frames."""
+    infos, frames = pack_arrays(part if isinstance(part, Rows) else (part.values, part.state))
+    return PartInfo(infos, None if isinstance(part, Rows) else part.first), frames
+
+
+def unpack_part(info: PartInfo, frames: Frames) -> Rows | ValuePart:
+    """What `pack_part` packed; Malformed where it is not that."""
+    dtypes, ranks = tuple(array.dtype for array in info.arrays), [len(array.shape) for array in info.arrays]
+    expected = ROW_DTYPES if info.first is None else VALUE_DTYPES
+    if dtypes != expected:
+        raise Malformed(f"a part of a table is arrays of {', '.join(expected)} here, not {', '.join(dtypes)}")
+    arrays: list[Any] = [unpack_array(array, frames.take()) for array in info.arrays]
+    if info.first is None:
+        if ranks != [1, 2, 2, 1, 1] or len({len(array) for array in arrays}) > 1:
+            raise Malformed(f"keys [n] and their rows do not fit: {[list(array.shape) for array in arrays]}")
+        return Rows(*arrays)
+    if ranks != [1, 2] or arrays[1].shape[1] != len(arrays[0]):
+        raise Malformed(f"values [n] and their state [k, n] do not fit: {[list(array.shape) for array in arrays]}")
+    return ValuePart(info.first, *arrays)
+
+
+UPKEEP_DTYPES = ("<i8", "<i8", "<i8", "|u1")
+
+
+def pack_upkeep(upkeep: Upkeep) -> tuple[UpkeepInfo, list[Frame]]:
+    return pack_arrays(tuple(stack([upkeep]).values()))
+
+
+def unpack_upkeep(infos: UpkeepInfo, frames: Frames) -> list[NDArray[np.generic]]:
+    """The arrays that `pack_upkeep` packed; Malformed where they are not that."""
+    shapes = [info.shape for info in infos]
+    ranks = [len(shape) for shape in shapes]
+    if tuple(info.dtype for info in infos) != UPKEEP_DTYPES or ranks != [1, 1, 2, 2] or any(s[0] != 1 for s in shapes):
+        raise Malformed(f"upkeep is arrays of one shard, of {', '.join(UPKEEP_DTYPES)}; got shapes {shapes}")
+    if shapes[2][1] != NUM_COUNTERS:
+        raise Malformed(f"upkeep has {NUM_COUNTERS} counters, got {shapes[2][1]}")
+    return [unpack_array(info, frames.take()) for info in infos]
+
+
+def as_upkeep(arrays: Sequence[NDArray[np.generic]]) -> Upkeep:
+    """The upkeep whose arrays `unpack_upkeep` gave."""
+    kept = unstack(dict(zip(Upkeep._fields, arrays, strict=True)), 1)[0]
+    assert kept is not None
+    return kept
+
+
+class Frames:
+    """The frames of a message, taken in turn."""
+
+    def __init__(self, frames: list[memoryview]) -> None:
+        self._frames = frames
+        self._at = 0
+
+    def take(self) -> memoryview:
+        if self._at == len(self._frames):
+            raise Malformed(f"the ops of this message need more than its {len(self._frames)} frames")
+        self._at += 1
+        return self._frames[self._at - 1]
+
+    def end(self) -> None:
+        if self._at < len(self._frames):
+            raise Malformed(f"the ops of this message need {self._at} frames, and {len(self._frames)} came")

@@ -1,0 +1,103 @@
+"""Roster: which servers are in the job and what each holds. A value; its epoch orders it among its successors.
+
+    slot s of every sparse table   on the server with number placement.owners(num_shards)[s]
+    a dense table of n values      in equal ranges, one a server, by number
+
+One more server takes 1/(n+1) of every other's slots. Of a dense table about half moves, each range by a little: equal
+ranges stay next to each other, and dense tables are small beside the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from heterps.ps.protocol.placement import owners
+
+
+class Seat(Struct, frozen=True):
+    """A server of the job: its name on the channels, where it listens, and its how-manieth life this is."""
+
+    name: str
+    address: str = ""
+    incarnation: int = 1
+
+
+class Roster(Struct, frozen=True):
+    """The servers by number. Requests carry its epoch; a server with another epoch refuses them."""
+
+    servers: tuple[Seat, ...]
+    epoch: Annotated[int, Meta(ge=1, lt=2**62)] = 1
+
+    def __post_init__(self) -> None:
+        names = [seat.name for seat in self.servers]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"a roster needs at least one server and every name once, got {names}")
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.servers)
+
+    def number(self, name: str) -> int:
+        """The number of the server called `name`, -1 where it is not in the job."""
+        return next((number for number, seat in enumerate(self.servers) if seat.name == name), -1)
+
+    def dense_range(self, size: int, number: int) -> slice:
+        """The values of a dense table of `size` values that server `number` holds; -1, which is none, holds none."""
+        if number < 0:
+            return slice(0, 0)
+        return slice(size * number // self.num_shards, size * (number + 1) // self.num_shards)
+
+    def add(self, seat: Seat) -> Roster:
+        """The next roster, with one more server."""
+        return Roster((*self.servers, seat), self.epoch + 1)
+
+    def drop_last(self) -> Roster:
+        """The next roster, without the newest server. The last one of all must stay."""
+        if self.num_shards == 1:
+            raise ValueError(f"server {self.servers[-1].name} is the only one and cannot leave")
+        return Roster(self.servers[:-1], self.epoch + 1)
+
+    def before_add(self) -> Roster:
+        """The roster that `add` made this one of; ValueError for one that cannot have been made so."""
+        if self.num_shards == 1 or self.epoch == 1:
+            raise ValueError(f"roster {self.epoch} of {self.num_shards} servers is the first of its job")
+        return Roster(self.servers[:-1], self.epoch - 1)
+
+
+class Move(NamedTuple):
+    """What changes its home, by server numbers of the old and of the new roster: slots, and `dense_move` of tables."""
+
+    source: int
+    target: int
+    slots: NDArray[np.int64]
+
+
+def follows(new: Roster, old: Roster) -> bool:
+    """Whether `new` can come after `old`: the next epoch, with one server more or less at the end."""
+    more, fewer = (new, old) if new.num_shards > old.num_shards else (old, new)
+    return new.epoch == old.epoch + 1 and more.servers[:-1] == fewer.servers
+
+
+def moves(old: Roster, new: Roster) -> list[Move]:
+    """Who must hand over to whom when `new` follows `old`; first those between neighbours that move no slots."""
+    if not follows(new, old):
+        raise ValueError(f"roster {new.epoch} does not follow roster {old.epoch} by one server more or less")
+    before, after = owners(old.num_shards), owners(new.num_shards)
+    pairs = set(zip(before[before != after].tolist(), after[before != after].tolist(), strict=True))
+    step = 1 if new.num_shards > old.num_shards else -1
+    neighbours = {(number, number + step) for number in range(max(0, -step), old.num_shards)}
+    return [
+        Move(source, target, np.flatnonzero((before == source) & (after == target)))
+        for source, target in (*sorted(neighbours - pairs), *sorted(pairs))
+    ]
+
+
+def dense_move(size: int, old: Roster, new: Roster, move: Move) -> slice:
+    """The values of a dense table of `size` values that move with `move`; between neighbours only there are any."""
+    before, after = old.dense_range(size, move.source), new.dense_range(size, move.target)
+    first = max(before.start, after.start)
+    return slice(first, max(first, min(before.stop, after.stop)))

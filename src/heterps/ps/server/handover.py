@@ -1,0 +1,109 @@
+"""Handover: a server's side of a move of slots and dense ranges between servers, while workers go on.
+
+    rebalance (anybody with a channel)      source                         target
+    [0] Prepare(new roster)           -->   the rounds that have begun (rounds.py) end, and no others begin
+    [1] Switch(new roster)            -->   new epoch; requests of the     new epoch; requests wait until
+                                            old one are refused with the   everything that is now its own
+                                            new roster; what leaves   has come
+                                            are packed, with their ledgers
+    [2] Fetch(target, number)         -->   Parcel
+    [3] Deliver(source, number)       ----------------------------------> unpacked when all have come
+    [4] Forget(target)                -->   lets go of the packed slots
+
+A gradient cannot be lost or doubled by that: the ledger of a slot travels with its rows, so the new home knows which
+pushes they hold, and workers ask again, by the new roster, for all that was not fully answered. Every step may be
+repeated: a rebalance that broke off is simply run again.
+"""
+
+from __future__ import annotations
+
+from heterps.ps.protocol import messages as m
+from heterps.ps.server.transfer import Cargo, Parcel, from_parcels, to_parcels
+from heterps.ps.protocol.frames import Frames, pack_part, unpack_part
+from heterps.ps.protocol.placement import slot_mask
+from heterps.ps.protocol.roster import Roster, dense_move, moves
+from heterps.ps.server.shard import Shard
+from heterps.wire import Frame, Malformed
+
+
+class Handover:
+    """What server `number` has packed and what it still waits for. One move at a time."""
+
+    def __init__(self) -> None:
+        self._packed: dict[int, list[Parcel]] = {}  # by target
+        self._expected: dict[int, list[Parcel]] = {}  # by source, what has come so far
+        self._arrived: set[int] = set()  # sources, all of whose parcels were unpacked
+        self._names: dict[int, str] = {}  # of the sources
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that is this server's own is here."""
+        return not self._expected
+
+    @property
+    def waits_for(self) -> list[str]:
+        """The servers from which something is still to come."""
+        return [self._names[number] for number in sorted(self._expected)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of a move is left to do, so that the next may begin."""
+        return not self._expected and not self._packed
+
+    def begin(self, old: Roster, new: Roster, name: str, shard: Shard, workers: dict[str, int]) -> None:
+        """[1] Pack what leaves and expect what comes."""
+        self._arrived = set()
+        self._names = {number: seat.name for number, seat in enumerate(old.servers)}
+        for move in moves(old, new):
+            if old.servers[move.source].name == name:
+                ranges = {n: dense_move(dense.spec.size, old, new, move) for n, dense in shard.dense.items()}
+                self._packed[move.target] = to_parcels(shard.cut(slot_mask(move.slots), ranges, workers))
+            if new.servers[move.target].name == name:
+                self._expected[move.source] = []
+        shard.follow(new, new.number(name))
+
+    def fetch(self, fetch: m.Fetch) -> tuple[m.ParcelReply, list[Frame]]:
+        """[2] A parcel, as a message."""
+        parcels = self._packed.get(fetch.target)
+        if parcels is None or fetch.number >= len(parcels):
+            raise Malformed(f"there is no parcel {fetch.number} for server number {fetch.target}")
+        parcel = parcels[fetch.number]
+        if parcel.part is None:
+            return m.ParcelReply(fetch.id, parcel.last), [parcel.label]
+        part, frames = pack_part(parcel.part)
+        return m.ParcelReply(fetch.id, parcel.last, parcel.table, part), frames
+
+    def deliver(self, deliver: m.Deliver, frames: Frames) -> Cargo | None:
+        """[3] Take a parcel; the whole cargo of its source with the last one. Repeats change nothing."""
+        source, parcels = deliver.source, self._expected.get(deliver.source)
+        if parcels is None:
+            if source in self._arrived:
+                return None
+            raise Malformed(f"nothing is expected of server number {source}")
+        if deliver.number < len(parcels):
+            return None
+        if deliver.number > len(parcels):
+            raise Malformed(f"parcel {deliver.number} of server number {source} came before parcel {len(parcels)}")
+        parcel = _read(deliver, frames)
+        frames.end()
+        if not parcel.last:
+            parcels.append(parcel)
+            return None
+        return from_parcels([*parcels, parcel])
+
+    def arrived(self, source: int) -> None:
+        """The cargo of `source` is in the shard."""
+        del self._expected[source]
+        self._arrived.add(source)
+
+    def forget(self, target: int) -> None:
+        """[4] `target` has everything."""
+        self._packed.pop(target, None)
+
+
+def _read(deliver: m.Deliver, frames: Frames) -> Parcel:
+    if deliver.number == 0:
+        return Parcel(deliver.last, label=bytes(frames.take()))
+    if deliver.part is None:
+        raise Malformed(f"parcel {deliver.number} is empty")
+    return Parcel(deliver.last, table=deliver.table, part=unpack_part(deliver.part, frames))

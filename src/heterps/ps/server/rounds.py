@@ -1,0 +1,166 @@
+"""Rounds: pushes of several workers that make one step of the optimizer together, as BSP needs it.
+
+    part 2 of round 7  --> [1] not its turn: a copy is kept              round 7   sum of parts 0, 1 | part 3 waits
+    part 1 of round 7  --> [2] the lowest that was missing: added,       round 8   - | parts 0, 2 wait
+                               and after it those that waited for it
+                               (of rows: when all have come)
+                           [3] all parts of the next round are in: one step with their sum, then the round after it
+
+The sum is made in the order of parts and rounds follow their numbers, so that nothing depends on who came first. Kept
+contributions are in the ledger like pushes that were applied: a repeat is answered, and not added again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from heterps.ps.client.dedup import make_lookup, sum_rows
+from heterps.ps.server.ledger import Ledger, Source
+
+FloatArray = NDArray[np.float32]
+KeyArray = NDArray[np.uint64]
+
+
+class Round(Struct, frozen=True, array_like=True):
+    """A push with it is contribution `part`, of 0 to `parts` - 1, to round `number`, from 1 on, of its table."""
+
+    number: Annotated[int, Meta(ge=1, lt=2**62)]
+    part: Annotated[int, Meta(ge=0, lt=2**62)]
+    parts: Annotated[int, Meta(ge=1, lt=2**62)]
+
+
+class Contribution(NamedTuple):
+    """Gradients: [n, dim] of `keys` [n], which differ, or [n] of a dense range."""
+
+    keys: KeyArray | None
+    grads: FloatArray
+    samples: int | None  # that the job had seen before
+
+    @property
+    def num_bytes(self) -> int:
+        return self.grads.nbytes + (0 if self.keys is None else self.keys.nbytes)
+
+    def copy(self) -> Contribution:
+        return Contribution(None if self.keys is None else self.keys.copy(), self.grads.copy(), self.samples)
+
+
+def summed(parts: Sequence[Contribution]) -> Contribution:
+    """The sum of contributions to a sparse table, by key, in their order; `samples` are those of the first."""
+    if len(parts) == 1:
+        return parts[0]
+    lookup = make_lookup(np.concatenate([part.keys for part in parts if part.keys is not None]))
+    grads = np.concatenate([part.grads for part in parts])
+    sums = np.empty((len(lookup.unique), grads.shape[1]), np.float32)
+    sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), sums)
+    return Contribution(lookup.unique, sums, parts[0].samples)
+
+
+@dataclass
+class _Gathered:
+    """What has come of a round: contributions by part, but for those of dense ranges that are summed already, which are
+    parts 0 to `num_summed` - 1. Rows are summed once, when all have come: looking keys up for each part takes long."""
+
+    parts: int
+    num_summed: int = 0
+    total: Contribution | None = None
+    waiting: dict[int, Contribution] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_summed + len(self.waiting) == self.parts
+
+    def has(self, part: int) -> bool:
+        return part < self.num_summed or part in self.waiting
+
+    def add(self, part: int, contribution: Contribution) -> None:
+        if self.parts > 1 and (contribution.keys is not None or part != self.num_summed or self.total is None):
+            contribution = contribution.copy()  # the sender waits for its memory
+        self.waiting[part] = contribution  # [1]
+        while contribution.keys is None and (next_one := self.waiting.pop(self.num_summed, None)) is not None:  # [2]
+            if self.total is None:
+                self.total = next_one
+            else:
+                np.add(self.total.grads, next_one.grads, out=self.total.grads)
+            self.num_summed += 1
+
+    def sum(self) -> Contribution:
+        """Of all parts, in their order."""
+        return self.total or summed([self.waiting[part] for part in range(self.parts)])
+
+
+class Stash:
+    """The contributions that a piece of the tables keeps, until all of their round have come."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[tuple[str, int], _Gathered] = {}  # by table and number
+
+    def __len__(self) -> int:
+        """Contributions, those that are summed already included."""
+        return sum(gathered.num_summed + len(gathered.waiting) for gathered in self._rounds.values())
+
+    @property
+    def num_bytes(self) -> int:
+        kept = [c for g in self._rounds.values() for c in (g.total, *g.waiting.values()) if c is not None]
+        return sum(contribution.num_bytes for contribution in kept)
+
+    @property
+    def newest(self) -> int:
+        """The highest number of a round that has begun here; 0 for none."""
+        return max((number for _, number in self._rounds), default=0)
+
+    def error(self, ledger: Ledger, table: str, round: Round) -> str | None:
+        """Why a contribution, which is not in the ledger, cannot be one of its round."""
+        what = f"round {round.number} of table {table}"
+        if round.number < ledger.next_round(table):
+            return f"{what} has been applied already, the next is round {ledger.next_round(table)}"
+        if (gathered := self._rounds.get((table, round.number))) is None:
+            return None
+        if gathered.parts != round.parts:
+            return f"{what} has {gathered.parts} parts, and this contribution says {round.parts}"
+        return f"part {round.part} of {what} came already, in another push" if gathered.has(round.part) else None
+
+    def is_awaited(self, ledger: Ledger, table: str, round: Round, also: Iterable[int] = ()) -> bool:
+        """Whether a contribution is the lowest missing one of the next round, once the parts `also` are here."""
+        gathered = self._rounds.get((table, round.number), _Gathered(round.parts))
+        others = set(also)
+        lower_are_here = all(part in others or gathered.has(part) for part in range(round.part))
+        return round.number == ledger.next_round(table) and lower_are_here
+
+    def add(self, table: str, round: Round, contribution: Contribution) -> None:
+        """Keep a contribution that is no `error`."""
+        self._rounds.setdefault((table, round.number), _Gathered(round.parts)).add(round.part, contribution)
+
+    def take(self, table: str, number: int) -> Contribution | None:
+        """The sum of a round that is complete, which is no longer here then."""
+        gathered = self._rounds.get((table, number))
+        return self._rounds.pop((table, number)).sum() if gathered is not None and gathered.is_complete else None
+
+
+def push_once(
+    ledger: Ledger,
+    stash: Stash,
+    source: Source,
+    table: str,
+    contribution: Contribution,
+    round: Round | None,
+    apply: Callable[[Contribution], None],
+) -> None:
+    """Take the next push of `source`: apply it, or keep it for its round. An exception leaves it APPLYING."""
+    ledger.begin(source.worker, source.incarnation, table)
+    if round is None:
+        apply(contribution)
+        ledger.finish(source.worker, table)
+        return
+    if round.parts == 1 and round.number != ledger.next_round(table):
+        contribution = contribution.copy()  # a round of one part that waits for the rounds before it
+    stash.add(table, round, contribution)
+    while (whole := stash.take(table, ledger.next_round(table))) is not None:  # [3]
+        apply(whole)
+        ledger.end_round(table)
+    ledger.keep(source.worker, table)

@@ -1,0 +1,377 @@
+"""Server: a message and the time in, messages out. No socket, no thread, no lock, no clock of its own.
+
+    parts --decode--> [1] bytes that are no message: counted, dropped
+                      [2] from an old life of a worker, or for another epoch: refused
+                      [3] ops checked against tables, frames and key homes; anything wrong: refused as a whole
+                      [4] an older push of the worker is missing: held until it has come (received)
+                      [5] contributions to rounds: those that do not fit theirs are refused, others may have to wait
+                      [6] run in order; pushes that are in the ledger already are only answered
+
+So a peer can send what it likes: the server lives, and what it does not take it counts by reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec.json import encode as to_json
+
+from heterps.errors import HeterpsError, NotFinite
+from heterps.ps.protocol import messages as m
+from heterps.ps.server import ops
+from heterps.ps.server.transfer import Cargo, restrict
+from heterps.ps.protocol.frames import Frames
+from heterps.ps.server.handover import Handover
+from heterps.ps.server.ledger import Source
+from heterps.ps.protocol.roster import Roster, follows
+from heterps.ps.server.shard import Shard, Tables
+from heterps.ps.server.stats import Counts, Rate, ServerStats, table_stats
+from heterps.wire import Frame, Limits, WireError
+from heterps.wire.arena import Bytes
+
+Outgoing = list[tuple[str, list[Frame]]]
+MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
+"""Of requests that wait for older pushes; and as many contributions that wait for the rest of their rounds."""
+HOLD_S = 60.0
+"""A request whose predecessor does not come goes after this: its worker has given up long before."""
+DRAIN_S = 300.0
+"""For so long no round begins after Prepare. Of a rebalance that broke off, workers have given up long before."""
+
+
+class _Refusal(Exception):
+    def __init__(self, code: m.Code, text: str) -> None:
+        super().__init__(text)
+        self.code: m.Code = code
+
+
+@dataclass
+class _Held:
+    """A request that waits for an older push."""
+
+    peer: str
+    request: m.Request
+    arrays: list[ops.Arrays]
+    since: float
+    num_bytes: int
+
+
+class Server:
+    """Server `name` of `roster`, with its shard of `tables`.
+
+    joining  the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
+    """
+
+    def __init__(
+        self, name: str, roster: Roster, tables: Tables, *, joining: bool = False, limits: Limits = Limits()
+    ) -> None:
+        self.name = name
+        self.roster = roster
+        self.number = roster.number(name)
+        if self.number < 0:
+            raise ValueError(f"server {name} is not in the roster: {', '.join(seat.name for seat in roster.servers)}")
+        self._incarnation = roster.servers[self.number].incarnation
+        self.shard = Shard(tables, roster, self.number)
+        self.counts = Counts()
+        self.tables = tables
+        self.room: Callable[[str, int], Bytes | None] = lambda *_: None  # where to make large frames for a peer
+        self._codec = m.server_codec(limits)
+        self._answers = m.client_codec(limits)
+        self._limits = limits
+        self._workers: dict[str, int] = {}  # the newest incarnation of each
+        self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
+        self._rate = Rate()
+        self._handover = Handover()
+        self._drains_until = -math.inf
+        self._told = roster.before_add() if joining else roster  # what workers learn here: the roster in force
+        if joining:
+            self.shard.empty()
+            self._handover.begin(roster.before_add(), roster, name, self.shard, {})
+
+    def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
+        """Take a message of `peer`; what is to be sent, and to whom."""
+        try:
+            header, frames = self._codec.decode(parts)
+        except WireError as error:  # [1]
+            self.counts.drop(type(error).__name__)
+            return []
+        try:
+            if isinstance(header, m.Request):
+                return self._take(peer, header, frames, now)
+            answer, answer_frames = self._reply(header, Frames(frames), now)
+        except _Refusal as refusal:
+            return [self._refuse(peer, header.id, refusal)]
+        except (WireError, ValueError) as error:
+            return [self._refuse(peer, header.id, _Refusal("bad_request", str(error)))]
+        except (MemoryError, HeterpsError) as error:
+            return [self._refuse(peer, header.id, _Refusal("failed", f"{type(error).__name__}: {error}"))]
+        return [(peer, self._answers.encode(answer, answer_frames))]
+
+    def _reply(self, header: m.ToServer, frames: Frames, now: float) -> tuple[m.FromServer, list[Frame]]:
+        """The answer to all but requests."""
+        match header:
+            case m.Hello():
+                return self._greet(header), []
+            case m.AskStats():
+                return m.StatsReply(header.id), [to_json(self.stats())]
+            case m.AskRoster():
+                return m.Welcome(header.id, self.roster), []
+            case m.Prepare():
+                self._prepare(header.roster, now)
+            case m.Switch():
+                self._switch(header.roster, now)
+            case m.Fetch():
+                self._check_epoch(header.epoch)
+                return self._handover.fetch(header)
+            case m.Deliver():
+                self._check_epoch(header.epoch)
+                if (cargo := self._handover.deliver(header, frames)) is not None:
+                    self._load(cargo)
+                    self._handover.arrived(header.source)
+            case m.Forget():
+                self._check_epoch(header.epoch)
+                self._handover.forget(header.target)
+            case m.Request():
+                raise AssertionError("requests are taken by _take")
+        return m.Agreed(header.id), []
+
+    def tick(self, now: float) -> None:
+        """Let go of what was held too long. To be called about every second."""
+        for key, held in list(self._held.items()):
+            if now - held.since > HOLD_S:
+                del self._held[key]
+                self.counts.drop("held_too_long")
+        self.shard.exports.tick()
+        self._rate.update(self.counts.num_rows, now)
+
+    def stats(self) -> ServerStats:
+        counts = self.counts
+        return ServerStats(
+            server=self.name,
+            shard=self.number,
+            num_shards=self.roster.num_shards,
+            epoch=self.roster.epoch,
+            incarnation=self._incarnation,
+            workers=len(self._workers),
+            requests=counts.requests,
+            repeats=counts.repeats,
+            held=len(self._held),
+            kept=sum(map(len, self.shard.stashes)),
+            waits_for=self._handover.waits_for,
+            dropped=dict(counts.dropped),
+            rows_per_s=self._rate.per_s,
+            latency_s={f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
+            tables=table_stats(self.shard, counts),
+        )
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self) -> Cargo:
+        """A copy of all tables and of what has been applied to them, at this moment.
+
+        HeterpsError while contributions are kept: their workers would not bring them again to whoever loads the copy.
+        """
+        if any(self.shard.stashes):
+            raise HeterpsError(f"{self._keeps()}: save when all workers have pushed theirs, and none has begun another")
+        return self.shard.copy(self.shard.slots, self.shard.ranges, self._workers)
+
+    def restore(self, saved: Sequence[Cargo]) -> None:
+        """Fill the empty tables from what servers, of whatever number, saved at one moment."""
+        slots, ranges = self.shard.slots, self.shard.ranges
+        self.shard.empty()
+        for cargo in saved:
+            self._load(restrict(cargo, slots, ranges))
+
+    # --- who speaks --------------------------------------------------------------------------------------------------
+
+    def _greet(self, hello: m.Hello) -> m.Welcome:
+        if hello.tables != self.tables.digest:
+            raise _Refusal(
+                "other_tables",
+                f"worker {hello.worker} expects other tables than server {self.name} has: start both from the same job",
+            )
+        self._check_life(hello.worker, hello.incarnation)
+        if hello.incarnation > self._workers.get(hello.worker, 0):
+            self._workers[hello.worker] = hello.incarnation
+            for key in [key for key in self._held if key[0] == hello.worker]:
+                del self._held[key]  # of an older life
+        return m.Welcome(hello.id, self._told)
+
+    def _check_life(self, worker: str, incarnation: int) -> None:
+        newest = self._workers.get(worker, 0)
+        if incarnation < newest:
+            raise _Refusal(
+                "stale_incarnation",
+                f"worker {worker} lives its life {newest} already; its life {incarnation} must end",
+            )
+
+    def _refuse(self, peer: str, request_id: int, refusal: _Refusal) -> tuple[str, list[Frame]]:
+        self.counts.drop(refusal.code)
+        roster = self._told if refusal.code == "stale_epoch" else None
+        return peer, self._answers.encode(m.Refused(request_id, refusal.code, str(refusal), roster))
+
+    # --- moves -------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, roster: Roster, now: float) -> None:
+        """Be ready to follow the next roster: no move under way, and no round. For DRAIN_S none begins.
+
+        All servers must be ready before the first of them follows. A worker that has learned of the next roster brings
+        nothing for this one, so that a round that others have begun here by then could not end.
+        """
+        if roster == self.roster:
+            return
+        if not follows(roster, self.roster):
+            text = f"server {self.name} is at epoch {self.roster.epoch}; epoch {roster.epoch} does not follow it"
+            raise _Refusal("bad_request", text)
+        if not self._handover.is_over:
+            raise _Refusal("later", f"it has not finished the move to epoch {self.roster.epoch}")
+        self._drains_until = now + DRAIN_S
+        if any(self.shard.stashes):
+            raise _Refusal("later", self._keeps())
+
+    def _switch(self, roster: Roster, now: float) -> None:
+        """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
+        if roster == self.roster:
+            self._told = roster  # a server that joins: the others are ready
+            return
+        self._prepare(roster, now)
+        self._drains_until = -math.inf
+        self._handover.begin(self.roster, roster, self.name, self.shard, self._workers)
+        self.roster, self.number = roster, roster.number(self.name)
+        self._told = roster
+        self._held.clear()
+
+    def _load(self, cargo: Cargo) -> None:
+        self.shard.load(cargo)
+        for worker, incarnation in cargo.label.workers.items():
+            self._workers[worker] = max(incarnation, self._workers.get(worker, 0))
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self.roster.epoch:
+            raise _Refusal("stale_epoch", f"epoch {epoch} has ended; this is epoch {self.roster.epoch}")
+        if epoch > self.roster.epoch:
+            raise _Refusal("later", f"server {self.name} has not reached epoch {epoch} yet")
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _take(self, peer: str, request: m.Request, frames: list[memoryview], now: float) -> Outgoing:
+        self.counts.requests += 1
+        self._check_life(request.worker, request.incarnation)  # [2]
+        self._check_epoch(request.epoch)  # before the next: it may be meant for a server of this name that has left
+        if request.incarnation != self._workers.get(request.worker, 0):
+            raise _Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
+        if not self._handover.is_complete:
+            sources = ", ".join(self._handover.waits_for)
+            raise _Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
+        try:
+            arrays = self._unpack(request, Frames(frames))  # [3]
+        except WireError as error:
+            raise _Refusal("bad_request", str(error)) from error
+        except NotFinite as error:
+            raise _Refusal("not_finite", str(error)) from error
+        if not self._is_ready(request):  # [4]
+            self._hold(_Held(peer, request, arrays, now, sum(frame.nbytes for frame in frames)))
+            return []
+        return [self._answer(peer, request, arrays, now), *self._release(request.worker, now)]
+
+    def _hold(self, held: _Held) -> None:
+        key = (held.request.worker, held.request.id)
+        others = [other for other_key, other in self._held.items() if other_key != key]
+        too_many = len(others) >= MAX_HELD or sum(o.num_bytes for o in others) + held.num_bytes > MAX_HELD_BYTES
+        if too_many:
+            raise _Refusal("later", f"server {self.name} holds {len(others)} requests that wait for older pushes")
+        self._held[key] = held
+
+    def _release(self, worker: str, now: float) -> Outgoing:
+        """Answer what was held for a push that has now been applied, until nothing more is ready."""
+        answers: Outgoing = []
+        while ready := next(
+            (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
+        ):
+            held = self._held.pop(ready)
+            answers.append(self._answer(held.peer, held.request, held.arrays, now))
+        return answers
+
+    def _is_ready(self, request: m.Request) -> bool:
+        """Whether every push that the request builds on has been applied, or stands before that in the request."""
+        source = Source(request.worker, request.incarnation)
+        reached: dict[str, int] = {}
+        for op in request.ops:
+            if isinstance(op, m.FillDense | m.EndExport):
+                continue
+            applied = reached.setdefault(op.table, self.shard.applied(source, op.table))
+            if isinstance(op, m.Push):
+                if op.sequence > applied + 1:
+                    return False
+                reached[op.table] = max(applied, op.sequence)
+            elif op.after > applied:
+                return False
+        return True
+
+    def _unpack(self, request: m.Request, frames: Frames) -> list[ops.Arrays]:
+        arrays = [ops.unpack(op, frames, self.shard, self._limits) for op in request.ops]
+        frames.end()
+        return arrays
+
+    def _answer(self, peer: str, request: m.Request, arrays: list[ops.Arrays], now: float) -> tuple[str, list[Frame]]:
+        """[6] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
+        source = Source(request.worker, request.incarnation)
+        try:
+            self._check_rounds(source, request.ops, arrays, now)
+        except _Refusal as refusal:
+            return self._refuse(peer, request.id, refusal)
+        results: list[m.Result] = []
+        frames: list[Frame] = []
+        for op, op_arrays in zip(request.ops, arrays, strict=True):
+            try:
+                result, more = ops.run(op, op_arrays, self.shard, source, self.counts, partial(self.room, peer))
+            except (MemoryError, ValueError, HeterpsError, ops.InDoubt) as error:
+                what = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
+                text = f"server {self.name} failed at table {op.table}: {what}"
+                return self._refuse(peer, request.id, _Refusal("failed", text))
+            results.append(result)
+            frames += more
+        return peer, self._answers.encode(m.Reply(request.id, tuple(results)), frames)
+
+    # --- rounds ------------------------------------------------------------------------------------------------------
+
+    def _check_rounds(self, source: Source, request: Sequence[m.Op], arrays: list[ops.Arrays], now: float) -> None:
+        """[5] Refuse contributions that do not fit their rounds, and for now those for which there is no room.
+
+        There always is for the contribution that a table needs next, so that a round can end whatever else is kept.
+        """
+        new = [
+            (op.table, op.sequence, op.round, sum(array.nbytes for array in op_arrays))
+            for op, op_arrays in zip(request, arrays, strict=True)
+            if isinstance(op, m.PushRows | m.PushDense) and op.round is not None
+            if op.sequence > self.shard.applied(source, op.table)
+        ]
+        if not new:
+            return
+        also: dict[tuple[str, int], list[m.Round]] = {}  # of this request, by table and number
+        num, num_bytes = sum(map(len, self.shard.stashes)), sum(stash.num_bytes for stash in self.shard.stashes)
+        for table, sequence, round, more_bytes in new:
+            others = also.setdefault((table, round.number), [])
+            if wrong := self.shard.round_error(source, table, sequence, round) or _clash(table, round, others):
+                raise _Refusal("bad_request", wrong)
+            if not self.shard.is_awaited(table, round, [other.part for other in others]):
+                num, num_bytes = num + 1, num_bytes + more_bytes
+                if num > MAX_HELD or num_bytes > MAX_HELD_BYTES:
+                    raise _Refusal("later", f"{self._keeps()}, and has no room for more")
+            others.append(round)
+        begun = max((stash.newest for stash in self.shard.stashes), default=0)
+        if now < self._drains_until and min(round.number for _, _, round, _ in new) > begun:
+            raise _Refusal("later", f"server {self.name} begins no round before it follows the next roster")
+
+    def _keeps(self) -> str:
+        num = sum(map(len, self.shard.stashes))
+        return f"server {self.name} keeps {num:,} contributions to rounds whose other parts have not come"
+
+
+def _clash(table: str, round: m.Round, others: list[m.Round]) -> str | None:
+    """What is wrong with a contribution beside others of its request to the same round."""
+    if any(other.part == round.part or other.parts != round.parts for other in others):
+        return f"two contributions of a request do not fit together: round {round.number} of table {table}"
+    return None

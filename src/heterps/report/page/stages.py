@@ -1,0 +1,106 @@
+"""The stages of a run by a plan on its page: what each did, how they were kept in step, and a chart each."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from heterps.planning.plan import Plan
+from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, seconds_word
+from heterps.report.figures import plural, rate
+from heterps.report.meaning import COMPLETED, UNFINISHED, UNPREDICTED
+from heterps.report.terminal.share_chart import Span, draw_shares, share_legend
+from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, in_step, percent, title
+from heterps.report.terminal.tables import html_table
+
+
+def emulation_banner(summary: dict[str, Any]) -> str:
+    """What stands above all figures of emulated units, with the warning where this machine was too slow for them."""
+    if not is_emulated(summary):
+        return ""
+    late = "".join(
+        f'<p class="warning"><strong>Warning:</strong> {escape(text)}.</p>' for text in late_warnings(summary)
+    )
+    return f'<div class="banner"><p><strong>{MARK}</strong>: {escape(banner(summary))}.</p>{late}</div>'
+
+
+def stages_section(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
+    """Nothing for a run without stages."""
+    stages = summary.get("stages")
+    if not stages:
+        return ""
+    slowest = bottleneck(stages)
+    heads = (
+        "Stage",
+        "Layers",
+        "Workers",
+        f"Samples/s{seconds_word(summary)}",
+        *(doing.capitalize() for doing in DOINGS),
+        "Queue",
+    )
+    rows = [_row(stages, number, plan, is_slowest=number == slowest) for number in range(len(stages))]
+    charts = "".join(
+        draw_shares(
+            f"S{title(stages, number)[1:]}", f"{percent(stage.get('compute'))} compute", _spans(metrics, number)
+        )
+        for number, stage in enumerate(stages)
+    )
+    notes = "".join(f"<p>{escape(text)}</p>" for text in _notes(plan, summary))
+    return (
+        f"<section><h2>Stages</h2>{html_table(heads, rows)}{notes}"
+        f'<p class="note">Shares are of the time of a stage\'s workers, {_when(summary)}. The stage that waits least '
+        "is the bottleneck. Queue: micro-batches that wait for a worker, at its last push. Each bar below is an "
+        f'interval.</p>{share_legend()}<div class="charts">{charts}</div></section>'
+    )
+
+
+def _row(stages: list[StageFigures], number: int, plan: Plan, *, is_slowest: bool) -> tuple[str, ...]:
+    stage = stages[number]
+    planned = plan.stages[number] if len(plan.stages) == len(stages) else None
+    return (
+        f"{number + 1} {stage['resource']}{' (bottleneck)' if is_slowest else ''}",
+        ""
+        if planned is None
+        else f"{planned.first}"
+        if planned.first == planned.last
+        else f"{planned.first} to {planned.last}",
+        f"{stage['workers']:,}",
+        rate(stage["samples_per_s"] or 0.0),
+        *(percent(stage.get(doing)) for doing in DOINGS),
+        f"{stage['queue']:.1f}",
+    )
+
+
+def _notes(plan: Plan, summary: dict[str, Any]) -> list[str]:
+    stages = summary["stages"]
+    notes = [f"Kept in step by {in_step(summary)}."]
+    if [stage["workers"] for stage in stages] != [stage.count for stage in plan.stages]:
+        notes.append("The numbers of workers are no longer those of the plan: what it predicts is for its own.")
+    if summary.get("predicted_throughput") is None:
+        notes.append(f"{UNPREDICTED}.")
+    if restarts := summary.get("restarts"):
+        notes.append(f"Resumed {plural(restarts, 'time')}.")
+    return notes
+
+
+def _when(summary: dict[str, Any]) -> str:
+    if summary["status"] == UNFINISHED:
+        return "in the last interval"
+    return (
+        "over the whole run"
+        if summary["status"] == COMPLETED and not summary.get("restarts")
+        else "since its last start"
+    )
+
+
+def _spans(metrics: list[dict[str, Any]], number: int) -> list[Span]:
+    """A span an interval; without shares where the run had other stages then."""
+    spans, start = [], 0
+    for line in metrics:
+        stages = line.get("stages") or []
+        stage = stages[number] if number < len(stages) else {}
+        known = all(stage.get(doing) is not None for doing in DOINGS)
+        shares = tuple(stage[doing] for doing in DOINGS) if known else None
+        spans.append(Span(start, line["samples"], shares))
+        start = line["samples"]
+    return spans

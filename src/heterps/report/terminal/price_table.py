@@ -1,0 +1,131 @@
+"""The price list, and a cluster beside it: as tables for the console and as plain data for --json.
+
+device   what it is      torch   on demand    spot   fp32 TFLOP/s   memory GB/s   link GB/s
+v100     NVIDIA V100     cuda         2.42    1.36           15.7           900        12.0
+
+resource   device   usd/h     list   limit
+v100       v100     2.10 *    2.42      32       * not the list price
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from heterps.catalogue import CATALOGUE, LOCAL
+from heterps.config import Cluster
+from heterps.offers import OFFERS, SOURCE, device_of
+from heterps.report.terminal.tables import plain_table
+
+NARROW = 110
+"""Below this width the table does without the devices' full names."""
+
+
+def price_list() -> list[dict[str, Any]]:
+    """A row a device. A core of this machine has no figures: it is measured."""
+    rows = []
+    for name in (LOCAL, *CATALOGUE):
+        device, spot = device_of(OFFERS[name]), OFFERS.get(f"{name}-spot")
+        rows.append(
+            {
+                "device": name,
+                "title": device.title if device else "a core of this machine",
+                "torch_device": OFFERS[name].torch_device,
+                "usd_per_hour": OFFERS[name].usd_per_hour,
+                "spot_usd_per_hour": spot.usd_per_hour if spot else None,
+                "peak_flops": device.peak_flops if device else None,
+                "memory_bytes_per_s": device.memory_bytes_per_s if device else None,
+                "link_bytes_per_s": device.link.bytes_per_s if device else None,
+            }
+        )
+    return rows
+
+
+def rented_list(cluster: Cluster) -> list[dict[str, Any]]:
+    """A row a resource of the cluster, with the list price where it is an offer; `overridden`: the two differ."""
+    rows = []
+    for name, resource in cluster.resources.items():
+        offer = cluster.offer(name)
+        rows.append(
+            {
+                "resource": name,
+                "offer": offer.name if offer else None,
+                "torch_device": resource.device,
+                "usd_per_hour": resource.usd_per_hour,
+                "list_usd_per_hour": offer.usd_per_hour if offer else None,
+                "overridden": offer is not None and offer.usd_per_hour != resource.usd_per_hour,
+                "limit": resource.limit,
+            }
+        )
+    return rows
+
+
+def price_table(width: int) -> RenderableType:
+    table = _table()
+    table.add_column("device", no_wrap=True)
+    if width >= NARROW:
+        table.add_column("what it is", no_wrap=True, style="dim")
+    table.add_column("torch")
+    for title in ("USD/h\non demand", "USD/h\nspot", "fp32\nTFLOP/s", "memory\nGB/s", "link\nGB/s"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in price_list():
+        table.add_row(
+            row["device"],
+            *([row["title"]] if width >= NARROW else []),
+            row["torch_device"],
+            usd(row["usd_per_hour"]),
+            usd(row["spot_usd_per_hour"]),
+            _scaled(row["peak_flops"], 1e12),
+            _scaled(row["memory_bytes_per_s"], 1e9),
+            _scaled(row["link_bytes_per_s"], 1e9),
+        )
+    notes = (
+        f"A unit is one GPU, or one core. List prices: {SOURCE}.",
+        "Name an offer in the cluster file, `v100: {limit: 8}` or `v100-spot: {limit: 8}`, and write usd_per_hour "
+        "where you pay another price.",
+    )
+    return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def cluster_table(cluster: Cluster) -> RenderableType:
+    table = _table()
+    table.add_column("resource", overflow="fold")
+    table.add_column("offer", no_wrap=True)
+    table.add_column("torch")
+    for title in ("USD/h", "list", "limit"):
+        table.add_column(title, justify="right", no_wrap=True)
+    rows = rented_list(cluster)
+    for row in rows:
+        table.add_row(
+            Text(row["resource"]),
+            row["offer"] or "-",
+            Text(row["torch_device"]),
+            f"{usd(row['usd_per_hour'])}{' *' if row['overridden'] else '  '}",
+            usd(row["list_usd_per_hour"]),
+            f"{row['limit']:,}",
+        )
+    notes = [f"Servers run on {cluster.server_resource}."]
+    if any(row["overridden"] for row in rows):
+        notes.append("* not the list price: the cluster file says otherwise.")
+    if any(row["offer"] is None for row in rows):
+        notes.append("- no offer of the catalogue: all about it is in the cluster file.")
+    return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def usd(value: float | None) -> str:
+    """Cents, and four digits below ten cents, where cores differ."""
+    return "-" if value is None else f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
+
+
+def _scaled(value: float | None, unit: float) -> str:
+    if value is None:
+        return "measured"
+    scaled = value / unit
+    return f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.1f}" if scaled >= 1 else f"{scaled:.2f}"
+
+
+def _table() -> Table:
+    return plain_table()

@@ -1,0 +1,167 @@
+"""The end of a run on a terminal: what came of it, what it means, and what to do next, in 80 columns."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, seconds_word
+from heterps.report.figures import duration, plural, rate, ratio
+from heterps.report.meaning import (
+    COMPLETED,
+    MEASURES,
+    UNFINISHED,
+    UNPREDICTED,
+    against_teacher,
+    compare,
+    follows_plan,
+    measures_in,
+    metrics_of,
+    promised,
+    usd_per_billion,
+    verdict,
+)
+from heterps.report.terminal.profile_table import size
+from heterps.report.stage_figures import in_step
+from heterps.report.terminal.stage_table import stage_table
+
+NAME, FIGURE = 18, 12
+MAX_COLUMNS_NAMED = 3
+
+
+def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> None:
+    """Print the summary of the run in `folder`; one that has not completed comes with the command that resumes it."""
+    console.print()
+    console.print(_headline(summary))
+    if is_emulated(summary):
+        console.print(Text.assemble((MARK, "bold yellow"), f": {banner(summary)}."))
+    console.print(_quality(summary))
+    console.print(_prediction(summary))
+    if follows_plan(summary):
+        _print_stages(console, summary)
+    if "plan" in summary:
+        console.print(_promise(summary))
+    if summary["rows"] or summary["table_bytes"]:
+        console.print(_tables(summary))
+    for text in late_warnings(summary):
+        console.print(Text.assemble(("\nwarning: ", "bold yellow"), f"{text}."))
+    for note in _data_notes(summary):
+        console.print(note)
+    console.print(Text.assemble(("\nReport  ", "bold"), str(folder / "report.html")), soft_wrap=True)
+    if summary["status"] != COMPLETED:
+        console.print(_next_step(folder, summary), soft_wrap=True)
+
+
+def _headline(summary: dict[str, Any]) -> Text:
+    status = summary["status"]
+    return Text.assemble(
+        (summary["name"], "bold"),
+        " ",
+        (status, "bold green" if status == COMPLETED else "bold yellow"),
+        f": {summary['samples']:,} samples in {duration(summary['seconds'])}, ",
+        f"{rate(summary['samples_per_s'])} samples/s{seconds_word(summary)}",
+    )
+
+
+def _quality(summary: dict[str, Any]) -> Table:
+    table = _grid(f"Quality on the {metrics_of(summary)}")
+    measures = measures_in(summary)
+    labels = "both labels" if measures is MEASURES else "two classes"
+    for measure in measures:
+        value = summary.get(measure.field)
+        judged = verdict(measure, value, summary) if value is not None else f"needs samples of {labels}"
+        if measure.field == "auc":
+            judged = against_teacher(summary) or judged
+        table.add_row(measure.title, ratio(value), Text(judged, style="dim"))
+    return table
+
+
+def _prediction(summary: dict[str, Any]) -> Table:
+    of = ", of the emulated units" if is_emulated(summary) else ""
+    table = _grid(f"Predicted and measured{of}", num_figures=2)
+    table.add_row("", Text("predicted", style="dim"), Text("measured", style="dim"), "")
+    for c in compare(summary):
+        predicted = "-" if c.predicted is None else c.show(c.predicted)
+        table.add_row(c.title, predicted, c.show(c.measured), Text(c.verdict, style="dim"))
+    table.add_row("", "", "", Text(usd_per_billion(summary), style="dim"))
+    return table
+
+
+def _print_stages(console: Console, summary: dict[str, Any]) -> None:
+    of = " in the last interval" if summary["status"] == UNFINISHED else ""
+    console.print(Text(f"\nStages{of}", style="bold"))
+    console.print(stage_table(summary["stages"]))
+    console.print(Text(f"Kept in step by {in_step(summary)}.", style="dim"))
+    if restarts := summary.get("restarts"):
+        console.print(Text(f"Resumed {plural(restarts, 'time')}; the shares are of the time since then.", style="dim"))
+    if summary["predicted_throughput"] is None:
+        console.print(Text.assemble(("\nnote: ", "bold"), f"{UNPREDICTED}."))
+
+
+def _promise(summary: dict[str, Any]) -> Text:
+    return Text(f"\nThe plan promises {promised(summary['plan'])} on units that were not rented here.")
+
+
+def _tables(summary: dict[str, Any]) -> Table:
+    table = _grid("Embedding tables")
+    rows, num_bytes = summary["rows"], summary["table_bytes"]
+    counters, tiers = summary.get("tables", {}), summary.get("tiers")
+    refused, evicted = counters.get("refused", 0), counters.get("evicted", {})
+    gone = sum(evicted.values())
+    words = "ids, each with a vector of its own" if refused or gone else "ids seen, each with a vector of its own"
+    table.add_row("Rows", f"{rows:,}", Text(words, style="dim"))
+    if refused:
+        table.add_row("Refused", f"{refused:,}", Text("gradients of ids that were not admitted", style="dim"))
+    if gone:
+        reasons = ", ".join(f"{reason} {number:,}" for reason, number in evicted.items() if number)
+        table.add_row("Evicted", f"{gone:,}", Text(f"rows, by {reasons}", style="dim"))
+    if tiers:
+        below = f"{tiers['memory_rows']:,} rows, and the index of {tiers['disk_rows']:,} on disk"
+        table.add_row("Memory", size(num_bytes), Text(below, style="dim"))
+        table.add_row("Disk", size(tiers["disk_bytes"]), Text("for rows that are seldom used", style="dim"))
+    else:
+        per_row = f"{num_bytes / rows:,.0f} bytes a row with optimizer state" if rows else ""
+        table.add_row("Memory", size(num_bytes), Text(per_row, style="dim"))
+    return table
+
+
+def _grid(title: str, num_figures: int = 1) -> Table:
+    """Names, right-aligned figures, and words that wrap in the room that is left."""
+    table = Table.grid(padding=(0, 2, 0, 0), expand=False)
+    table.title, table.title_justify, table.title_style = Text(f"\n{title}", style="bold"), "left", "bold"
+    table.add_column(min_width=NAME, no_wrap=True)
+    for _ in range(num_figures):
+        table.add_column(min_width=FIGURE, justify="right", no_wrap=True)
+    table.add_column()
+    return table
+
+
+def _data_notes(summary: dict[str, Any]) -> list[Text]:
+    """Skipped rows are a warning; values filled in as the job says are worth a note."""
+    counts = summary.get("data") or {}
+    notes = []
+    if skipped := counts.get("num_skipped"):
+        text = f"{skipped:,} of {counts['num_rows']:,} rows were skipped, because a value was missing."
+        notes.append(Text.assemble(("\nwarning: ", "bold yellow"), text))
+    if missing := counts.get("missing"):
+        most = sorted(missing.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{name} {number:,}" for name, number in most[:MAX_COLUMNS_NAMED])
+        more = f", {len(most) - MAX_COLUMNS_NAMED} more in the report" if len(most) > MAX_COLUMNS_NAMED else ""
+        text = f"{plural(sum(missing.values()), 'value')} missing in {plural(len(most), 'column')} ({named}{more})"
+        notes.append(
+            Text.assemble(("\nnote: ", "bold"), f"{text}; data.columns of the job say what is done with them.")
+        )
+    return notes
+
+
+def _next_step(folder: Path, summary: dict[str, Any]) -> Text:
+    if not (folder / "checkpoints").is_dir():
+        return Text("It has left no checkpoint so far, so it cannot be resumed.", style="dim")
+    command = shlex.join(["heterps", "train", str(folder / "job.yaml"), "--run", str(folder), "--resume"])
+    condition = " (if it is no longer running)" if summary["status"] == UNFINISHED else ""
+    return Text.assemble(("Resume  ", "bold"), command, (condition, "dim"))

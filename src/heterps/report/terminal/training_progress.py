@@ -1,0 +1,108 @@
+"""The progress of a training run on a terminal: a bar where there is one, a line an interval where there is not."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+
+from heterps.report.emulated import seconds_word
+from heterps.report.figures import ratio
+from heterps.report.meaning import headline
+from heterps.report.terminal.staged_progress import StagedBar, staged_words
+from heterps.training.run.class_metrics import AnyMetrics
+from heterps.training.run.loop import Observer
+from heterps.training.run.progress import metric_fields
+
+REFRESH_S = 0.25
+
+
+class TrainingProgress(Observer):
+    """Shows samples/s, time left, loss, AUC or accuracy, and the stages of a job that has some. Use it in a `with`
+    block."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = StagedBar(
+            TextColumn("[bold]train[/]"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            TextColumn("[cyan]{task.fields[rate]}[/]"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("loss {task.fields[loss]}  {task.fields[score]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._total = 0
+        self._shown_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def waiting(self, what: str) -> None:
+        self._console.print(f"[dim]{escape(what)} ...[/]")
+
+    def started(self, samples: int, total: int, resumed: bool) -> None:
+        if self._task is not None:  # a job that goes on by another plan starts again
+            self._bar.remove_task(self._task)
+        if resumed:
+            self._console.print(f"resumed at {samples:,} of {total:,} samples")
+        self._total = total
+        self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", score="")
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:  # noqa: ARG002
+        now = time.monotonic()
+        if self._task is None or now - self._shown_s < REFRESH_S:
+            return
+        self._shown_s = now
+        rate = samples / seconds if seconds else 0.0
+        self._bar.update(
+            self._task,
+            completed=samples,
+            rate=f"{rate:,.0f}/s{seconds_word(self._bar.view or {})}",
+            loss=f"{interval.log_loss:.4f}",
+            score=_score(metric_fields(interval)),
+        )
+
+    def measured(self, line: dict[str, Any]) -> None:
+        if not self._console.is_terminal:
+            self._console.print(
+                f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "
+                f"loss {line['log_loss']:.4f}  {_score(line)}"
+                + (f"  {line['rows']:,} rows" if line["rows"] else "")
+                + staged_words(line),
+                soft_wrap=True,
+            )
+
+    def staged(self, view: dict[str, Any]) -> None:
+        self._bar.view = view
+
+    def changed(self, what: str) -> None:
+        self._console.print(f"[bold]changed:[/] {escape(what)}")
+
+    def saved(self, path: str, seconds: float) -> None:
+        self._console.print(f"[dim]checkpoint {escape(path)} ({seconds:.1f} s)[/]")
+
+    def warned(self, message: str) -> None:
+        self._console.print(f"[bold yellow]warning:[/] {escape(message)}")
+
+    def evaluating(self, samples: int) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=self._total)
+        self._console.print(f"[dim]evaluating {samples:,} test samples[/]")
+
+
+def _score(figures: dict[str, Any]) -> str:
+    title, value = headline(figures)
+    return f"{title if title.isupper() else title.lower()} {ratio(value)}"

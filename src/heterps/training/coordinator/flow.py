@@ -1,0 +1,123 @@
+"""Flow: which iterations are under way, who may start the next, and which batches are done.
+
+    policy says go --> [lease of a batch] --Go--> stage 0 --Forward--> ... --Backward--> Pushed by every worker
+        ^                   |                                                              |         |
+        |                   held back for a cut, until nothing is under way                |    Step: a batch is done
+        +----------------------------------------------------------------------------------+
+
+RoundFlow (BSP): all lanes take part in each batch. LaneFlow (ASP, SSP, DSSP): each lane takes batches of its own. Both
+are state machines: messages and the time in, messages out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from heterps.config.sync import PolicyConfig
+from heterps.data.leases import Leases
+from heterps.sync import Policy, make_policy
+from heterps.training.protocol.layout import Layout
+from heterps.training.protocol.messages import Go, NoBatch, Pushed
+from heterps.training.protocol.stage_tables import Stages
+from heterps.training.run.progress import Scores
+
+Outgoing = list[tuple[str, Go]]
+OnPolicy = Callable[[Stages, Policy], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch that is done at every stage: one update."""
+
+    num_samples: int
+    loss: float  # mean over the batch
+    scores: tuple[Scores, ...]
+    staleness: int  # updates of others since its parameters were read
+
+
+class Flow(ABC):
+    """`groups` are the stages that are kept in step together, with a policy for each.
+
+    on_policy  is told of every policy before its first input: to record it
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        groups: Sequence[Stages],
+        sync: PolicyConfig,
+        leases: Leases,
+        *,
+        samples: int = 0,
+        now: float = 0.0,
+        on_policy: OnPolicy = lambda *_: None,
+    ) -> None:
+        self.layout = layout
+        self.groups = list(groups)
+        self.leases = leases
+        self.samples = samples  # of batches that are done
+        self.steps: deque[Step] = deque()
+        self.is_held = False
+        self.hold_at: int | None = None  # samples: a checkpoint is due then
+        self.policies = {group: make_policy(sync, self._members(group), now=now) for group in self.groups}
+        for group, policy in self.policies.items():
+            on_policy(group, policy)
+        self._begin()
+
+    @abstractmethod
+    def start(self, now: float) -> Outgoing:
+        """Everybody begins, once all workers know the layout: at first, and after a change of it."""
+
+    @abstractmethod
+    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> Outgoing:
+        """A worker's gradients of an iteration are with the servers."""
+
+    @abstractmethod
+    def no_batch(self, message: NoBatch, now: float) -> Outgoing:
+        """A worker was sent for a batch that its epoch does not have."""
+
+    @abstractmethod
+    def change(self, layout: Layout, now: float) -> None:
+        """Follow another layout of the same stages. Only while nothing is under way."""
+
+    @property
+    @abstractmethod
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way."""
+
+    @property
+    @abstractmethod
+    def waited_for(self) -> list[str]:
+        """The workers without whom nothing goes on."""
+
+    def hold(self) -> None:
+        """Start nothing more until `start`."""
+        self.is_held = True
+
+    def _done(self, step: Step) -> None:
+        """A batch is done."""
+        self.samples += step.num_samples
+        self.steps.append(step)
+        if self.hold_at is not None and self.samples >= self.hold_at:
+            self.hold()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all batches are done."""
+        return self.is_quiet and self.leases.is_over
+
+    @property
+    def leads(self) -> dict[str, int]:
+        """The largest lead at which an iteration was started, by group."""
+        return {"-".join(map(str, group)): policy.max_lead for group, policy in self.policies.items()}
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Nothing has been started yet."""
+
+    @abstractmethod
+    def _members(self, group: Stages) -> list[str]:
+        """Those whom the policy of a group keeps in step."""

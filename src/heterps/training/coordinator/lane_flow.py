@@ -1,0 +1,146 @@
+"""LaneFlow: ASP, SSP, DSSP. A lane computes a batch, pushes it stage by stage, and asks whether it may start the next.
+
+lane 0   |==== batch 0 ====|==== batch 2 ====| wait |== ...     a batch is pushed by the last stage first, by stage
+lane 1   |==== batch 1 ==========================|== ...        0 last; the lane starts its next when the policies
+                                                                of all stages have said so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from heterps.sync import Staleness
+from heterps.training.coordinator.flow import Flow, Outgoing, Step
+from heterps.training.protocol.layout import Layout
+from heterps.training.protocol.messages import Go, NoBatch, Pushed
+from heterps.training.protocol.stage_tables import Stages
+from heterps.training.run.progress import Scores
+
+
+@dataclass
+class _Lane:
+    iteration: int = 0  # the last one started
+    lease: tuple[int, int] | None = None  # epoch and number of the batch that is under way
+    worker: str = ""  # that has the lease
+    released: set[Stages] = field(default_factory=set)
+    """Groups whose policy lets the lane start another iteration."""
+    pushed: dict[int, Pushed] = field(default_factory=dict)  # by stage
+    scores: tuple[Scores, ...] = ()
+    staleness: int = 0
+
+
+class LaneFlow(Flow):
+    def _begin(self) -> None:
+        self._lanes = {lane: _Lane(released=set(self.groups)) for lane in range(self.layout.num_lanes)}
+        self.staleness = Staleness()
+
+    def start(self, now: float) -> Outgoing:
+        self.is_held = False
+        return self._go(now)
+
+    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> Outgoing:
+        lane, stage = self._lanes[message.lane], self.layout.stage_of(message.worker)
+        if lane.lease is None or message.iteration != lane.iteration or stage in lane.pushed:
+            raise ValueError(
+                f"{message.worker} pushed iteration {message.iteration} of lane {message.lane} out of turn"
+            )
+        lane.pushed[stage] = message
+        lane.scores += (scores,) if scores is not None else ()
+        group = next(g for g in self.groups if stage in g)
+        if all(other in lane.pushed for other in group):
+            if group == self.groups[0]:
+                lane.staleness = self.staleness.pushed(_member(message.lane))
+            self._release(group, self.policies[group].on_push(_member(message.lane), now))
+        if len(lane.pushed) == len(self.layout.stages):
+            self._finish(lane)
+        return self._go(now)
+
+    def no_batch(self, message: NoBatch, now: float) -> Outgoing:
+        lane = self._lanes[message.lane]
+        self.leases.end_of_epoch(message.epoch, message.num_batches)
+        lane.lease = None
+        lane.iteration -= 1  # it was not started
+        lane.released = set(self.groups)
+        return self._go(now)
+
+    def change(self, layout: Layout, now: float) -> None:
+        gone = [worker for worker in self.layout.stages[0].workers if worker not in layout.stages[0].workers]
+        for worker in gone:
+            self.leases.give_back(worker)  # the rest of its run: nothing else is out
+        self.layout = layout
+        for number in range(layout.num_lanes):
+            if number not in self._lanes:
+                self._lanes[number] = _Lane()
+                self._join(number, now)
+        for number in [n for n in self._lanes if n >= layout.num_lanes]:
+            self._leave(number, now)
+
+    @property
+    def is_quiet(self) -> bool:
+        return all(lane.lease is None for lane in self._lanes.values())
+
+    @property
+    def waited_for(self) -> list[str]:
+        late = {
+            self.layout.worker_of(number, stage)
+            for number, lane in self._lanes.items()
+            if lane.lease is not None
+            for stage in range(len(self.layout.stages))
+            if stage not in lane.pushed
+        }
+        return sorted(late)
+
+    def _finish(self, lane: _Lane) -> None:
+        assert lane.lease is not None
+        last = lane.pushed[len(self.layout.stages) - 1]
+        self.leases.done(lane.worker, *lane.lease)
+        self._done(Step(last.num_samples, last.loss, lane.scores, lane.staleness))
+        lane.lease, lane.pushed, lane.scores = None, {}, ()
+
+    def _go(self, now: float) -> Outgoing:
+        """Every lane that may start has the next batch; lanes for which none is left leave, so that nobody waits for
+        them."""
+        if self.is_held:
+            return []
+        messages: Outgoing = []
+        while ready := [n for n, lane in self._lanes.items() if self._may_start(lane)]:
+            for number in ready:
+                lane = self._lanes[number]
+                lane.worker = self.layout.worker_of(number, 0)
+                lane.lease = self.leases.take(lane.worker)
+                if lane.lease is None:
+                    self._leave(number, now)
+                    continue
+                lane.iteration += 1
+                lane.released = set()
+                self.staleness.pulled(_member(number))
+                messages.append((lane.worker, Go(number, lane.iteration, self.samples, *lane.lease)))
+        return messages
+
+    def _may_start(self, lane: _Lane) -> bool:
+        return lane.lease is None and len(lane.released) == len(self.groups)
+
+    def _join(self, number: int, now: float) -> None:
+        for group, policy in self.policies.items():
+            self._release(group, policy.on_join(_member(number), now))
+
+    def _leave(self, number: int, now: float) -> None:
+        del self._lanes[number]
+        for group, policy in self.policies.items():
+            self._release(group, policy.on_leave(_member(number), now))
+
+    def _release(self, group: Stages, members: Iterable[str]) -> None:
+        for member in members:
+            self._lanes[_number(member)].released.add(group)
+
+    def _members(self, group: Stages) -> list[str]:  # noqa: ARG002
+        return [_member(lane) for lane in range(self.layout.num_lanes)]
+
+
+def _member(lane: int) -> str:
+    return f"lane-{lane}"
+
+
+def _number(member: str) -> int:
+    return int(member.removeprefix("lane-"))

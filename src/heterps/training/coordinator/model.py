@@ -1,0 +1,75 @@
+"""WholeModel: the model of a job whose stages are apart, as the coordinator sees it.
+
+    [model as built] --fill--> tables of stages on the servers <--push, pull-- workers: a stage's layers each
+                      <--refresh, snapshot--      |
+                      --restore-->                +--> evaluate: the whole model, here
+
+It computes nothing in training. Rows come from the servers; buffers, such as running means, are the workers', who give
+them for a snapshot or an evaluation and are given them after a restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from heterps.checkpoint import Snapshot
+from heterps.nn import bind_tables
+from heterps.ps.client.local import JobClient
+from heterps.training.model.buffers import load_buffers, model_buffers
+from heterps.training.model.pieces import trainable, view_parameters
+from heterps.training.protocol.stage_tables import StageTables
+from heterps.training.model.tabled import DenseSource, TabledModel, flat_parameters
+
+
+class WholeModel(TabledModel):
+    """The model of a job with the tables of its stages, through a client of all servers.
+
+    `dense` is where its dense tables are, if they are not on the servers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tables: StageTables,
+        client: JobClient,
+        num_classes: int = 2,
+        dense: DenseSource | None = None,
+    ) -> None:
+        super().__init__(model, tables.tables, tables.parameters, client, num_classes, dense)
+        own = trainable(model)
+        for table, names in tables.parameters.items():
+            self._values[table] = flat_parameters(model, names)
+            view_parameters((own[name] for name in names), torch.from_numpy(self._values[table]))
+        bind_tables(model, client)
+
+    def fill(self) -> None:
+        """First values of all dense tables, from the model as it is; of tables that have values, nothing changes."""
+        fills = [self._dense.fill_dense(table, values) for table, values in self._values.items()]
+        for fill in fills:
+            fill.result()
+
+    def snapshot(
+        self, clock: int, samples: int, progress: dict[str, Any], buffers: Mapping[str, Tensor | NDArray[Any]] = {}
+    ) -> Snapshot:
+        """Everything that a later `restore`, or that of a Trainer, needs to go on as if nothing had happened.
+
+        `clock` is the number of updates of the job. No worker may push meanwhile, nor, where tables have tiers, until
+        the snapshot is saved. `buffers` are the newest of the workers, and the model's own from now on.
+        """
+        self.clock = clock
+        self.load_buffers(buffers)
+        return self._snapshot(samples, progress)
+
+    def load_buffers(self, buffers: Mapping[str, Tensor | NDArray[Any]]) -> None:
+        """Take over buffers of workers, before an evaluation. ValueError where the model has none like them."""
+        load_buffers(self.model, buffers)
+
+    def buffers_of(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """Copies of the model's buffers, as they were built, restored or last taken over."""
+        own = model_buffers(self.model)
+        return {name: own[name].numpy().copy() for name in names}

@@ -1,0 +1,235 @@
+"""Changes: what was asked of a running job, and waits for a cut.
+
+Scale  --> [1] new workers start, beside the job, which goes on as it was
+           [2] all are ready --> the job is held, and at the cut they are in its layout, and those that leave are not
+           [3] one fails, or is late --> the change is given up, they leave, and the job never noticed
+Replan --> [4] the job could go on by it --> the job is held, saved at the cut, and goes on by the new plan
+
+One change is under way at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from heterps.config import BSP, Job, load_cluster
+from heterps.errors import ConfigError, HeterpsError
+from heterps.planning.plan import Plan, check_plan, load_plan
+from heterps.profiling.profile import load_profile
+from heterps.training.run.commands import Replan, Scale, Told
+from heterps.training.protocol.emulation import lacks_devices, stage_seconds
+from heterps.training.coordinator.fleet import Fleet
+from heterps.training.protocol.layout import Layout, make_layout
+from heterps.training.coordinator.scaling import check_layout, scaled
+from heterps.training.worker.worker import WorkerStart
+
+START_S = 240.0
+"""For workers to import what they need, compile kernels that no run has compiled yet, and make the model."""
+GIVEN_UP_S = 1.0
+"""For a worker of a change that was given up to leave: the job waits for it."""
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """Go on by another plan, with the cluster that is in this job, from the checkpoint that was just made."""
+
+    job: Job
+    plan: Plan
+
+
+@dataclass
+class _Scaling:
+    layout: Layout
+    what: str
+    missing: set[str]  # workers that are not ready
+    joining: tuple[str, ...]
+    begun_at: float
+
+
+class Changes:
+    """`start_of(worker, layout)` says how a worker is started, and `dismiss(worker)` tells one to stop."""
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        plan: Plan,
+        model: nn.Module,
+        layers: tuple[str, ...],
+        fleet: Fleet,
+        start_of: Callable[[str, Layout], WorkerStart],
+        dismiss: Callable[[str], None],
+        warn: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job, self._folder, self._plan, self._model, self._layers = job, folder, plan, model, layers
+        self._fleet, self._start_of, self._dismiss, self._warn, self._clock = fleet, start_of, dismiss, warn, clock
+        self._num_named = [stage.count for stage in plan.stages]  # a name is given once, whoever leaves
+        self._scaling: _Scaling | None = None
+        self.replanned: Replanned | None = None
+        self.last = ""
+        """What came of the last change."""
+
+    # --- asked for ---------------------------------------------------------------------------------------------------
+
+    def scale(self, layout: Layout, asked: Scale) -> Told:
+        """[1] Start what is missing of a stage of the running `layout`."""
+        if (busy := self._busy) is not None:
+            return busy
+        try:
+            wanted = self._scaled(layout, asked)
+        except ConfigError as error:
+            return Told(str(error), is_error=True)
+        stage = asked.stage + 1
+        before = len(layout.stages[asked.stage].workers)
+        if asked.count == before:
+            return Told(f"stage {stage} has {_workers(before)} already: nothing changes")
+        joining = tuple(worker for worker in wanted.workers if worker not in layout.workers)
+        what = f"stage {stage} from {before} to {_workers(asked.count)}"
+        self._num_named[asked.stage] += len(joining)
+        self._scaling = _Scaling(wanted, what, set(joining), joining, self._clock())
+        try:
+            self._fleet.start([self._start_of(worker, wanted) for worker in joining])
+        except (HeterpsError, OSError) as error:
+            return Told(self._give_up(str(error)), is_error=True)
+        if joining:
+            return Told(f"{what}: {len(joining)} start; the job goes on as it was until all of them are ready")
+        return Told(f"{what}: {before - asked.count} leave after the running step")
+
+    def replan(self, asked: Replan) -> Told:
+        """[4]"""
+        if (busy := self._busy) is not None:
+            return busy
+        try:
+            self.replanned = read_replan(self._job, self._folder, asked, self._model, self._layers)
+        except HeterpsError as error:
+            return Told(str(error), is_error=True)
+        return Told("the job is saved after the running step, and goes on by this plan from there")
+
+    @property
+    def under_way(self) -> str:
+        """What is being changed; nothing: ""."""
+        if self.replanned is not None:
+            return "to another plan"
+        if self._scaling is None:
+            return ""
+        missing = sorted(self._scaling.missing)
+        return self._scaling.what + (f", waits for {', '.join(missing)}" if missing else "")
+
+    # --- heard of ----------------------------------------------------------------------------------------------------
+
+    def expects(self, worker: str) -> bool:
+        return self._scaling is not None and worker in self._scaling.joining
+
+    def ready(self, worker: str) -> None:
+        if self._scaling is not None:
+            self._scaling.missing.discard(worker)
+
+    def lost(self, worker: str, why: str) -> bool:
+        """[3] A worker failed or is gone. False if it was none of a change: then the job has lost it."""
+        if not self.expects(worker):
+            return False
+        self._give_up(why)
+        return True
+
+    def check_time(self) -> None:
+        """[3] Give a change up whose workers are late."""
+        if self._scaling is not None and self._scaling.missing:
+            waited_s = self._clock() - self._scaling.begun_at
+            if waited_s > START_S:
+                missing = ", ".join(sorted(self._scaling.missing))
+                self._give_up(f"{missing} did not start within {waited_s:.0f} s")
+
+    # --- at the cut --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a change wants a cut."""
+        return self.replanned is not None or (self._scaling is not None and not self._scaling.missing)
+
+    def take_layout(self) -> Layout | None:
+        """[2] The layout that the job has from now on, if it changes."""
+        if self._scaling is None or self._scaling.missing:
+            return None
+        scaling, self._scaling = self._scaling, None
+        self.last = scaling.what
+        return scaling.layout
+
+    def give_up_replan(self, why: str) -> None:
+        self.replanned, self.last = None, f"to another plan: given up, {why}"
+        self._warn(f"the job goes on by its plan: {why}")
+
+    def end(self) -> None:
+        """The job is over: what is still under way comes too late."""
+        if self._scaling is not None:
+            self._give_up("the job ended before its workers were ready", "")
+
+    # --- small things ------------------------------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> Told | None:
+        what = self.under_way
+        return Told(f"another change is under way ({what}): ask again when it is done", is_error=True) if what else None
+
+    def _scaled(self, layout: Layout, asked: Scale) -> Layout:
+        wanted = scaled(
+            self._job,
+            layout,
+            asked.stage,
+            asked.count,
+            next_number=self._num_named[asked.stage] if asked.stage < len(self._num_named) else 0,
+            servers={self._plan.servers.resource: self._plan.servers.count},
+        )
+        check_layout(self._job, wanted, self._model)
+        return wanted
+
+    def _give_up(self, why: str, then: str = ". The job goes on with the workers that it has") -> str:
+        assert self._scaling is not None
+        scaling, self._scaling = self._scaling, None
+        for worker in scaling.joining:
+            self._dismiss(worker)
+        for worker in scaling.joining:
+            with suppress(KeyError):  # it was not started
+                self._fleet.stop(worker, GIVEN_UP_S)
+        self.last = f"{scaling.what}: given up, {why}"
+        self._warn(f"{self.last}{then}")
+        return self.last
+
+
+def read_replan(job: Job, folder: Path, asked: Replan, model: nn.Module, layers: tuple[str, ...]) -> Replanned:
+    """The plan and the job with the cluster of a Replan, which names files in the run's folder.
+
+    HeterpsError where the job could not go on by them: it would have to end, and is not asked to.
+    """
+    for name in (asked.plan, asked.cluster or asked.plan):
+        if Path(name).name != name:
+            raise ConfigError(f"{name}: a running job takes files of its own run folder only")
+    if job.servers is not None and job.servers.addresses:
+        raise ConfigError(
+            "this job's tables are on servers that were started for its plan (servers.addresses): stop it, start "
+            "servers anew, and resume it with --plan"
+        )
+    path = folder / asked.plan
+    plan = load_plan(path)
+    new = {"plan": str(path)} | ({"cluster": load_cluster(folder / asked.cluster)} if asked.cluster else {})
+    job = job.model_copy(update=new)
+    check_plan(plan, layers, job.data.batch_size, job.cluster, where=str(path))
+    layout = make_layout(
+        plan, in_rounds=isinstance(job.sync, BSP), batch_size=job.data.batch_size, num_lanes=job.workers.lanes
+    )
+    check_layout(job, layout, model)
+    if missing := lacks_devices(job, (stage.resource for stage in plan.stages)):
+        raise ConfigError(f"{path}: the plan runs on {', '.join(missing)}, and this machine has no such device")
+    if job.emulation is not None and job.profile is not None:
+        stage_seconds(load_profile(job.profile), job.cluster, layout, job.data.batch_size)
+    return Replanned(job, plan)
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count:,} workers"

@@ -1,0 +1,89 @@
+"""RoundFlow: BSP. A round is a batch, in which every worker has its lanes' micro-batches; then all go on together.
+
+round 7      worker-1.0  |== Pushed    |            the policy of a stage lets its workers go on when all of them
+             worker-1.1  |===== Pushed |            have pushed; they do, with the next batch, when the round is
+             worker-2.0  |=== Pushed   |            over at every stage
+"""
+
+from __future__ import annotations
+
+from heterps.training.coordinator.flow import Flow, Outgoing, Step
+from heterps.training.protocol.layout import Layout
+from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
+from heterps.training.protocol.stage_tables import Stages
+from heterps.training.run.progress import Scores
+
+LEASED_BY = "round"
+
+
+class RoundFlow(Flow):
+    def _begin(self) -> None:
+        self.round = 1  # that runs, or is the next to run
+        self.lease: tuple[int, int] | None = None  # epoch and number of the batch of the round that runs
+        self._released: list[str] = []
+        self._pushed: dict[str, Pushed] = {}
+        self._scores: dict[str, Scores] = {}
+
+    def start(self, now: float) -> Outgoing:  # noqa: ARG002
+        self.is_held = False
+        return self._go(self.layout.workers)
+
+    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> Outgoing:
+        if message.iteration != self.round or message.worker in self._pushed:
+            raise ValueError(f"{message.worker} pushed round {message.iteration} out of turn; this is {self.round}")
+        self._pushed[message.worker] = message
+        if scores is not None:
+            self._scores[message.worker] = scores
+        group = next(g for g in self.groups if self.layout.stage_of(message.worker) in g)
+        self._released += self.policies[group].on_push(message.worker, now)
+        if len(self._pushed) < len(self.layout.workers):
+            return []
+        self._finish()
+        released, self._released = self._released, []
+        return [] if self.is_held else self._go(released)
+
+    def no_batch(self, message: NoBatch, now: float) -> Outgoing:  # noqa: ARG002
+        self.leases.end_of_epoch(message.epoch, message.num_batches)
+        if self.lease is not None and self.lease[0] == message.epoch:
+            self.lease = None
+        return self._go([message.worker])
+
+    def change(self, layout: Layout, now: float) -> None:
+        before, self.layout = self.layout, layout
+        for group, policy in self.policies.items():
+            members = self._members(group)
+            for worker in members:
+                if worker not in before.workers:
+                    policy.on_join(worker, now)
+            for worker in [w for w in policy.clocks.of if w not in members]:
+                policy.on_leave(worker, now)
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.lease is None
+
+    @property
+    def waited_for(self) -> list[str]:
+        return [] if self.is_quiet else [w for w in self.layout.workers if w not in self._pushed]
+
+    def _finish(self) -> None:
+        num_samples = next(iter(self._pushed.values())).num_samples
+        assert self.lease is not None
+        self.leases.done(LEASED_BY, *self.lease)
+        self.lease = None
+        loss = sum(message.loss for message in self._pushed.values())
+        scores = tuple(self._scores[worker] for worker in self.layout.workers if worker in self._scores)
+        self._done(Step(num_samples, loss, scores, staleness=0))
+        self._pushed, self._scores = {}, {}
+        self.round += 1
+
+    def _go(self, workers: list[str] | tuple[str, ...]) -> Outgoing:
+        """To a round that begins now, unless no batch is left for it."""
+        if self.lease is None:
+            self.lease = self.leases.take(LEASED_BY)
+        if self.lease is None:
+            return []
+        return [(worker, Go(ALL_LANES, self.round, self.samples, *self.lease)) for worker in workers]
+
+    def _members(self, group: Stages) -> list[str]:
+        return [worker for stage in group for worker in self.layout.stages[stage].workers]

@@ -1,0 +1,71 @@
+"""Layouts that a job can have: what its model, policy and cluster allow, and the next one when a stage is scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from heterps.config import BSP, Job
+from heterps.errors import ConfigError
+from heterps.training.protocol.layout import Layout, StageLayout, enough_lanes, worker_name
+from heterps.training.model.losses import is_mean_over_samples
+
+
+def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
+    """ConfigError where the job cannot run in this layout."""
+    most = max(len(stage.workers) for stage in layout.stages)
+    if layout.num_lanes < most:
+        raise ConfigError(
+            f"workers.lanes: {layout.num_lanes} lanes leave some of the {most} workers of a stage without work: set it "
+            f"to {most} or more, or leave it out"
+        )
+    if isinstance(job.sync, BSP) and layout.num_lanes > job.data.batch_size:
+        raise ConfigError(
+            f"data.batch_size: {job.data.batch_size} samples cannot be divided among {layout.num_lanes} lanes"
+        )
+    if isinstance(job.sync, BSP) and job.sync.backup:
+        raise ConfigError("sync: backup workers are for `heterps simulate`: a round of real workers needs all of them")
+    if isinstance(job.sync, BSP) and layout.num_lanes > 1 and not is_mean_over_samples(model):
+        raise ConfigError(
+            f"{type(model).__name__} has a loss of whole batches (its method `loss`), which cannot be divided among "
+            f"{layout.num_lanes} lanes: give it a method `losses` with a loss for each sample, or choose another sync"
+        )
+
+
+def scaled(
+    job: Job,
+    layout: Layout,
+    number: int,
+    count: int,
+    *,
+    next_number: int | None = None,
+    servers: Mapping[str, int] | None = None,
+) -> Layout:
+    """The layout with `count` workers in stage `number`, from 0 on. ConfigError where there cannot be as many.
+
+    Those who stay keep their place, and the last leave. New ones are named from `next_number` on, by default as if
+    nobody had left before: a name that somebody had must not be given again, for servers know by it which pushes they
+    have applied. `servers` are units of the cluster too, by resource.
+    """
+    if number >= len(layout.stages):
+        raise ConfigError(f"there is no stage {number + 1}: the plan has {len(layout.stages)}, counted from 1")
+    stage = layout.stages[number]
+    counts = [len(other.workers) for other in layout.stages]
+    counts[number] = count
+    others = (servers or {}).get(stage.resource, 0)
+    used = others + sum(c for c, other in zip(counts, layout.stages, strict=True) if other.resource == stage.resource)
+    if used > (limit := job.cluster.resources[stage.resource].limit) and count > len(stage.workers):
+        raise ConfigError(
+            f"that would be {used} units of {stage.resource!r}{', servers included,' if others else ''} and the job's "
+            f"cluster allows {limit}: scale to {max(limit - used + count, 0)} at most, or raise the limit with "
+            "`heterps replan`"
+        )
+    start = len(stage.workers) if next_number is None else next_number
+    new = range(start, start + count - len(stage.workers))
+    workers = stage.workers[:count] + tuple(worker_name(number, k) for k in new)
+    stages = list(layout.stages)
+    stages[number] = StageLayout(stage.first, stage.last, stage.resource, workers)
+    in_rounds = isinstance(job.sync, BSP)
+    lanes = job.workers.lanes or enough_lanes(counts, in_rounds=in_rounds, batch_size=job.data.batch_size)
+    return Layout(tuple(stages), max(lanes, *counts), layout.epoch + 1)

@@ -1,0 +1,82 @@
+"""What is said of errors that are the model's: in its own code, in its loss, in a checkpoint that is of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from heterps.errors import HeterpsError, ModelError, NotFinite
+from heterps.nn import RowGradients, embeddings
+from heterps.ps.client.local import FloatArray
+from heterps.ps.table.finite import first_not_finite
+
+
+@contextmanager
+def own_code(model: nn.Module, when: str) -> Iterator[None]:
+    """Say of an error in the model's own code that it is the model's, and when it happened: "after 3 steps"."""
+    try:
+        yield
+    except HeterpsError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{type(model).__name__} failed {when}: {type(error).__name__}: {str(error).strip().rstrip('.')}. "
+            "Check that it was made for the columns of the data; --debug shows the line."
+        ) from error
+
+
+def first_bad_parameter(parameters: Iterable[tuple[str, Tensor]], whose: str = "") -> str:
+    """A sentence about the first of the named parameters that is not finite; `whose` they are where all are."""
+    for name, parameter in parameters:
+        if not torch.isfinite(parameter).all():
+            return f"The first parameter that is not finite is {name}: lower its learning rate."
+    return f"Every dense parameter{whose} is finite: look at the rows of the embeddings, the data and the loss itself."
+
+
+class GradientCheck:
+    """Refuses gradients of a model that are NaN or infinite, before any of them is pushed.
+
+    model       whose embeddings have their tables under their own names
+    parameters  of each dense table: the names of the parameters that lie side by side in it
+    """
+
+    def __init__(self, model: nn.Module, parameters: Mapping[str, Iterable[str]]) -> None:
+        own = dict(model.named_parameters())
+        self._sizes = {table: [(name, own[name].numel()) for name in names] for table, names in parameters.items()}
+        self._layers = {table: name for name, module in embeddings(model) for table in module.names_in(name)}
+
+    def __call__(self, dense: Mapping[str, FloatArray], rows: Iterable[RowGradients], when: str) -> None:
+        """Raise NotFinite, naming table and layer, where a gradient is not finite; `when` it is from: "of step 12"."""
+        for table, grads in dense.items():
+            if (at := first_not_finite(grads)) >= 0:
+                layer, _, part = self._parameter_at(table, at).rpartition(".")
+                whose = f"parameter {part} of {f'layer {layer}' if layer else 'the model'}"
+                raise NotFinite(_bad_gradient(float(grads.flat[at]), table, whose, when))
+        for found in rows:
+            if (at := first_not_finite(found.grads)) >= 0:
+                key = found.lookup.unique[found.lookup.inverse[at // found.grads.shape[1]]]
+                whose = f"the row of key {key} of layer {self._layers[found.table]}"
+                raise NotFinite(_bad_gradient(float(found.grads.flat[at]), found.table, whose, when))
+
+    def _parameter_at(self, table: str, at: int) -> str:
+        """The parameter that value `at` of a dense table belongs to."""
+        ends = accumulate(size for _, size in self._sizes[table])
+        return next(name for (name, _), end in zip(self._sizes[table], ends, strict=True) if at < end)
+
+
+def _bad_gradient(value: float, table: str, whose: str, when: str) -> str:
+    return (
+        f"the gradient {when} is {value} for {whose} (table {table}), though the loss is finite. It was not applied: "
+        "look for a square root, logarithm or division at 0 in the model or its loss, or lower the learning rate."
+    )
+
+
+def another_model(why: str) -> ModelError:
+    return ModelError(
+        f"the checkpoint is of another model or optimizer: {why}. "
+        "Train with the model that made it, or start a new run."
+    )

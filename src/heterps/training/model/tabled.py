@@ -1,0 +1,255 @@
+"""TabledModel: a model whose parameters are in tables; evaluated, saved and restored as one.
+
+    the model's parameters      [ a | b b b | c | d d ]    in their order, as a checkpoint has them: values by name, and
+                                  |     |     |    |       the words that the optimizer keeps, [words a value, n values]
+    dense table `dense.0`       [ a | c ]     |    |       [1] taken apart by parameter when tables are imported,
+    dense table `dense.1`             [ b b b | d d ]      [2] put together when they are exported
+
+So a checkpoint does not show which tables there were: whoever has all parameters in one table, or those of every stage
+in another, goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from itertools import accumulate
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from heterps.checkpoint import Snapshot
+from heterps.config import Always, Eviction
+from heterps.config import Tables as TableRules
+from heterps.data.batch import Batch
+from heterps.errors import ModelError, NotFinite
+from heterps.nn import embeddings
+from heterps.ps.client.local import FloatArray, JobClient, TableSpec
+from heterps.ps.table.finite import first_not_finite
+from heterps.ps.server.shard import Tables
+from heterps.ps.table.optimizers import state_words
+from heterps.ps.table.tiers import TierCounts
+from heterps.ps.table.metadata import TableCounters
+from heterps.training.run.class_metrics import AnyMetrics, make_metrics
+from heterps.training.model.losses import checked_output, logits_of
+from heterps.training.model.errors import another_model, own_code
+from heterps.training.model.pieces import trainable
+from heterps.training.model.table_snapshots import load_table, save_table
+
+
+class DenseSource(Protocol):
+    """Where dense tables are, as a JobClient has them: on servers, or with workers that keep them themselves."""
+
+    def pull_dense(self, table: str) -> Future[FloatArray]: ...
+
+    def fill_dense(self, table: str, values: FloatArray) -> Future[None]: ...
+
+    def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]: ...
+
+    def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None: ...
+
+
+class TabledModel:
+    """`model` with the `tables` of `client`, and by dense table the names of its `parameters`, side by side in it.
+
+    Who makes one sees to it that the parameters are views of `_values`, by table, and that embeddings have their rows.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tables: Tables,
+        parameters: Mapping[str, Sequence[str]],
+        client: JobClient,
+        num_classes: int,
+        dense: DenseSource | None = None,
+    ) -> None:
+        self.model = model.train()
+        self.tables = tables
+        self.client = client
+        self.clock = 0  # steps so far
+        self._dense: DenseSource = client if dense is None else dense
+        self._num_classes = num_classes
+        self._embeddings = [module for _, module in embeddings(model)]
+        self._values: dict[str, FloatArray] = {}
+        self._places = _places(model, parameters)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Work out ahead of use what a pass over `batch` will ask of the tables. Any thread may call it."""
+        with own_code(self.model, self._when(batch)):
+            for module in self._embeddings:
+                module.prepare(batch.slots)
+        return batch
+
+    def refresh(self) -> None:
+        """Make the model's parameters the newest."""
+        pulls = {table: self._dense.pull_dense(table) for table in self._places}
+        for table, pull in pulls.items():
+            self._take_over(table, pull.result())
+
+    def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics:
+        """Metrics of the model as it is; creates no rows."""
+        metrics = make_metrics(self._num_classes)
+        self.refresh()
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                for batch in batches:
+                    with own_code(self.model, self._when(batch)):
+                        output = self._forward(batch)
+                    metrics.update(logits_of(output, self._num_classes), batch.label)
+        finally:
+            self.model.train()
+        return metrics
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.client.num_rows(table) for table in self._sparse)
+
+    @property
+    def table_bytes(self) -> int:
+        return sum(self.client.num_bytes(table) for table in self._sparse)
+
+    @property
+    def counters(self) -> TableCounters:
+        """Rows of all tables that came and went, and gradients that were refused."""
+        return TableCounters.total(self.client.counters(table) for table in self._sparse)
+
+    @property
+    def tier_counts(self) -> TierCounts | None:
+        """What the tables have in memory and on disk, and what has moved; None without tiers."""
+        counts = [count for table in self._sparse if (count := self.client.tier_counts(table)) is not None]
+        return TierCounts.total(counts) if counts else None
+
+    def table_fields(self, rules: TableRules) -> dict[str, Any]:
+        """Fields of a line of metrics.jsonl about the tables; what cannot have happened by the `rules` is left out."""
+        fields: dict[str, Any] = {"rows": self.num_rows, "table_bytes": self.table_bytes}
+        if rules.admission != Always() or rules.eviction != Eviction():
+            fields["tables"] = self.counters._asdict()
+        if (counts := self.tier_counts) is not None:
+            fields["tiers"] = asdict(counts) | {"hit_rate": counts.hit_rate}
+        return fields
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from `snapshot`, which the same model and optimizers made in any tables on any number of shards.
+
+        The tables must be empty still, and torch's random state becomes that of the snapshot.
+        """
+        arrays = dict(snapshot.dense)
+        state, random = arrays.pop("optimizer/state"), arrays.pop("random/torch")
+        weights = {name.removeprefix("model/"): torch.from_numpy(array) for name, array in arrays.items()}
+        if differing := set(self._sparse) ^ set(snapshot.tables):
+            raise another_model(f"only one of them has the tables {', '.join(sorted(differing))}")
+        try:
+            self.model.load_state_dict(weights)
+            self._import_dense(state, snapshot.clock)
+            for name, table in snapshot.tables.items():
+                load_table(self.client, name, table)
+        except (RuntimeError, ValueError) as error:
+            raise another_model(str(error)) from error
+        torch.set_rng_state(torch.from_numpy(random))
+        self.clock = snapshot.clock
+
+    def _snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
+        """Everything that a later `restore` needs. The tables must have taken every push."""
+        state = self._export_dense()
+        self._require_finite(state)
+        dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
+        dense["optimizer/state"] = state
+        dense["random/torch"] = torch.get_rng_state().numpy()
+        tables = {name: save_table(self.client, spec) for name, spec in self._sparse.items()}
+        return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
+
+    @property
+    def _sparse(self) -> dict[str, TableSpec]:
+        return {spec.name: spec for spec in self.tables.sparse}
+
+    @property
+    def _state_shape(self) -> tuple[int, int]:
+        """Words of optimizer state a value, the same in all dense tables, and values of them together."""
+        words = max((state_words(spec.optimizer, 1) for spec in self.tables.dense), default=0)
+        return words, sum(spec.size for spec in self.tables.dense)
+
+    def _export_dense(self) -> FloatArray:
+        """The optimizer's state in the order of the model; its parameters become the newest."""
+        whole = np.empty(self._state_shape, np.float32)
+        for table, places in self._places.items():
+            values, state, _ = self._dense.export_dense(table)
+            self._take_over(table, values)
+            words = state.reshape(len(whole), len(values))
+            for in_model, in_table in places:
+                whole[:, in_model] = words[:, in_table]  # [2]
+        return whole.reshape(-1)
+
+    def _require_finite(self, state: FloatArray) -> None:
+        """NotFinite where a trained parameter or the optimizer's state would spoil a checkpoint."""
+        bad = next((name for name, p in trainable(self.model).items() if not torch.isfinite(p).all()), None)
+        if bad is None and first_not_finite(state) >= 0:
+            bad = "(state of the dense optimizer)"
+        if bad is not None:
+            raise NotFinite(
+                f"parameter {bad} is not finite after {self.clock} steps. It is not saved; the checkpoint before stays "
+                "the newest. Lower the learning rate, and resume from it."
+            )
+
+    def _import_dense(self, state: NDArray[Any], num_steps: int) -> None:
+        """The model's parameters, and this state, in the order of the model, become those of the empty tables.
+
+        `num_steps` is the clock of the job, and every table's number of steps, by which Adam corrects its means: a
+        step is a push to each table. Only a table that stages share and push to apart, without rounds, has seen more.
+        """
+        words, num_values = self._state_shape
+        if state.shape != (words * num_values,):
+            raise ValueError(f"the saved state has {state.size:,} words, this model needs {words * num_values:,}")
+        whole = state.reshape(words, num_values)
+        for table, places in self._places.items():
+            parts = [whole[:, in_model] for in_model, _ in places]  # [1]
+            self._dense.import_dense(
+                table, self._values[table], np.hstack([whole[:, :0], *parts]).reshape(-1), num_steps
+            )
+
+    def _take_over(self, table: str, values: FloatArray) -> None:
+        """In this process they may be the table's own memory, and are the newest always."""
+        if not np.may_share_memory(values, self._values[table]):
+            self._values[table][:] = values
+
+    def _forward(self, batch: Batch) -> Tensor:
+        output = self.model(torch.from_numpy(batch.dense), batch.slots)
+        return checked_output(self.model, output, len(batch), self._num_classes)
+
+    def _when(self, batch: Batch) -> str:
+        return f"on a batch of {len(batch)} samples after {self.clock} steps"
+
+
+def flat_parameters(model: nn.Module, names: Collection[str]) -> FloatArray:
+    """A copy of these trainable parameters, side by side. ModelError where one cannot be trained here."""
+    own = trainable(model)
+    for name in names:
+        if own[name].dtype != torch.float32 or own[name].device.type != "cpu":
+            raise ModelError(
+                f"parameter {name} is {own[name].dtype} on {own[name].device}; heterps trains float32 on cpu here."
+            )
+    return torch.cat([torch.zeros(0), *(own[name].detach().reshape(-1) for name in names)]).numpy()
+
+
+def _places(model: nn.Module, parameters: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[slice, slice]]]:
+    """Of each dense table: where its parameters lie in the values of the model, and where in its own."""
+    sizes = {name: parameter.numel() for name, parameter in trainable(model).items()}
+    in_model = _side_by_side(list(sizes), sizes)
+    return {
+        table: [(in_model[name], in_table) for name, in_table in _side_by_side(names, sizes).items()]
+        for table, names in parameters.items()
+    }
+
+
+def _side_by_side(names: Sequence[str], sizes: Mapping[str, int]) -> dict[str, slice]:
+    ends = accumulate(sizes[name] for name in names)
+    return {name: slice(end - sizes[name], end) for name, end in zip(names, ends, strict=True)}
+
+
+def _to_numpy(tensor: Tensor) -> NDArray[Any]:
+    return tensor.detach().cpu().clone().numpy()

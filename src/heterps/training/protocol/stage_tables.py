@@ -1,0 +1,102 @@
+"""The tables of a model whose stages are apart: which there are, and who pushes to them.
+
+    stage 0: embedding, linear a        sparse table `embedding`     pushed to by stage 0
+    stage 1: linear b, tied head        dense table  `dense.0`       the parameters of stage 0 alone
+             (the weight of a)          dense table  `dense.1`       of stage 1 alone
+                                        dense table  `dense.0-1`     that both use
+
+A parameter that no layer uses belongs to the last stage: the model's own loss may use it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from heterps.config import Job
+from heterps.model.trace import Layer, Trace
+from heterps.nn import embeddings, model_tables
+from heterps.ps.server.dense_range import DenseSpec
+from heterps.ps.server.shard import Tables
+
+Stages = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StageTables:
+    """All tables of a job; the parameters of each dense one, in order; and the stages that push to each table."""
+
+    tables: Tables
+    num_stages: int
+    parameters: Mapping[str, tuple[str, ...]]  # by dense table: names in the model
+    stages: Mapping[str, Stages]  # by table, sparse or dense
+
+    def of_stage(self, stage: int) -> list[str]:
+        """The tables that a stage uses."""
+        return [name for name, stages in self.stages.items() if stage in stages]
+
+    def on_servers(self, dense: bool) -> Tables:
+        """What servers hold, with or without the `dense` tables."""
+        return self.tables if dense else replace(self.tables, dense=())
+
+    @property
+    def groups(self) -> list[Stages]:
+        """The stages that must be kept in step together, because they push to a table together."""
+        groups: list[set[int]] = [{stage} for stage in range(self.num_stages)]
+        for stages in self.stages.values():
+            joined = {*stages}.union(*(group for group in groups if group & {*stages}))
+            groups = [group for group in groups if not group & joined] + [joined]
+        return sorted(tuple(sorted(group)) for group in groups)
+
+
+def stage_tables(job: Job, model: nn.Module, trace: Trace, firsts: Sequence[int]) -> StageTables:
+    """Of `model`, traced, in stages that begin at the layers `firsts`. The same in every process of a job."""
+    whole = model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
+    stage_of = [sum(layer.index >= first for first in firsts) - 1 for layer in trace.layers]
+    stages = _sparse_stages(model, trace, stage_of)
+    users = _users(model, trace.layers, stage_of)
+    owned: dict[str, list[str]] = {f"dense.{stage}": [] for stage in range(len(firsts))}
+    sizes: dict[str, int] = dict.fromkeys(owned, 0)
+    named: dict[str, Stages] = {f"dense.{stage}": (stage,) for stage in range(len(firsts))}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            used = users[name] or (len(firsts) - 1,)
+            table = f"dense.{'-'.join(map(str, used))}"
+            owned.setdefault(table, []).append(name)
+            sizes[table] = sizes.get(table, 0) + parameter.numel()
+            named[table] = used
+    (dense,) = whole.dense
+    specs = tuple(DenseSpec(table, size, dense.optimizer, dense.schedule) for table, size in sizes.items() if size)
+    return StageTables(
+        replace(whole, dense=specs),
+        len(firsts),
+        {spec.name: tuple(owned[spec.name]) for spec in specs},
+        stages | {spec.name: named[spec.name] for spec in specs},
+    )
+
+
+def _sparse_stages(model: nn.Module, trace: Trace, stage_of: Sequence[int]) -> dict[str, Stages]:
+    """The stages of every sparse table: those with a layer that calls its module, or a module that holds it."""
+    found: dict[str, Stages] = {}
+    for name, module in embeddings(model):
+        callers = {
+            stage_of[layer.index]
+            for layer in trace.layers
+            if any(name == called or name.startswith(f"{called}.") for called in layer.modules)
+        }
+        for table in module.names_in(name):
+            found[table] = tuple(sorted(callers)) or (max(stage_of),)
+    return found
+
+
+def _users(model: nn.Module, layers: Sequence[Layer], stage_of: Sequence[int]) -> dict[str, Stages]:
+    """The stages that use each parameter, under its first name: a weight may have several."""
+    first_name = {id(parameter): name for name, parameter in model.named_parameters()}
+    canonical = {name: first_name[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+    users: dict[str, set[int]] = {name: set() for name in first_name.values()}
+    for layer in layers:
+        for name in layer.parameters:
+            users[canonical[name]].add(stage_of[layer.index])
+    return {name: tuple(sorted(stages)) for name, stages in users.items()}

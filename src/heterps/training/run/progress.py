@@ -1,0 +1,128 @@
+"""Tally: what a run has done so far: samples, seconds, metrics by interval, and when the next checkpoint is due.
+
+It is what a checkpoint holds of a run besides its model, so that a resumed run goes on counting where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps.config import Job
+from heterps.training.run.class_metrics import AnyMetrics, make_metrics, metrics_from_state
+from heterps.training.run.folder import Run
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the model thinks of samples, and what they are."""
+
+    logits: FloatArray  # [n], or [n, classes]
+    labels: FloatArray
+
+
+class Tally:
+    def __init__(self, job: Job, run: Run) -> None:
+        self._job, self._run = job, run
+        self.samples = 0
+        self.seconds = 0.0
+        self.restarts = 0
+        self.interval = self._no_metrics()
+        self.interval_started = 0  # in samples, and below in seconds
+        self.interval_started_s = 0.0
+        self.whole = self._no_metrics()
+        self._saved_samples = 0
+        self._saved_s = 0.0
+
+    def add(self, num_samples: int, scores: Iterable[Scores], seconds: float) -> None:
+        """A step is done, `seconds` after the run began."""
+        self.samples += num_samples
+        self.seconds = seconds
+        for part in scores:
+            self.interval.update(part.logits, part.labels)
+
+    @property
+    def interval_is_over(self) -> bool:
+        return self.samples - self.interval_started >= self._job.metrics_every_samples
+
+    def close_interval(self, more: dict[str, Any]) -> dict[str, Any]:
+        """Write a line of metrics.jsonl about the interval, with what `more` says, and start the next."""
+        samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
+        line = {
+            "samples": self.samples,
+            "epoch": more.pop("epoch", 0),
+            "seconds": round(self.seconds, 3),
+            "samples_per_s": round(samples / seconds, 1) if seconds > 0 else None,
+            **metric_fields(self.interval),
+            **more,
+        }
+        self._run.add_metrics(line)
+        self.whole.merge(self.interval)
+        self.interval = self._no_metrics()
+        self.interval_started, self.interval_started_s = self.samples, self.seconds
+        return line
+
+    def train_metrics(self) -> AnyMetrics:
+        """Over the whole run, the open interval included."""
+        metrics = metrics_from_state(self.whole.state())
+        metrics.merge(self.interval)
+        return metrics
+
+    @property
+    def save_at(self) -> int | None:
+        """The samples at which a checkpoint is due; None where they do not decide."""
+        every = self._job.checkpoint.every_samples
+        return None if every is None else self._saved_samples + every
+
+    @property
+    def save_is_due(self) -> bool:
+        every = self._job.checkpoint
+        by_samples = self.save_at is not None and self.samples >= self.save_at
+        by_time = every.every_minutes is not None and self.seconds - self._saved_s >= 60 * every.every_minutes
+        return by_samples or by_time
+
+    def saved(self) -> None:
+        self._saved_samples, self._saved_s = self.samples, self.seconds
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "restarts": self.restarts,
+            "interval": self.interval.state(),
+            "interval_started": self.interval_started,
+            "interval_started_s": self.interval_started_s,
+            "whole": self.whole.state(),
+        }
+
+    def begin_again(self) -> None:
+        """Resume a run that was ended before its first checkpoint."""
+        self.restarts = self._run.begun_again(0)
+        self._run.rewind_metrics(0)
+
+    def restore(self, samples: int, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave when there were so many samples."""
+        self.samples = samples
+        self.seconds = state["seconds"]
+        self.restarts = self._run.begun_again(state["restarts"])
+        self.interval = metrics_from_state(state["interval"])
+        self.interval_started = state["interval_started"]
+        self.interval_started_s = state["interval_started_s"]
+        self.whole = metrics_from_state(state["whole"])
+        self.saved()
+        self._run.rewind_metrics(self.interval_started)  # lines after it are of intervals that are open again
+
+    def _no_metrics(self) -> AnyMetrics:
+        return make_metrics(self._job.data.columns.num_classes)
+
+
+def metric_fields(metrics: AnyMetrics) -> dict[str, float | None]:
+    """Metrics under the names that they have in metrics.jsonl and summary.json; null where undefined."""
+    values = {name: getattr(metrics, name) for name in metrics.FIELDS}
+    return {name: round(value, 6) if math.isfinite(value) else None for name, value in values.items()}
