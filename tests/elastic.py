@@ -17,10 +17,10 @@ from heterps.launch import train
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, Servers, Stage
+from heterps.training.protocol.messages import Ready
 from heterps.training.run.control import Control
 from heterps.training.run.loop import Observer
-from heterps.training.protocol.messages import Ready
-from heterps.training.worker.mailbox import Post
+from heterps.training.worker.mailbox import Mailbox
 
 DEADLINE_S = 60.0
 CLUSTER = {
@@ -98,19 +98,19 @@ class Script(Losses):
         self.ready = threading.Semaphore(0)
         self.awaited = 0
         self.controls: list[Control] = []
-        enter, send, script = Control.__enter__, Post.send, self
+        enter, send, script = Control.__enter__, Mailbox.send, self
 
         def entered(control: Control) -> Control:
             script.controls.append(control)
             return enter(control)
 
-        def sent(post: Post, peer, message, frames=()) -> None:
-            send(post, peer, message, frames)
+        def sent(mailbox: Mailbox, peer, message, frames=()) -> None:
+            send(mailbox, peer, message, frames)
             if isinstance(message, Ready):
                 script.ready.release()
 
         monkeypatch.setattr(Control, "__enter__", entered)
-        monkeypatch.setattr(Post, "send", sent)
+        monkeypatch.setattr(Mailbox, "send", sent)
 
     def started(self, samples, total, resumed) -> None:
         self.ready = threading.Semaphore(0)  # of those that the job begins with nobody is waited for

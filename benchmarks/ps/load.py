@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from heterps.config import Adagrad
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.dedup import Lookup, make_lookup, sum_rows
+from heterps.ps.client.local import TableSpec
 from heterps.ps.server.shard import Tables
 
 DIM, BATCH = 16, 26_624

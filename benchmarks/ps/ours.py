@@ -7,14 +7,14 @@ import threading
 
 from load import SPEC, TABLES, Case, Load, Wait
 
-from heterps.ps.client.local import LocalClient
 from heterps.ps.client.connect import connect
-from heterps.ps.protocol.messages import Coding
+from heterps.ps.client.local import LocalClient
 from heterps.ps.client.remote import RemoteClient
+from heterps.ps.client.session import Options
+from heterps.ps.protocol.messages import Coding
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
-from heterps.ps.client.session import Options
 from heterps.wire import Checked, ClientChannel, MemoryNetwork, ServerChannel
 from heterps.wire import Options as SocketOptions
 from heterps.wire.stack import layered

@@ -36,8 +36,8 @@ from heterps.data.synthetic import CARDINALITIES
 from heterps.launch.inline import warm_up
 from heterps.model.zoo import ctr_dnn, tower
 from heterps.nn import SparseEmbedding
-from heterps.training.run.metrics import Metrics
 from heterps.training.model.trainer import Trainer
+from heterps.training.run.metrics import Metrics
 
 SCHEMA = Schema()
 DIM, HIDDEN, PREFETCH = 16, (512, 256, 128), 4

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from fuzz_target import ANSWERS, REQUESTS, ROSTER, as_input, make_server
 
-from heterps.ps.protocol import messages as m
 from heterps.ps.client.calls import EXACT
-from heterps.ps.server.transfer import ValuePart, to_parcels
+from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import pack_part, pack_upkeep
 from heterps.ps.protocol.placement import shard_numbers
 from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.server.transfer import ValuePart, to_chunks
 from heterps.wire import Frame, Packed, PackedKeys, pack_keys, pack_values
 
 EVERY = np.arange(40, dtype=np.uint64)
@@ -55,7 +55,7 @@ def deliveries() -> list[tuple[m.ToServer, list[Frame]]]:
     """A label and a part for a server that is being filled."""
     server = make_server()
     server.shard.sparse["rows"].push(KEYS, GRADS)
-    label, first, *_ = to_parcels(server.save())
+    label, first, *_ = to_chunks(server.save())
     assert first.part is not None
     part, frames = pack_part(first.part)
     return [

@@ -24,7 +24,7 @@ from heterps.config import Job
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch import train
 from heterps.launch.ray.fleet import RayFleet
-from heterps.training.run.commands import Replan, Scale, Told
+from heterps.training.run.commands import CommandReply, Replan, Scale
 from heterps.training.run.control import ask
 from heterps.training.run.loop import Observer
 
@@ -163,7 +163,7 @@ def test_a_node_that_dies_while_training_ends_the_job_with_the_worker_that_was_o
 
 @pytest.mark.slow
 def test_a_stage_is_scaled_while_the_job_runs(cluster: Any, job_file: Path, recorded: type[Recorded]) -> None:
-    answers: list[Told] = []
+    answers: list[CommandReply] = []
 
     def act() -> None:
         if not answers:
@@ -184,7 +184,7 @@ def test_a_stage_is_scaled_while_the_job_runs(cluster: Any, job_file: Path, reco
 def test_a_scale_that_the_cluster_has_no_place_for_is_refused_and_the_job_goes_on(
     cluster: Any, job_file: Path, recorded: type[Recorded]
 ) -> None:
-    answers: list[Told] = []
+    answers: list[CommandReply] = []
 
     def act() -> None:
         if not answers:

@@ -22,9 +22,9 @@ from heterps.launch.restarts import last_words, may_restart
 from heterps.launch.trials import trial_job
 from heterps.planning.plan import load_plan
 from heterps.processes import Child
-from heterps.training.coordinator.reconfiguration import Replanned
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.fleet import WorkerLost
+from heterps.training.coordinator.reconfiguration import Replanned
 from heterps.training.run.loop import Observer
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")

@@ -20,9 +20,9 @@ from heterps.errors import ConfigError, PeerLost, StorageError
 from heterps.launch import train
 from heterps.launch.run_servers import run_servers
 from heterps.launch.servers import first_roster, job_tables
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.connect import connect
 from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.local import TableSpec
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.server.server import Server
 from heterps.ps.server.shard import Tables

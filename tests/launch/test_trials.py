@@ -89,11 +89,11 @@ def test_without_rounds_a_trial_counts_whole_batches(job: Job) -> None:
 
 
 def test_a_run_that_is_told_to_stop_is_no_trial(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Told:
+    class CommandReply:
         stopped_by = "SIGTERM"
 
-    def stopped(*_: object, **__: object) -> tuple[None, None, Told]:
-        return None, None, Told()
+    def stopped(*_: object, **__: object) -> tuple[None, None, CommandReply]:
+        return None, None, CommandReply()
 
     monkeypatch.setattr("heterps.launch.trials.run_by_plan", stopped)
     with pytest.raises(TrialStopped, match="SIGTERM"):

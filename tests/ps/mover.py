@@ -1,4 +1,4 @@
-"""Changes of the roster on a simulated network."""
+"""Reconfiguration of the roster on a simulated network."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from servers import SimulatedJob
 
 from heterps.ps.protocol import messages as m
-from heterps.ps.server.rebalance import Question, rebalance
 from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.server.rebalance import Question, rebalance
 from heterps.ps.server.server import Server
 
 

@@ -1,4 +1,4 @@
-"""Handover: parcels are taken in their order, once each, from servers of which something is expected."""
+"""Handover: chunks are taken in their order, once each, from servers of which something is expected."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from servers import make_roster, make_tables
 
-from heterps.ps.server import transfer as cargo
 from heterps.ps.protocol import messages as m
-from heterps.ps.server.transfer import Cargo
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.server.handover import Handover
 from heterps.ps.protocol.roster import Seat
+from heterps.ps.server import transfer as transfer
+from heterps.ps.server.handover import Handover
 from heterps.ps.server.server import Server
+from heterps.ps.server.transfer import ShardTransfer
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 
@@ -22,20 +22,20 @@ NEW = OLD.add(Seat("server-1"))
 
 @pytest.fixture
 def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[m.Deliver, list[memoryview]]]:
-    """All parcels that server 0 has for server 1, as they come to it."""
-    monkeypatch.setattr(cargo, "PART_BYTES", 200)
+    """All chunks that server 0 has for server 1, as they come to it."""
+    monkeypatch.setattr(transfer, "PART_BYTES", 200)
     source, shard = Handover(), Server("server-0", OLD, make_tables()).shard
     shard.sparse["rows"].pull(np.arange(40, dtype=np.uint64))
     source.begin(OLD, NEW, "server-0", shard, {"worker": 1})
     found, last = [], False
     while not last:
         number = len(found)
-        parcel, frames = source.fetch(m.Fetch(1, 2, 1, number))
-        last = parcel.last
-        deliver = m.Deliver(1, 2, 0, number, last, parcel.table, parcel.part)
+        chunk, frames = source.fetch(m.Fetch(1, 2, 1, number))
+        last = chunk.last
+        deliver = m.Deliver(1, 2, 0, number, last, chunk.table, chunk.part)
         found.append((deliver, [contiguous(frame) for frame in frames]))
     assert len(found) > 3
-    with pytest.raises(Malformed, match=f"there is no parcel {len(found)} for server number 1"):
+    with pytest.raises(Malformed, match=f"there is no chunk {len(found)} for server number 1"):
         source.fetch(m.Fetch(1, 2, 1, len(found)))
     assert not source.is_over
     source.forget(1)
@@ -51,7 +51,7 @@ def target() -> Handover:
     return target
 
 
-def deliver(target: Handover, delivery: tuple[m.Deliver, list[memoryview]]) -> Cargo | None:
+def deliver(target: Handover, delivery: tuple[m.Deliver, list[memoryview]]) -> ShardTransfer | None:
     return target.deliver(delivery[0], Frames(delivery[1]))
 
 
@@ -71,7 +71,7 @@ def test_parcels_that_come_twice_count_once(target: Handover, deliveries: list) 
 
 def test_a_parcel_before_its_predecessor_is_refused_and_changes_nothing(target: Handover, deliveries: list) -> None:
     for early in deliveries[1:]:
-        with pytest.raises(Malformed, match=r"parcel \d+ of server number 0 came before parcel 0"):
+        with pytest.raises(Malformed, match=r"chunk \d+ of server number 0 came before chunk 0"):
             deliver(target, early)
     assert [deliver(target, delivery) is None for delivery in deliveries[:-1]] == [True] * (len(deliveries) - 1)
     with pytest.raises(Malformed, match="the ops of this message need more than its 0 frames"):

@@ -17,15 +17,15 @@ from servers import DIM, make_roster, make_tables, remote_client, threaded_serve
 from heterps.config import SGD, Adam, LinearRate
 from heterps.errors import HeterpsError, PeerLost
 from heterps.ps import Round
-from heterps.ps.protocol import messages as m
-from heterps.ps.server import server as server_module
 from heterps.ps.client.cache import CachedClient
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.local import TableSpec
+from heterps.ps.client.remote import RemoteClient
+from heterps.ps.protocol import messages as m
+from heterps.ps.protocol.roster import Seat
+from heterps.ps.server import server as server_module
 from heterps.ps.server.ledger import Ledger, Source
 from heterps.ps.server.rebalance import run_rebalance
-from heterps.ps.client.remote import RemoteClient
-from heterps.ps.protocol.roster import Seat
 from heterps.ps.server.rounds import Contribution, Stash, push_once
 from heterps.ps.server.server import Server
 from heterps.ps.server.shard import Tables

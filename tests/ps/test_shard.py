@@ -10,15 +10,15 @@ import pytest
 from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows
 
 from heterps.config import SGD, Adam, Faults
-from heterps.ps.server import transfer as cargo_module
 from heterps.ps.protocol import messages as m
-from heterps.ps.server.transfer import Parcel, ValuePart, from_parcels, to_parcels
+from heterps.ps.protocol.placement import NUM_SLOTS
+from heterps.ps.server import transfer as transfer_module
 from heterps.ps.server.dense_range import DenseSpec
 from heterps.ps.server.ledger import Ledger, PushState, Source
-from heterps.ps.protocol.placement import NUM_SLOTS
 from heterps.ps.server.rounds import Contribution, Round
 from heterps.ps.server.server import Server
 from heterps.ps.server.shard import Piece, Shard, Tables
+from heterps.ps.server.transfer import Chunk, ValuePart, from_chunks, to_chunks
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 
@@ -52,7 +52,7 @@ def test_saved_tables_go_on_at_any_number_of_servers_as_if_nothing_had_happened(
     saved = [server.save() for server in pushed(2, 3).servers.values()]
     job = SimulatedJob(0, TABLES, num_servers, Faults())
     for server in job.servers.values():
-        server.restore([from_parcels(to_parcels(cargo)) for cargo in saved])
+        server.restore([from_chunks(to_chunks(transfer)) for transfer in saved])
         assert len(server.shard.pieces) == server.shard.dense["dense"].num_pieces == 1
     worker = Worker(job, "worker")
     worker.pushes = {"rows": 2, "dense": 2}
@@ -69,7 +69,7 @@ def test_a_fill_after_a_restore_changes_nothing() -> None:
     server = job.servers["server-0"]
     server.shard.dense["dense"].fill(np.arange(11, dtype=np.float32))
     again = Server("server-0", make_roster(1), TABLES)
-    again.restore([from_parcels(to_parcels(server.save()))])
+    again.restore([from_chunks(to_chunks(server.save()))])
     again.shard.dense["dense"].fill(np.zeros(11, np.float32))
     np.testing.assert_array_equal(again.shard.dense["dense"].values(), np.arange(11))
 
@@ -93,19 +93,19 @@ def test_what_is_saved_does_not_change_with_the_tables() -> None:
 
 
 def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
-    cargo = pushed(1, 1).servers["server-0"].save()
+    transfer = pushed(1, 1).servers["server-0"].save()
     server = Server("server-0", make_roster(1), TABLES)
-    server.restore([cargo])
+    server.restore([transfer])
     with pytest.raises(ValueError, match="200 of 200 rows to put have keys that are in the table"):
-        server.shard.load(cargo)
+        server.shard.load(transfer)
     assert len(server.shard.sparse["rows"]) == 200
-    empty = cargo.rows["rows"].select(np.zeros(200, np.bool_))
+    empty = transfer.rows["rows"].select(np.zeros(200, np.bool_))
     with pytest.raises(ValueError, match="value 0 of table dense came twice"):
-        server.shard.load(msgspec.structs.replace(cargo, rows={"rows": empty}))
+        server.shard.load(msgspec.structs.replace(transfer, rows={"rows": empty}))
     assert server.shard.dense["dense"].num_steps == 1
-    cargo.rows["other"] = cargo.rows.pop("rows")
+    transfer.rows["other"] = transfer.rows.pop("rows")
     with pytest.raises(ValueError, match="there are no tables other here"):
-        server.shard.load(cargo)
+        server.shard.load(transfer)
 
 
 @pytest.mark.parametrize("misfit", ["one", "two"])
@@ -114,12 +114,12 @@ def test_a_cargo_of_which_one_table_does_not_fit_leaves_none_of_it(misfit: str) 
     sparse, two = (make_tables().sparse[0],), (DenseSpec("one", 5, SGD(lr=1.0)), DenseSpec("two", 5, SGD(lr=1.0)))
     shard = Server("server-0", make_roster(1), Tables(sparse, two)).shard
     shard.sparse["rows"].pull(KEYS)
-    cargo = shard.copy(shard.slots, shard.ranges, {})
+    transfer = shard.copy(shard.slots, shard.ranges, {})
     shard.sparse["rows"].take(KEYS)
     for name in {"one", "two"} - {misfit}:
         shard.dense[name].cut(slice(0, 5))
     with pytest.raises(ValueError, match=f"value 0 of table {misfit} came twice"):
-        shard.load(cargo)
+        shard.load(transfer)
     assert len(shard.sparse["rows"]) == 0
     assert {name: dense.num_pieces for name, dense in shard.dense.items()} == {"one": 0, "two": 0} | {misfit: 1}
 
@@ -171,7 +171,7 @@ def test_a_push_that_one_of_two_pieces_has_begun_is_in_doubt_as_a_whole() -> Non
 
 def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their parts are of other slots than the server has from then on."""
-    monkeypatch.setattr(cargo_module, "PART_BYTES", 100)
+    monkeypatch.setattr(transfer_module, "PART_BYTES", 100)
     shard = pushed(1, 1).servers["server-0"].shard
     assert shard.export(Source("worker", 1), "rows", 1, 0).num_parts > 1
     assert len(shard.exports) == 1
@@ -195,37 +195,37 @@ def test_what_servers_saved_does_not_bring_back_an_old_life_of_a_worker() -> Non
 
 def test_a_label_with_a_slot_that_does_not_exist_is_refused() -> None:
     for slot in (-1, NUM_SLOTS):
-        cargo = pushed(1, 1).servers["server-0"].save()
-        cargo.label.pieces[0].slots.append(slot)
+        transfer = pushed(1, 1).servers["server-0"].save()
+        transfer.label.pieces[0].slots.append(slot)
         with pytest.raises(Malformed, match="names a slot beyond"):
-            from_parcels(to_parcels(cargo))
+            from_chunks(to_chunks(transfer))
 
 
 def test_a_label_that_cannot_be_read_is_refused() -> None:
-    parcels = to_parcels(pushed(1, 1).servers["server-0"].save())
-    parcels[0].label = b"nonsense"
-    with pytest.raises(Malformed, match="the label of a cargo cannot be read"):
-        from_parcels(parcels)
+    chunks = to_chunks(pushed(1, 1).servers["server-0"].save())
+    chunks[0].label = b"nonsense"
+    with pytest.raises(Malformed, match="the label of a transfer cannot be read"):
+        from_chunks(chunks)
 
 
 def test_parts_of_a_dense_table_that_do_not_fit_together_are_refused() -> None:
-    parcels = to_parcels(pushed(1, 1).servers["server-0"].save())
-    part = parcels[-1].part
+    chunks = to_chunks(pushed(1, 1).servers["server-0"].save())
+    part = chunks[-1].part
     assert isinstance(part, ValuePart)
-    parcels[-1].part = part._replace(values=part.values[1:])
+    chunks[-1].part = part._replace(values=part.values[1:])
     with pytest.raises(Malformed, match="the parts of 11 values of table dense do not follow each other"):
-        from_parcels(parcels)
+        from_chunks(chunks)
     halves = [ValuePart(at, part.values[at:][:6], part.state[:, at:][:, :6]) for at in (0, 5)]
-    twice = [*parcels[:-1], *(Parcel(False, table="dense", part=half) for half in (halves[0], halves[1]))]
+    twice = [*chunks[:-1], *(Chunk(False, table="dense", part=half) for half in (halves[0], halves[1]))]
     with pytest.raises(Malformed, match="do not follow each other"):
-        from_parcels(twice)
+        from_chunks(twice)
     gap = [part._replace(values=part.values[:5], state=part.state[:, :5]), halves[1]._replace(first=6)]
     with pytest.raises(Malformed, match="do not follow each other"):
-        from_parcels([*parcels[:-1], *(Parcel(False, table="dense", part=each) for each in gap)])
-    parcels[-1].part = part._replace(values=part.values[:5], state=part.state[:, :5])
-    parcels.append(Parcel(True, table="dense", part=ValuePart(5, part.values[5:], part.state[:1, 5:])))
+        from_chunks([*chunks[:-1], *(Chunk(False, table="dense", part=each) for each in gap)])
+    chunks[-1].part = part._replace(values=part.values[:5], state=part.state[:, :5])
+    chunks.append(Chunk(True, table="dense", part=ValuePart(5, part.values[5:], part.state[:1, 5:])))
     with pytest.raises(Malformed, match="the parts of table dense have state of different sizes"):
-        from_parcels(parcels)
+        from_chunks(chunks)
 
 
 def test_tables_have_a_digest_that_does_not_depend_on_their_order() -> None:

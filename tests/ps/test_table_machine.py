@@ -27,9 +27,9 @@ from heterps.config import (
 from heterps.ps import SparseTable
 from heterps.ps.table import budget
 from heterps.ps.table.eviction import LOG_LENGTH
+from heterps.ps.table.metadata import stack, unstack
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TieredTable
-from heterps.ps.table.metadata import stack, unstack
 
 DIM = 3
 SKETCH_BYTES = 1024

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from heterps.config import AfterSightings, Eviction, LinearRate, Tiers
 from heterps.errors import ConfigError, StorageError
 from heterps.ps import SGD, Adagrad, Adam, SparseTable
-from heterps.ps.client.local import LocalClient, TableSpec
 from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.local import LocalClient, TableSpec
 from heterps.ps.table import budget, cold, tiers
 from heterps.ps.table.index import ALL_MOVED
 from heterps.ps.table.reference import ReferenceTable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from servers import make_roster
 
+from heterps.ps.client.whole_tables import CountRowsCall, ExportCall, ReadUpkeepCall
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames, pack_upkeep
 from heterps.ps.table.metadata import TableCounters, Upkeep
-from heterps.ps.client.whole_tables import CountRowsCall, ExportCall, ReadUpkeepCall
 from heterps.wire.message import contiguous
 
 NOTHING = TableCounters(0, 0, {"age": 0, "uses": 0, "bytes": 0})

@@ -11,9 +11,9 @@ from plans import recording_console, text_of
 
 from heterps.errors import StorageError
 from heterps.report.page.simulation import draw_histogram, render_page, write_page, write_svg
+from heterps.report.page.timeline import draw_timeline
 from heterps.report.terminal.simulation_table import make_groups, outcome, show_policies, show_simulation
 from heterps.report.terminal.timeline import make_rows
-from heterps.report.page.timeline import draw_timeline
 from heterps.sim import Scenario, SimResult, simulate
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,8 +7,8 @@ from io import StringIO
 from rich.console import Console
 from staged_run import EMULATED, LATE, STAGES, VIEW, a_stage, staged_line
 
-from heterps.report.terminal.training_progress import TrainingProgress
 from heterps.report.terminal.staged_progress import staged_words
+from heterps.report.terminal.training_progress import TrainingProgress
 
 LINE = {"samples": 4096, "samples_per_s": 1234.5, "log_loss": 0.5, "auc": 0.7, "rows": 99}
 

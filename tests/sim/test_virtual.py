@@ -20,8 +20,8 @@ from heterps.sim.scenario import ENDLESS
 from heterps.sim.supply import Supply
 from heterps.sim.variants import parse_variant
 from heterps.sim.virtual import Training, train_virtually
-from heterps.training.run.metrics import Metrics
 from heterps.training.model.trainer import Trainer
+from heterps.training.run.metrics import Metrics
 
 EVERY_STEP = Course(points=10**6)
 ROWS = [(1.0, 1.0), (0.5, 0.0), (-1.0, 0.0), (2.0, 1.0), (0.25, 1.0), (1.5, 0.0), (-0.5, 1.0), (1.0, 0.0)]

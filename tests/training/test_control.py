@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from heterps.errors import PeerLost, RunError
-from heterps.training.run.commands import AskStatus, Scale, Told
+from heterps.training.run.commands import AskStatus, CommandReply, Scale
 from heterps.training.run.control import FILE, Control, NotRunning, ask, find, refuse_if_running
 
 
@@ -29,7 +29,7 @@ def answering(control):
     def loop():
         while not ended.wait(0.001):
             for request in control.requests():
-                request.answer(Told(repr(request.message)))
+                request.answer(CommandReply(repr(request.message)))
 
     thread = threading.Thread(target=loop)
     thread.start()
@@ -42,7 +42,7 @@ def answering(control):
 
 def test_a_question_is_answered_by_the_loop_of_the_job(run):
     with Control(run) as control, answering(control):
-        assert ask(run, Scale(1, 4)) == Told("Scale(stage=1, count=4)")
+        assert ask(run, Scale(1, 4)) == CommandReply("Scale(stage=1, count=4)")
         assert [ask(run, AskStatus()).text for _ in range(3)] == ["AskStatus()"] * 3
 
 
@@ -129,4 +129,4 @@ def test_a_job_that_ends_tells_those_who_asked(run):
     control = Control(run)
     with control:
         control.put(AskStatus(), answers.append)
-    assert answers == [Told("the job has just ended", is_error=True)]
+    assert answers == [CommandReply("the job has just ended", is_error=True)]

@@ -22,7 +22,6 @@ from heterps.ps.client.local import LocalClient
 from heterps.ps.server.shard import Tables
 from heterps.sync import replay
 from heterps.training.coordinator.coordinator import train_staged
-from heterps.training.run.loop import Observer, Outcome
 from heterps.training.protocol.messages import (
     ALL_LANES,
     Assign,
@@ -36,8 +35,9 @@ from heterps.training.protocol.messages import (
     Stop,
     Usage,
 )
-from heterps.training.worker.mailbox import Post
 from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer, Outcome
+from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart
 from heterps.wire import Channel, MemoryNetwork
 
@@ -96,21 +96,21 @@ class Actors:
         self.channel.close()
 
     def _act(self, name: str) -> None:
-        post = Post(self.network.channel(name))
-        post.send(COORDINATOR, Ready(name, "here"))
+        mailbox = Mailbox(self.network.channel(name))
+        mailbox.send(COORDINATOR, Ready(name, "here"))
         while not self._stop.is_set():
-            if (letter := post.receive(0.05)) is None:
+            if (envelope := mailbox.receive(0.05)) is None:
                 continue
-            self.told[name].append(letter.message)
-            match letter.message:
+            self.told[name].append(envelope.message)
+            match envelope.message:
                 case Assign() as assign:
-                    post.send(COORDINATOR, Assigned(name, assign.layout.epoch))
+                    mailbox.send(COORDINATOR, Assigned(name, assign.layout.epoch))
                 case Go() as go if (answer := self._answer(name, go)) is not None:
                     with suppress(PeerLost):
-                        post.send(COORDINATOR, answer)
+                        mailbox.send(COORDINATOR, answer)
                 case Stop():
                     break
-        post.close()
+        mailbox.close()
 
 
 class Heard(Observer):

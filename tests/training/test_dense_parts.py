@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from heterps.config import Adam
-from heterps.ps.table.dense import DenseTable
 from heterps.ps.server.dense_range import DenseSpec
 from heterps.ps.server.shard import Tables
+from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.dense_parts import ReducedDense, ServedDense, dense_state
 
 TABLES = Tables(

@@ -15,9 +15,9 @@ from heterps.config import Data, Job, Schema
 from heterps.data.batch import Batch
 from heterps.data.reader import Reader
 from heterps.model.zoo import ZOO
-from heterps.training.worker.feed import LABEL, Feed, Pieces
-from heterps.training.protocol.messages import ALL_LANES, Go
 from heterps.training.model.replica import Replica
+from heterps.training.protocol.messages import ALL_LANES, Go
+from heterps.training.worker.feed import LABEL, Feed, Pieces
 
 COLUMNS = Schema(dense=("a", "b"), slots=("s", "t"))
 INPUTS = ("dense", "slots")

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps.planning.plan import Plan, Servers, Stage
-from heterps.training.protocol.layout import MIN_MICRO_BATCHES, Layout, StageLayout, enough_lanes, make_layout, worker_name
+from heterps.training.protocol.layout import (
+    MIN_MICRO_BATCHES,
+    Layout,
+    StageLayout,
+    enough_lanes,
+    make_layout,
+    worker_name,
+)
 
 counts_of_stages = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 

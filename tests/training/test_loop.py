@@ -17,10 +17,10 @@ from heterps.config import Checkpoint, Data, Job, Model, Schema
 from heterps.data import reader as reader_module
 from heterps.errors import DataError, StorageError
 from heterps.model.zoo import ZOO, ctr_dnn
-from heterps.training.run import loop as loop_module
-from heterps.training.run.loop import Observer, train_job
-from heterps.training.run.folder import Run
 from heterps.training.model.trainer import Trainer
+from heterps.training.run import loop as loop_module
+from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer, train_job
 
 NUM_ROWS, BATCH, EPOCHS = 330, 32, 2
 STEPS_AN_EPOCH = 11  # ten of 32 and one of 10

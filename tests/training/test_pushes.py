@@ -13,14 +13,14 @@ from flow_play import NO_USAGE, make_layout
 from heterps.config import SGD
 from heterps.errors import PeerLost
 from heterps.nn import RowGradients
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.local import TableSpec
 from heterps.ps.server.dense_range import DenseSpec
 from heterps.ps.server.shard import Tables
-from heterps.training.worker.dense_parts import ServedDense
 from heterps.training.protocol.messages import Pushed
-from heterps.training.worker.pushes import Pushes
 from heterps.training.protocol.stage_tables import StageTables
+from heterps.training.worker.dense_parts import ServedDense
+from heterps.training.worker.pushes import Pushes
 
 TABLES = StageTables(
     Tables(

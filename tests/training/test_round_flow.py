@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from heterps.config import BSP
 from heterps.data.leases import Leases
-from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
 from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
 from heterps.training.run.progress import Scores
 
 

@@ -16,9 +16,9 @@ from heterps.config import Job
 from heterps.errors import ModelError
 from heterps.launch import train
 from heterps.sync import replay
-from heterps.training.coordinator.reconfiguration import Changes
-from heterps.training.run.commands import AskStatus, Scale
+from heterps.training.coordinator.reconfiguration import Reconfiguration
 from heterps.training.protocol.layout import make_layout
+from heterps.training.run.commands import AskStatus, Scale
 from heterps.training.worker.worker import Worker, WorkerStart
 
 
@@ -157,16 +157,16 @@ class Breaking:
     def __init__(self, monkeypatch, name, do):
         make = Worker.__init__
 
-        def made(worker, job, start, post, connect):
+        def made(worker, job, start, mailbox, connect):
             if start.name == name:
-                do(post)
-            make(worker, job, start, post, connect)
+                do(mailbox)
+            make(worker, job, start, mailbox, connect)
 
         monkeypatch.setattr(Worker, "__init__", made)
 
 
 def test_a_worker_that_fails_to_start_is_given_up_and_the_job_goes_on(job_file, monkeypatch):
-    def fail(post):
+    def fail(mailbox):
         raise ModelError("no room on this unit")
 
     Breaking(monkeypatch, "worker-1.2", fail)
@@ -185,11 +185,11 @@ def test_a_worker_that_fails_to_start_is_given_up_and_the_job_goes_on(job_file, 
 def test_a_worker_that_never_comes_is_given_up_after_a_deadline(job_file, monkeypatch):
     monkeypatch.setattr("heterps.training.coordinator.reconfiguration.START_S", 0.0)
     released = threading.Event()
-    Breaking(monkeypatch, "worker-1.1", lambda post: released.wait(DEADLINE_S))
+    Breaking(monkeypatch, "worker-1.1", lambda mailbox: released.wait(DEADLINE_S))
     monkeypatch.setattr("heterps.training.coordinator.reconfiguration.GIVEN_UP_S", 0.0)
     script = Script(monkeypatch, (96, Scale(0, 2), 0), (480, AskStatus(), 0))
     told = script.told.append
-    script.told = type("Told", (list,), {"append": lambda self, one: (told(one), released.set())})()
+    script.told = type("CommandReply", (list,), {"append": lambda self, one: (told(one), released.set())})()
     train(on_threads(job_file, make_plan([1], [])), "run", observer=script)
     (warning,) = script.warnings
     assert "stage 1 from 1 to 2 workers: given up, worker-1.1 did not start within" in warning
@@ -200,7 +200,7 @@ def test_a_process_that_dies_before_it_is_ready_is_no_loss_of_the_job():
     fleet, warnings, stopped = FleetOfNone(), [], []
     job = Job(data={"train": "unread"}, cluster=CLUSTER, launcher="local")
     start_of = lambda worker, layout: WorkerStart(worker, 0, (0,))  # noqa: E731
-    changes = Changes(
+    changes = Reconfiguration(
         job, Path("run"), make_plan([1], []), nn.Linear(1, 1), (), fleet, start_of, stopped.append, warnings.append
     )
     layout = make_layout(make_plan([1], []), in_rounds=True, batch_size=16)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from heterps.training.coordinator.flow import Step
+from heterps.training.coordinator.stage_stats import VIEWS, StageStats
 from heterps.training.protocol.layout import Layout, StageLayout
 from heterps.training.protocol.messages import ALL_LANES, Pushed, Usage
-from heterps.training.coordinator.stage_stats import VIEWS, StageViews
 
 LAYOUT = Layout(
     (StageLayout(0, 0, "cpu", ("worker-1.0", "worker-1.1")), StageLayout(1, 2, "v100", ("worker-2.0",))), num_lanes=2
@@ -16,7 +16,7 @@ LAYOUT = Layout(
 
 @pytest.fixture
 def views():
-    views = StageViews(LAYOUT)
+    views = StageStats(LAYOUT)
     views.begin(0.0, 0.0)
     return views
 
@@ -90,7 +90,7 @@ def test_where_batches_are_slow_a_view_is_of_longer(views):
 
 
 def test_watching_changes_nothing_that_is_written(views):
-    other = StageViews(LAYOUT)
+    other = StageStats(LAYOUT)
     other.begin(0.0, 0.0)
     for number in (1, 2):
         for each in (views, other):
@@ -102,7 +102,7 @@ def test_watching_changes_nothing_that_is_written(views):
 
 
 def test_a_resumed_run_counts_from_where_it_was():
-    views = StageViews(LAYOUT)
+    views = StageStats(LAYOUT)
     views.begin(100.0, 1.0)
     a_round(views, 1)
     line = views.interval(104.0, 36.0)

@@ -35,7 +35,7 @@ from heterps.training.protocol.messages import (
     State,
     Stop,
 )
-from heterps.training.worker.mailbox import Letter, Post
+from heterps.training.worker.mailbox import Envelope, Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import MemoryNetwork
 
@@ -81,7 +81,7 @@ class Desk:
 
     def __init__(self, job: Job) -> None:
         self.job, self.network = job, MemoryNetwork()
-        self.posts = {name: Post(self.network.channel(name)) for name in (COORDINATOR, "worker-2.0")}
+        self.posts = {name: Mailbox(self.network.channel(name)) for name in (COORDINATOR, "worker-2.0")}
         self.stopped = threading.Event()
         self.errors: list[Exception] = []
         self.clients: list[LocalClient] = []
@@ -96,19 +96,19 @@ class Desk:
     def tell(self, message: Any) -> None:
         self.posts[COORDINATOR].send("worker-1.0", message)
 
-    def expect(self, kind: type, who: str = COORDINATOR) -> tuple[Any, Letter]:
-        letter = self.posts[who].receive(SOON_S)
-        assert letter is not None, f"no {kind.__name__} came"
-        assert isinstance(letter.message, kind), letter.message
-        return letter.message, letter
+    def expect(self, kind: type, who: str = COORDINATOR) -> tuple[Any, Envelope]:
+        envelope = self.posts[who].receive(SOON_S)
+        assert envelope is not None, f"no {kind.__name__} came"
+        assert isinstance(envelope.message, kind), envelope.message
+        return envelope.message, envelope
 
     def close(self) -> None:
         self.stopped.set()
         if self.thread is not None:
             self.thread.join(SOON_S)
             assert not self.thread.is_alive()
-        for post in self.posts.values():
-            post.close()
+        for mailbox in self.posts.values():
+            mailbox.close()
 
     def _connect(self, tables: Tables) -> LocalClient:
         client = tables.in_process()
@@ -116,13 +116,13 @@ class Desk:
         return client
 
     def _run(self, start: WorkerStart) -> None:
-        post = Post(self.network.channel(start.name))
+        mailbox = Mailbox(self.network.channel(start.name))
         try:
-            run_worker(self.job, start, post, "here", self._connect, self.stopped.is_set)
+            run_worker(self.job, start, mailbox, "here", self._connect, self.stopped.is_set)
         except Exception as error:
             self.errors.append(error)
         finally:
-            post.close()
+            mailbox.close()
 
 
 @pytest.fixture
@@ -156,10 +156,10 @@ def test_a_worker_says_where_it_is_takes_its_place_and_pushes_what_it_computed(o
     assert desk.start() == Ready("worker-1.0", "here")
     assigned(desk)
     go(desk, 1, 0)
-    pushed, letter = desk.expect(Pushed)
+    pushed, envelope = desk.expect(Pushed)
     assert (pushed.worker, pushed.lane, pushed.iteration, pushed.num_samples) == ("worker-1.0", ALL_LANES, 1, 16)
     assert 0.3 < pushed.loss < 1.5
-    scores = unpack(pushed.scores, letter.frames)
+    scores = unpack(pushed.scores, envelope.frames)
     assert scores["logits"].shape == scores["labels"].shape == (16,)
     (client,) = desk.clients
     assert client.export_dense("dense.0")[2] == 1
@@ -200,8 +200,8 @@ def test_a_worker_tells_its_state_when_asked(open_desk):
     desk.start()
     assigned(desk)
     desk.tell(AskState())
-    state, letter = desk.expect(State)
-    assert unpack(state.state, letter.frames) == {"buffers": {}, "dense": {}}
+    state, envelope = desk.expect(State)
+    assert unpack(state.state, envelope.frames) == {"buffers": {}, "dense": {}}
 
 
 def test_an_error_of_the_model_is_told_with_its_kind_and_raised(open_desk):
@@ -235,9 +235,9 @@ def test_values_go_on_to_the_next_stage_and_a_neighbour_that_is_silent_is_named(
     stages = StageLayout(0, 1, "cpu", ("worker-1.0",)), StageLayout(2, 4, "cpu", ("worker-2.0",))
     assigned(desk, Layout(stages, 2))
     go(desk, 1, 0, samples=48)
-    forward, letter = desk.expect(Forward, "worker-2.0")
+    forward, envelope = desk.expect(Forward, "worker-2.0")
     assert (forward.lane, forward.iteration, forward.num_samples, forward.samples) == (0, 1, 16, 48)
-    values = unpack(forward.values, letter.frames)
+    values = unpack(forward.values, envelope.frames)
     assert {len(value) for value in values.values() if isinstance(value, torch.Tensor)} == {8}
     failed, _ = desk.expect(Failed)
     assert failed.kind == "PeerLost"

@@ -103,8 +103,8 @@ def replan(
 def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     import json
 
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.figures import usd
+    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.running import plans_table
 
     if as_json:

@@ -21,9 +21,9 @@ def report(
     """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""
     from json import dumps
 
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.page.run import render_run
     from heterps.report.read_run import read_run
+    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.run_summary import print_summary
     from heterps.training.run.folder import Run
 

@@ -61,8 +61,8 @@ def train(
     from heterps.config import Job, load_job
     from heterps.launch import train as launch
     from heterps.report.terminal.consoles import make_console
-    from heterps.report.terminal.training_progress import TrainingProgress
     from heterps.report.terminal.run_summary import print_summary
+    from heterps.report.terminal.training_progress import TrainingProgress
     from heterps.yamlfile import validate
 
     loaded = load_job(job)

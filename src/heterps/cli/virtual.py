@@ -36,8 +36,8 @@ def train(
 
     from heterps.cli.output import print_json
     from heterps.config import load_job
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.page.virtual import write_virtual_page
+    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.virtual_progress import show_virtual_progress
     from heterps.report.terminal.virtual_table import show_comparison
     from heterps.sim.compare import advise, compare

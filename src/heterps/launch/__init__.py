@@ -19,12 +19,12 @@ from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import load_profile
-from heterps.report.page.run import render_run
 from heterps.report.meaning import not_rented
+from heterps.report.page.run import render_run
 from heterps.report.summary import summarise
 from heterps.training.run.control import refuse_if_running
-from heterps.training.run.loop import Observer, Outcome
 from heterps.training.run.folder import Run, choose_folder
+from heterps.training.run.loop import Observer, Outcome
 
 QUICK_PROFILE_S = 1.0
 """What a run without a profile spends on one, so that every run can be compared with its prediction."""

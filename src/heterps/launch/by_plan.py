@@ -23,15 +23,15 @@ from heterps.model.trace import trace
 from heterps.planning.local import local_plan
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import load_profile
-from heterps.training.coordinator.reconfiguration import Replanned
-from heterps.training.run.control import Control
 from heterps.training.coordinator.coordinator import Emulated, train_staged
+from heterps.training.coordinator.reconfiguration import Replanned
 from heterps.training.protocol.emulation import StagePace, choose_scale, lacks_devices, stage_seconds
 from heterps.training.protocol.layout import Layout, make_layout
-from heterps.training.run.loop import Observer, Outcome
 from heterps.training.protocol.predicted import round_seconds, server_seconds
-from heterps.training.run.folder import Run
 from heterps.training.protocol.stage_tables import stage_tables
+from heterps.training.run.control import Control
+from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer, Outcome
 
 
 def run_by_plan(

@@ -13,14 +13,14 @@ import numpy as np
 
 from heterps.config import SGD, Adagrad, Adam, Job
 from heterps.launch.run_servers import run_servers
-from heterps.ps.client.local import JobClient, LocalClient, TableSpec
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.table.dense import DenseTable
+from heterps.ps.client.local import JobClient, LocalClient, TableSpec
 from heterps.ps.server.shard import Tables
+from heterps.ps.table.dense import DenseTable
 from heterps.threads import torch_threads
 from heterps.training.run.control import Control
-from heterps.training.run.loop import Observer, Outcome, train_job
 from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer, Outcome, train_job
 
 WORKER = "worker-0"
 

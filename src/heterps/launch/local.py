@@ -31,9 +31,9 @@ from heterps.threads import torch_threads
 from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.failures import error_of, kind_and_text
 from heterps.training.coordinator.fleet import STOP_S, Fleet, WorkerLost
-from heterps.training.run.loop import Observer
-from heterps.training.worker.mailbox import Post
 from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer
+from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
 from heterps.wire.address import socket_folder
@@ -204,16 +204,16 @@ class ThreadFleet:
                     traceback.print_exc(file=file)
 
     def _work(self, worker: WorkerStart, log: str) -> None:
-        post = Post(self._network.channel(worker.name))
+        mailbox = Mailbox(self._network.channel(worker.name))
         try:
             run_worker(
                 self._job,
                 worker,
-                post,
+                mailbox,
                 worker.name,
                 lambda tables: self._servers.connect(worker.name, tables),
                 self._stop.is_set,
                 log,
             )
         finally:
-            post.close()
+            mailbox.close()

@@ -19,9 +19,9 @@ from heterps.config import Cluster, Job, load_cluster, load_job
 from heterps.errors import ConfigError, PlanInfeasible, RunError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import Profile, load_profile
+from heterps.training.protocol.emulation import lacks_devices
 from heterps.training.run.commands import Replan
 from heterps.training.run.control import Found
-from heterps.training.protocol.emulation import lacks_devices
 from heterps.training.run.folder import Run
 from heterps.yamlfile import dump_yaml, validate
 

@@ -14,16 +14,16 @@ from heterps.config import Faults, Job, Servers
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Child, ChildFailed
-from heterps.ps.client.local import JobClient
 from heterps.ps.client.connect import connect
+from heterps.ps.client.local import JobClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.ps.server.shard import Tables
 from heterps.report.figures import plural
-from heterps.training.protocol.emulation import ServerPace
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
+from heterps.training.protocol.emulation import ServerPace
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
 from heterps.wire.address import socket_folder
 from heterps.wire.keys import load_keys

@@ -15,10 +15,10 @@ from heterps.config import Job, Servers
 from heterps.launch.inline import warm_up
 from heterps.launch.run_servers import START_S
 from heterps.launch.servers import client_options, first_roster
-from heterps.ps.client.local import JobClient
 from heterps.ps.client.connect import connect
+from heterps.ps.client.local import JobClient
 from heterps.ps.server.shard import Tables
-from heterps.training.worker.mailbox import Post
+from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import ClientChannel, ServerChannel
 from heterps.wire.keys import Keys
@@ -50,7 +50,7 @@ def work(
     torch.set_num_threads(1)  # a worker is one unit
     listening = ServerChannel(worker.name, address, keys=keys)
     reaching = ClientChannel(worker.name, {}, keys=keys)
-    post = Post(layered(listening), layered(reaching), reaching.connect)
+    mailbox = Mailbox(layered(listening), layered(reaching), reaching.connect)
     roster, how = first_roster(servers), job.servers or Servers()
 
     def reach(tables: Tables) -> JobClient:
@@ -68,7 +68,7 @@ def work(
         )
 
     try:
-        post.connect({COORDINATOR: coordinator})
-        run_worker(job, worker, post, listening.address, reach, stopped, log)
+        mailbox.connect({COORDINATOR: coordinator})
+        run_worker(job, worker, mailbox, listening.address, reach, stopped, log)
     finally:
-        post.close()
+        mailbox.close()

@@ -23,10 +23,10 @@ from heterps.launch.by_plan import emulation_of, run_by_plan
 from heterps.model.build import build_model
 from heterps.planning.plan import Plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
-from heterps.training.run.class_metrics import AnyMetrics
 from heterps.training.protocol.layout import make_layout
-from heterps.training.run.loop import Observer
+from heterps.training.run.class_metrics import AnyMetrics
 from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer
 
 INTERVAL = 4  # batches, at least
 MANY_EPOCHS = 1_000_000

@@ -26,8 +26,8 @@ import msgspec
 from heterps.config import load_job
 from heterps.launch.socket_worker import work
 from heterps.processes import give_answer, own_stdout, watch_input
-from heterps.training.run.control import clear
 from heterps.training.coordinator.failures import kind_and_text
+from heterps.training.run.control import clear
 from heterps.training.worker.worker import COORDINATOR, WorkerStart
 from heterps.wire.keys import load_keys
 

@@ -1,4 +1,12 @@
-"""Where parameters live: tables, and the client through which training reaches them."""
+"""Where parameters live: tables, the servers that hold them, and the clients through which training reaches them.
+
+table/      sparse and dense tables in this process: kernels, optimizers, admission, eviction, tiers
+protocol/   what clients and servers agree on: messages, frames, the roster, which server has which key
+client/     push, pull and wait: in this process (local) or from servers (remote), with a cache of hot rows
+server/     a shard of every table that applies each push exactly once, and moves to other servers
+
+Read first: table/kernels.py, client/local.py, server/server.py.
+"""
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad
 from heterps.ps.server.rounds import Round

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from heterps.report.page.charts import make_ticks
 from heterps.report.figures import short
+from heterps.report.page.charts import make_ticks
 
 WIDTH, HEIGHT = 960, 400
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 12, 40

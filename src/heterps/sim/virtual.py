@@ -38,9 +38,9 @@ from heterps.sim.steps import compensate, damping, mean_of, sum_of
 from heterps.sim.supply import Supply, read_epochs
 from heterps.sim.variants import Variant
 from heterps.threads import torch_threads
+from heterps.training.model.trainer import Gradients, Trainer
 from heterps.training.run.class_metrics import AnyMetrics
 from heterps.training.run.metrics import Metrics
-from heterps.training.model.trainer import Gradients, Trainer
 
 TEST_BATCH = 1024
 """At least so many samples are evaluated at once, as far as there are."""

@@ -24,7 +24,7 @@ from heterps.sync.clocks import Clocks
 class Event(NamedTuple):
     """Something that a policy was told or decided, with the worker's clock and lead after it.
 
-    Told: `pushed`, `dropped` (a push that came too late and must not be applied), `joined`, `left`. Decided:
+    CommandReply: `pushed`, `dropped` (a push that came too late and must not be applied), `joined`, `left`. Decided:
     `released` (may start an iteration), `waits`, `granted` (`extra` iterations, the one it starts now among them).
     """
 

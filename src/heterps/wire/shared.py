@@ -212,13 +212,13 @@ class Shared:
             if not parts or parts[0].nbytes > NOTES_BYTES:
                 raise ValueError("no notes")
             notes = self._decoder.decode(parts[0])
-            self._heed(peer, notes)
+            self._handle(peer, notes)
             return self._put_together(peer, notes, parts[1:]) if notes.has_message else None
         except (msgspec.DecodeError, ValueError):
             self.counters.drop("malformed")
             return None
 
-    def _heed(self, peer: str, notes: Notes) -> None:
+    def _handle(self, peer: str, notes: Notes) -> None:
         """Take note of offers, answers and releases. [2] [6]"""
         with self._lock:
             if peer not in self._outgoing and len(self._outgoing) >= MANY_PEERS:

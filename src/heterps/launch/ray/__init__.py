@@ -33,8 +33,8 @@ from heterps.report.figures import plural
 from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
-from heterps.training.run.loop import Observer
 from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer
 from heterps.training.worker.worker import COORDINATOR
 from heterps.wire import ServerChannel
 from heterps.wire.keys import Keys, load_keys, make_keys

@@ -15,8 +15,8 @@ from heterps.launch.ray.roles import ServerRole
 from heterps.launch.ray.seats import Seats
 from heterps.launch.run_servers import START_S, STOP_S
 from heterps.launch.servers import client_options, first_roster
-from heterps.ps.client.local import JobClient
 from heterps.ps.client.connect import connect
+from heterps.ps.client.local import JobClient
 from heterps.ps.server.shard import Tables
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.run.loop import Observer

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.protocol import messages as m
 from heterps.ps.client.dedup import Lookup
+from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.placement import shard_numbers
 from heterps.ps.protocol.roster import Roster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from heterps.config import Faults
 from heterps.ps.client.remote import RemoteClient
-from heterps.ps.protocol.roster import Roster
 from heterps.ps.client.session import Options
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.shard import Tables
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered

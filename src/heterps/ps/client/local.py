@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
 from heterps.ps.client.dedup import Lookup
-from heterps.ps.table.dense import DenseTable
 from heterps.ps.protocol.placement import shard_numbers
 from heterps.ps.server.rounds import Round
+from heterps.ps.table.dense import DenseTable
+from heterps.ps.table.metadata import TableCounters, stack, unstack
 from heterps.ps.table.sparse import Rows, SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
-from heterps.ps.table.metadata import TableCounters, stack, unstack
 
 FloatArray = NDArray[np.float32]
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from heterps.errors import PeerLost
-from heterps.ps.protocol.roster import Roster
 from heterps.ps.client.session import Session
+from heterps.ps.protocol.roster import Roster
 from heterps.wire import Channel
 
 LONGEST_WAIT_S = 0.05

@@ -20,21 +20,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client import calls
-
-from heterps.ps.client import whole_tables
+from heterps.ps.client import calls, whole_tables
 from heterps.ps.client.calls import FloatArray
 from heterps.ps.client.dedup import Lookup, sum_rows
-from heterps.ps.protocol.messages import Counted
 from heterps.ps.client.pump import Pump
+from heterps.ps.client.session import Options, Session
+from heterps.ps.protocol.messages import Counted
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.rounds import Round
-from heterps.ps.client.session import Options, Session
 from heterps.ps.server.shard import Tables
+from heterps.ps.table.metadata import TableCounters, Upkeep, stack
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows, check_widths
 from heterps.ps.table.tiers import TierCounts
-from heterps.ps.table.metadata import TableCounters, Upkeep, stack
 from heterps.wire import Channel, Shared
 
 T = TypeVar("T")

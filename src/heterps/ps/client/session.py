@@ -18,8 +18,8 @@ from typing import Any
 from msgspec.msgpack import encode
 
 from heterps.errors import HeterpsError, NotFinite, PeerLost, StaleIncarnation
-from heterps.ps.protocol import messages as m
 from heterps.ps.client.calls import Call
+from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.wire import Frame, Limits, WireError
@@ -189,7 +189,7 @@ class Session:
                     self._on_reply(line, header, Frames(frames))
                 case m.Refused():
                     self._on_refused(line, header, now)
-                case m.StatsReply() | m.ParcelReply() | m.Agreed():
+                case m.StatsReply() | m.ChunkReply() | m.Agreed():
                     pass  # not asked for by sessions
         except WireError:
             self.dropped += 1

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.server.transfer import ValuePart
 from heterps.ps.protocol.messages import ArrayInfo, PartInfo, UpkeepInfo
-from heterps.ps.table.sparse import Rows
+from heterps.ps.server.transfer import ValuePart
 from heterps.ps.table.metadata import NUM_COUNTERS, Upkeep, stack, unstack
+from heterps.ps.table.sparse import Rows
 from heterps.wire import Frame, Malformed
 
 

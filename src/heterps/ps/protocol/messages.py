@@ -19,8 +19,8 @@ from msgspec import Meta, Struct
 
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.rounds import Round as Round
-from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.metadata import TableCounters
+from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Codec, Limits, Packed, PackedKeys
 from heterps.wire.arrays import Compression, Dtype
 
@@ -288,7 +288,7 @@ class Switch(Struct, frozen=True, tag="switch"):
 
 
 class Fetch(Struct, frozen=True, tag="fetch"):
-    """Parcel `number` of what goes to server `target` in `epoch`."""
+    """Chunk `number` of what goes to server `target` in `epoch`."""
 
     id: Count
     epoch: Ordinal
@@ -296,8 +296,8 @@ class Fetch(Struct, frozen=True, tag="fetch"):
     number: Count
 
 
-class ParcelReply(Struct, frozen=True, tag="parcel"):
-    """The frames: the label for number 0, a part of `table` else."""
+class ChunkReply(Struct, frozen=True, tag="chunk"):
+    """The frames: the manifest for number 0, a part of `table` else."""
 
     id: Count
     last: bool
@@ -306,7 +306,7 @@ class ParcelReply(Struct, frozen=True, tag="parcel"):
 
 
 class Deliver(Struct, frozen=True, tag="deliver"):
-    """A parcel as `source` gave it, with its frames."""
+    """A chunk as `source` gave it, with its frames."""
 
     id: Count
     epoch: Ordinal
@@ -332,7 +332,7 @@ class Agreed(Struct, frozen=True, tag="agreed"):
 
 
 ToServer = Hello | Request | AskStats | AskRoster | Prepare | Switch | Fetch | Deliver | Forget
-FromServer = Welcome | Reply | Refused | StatsReply | ParcelReply | Agreed
+FromServer = Welcome | Reply | Refused | StatsReply | ChunkReply | Agreed
 
 
 def server_codec(limits: Limits = Limits()) -> Codec[ToServer]:

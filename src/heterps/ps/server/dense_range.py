@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import ConstantRate, Optimizer, Schedule
-from heterps.ps.table.dense import DenseTable
 from heterps.ps.server.ledger import Ledger, PushState, Source
 from heterps.ps.server.rounds import Contribution, Round, Stash, push_once
+from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.optimizers import state_words
 
 FloatArray = NDArray[np.float32]
@@ -160,12 +160,12 @@ class DenseRange:
 
     def cut(self, within: slice) -> list[DensePart]:
         """As `copy`, and it is no longer here."""
-        cargo = self.copy(within)
+        transfer = self.copy(within)
         left = [piece.part().cut(slice(piece.first, within.start)) for piece in self._pieces]
         right = [piece.part().cut(slice(within.stop, piece.stop)) for piece in self._pieces]
         self._pieces = []
         self.load([part for part in (*left, *right) if len(part.values)])
-        return cargo
+        return transfer
 
     def load(self, parts: Sequence[DensePart]) -> None:
         """Put in what came from elsewhere. ValueError, and no change, where it does not fit or is here already."""

@@ -6,7 +6,7 @@
                                             old one are refused with the   everything that is now its own
                                             new roster; what leaves   has come
                                             are packed, with their ledgers
-    [2] Fetch(target, number)         -->   Parcel
+    [2] Fetch(target, number)         -->   Chunk
     [3] Deliver(source, number)       ----------------------------------> unpacked when all have come
     [4] Forget(target)                -->   lets go of the packed slots
 
@@ -18,11 +18,11 @@ repeated: a rebalance that broke off is simply run again.
 from __future__ import annotations
 
 from heterps.ps.protocol import messages as m
-from heterps.ps.server.transfer import Cargo, Parcel, from_parcels, to_parcels
 from heterps.ps.protocol.frames import Frames, pack_part, unpack_part
 from heterps.ps.protocol.placement import slot_mask
 from heterps.ps.protocol.roster import Roster, dense_move, moves
 from heterps.ps.server.shard import Shard
+from heterps.ps.server.transfer import Chunk, ShardTransfer, from_chunks, to_chunks
 from heterps.wire import Frame, Malformed
 
 
@@ -30,9 +30,9 @@ class Handover:
     """What server `number` has packed and what it still waits for. One move at a time."""
 
     def __init__(self) -> None:
-        self._packed: dict[int, list[Parcel]] = {}  # by target
-        self._expected: dict[int, list[Parcel]] = {}  # by source, what has come so far
-        self._arrived: set[int] = set()  # sources, all of whose parcels were unpacked
+        self._packed: dict[int, list[Chunk]] = {}  # by target
+        self._expected: dict[int, list[Chunk]] = {}  # by source, what has come so far
+        self._arrived: set[int] = set()  # sources, all of whose chunks were unpacked
         self._names: dict[int, str] = {}  # of the sources
 
     @property
@@ -57,42 +57,42 @@ class Handover:
         for move in moves(old, new):
             if old.servers[move.source].name == name:
                 ranges = {n: dense_move(dense.spec.size, old, new, move) for n, dense in shard.dense.items()}
-                self._packed[move.target] = to_parcels(shard.cut(slot_mask(move.slots), ranges, workers))
+                self._packed[move.target] = to_chunks(shard.cut(slot_mask(move.slots), ranges, workers))
             if new.servers[move.target].name == name:
                 self._expected[move.source] = []
         shard.follow(new, new.number(name))
 
-    def fetch(self, fetch: m.Fetch) -> tuple[m.ParcelReply, list[Frame]]:
-        """[2] A parcel, as a message."""
-        parcels = self._packed.get(fetch.target)
-        if parcels is None or fetch.number >= len(parcels):
-            raise Malformed(f"there is no parcel {fetch.number} for server number {fetch.target}")
-        parcel = parcels[fetch.number]
-        if parcel.part is None:
-            return m.ParcelReply(fetch.id, parcel.last), [parcel.label]
-        part, frames = pack_part(parcel.part)
-        return m.ParcelReply(fetch.id, parcel.last, parcel.table, part), frames
+    def fetch(self, fetch: m.Fetch) -> tuple[m.ChunkReply, list[Frame]]:
+        """[2] A chunk, as a message."""
+        chunks = self._packed.get(fetch.target)
+        if chunks is None or fetch.number >= len(chunks):
+            raise Malformed(f"there is no chunk {fetch.number} for server number {fetch.target}")
+        chunk = chunks[fetch.number]
+        if chunk.part is None:
+            return m.ChunkReply(fetch.id, chunk.last), [chunk.manifest]
+        part, frames = pack_part(chunk.part)
+        return m.ChunkReply(fetch.id, chunk.last, chunk.table, part), frames
 
-    def deliver(self, deliver: m.Deliver, frames: Frames) -> Cargo | None:
-        """[3] Take a parcel; the whole cargo of its source with the last one. Repeats change nothing."""
-        source, parcels = deliver.source, self._expected.get(deliver.source)
-        if parcels is None:
+    def deliver(self, deliver: m.Deliver, frames: Frames) -> ShardTransfer | None:
+        """[3] Take a chunk; the whole transfer of its source with the last one. Repeats change nothing."""
+        source, chunks = deliver.source, self._expected.get(deliver.source)
+        if chunks is None:
             if source in self._arrived:
                 return None
             raise Malformed(f"nothing is expected of server number {source}")
-        if deliver.number < len(parcels):
+        if deliver.number < len(chunks):
             return None
-        if deliver.number > len(parcels):
-            raise Malformed(f"parcel {deliver.number} of server number {source} came before parcel {len(parcels)}")
-        parcel = _read(deliver, frames)
+        if deliver.number > len(chunks):
+            raise Malformed(f"chunk {deliver.number} of server number {source} came before chunk {len(chunks)}")
+        chunk = _read(deliver, frames)
         frames.end()
-        if not parcel.last:
-            parcels.append(parcel)
+        if not chunk.last:
+            chunks.append(chunk)
             return None
-        return from_parcels([*parcels, parcel])
+        return from_chunks([*chunks, chunk])
 
     def arrived(self, source: int) -> None:
-        """The cargo of `source` is in the shard."""
+        """The transfer of `source` is in the shard."""
         del self._expected[source]
         self._arrived.add(source)
 
@@ -101,9 +101,9 @@ class Handover:
         self._packed.pop(target, None)
 
 
-def _read(deliver: m.Deliver, frames: Frames) -> Parcel:
+def _read(deliver: m.Deliver, frames: Frames) -> Chunk:
     if deliver.number == 0:
-        return Parcel(deliver.last, label=bytes(frames.take()))
+        return Chunk(deliver.last, manifest=bytes(frames.take()))
     if deliver.part is None:
-        raise Malformed(f"parcel {deliver.number} is empty")
-    return Parcel(deliver.last, table=deliver.table, part=unpack_part(deliver.part, frames))
+        raise Malformed(f"chunk {deliver.number} is empty")
+    return Chunk(deliver.last, table=deliver.table, part=unpack_part(deliver.part, frames))

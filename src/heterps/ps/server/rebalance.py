@@ -9,8 +9,8 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from heterps.errors import PeerLost
-from heterps.ps.protocol import messages as m
 from heterps.ps.client.ask import ask
+from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.roster import Roster, moves
 from heterps.wire import Channel, Frame
 
@@ -38,13 +38,13 @@ def rebalance(old: Roster, new: Roster) -> Generator[Question, Answer, int]:
         number, last = 0, False
         while not last:
             answer = yield Question(source, m.Fetch(next(ids), new.epoch, move.target, number), [])  # [2]
-            parcel, frames = answer
-            if not isinstance(parcel, m.ParcelReply):
-                if number == 0 and isinstance(parcel, m.Refused) and parcel.code == "bad_request":
+            chunk, frames = answer
+            if not isinstance(chunk, m.ChunkReply):
+                if number == 0 and isinstance(chunk, m.Refused) and chunk.code == "bad_request":
                     break  # a former run has moved this already
-                raise PeerLost(f"server {source} refused to hand over: {getattr(parcel, 'text', parcel)}")
-            last = parcel.last
-            deliver = m.Deliver(next(ids), new.epoch, move.source, number, last, parcel.table, parcel.part)
+                raise PeerLost(f"server {source} refused to hand over: {getattr(chunk, 'text', chunk)}")
+            last = chunk.last
+            deliver = m.Deliver(next(ids), new.epoch, move.source, number, last, chunk.table, chunk.part)
             _agreed(target, (yield Question(target, deliver, list(frames))))  # [3]
             moved_bytes += sum(frame.nbytes for frame in frames)
             number += 1

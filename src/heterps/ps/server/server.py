@@ -21,14 +21,14 @@ from msgspec.json import encode as to_json
 
 from heterps.errors import HeterpsError, NotFinite
 from heterps.ps.protocol import messages as m
-from heterps.ps.server import ops
-from heterps.ps.server.transfer import Cargo, restrict
 from heterps.ps.protocol.frames import Frames
+from heterps.ps.protocol.roster import Roster, follows
+from heterps.ps.server import ops
 from heterps.ps.server.handover import Handover
 from heterps.ps.server.ledger import Source
-from heterps.ps.protocol.roster import Roster, follows
 from heterps.ps.server.shard import Shard, Tables
 from heterps.ps.server.stats import Counts, Rate, ServerStats, table_stats
+from heterps.ps.server.transfer import ShardTransfer, restrict
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.arena import Bytes
 
@@ -127,8 +127,8 @@ class Server:
                 return self._handover.fetch(header)
             case m.Deliver():
                 self._check_epoch(header.epoch)
-                if (cargo := self._handover.deliver(header, frames)) is not None:
-                    self._load(cargo)
+                if (transfer := self._handover.deliver(header, frames)) is not None:
+                    self._load(transfer)
                     self._handover.arrived(header.source)
             case m.Forget():
                 self._check_epoch(header.epoch)
@@ -168,7 +168,7 @@ class Server:
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def save(self) -> Cargo:
+    def save(self) -> ShardTransfer:
         """A copy of all tables and of what has been applied to them, at this moment.
 
         HeterpsError while contributions are kept: their workers would not bring them again to whoever loads the copy.
@@ -177,12 +177,12 @@ class Server:
             raise HeterpsError(f"{self._keeps()}: save when all workers have pushed theirs, and none has begun another")
         return self.shard.copy(self.shard.slots, self.shard.ranges, self._workers)
 
-    def restore(self, saved: Sequence[Cargo]) -> None:
+    def restore(self, saved: Sequence[ShardTransfer]) -> None:
         """Fill the empty tables from what servers, of whatever number, saved at one moment."""
         slots, ranges = self.shard.slots, self.shard.ranges
         self.shard.empty()
-        for cargo in saved:
-            self._load(restrict(cargo, slots, ranges))
+        for transfer in saved:
+            self._load(restrict(transfer, slots, ranges))
 
     # --- who speaks --------------------------------------------------------------------------------------------------
 
@@ -243,9 +243,9 @@ class Server:
         self._told = roster
         self._held.clear()
 
-    def _load(self, cargo: Cargo) -> None:
-        self.shard.load(cargo)
-        for worker, incarnation in cargo.label.workers.items():
+    def _load(self, transfer: ShardTransfer) -> None:
+        self.shard.load(transfer)
+        for worker, incarnation in transfer.manifest.workers.items():
             self._workers[worker] = max(incarnation, self._workers.get(worker, 0))
 
     def _check_epoch(self, epoch: int) -> None:

@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
-from heterps.ps.server.transfer import Cargo, PieceLabel, ValuePart, make_cargo
 from heterps.ps.client.local import LocalClient, TableSpec
-from heterps.ps.table.dense import DenseTable
+from heterps.ps.protocol.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.dense_range import DensePart, DensePiece, DenseRange, DenseSpec
 from heterps.ps.server.exports import Exports, Page
 from heterps.ps.server.ledger import Ledger, PushState, Source
-from heterps.ps.protocol.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
-from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.rounds import Contribution, Round, Stash, push_once
-from heterps.ps.table.sparse import Rows
+from heterps.ps.server.transfer import PieceManifest, ShardTransfer, ValuePart, make_transfer
+from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.metadata import Upkeep
+from heterps.ps.table.sparse import Rows
 
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
@@ -231,10 +231,10 @@ class Shard:
         """Of the dense tables, that are this server's."""
         return {name: dense.within for name, dense in self.dense.items()}
 
-    def copy(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> Cargo:
+    def copy(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> ShardTransfer:
         """Slots and ranges with their ledgers, for a checkpoint or a move; `workers` are the lives to know of there."""
-        labels = [
-            PieceLabel(np.flatnonzero(piece.slots & slots).tolist(), piece.ledger.copy())
+        manifests = [
+            PieceManifest(np.flatnonzero(piece.slots & slots).tolist(), piece.ledger.copy())
             for piece in self.pieces
             if (piece.slots & slots).any()
         ]
@@ -242,19 +242,21 @@ class Shard:
         if slots.any():
             rows = {name: table.export_rows() for name, table in self.sparse.items()}
             rows = {name: r.select(slots[slots_of(r.keys)]) for name, r in rows.items()}
-        return make_cargo(labels, workers, rows, {name: self.dense[name].copy(part) for name, part in ranges.items()})
+        return make_transfer(
+            manifests, workers, rows, {name: self.dense[name].copy(part) for name, part in ranges.items()}
+        )
 
-    def cut(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> Cargo:
+    def cut(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> ShardTransfer:
         """As `copy`, and they are no longer here."""
-        cargo = self.copy(slots, ranges, workers)
+        transfer = self.copy(slots, ranges, workers)
         self.pieces = [
             Piece(piece.slots & ~slots, piece.ledger) for piece in self.pieces if (piece.slots & ~slots).any()
         ]
-        for name, rows in cargo.rows.items():
+        for name, rows in transfer.rows.items():
             self.sparse[name].take(rows.keys)
         for name, part in ranges.items():
             self.dense[name].cut(part)
-        return cargo
+        return transfer
 
     def empty(self) -> None:
         """Let go of everything, to be filled by `load`."""
@@ -266,18 +268,18 @@ class Shard:
             dense.within = roster.dense_range(dense.spec.size, number)
         self.exports.clear()
 
-    def load(self, cargo: Cargo) -> None:
+    def load(self, transfer: ShardTransfer) -> None:
         """Put in slots and ranges that are not here. ValueError, and no change, where they do not fit."""
-        if unknown := (set(cargo.rows) - set(self.sparse)) | (set(cargo.dense) - set(self.dense)):
+        if unknown := (set(transfer.rows) - set(self.sparse)) | (set(transfer.dense) - set(self.dense)):
             raise ValueError(f"there are no tables {', '.join(sorted(unknown))} here")
         with ExitStack() as undo:
-            for name, rows in cargo.rows.items():
+            for name, rows in transfer.rows.items():
                 self.sparse[name].put(rows)
                 undo.callback(self.sparse[name].take, rows.keys)
-            for name, parts in cargo.dense.items():
+            for name, parts in transfer.dense.items():
                 self.dense[name].load(parts)
                 for part in parts:
                     undo.callback(self.dense[name].cut, slice(part.first, part.stop))
             undo.pop_all()
-        self.pieces += [Piece(slot_mask(label.slots), label.ledger) for label in cargo.label.pieces]
+        self.pieces += [Piece(slot_mask(manifest.slots), manifest.ledger) for manifest in transfer.manifest.pieces]
         self._join_pieces()

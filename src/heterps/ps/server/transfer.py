@@ -1,9 +1,9 @@
-"""Cargo: slots and dense ranges on their way from one server to another, with the ledgers that say what is in them.
+"""ShardTransfer: slots and dense ranges on their way from one server to another, with the ledgers of what is in them.
 
-    parcel 0        the label: which slots and ranges, the ledger of each, the lives of the workers
-    parcel 1, 2...  rows, a table after another, then ranges, in parts of bounded size
+    chunk 0         the manifest: which slots and ranges, the ledger of each, the lives of the workers
+    chunk 1, 2...   rows, a table after another, then ranges, in parts of bounded size
 
-Parcels are numbered, so that whoever carries them may drop one and ask for it again, or bring one twice.
+Chunks are numbered, so that whoever carries them may drop one and ask for it again, or bring one twice.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec.msgpack import decode, encode
 from numpy.typing import NDArray
 
+from heterps.ps.protocol.placement import NUM_SLOTS, slots_of
 from heterps.ps.server.dense_range import DensePart
 from heterps.ps.server.ledger import Ledger
-from heterps.ps.protocol.placement import NUM_SLOTS, slots_of
 from heterps.ps.table.sparse import Rows
 from heterps.wire import Malformed
 
@@ -27,14 +27,14 @@ PART_BYTES = 16 * 2**20
 """About as much of a table travels in one message: far less than a message may have, far more than its overhead."""
 
 
-class PieceLabel(Struct):
+class PieceManifest(Struct):
     """Slots that have taken the same pushes, and which those are."""
 
     slots: list[int]
     ledger: Ledger
 
 
-class RangeLabel(Struct):
+class RangeManifest(Struct):
     """Values of a dense table that have taken the same pushes, and which those are."""
 
     table: str
@@ -44,16 +44,16 @@ class RangeLabel(Struct):
     ledger: Ledger
 
 
-class Label(Struct):
-    pieces: list[PieceLabel]
+class TransferManifest(Struct):
+    pieces: list[PieceManifest]
     workers: dict[str, int]  # the newest life of each that the source has met
-    ranges: list[RangeLabel] = []
+    ranges: list[RangeManifest] = []
 
 
-class Cargo(Struct):
-    label: Label
+class ShardTransfer(Struct):
+    manifest: TransferManifest
     rows: dict[str, Rows]  # by sparse table
-    dense: dict[str, list[DensePart]] = {}  # by dense table, as the label's ranges say
+    dense: dict[str, list[DensePart]] = {}  # by dense table, as the manifest's ranges say
 
 
 class ValuePart(NamedTuple):
@@ -64,58 +64,57 @@ class ValuePart(NamedTuple):
     state: FloatArray
 
 
-class Parcel(Struct):
-    """A part of a cargo. The first has the label and nothing else."""
+class Chunk(Struct):
+    """A part of a transfer. The first has the manifest and nothing else."""
 
     last: bool
-    label: bytes = b""
+    manifest: bytes = b""
     table: str = ""
     part: Rows | ValuePart | None = None
 
 
-def to_parcels(cargo: Cargo) -> list[Parcel]:
-    parcels = [Parcel(False, label=encode(cargo.label))]
-    parcels += [Parcel(False, table=name, part=part) for name, rows in cargo.rows.items() for part in row_parts(rows)]
-    for name, ranges in cargo.dense.items():
+def to_chunks(transfer: ShardTransfer) -> list[Chunk]:
+    chunks = [Chunk(False, manifest=encode(transfer.manifest))]
+    chunks += [Chunk(False, table=name, part=part) for name, rows in transfer.rows.items() for part in row_parts(rows)]
+    for name, ranges in transfer.dense.items():
         for each in ranges:
-            parcels += [
-                Parcel(False, table=name, part=part) for part in value_parts(each.first, each.values, each.state)
-            ]
-    parcels[-1].last = True
-    return parcels
+            chunks += [Chunk(False, table=name, part=part) for part in value_parts(each.first, each.values, each.state)]
+    chunks[-1].last = True
+    return chunks
 
 
-def from_parcels(parcels: list[Parcel]) -> Cargo:
-    """What `to_parcels` took apart; Malformed where it is not that."""
+def from_chunks(chunks: list[Chunk]) -> ShardTransfer:
+    """What `to_chunks` took apart; Malformed where it is not that."""
     try:
-        label = decode(parcels[0].label, type=Label)
+        manifest = decode(chunks[0].manifest, type=TransferManifest)
     except (DecodeError, ValidationError) as error:
-        raise Malformed(f"the label of a cargo cannot be read: {error}") from None
-    if any(not 0 <= slot < NUM_SLOTS for piece in label.pieces for slot in piece.slots):
-        raise Malformed(f"the label of a cargo names a slot beyond the {NUM_SLOTS:,} there are")
+        raise Malformed(f"the manifest of a transfer cannot be read: {error}") from None
+    if any(not 0 <= slot < NUM_SLOTS for piece in manifest.pieces for slot in piece.slots):
+        raise Malformed(f"the manifest of a transfer names a slot beyond the {NUM_SLOTS:,} there are")
     rows: dict[str, list[Rows]] = {}
     values: dict[str, list[ValuePart]] = {}
-    for parcel in parcels[1:]:
-        if isinstance(parcel.part, Rows):
-            rows.setdefault(parcel.table, []).append(parcel.part)
-        elif parcel.part is not None:
-            values.setdefault(parcel.table, []).append(parcel.part)
+    for chunk in chunks[1:]:
+        if isinstance(chunk.part, Rows):
+            rows.setdefault(chunk.table, []).append(chunk.part)
+        elif chunk.part is not None:
+            values.setdefault(chunk.table, []).append(chunk.part)
     dense: dict[str, list[DensePart]] = {}
-    for each in label.ranges:
+    for each in manifest.ranges:
         dense.setdefault(each.table, []).append(_range(each, values.get(each.table, [])))
-    return Cargo(label, {table: concatenate(parts) for table, parts in rows.items()}, dense)
+    return ShardTransfer(manifest, {table: concatenate(parts) for table, parts in rows.items()}, dense)
 
 
-def _range(label: RangeLabel, parts: list[ValuePart]) -> DensePart:
+def _range(manifest: RangeManifest, parts: list[ValuePart]) -> DensePart:
     """A range of what came for its table."""
-    mine = [part for part in parts if label.first <= part.first < label.first + label.size]
-    if [part.first for part in mine] != _firsts(label.first, mine) or sum(len(p.values) for p in mine) != label.size:
-        raise Malformed(f"the parts of {label.size} values of table {label.table} do not follow each other")
+    mine = [part for part in parts if manifest.first <= part.first < manifest.first + manifest.size]
+    num_values = sum(len(part.values) for part in mine)
+    if [part.first for part in mine] != _firsts(manifest.first, mine) or num_values != manifest.size:
+        raise Malformed(f"the parts of {manifest.size} values of table {manifest.table} do not follow each other")
     if len({len(part.state) for part in mine}) > 1:
-        raise Malformed(f"the parts of table {label.table} have state of different sizes")
+        raise Malformed(f"the parts of table {manifest.table} have state of different sizes")
     values = np.concatenate([np.empty(0, np.float32), *(part.values for part in mine)])
     state = np.hstack([part.state for part in mine]) if mine else np.empty((0, 0), np.float32)
-    return DensePart(label.first, values, state, label.is_filled, label.ledger)
+    return DensePart(manifest.first, values, state, manifest.is_filled, manifest.ledger)
 
 
 def _firsts(first: int, parts: list[ValuePart]) -> list[int]:
@@ -124,25 +123,27 @@ def _firsts(first: int, parts: list[ValuePart]) -> list[int]:
     return [int(end) for end in ends[:-1]]
 
 
-def restrict(cargo: Cargo, slots: NDArray[np.bool_], ranges: Mapping[str, slice]) -> Cargo:
-    """What of a cargo is in these slots and ranges: a checkpoint of any servers, for one of others."""
-    kept = [PieceLabel([slot for slot in piece.slots if slots[slot]], piece.ledger) for piece in cargo.label.pieces]
-    rows = {name: rows.select(slots[slots_of(rows.keys)]) for name, rows in cargo.rows.items()}
-    cut = {name: [part.cut(ranges[name]) for part in parts] for name, parts in cargo.dense.items()}
+def restrict(transfer: ShardTransfer, slots: NDArray[np.bool_], ranges: Mapping[str, slice]) -> ShardTransfer:
+    """What of a transfer is in these slots and ranges: a checkpoint of any servers, for one of others."""
+    kept = [
+        PieceManifest([slot for slot in piece.slots if slots[slot]], piece.ledger) for piece in transfer.manifest.pieces
+    ]
+    rows = {name: rows.select(slots[slots_of(rows.keys)]) for name, rows in transfer.rows.items()}
+    cut = {name: [part.cut(ranges[name]) for part in parts] for name, parts in transfer.dense.items()}
     dense = {name: [part for part in parts if len(part.values)] for name, parts in cut.items()}
-    return make_cargo([piece for piece in kept if piece.slots], cargo.label.workers, rows, dense)
+    return make_transfer([piece for piece in kept if piece.slots], transfer.manifest.workers, rows, dense)
 
 
-def make_cargo(
-    pieces: list[PieceLabel], workers: dict[str, int], rows: dict[str, Rows], dense: dict[str, list[DensePart]]
-) -> Cargo:
-    """A cargo with the label that its ranges ask for."""
+def make_transfer(
+    pieces: list[PieceManifest], workers: dict[str, int], rows: dict[str, Rows], dense: dict[str, list[DensePart]]
+) -> ShardTransfer:
+    """A transfer with the manifest that its ranges ask for."""
     ranges = [
-        RangeLabel(name, part.first, len(part.values), part.is_filled, part.ledger)
+        RangeManifest(name, part.first, len(part.values), part.is_filled, part.ledger)
         for name, parts in dense.items()
         for part in parts
     ]
-    return Cargo(Label(pieces, dict(workers), ranges), rows, dense)
+    return ShardTransfer(TransferManifest(pieces, dict(workers), ranges), rows, dense)
 
 
 def concatenate(parts: list[Rows]) -> Rows:

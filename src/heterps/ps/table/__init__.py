@@ -1,0 +1,9 @@
+"""Tables in this process.
+
+sparse      a hash table of rows: kernels (compiled loops), index, store (memory), optimizers, initializers, schedules
+tiers       rows beyond memory: cold (a file), budget, hand (which rows go down)
+admission   which keys get a row          eviction   which rows go          metadata   what a table knows besides rows
+dense       one flat vector               finite     NaN and infinite values, found before they are applied
+
+Read first: kernels.py, then sparse.py.
+"""

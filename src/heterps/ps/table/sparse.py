@@ -22,15 +22,15 @@ from heterps.config import (
     Uniform,
 )
 from heterps.ps.client.dedup import Positions, as_keys, make_lookup
-from heterps.ps.table.finite import require_finite
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
+from heterps.ps.table.finite import require_finite
 from heterps.ps.table.hand import Headers
+from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
 from heterps.ps.table.optimizers import coefficients, kind_of, state_words
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.store import RowStore
-from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
 from heterps.ps.table.usage import make_fading
 
 Keys = NDArray[np.uint64]

@@ -26,15 +26,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import Schedule, Tiers
 from heterps.ps.client.dedup import Positions, as_keys, make_lookup
-from heterps.ps.table.finite import require_finite
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.cold import MAPPED_BYTES
 from heterps.ps.table.cold_rows import ColdRows
 from heterps.ps.table.eviction import SAMPLE, coldest
+from heterps.ps.table.finite import require_finite
 from heterps.ps.table.hand import Hand, Headers
+from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import EVICT_STEP, Rows, SparseTable, evict_step
-from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
 from heterps.ps.table.usage import faded, make_fading
 
 Keys = NDArray[np.uint64]

@@ -10,8 +10,8 @@ from heterps.errors import ConfigError, StorageError
 from heterps.planning.frontier import Frontier
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.page.charts import Chart, draw, draw_svg
 from heterps.report.figures import plural, rate, short, usd
+from heterps.report.page.charts import Chart, draw, draw_svg
 from heterps.report.terminal.frontier_view import chosen_for, meaning
 from heterps.report.terminal.plan_table import hours
 

@@ -19,7 +19,6 @@ from typing import Any
 from heterps.config import Job, Schema
 from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan
-from heterps.report.page.charts import Chart, draw
 from heterps.report.emulated import seconds_word
 from heterps.report.figures import UNDEFINED, duration, plural, rate, ratio, usd
 from heterps.report.meaning import (
@@ -36,9 +35,10 @@ from heterps.report.meaning import (
     usd_per_billion,
     verdict,
 )
+from heterps.report.page.charts import Chart, draw
+from heterps.report.page.stages import emulation_banner, stages_section
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.share_chart import STYLE as SHARES_STYLE
-from heterps.report.page.stages import emulation_banner, stages_section
 from heterps.yamlfile import dump_yaml
 
 NUM_COLOURS = 6

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from heterps.errors import StorageError
 from heterps.report.figures import plural
+from heterps.report.page.timeline import STYLE, draw_timeline
 from heterps.report.terminal.simulation_table import (
     MEANING,
     POLICY_HEADS,
@@ -20,7 +21,6 @@ from heterps.report.terminal.simulation_table import (
     staleness,
 )
 from heterps.report.terminal.tables import html_table
-from heterps.report.page.timeline import STYLE, draw_timeline
 from heterps.sim.result import SimResult
 
 SVG_STYLE = "svg { font-family: system-ui, sans-serif; max-width: 75rem; background: var(--card); }"

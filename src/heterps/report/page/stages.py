@@ -9,8 +9,8 @@ from heterps.planning.plan import Plan
 from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, seconds_word
 from heterps.report.figures import plural, rate
 from heterps.report.meaning import COMPLETED, UNFINISHED, UNPREDICTED
-from heterps.report.terminal.share_chart import Span, draw_shares, share_legend
 from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, in_step, percent, title
+from heterps.report.terminal.share_chart import Span, draw_shares, share_legend
 from heterps.report.terminal.tables import html_table
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from heterps.report.page.charts import make_ticks
 from heterps.report.figures import short
+from heterps.report.page.charts import make_ticks
 from heterps.report.terminal.timeline import Row, make_rows
 from heterps.sim.result import COMPUTE, PUSH, WAIT, SimResult
 

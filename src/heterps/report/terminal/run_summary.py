@@ -26,8 +26,8 @@ from heterps.report.meaning import (
     usd_per_billion,
     verdict,
 )
-from heterps.report.terminal.profile_table import size
 from heterps.report.stage_figures import in_step
+from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.stage_table import stage_table
 
 NAME, FIGURE = 18, 12

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from heterps.report.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, make_ticks
 from heterps.report.figures import short
+from heterps.report.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, make_ticks
 from heterps.report.stage_figures import DOINGS, percent
 
 MOST_BARS = 120

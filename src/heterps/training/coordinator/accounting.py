@@ -1,7 +1,7 @@
-"""Books: what a job on workers has done, how busy its stages were, and what it cost; for all who want to know.
+"""Accounting: what a job on workers has done, how busy its stages were, and what it cost; for all who want to know.
 
 batches that are done ---+                +--> metrics.jsonl, a line an interval
-usage of workers --------+--> Books ------+--> whoever watches, a few times a second
+usage of workers --------+--> Accounting ------+--> whoever watches, a few times a second
 prices, and who is paid -+                +--> `heterps status`, checkpoints, summary.json
 """
 
@@ -13,17 +13,17 @@ from typing import Any
 from heterps.config import Job
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.flow import Flow
+from heterps.training.coordinator.model import CoordinatorModel
+from heterps.training.coordinator.stage_stats import StageStats
 from heterps.training.protocol.layout import Layout
-from heterps.training.run.loop import Observer
 from heterps.training.protocol.messages import Pushed
-from heterps.training.coordinator.stage_stats import StageViews
-from heterps.training.run.progress import Tally
-from heterps.training.coordinator.model import WholeModel
+from heterps.training.run.loop import Observer
+from heterps.training.run.progress import RunProgress
 
 VIEW_S = 0.25
 
 
-class Books:
+class Accounting:
     """`scale`: real seconds of an emulated one, which marks every figure; None where units are real."""
 
     def __init__(
@@ -31,22 +31,22 @@ class Books:
         job: Job,
         plan: Plan,
         layout: Layout,
-        tally: Tally,
-        whole: WholeModel,
+        progress: RunProgress,
+        whole: CoordinatorModel,
         observer: Observer,
         scale: float | None,
     ) -> None:
         self._job, self._plan, self._layout = job, plan, layout
-        self._tally, self._whole, self._observer = tally, whole, observer
-        self._views = StageViews(layout)
+        self._progress, self._whole, self._observer = progress, whole, observer
+        self._views = StageStats(layout)
         self._emulation = {} if scale is None else {"emulated": {"scale": scale}}
         self._shown = 0.0
         self.num_steps = 0
 
     def begin(self, usd: float | None) -> None:
         """Counting starts; a run that is resumed has cost `usd` before, or what this one's units would have cost."""
-        before = self._tally.seconds * self.usd_per_hour / 3600 if usd is None else usd
-        self._views.begin(self._tally.seconds, before)
+        before = self._progress.seconds * self.usd_per_hour / 3600 if usd is None else usd
+        self._views.begin(self._progress.seconds, before)
 
     def follow(self, layout: Layout) -> None:
         """The workers are others now; those who were here are paid."""
@@ -62,16 +62,16 @@ class Books:
         while flow.steps:
             step = flow.steps.popleft()
             self.num_steps += 1
-            self._tally.add(step.num_samples, step.scores, now)
+            self._progress.add(step.num_samples, step.scores, now)
             self._views.stepped(step)
-            self._observer.stepped(self._tally.samples, self._tally.seconds, step.loss, self._tally.interval)
-            if self._tally.interval_is_over:
+            self._observer.stepped(self._progress.samples, self._progress.seconds, step.loss, self._progress.interval)
+            if self._progress.interval_is_over:
                 self.close_interval(flow)
 
     def close_interval(self, flow: Flow) -> None:
         more = {"epoch": flow.leases.first[0]} | self._whole.table_fields(self._job.tables)
-        more |= self._views.interval(self._tally.seconds, self.usd_per_hour) | self._emulation
-        self._observer.measured(self._tally.close_interval(more))
+        more |= self._views.interval(self._progress.seconds, self.usd_per_hour) | self._emulation
+        self._observer.measured(self._progress.close_interval(more))
 
     def show(self, now: float) -> None:
         """Let whoever watches see the stages as they are now, a few times a second."""
@@ -82,7 +82,7 @@ class Books:
 
     def paid(self) -> float:
         """USD until now."""
-        return self._views.paid(self._tally.seconds, self.usd_per_hour)
+        return self._views.paid(self._progress.seconds, self.usd_per_hour)
 
     @property
     def usd_per_hour(self) -> float:
@@ -93,12 +93,12 @@ class Books:
 
     def summary(self, flow: Flow) -> dict[str, Any]:
         self.paid()
-        return self._views.summary(flow, self._tally.seconds) | self._emulation
+        return self._views.summary(flow, self._progress.seconds) | self._emulation
 
     def status(self, flow: Flow) -> dict[str, Any]:
         """The open interval, and how far the run is."""
         usd = self.paid()
-        return self._views.status(self._tally, flow) | {
+        return self._views.status(self._progress, flow) | {
             "usd": usd,
             "usd_per_hour": self.usd_per_hour,
             "servers": self._plan.servers.count,

@@ -27,20 +27,22 @@ from heterps.errors import HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan
-from heterps.training.coordinator.accounting import Books
-from heterps.training.coordinator.reconfiguration import START_S, Changes, Replanned
-from heterps.training.run.commands import AskStatus, Replan, Scale, Told
-from heterps.training.run.control import Control
-from heterps.training.protocol.border import pack, unpack
-from heterps.training.protocol.emulation import DilatedClock, StagePace
+from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.failures import failure, find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
 from heterps.training.coordinator.flow import Flow
-from heterps.training.coordinator.worker_state import KeptState
 from heterps.training.coordinator.lane_flow import LaneFlow
-from heterps.training.protocol.layout import Layout, make_layout
-from heterps.training.run.loop import Observer, Outcome, evaluate_test, find_checkpoint, save_checkpoint
+from heterps.training.coordinator.model import CoordinatorModel
+from heterps.training.coordinator.positions import first_leases, lease_progress, restored_leases
+from heterps.training.coordinator.reconfiguration import START_S, Reconfiguration, Replanned
+from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.coordinator.scaling import check_layout
+from heterps.training.coordinator.traces import Traces
+from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.model.losses import has_own_loss
+from heterps.training.protocol.border import pack, unpack
+from heterps.training.protocol.emulation import DilatedClock, StagePace
+from heterps.training.protocol.layout import Layout, make_layout
 from heterps.training.protocol.messages import (
     AskState,
     Assign,
@@ -54,14 +56,12 @@ from heterps.training.protocol.messages import (
     Stop,
     job_codec,
 )
-from heterps.training.coordinator.positions import first_leases, lease_progress, restored_leases
-from heterps.training.coordinator.round_flow import RoundFlow
-from heterps.training.run.folder import Run
-from heterps.training.coordinator.scaling import check_layout
 from heterps.training.protocol.stage_tables import stage_tables
-from heterps.training.run.progress import Scores, Tally
-from heterps.training.coordinator.traces import Traces
-from heterps.training.coordinator.model import WholeModel
+from heterps.training.run.commands import AskStatus, CommandReply, Replan, Scale
+from heterps.training.run.control import Control
+from heterps.training.run.folder import Run
+from heterps.training.run.loop import Observer, Outcome, evaluate_test, find_checkpoint, save_checkpoint
+from heterps.training.run.progress import RunProgress, Scores
 from heterps.training.worker.worker import WorkerStart
 from heterps.wire import Frame, WireError
 
@@ -134,24 +134,24 @@ class Coordinator:
         traced = trace(model)
         is_reduced = job.workers.dense == "all_reduce"
         self._tables = stage_tables(job, model, traced, self._firsts)
-        self._kept = KeptState(model, traced, self._tables, self._firsts, is_reduced)
+        self._worker_state = WorkerState(model, traced, self._tables, self._firsts, is_reduced)
         self._reader = Reader(
             job.data.train, job.data.columns, batch_size=job.data.batch_size, shuffle=job.data.shuffle, seed=job.seed
         )
         self._client = fleet.connect(self._tables.on_servers(not is_reduced))
         opened.callback(self._client.close)
         num_classes = job.data.columns.num_classes
-        self._whole = WholeModel(model, self._tables, self._client, num_classes, self._kept.dense)
-        self._tally = Tally(job, run)
+        self._whole = CoordinatorModel(model, self._tables, self._client, num_classes, self._worker_state.dense)
+        self._progress = RunProgress(job, run)
         self._traces = Traces(run.folder, opened, observer.warned)
         scale = emulated.scale if emulated else None
-        self._books = Books(job, plan, self.layout, self._tally, self._whole, observer, scale)
+        self._accounting = Accounting(job, plan, self.layout, self._progress, self._whole, observer, scale)
         self._clock = DilatedClock(emulated.scale if emulated else 1.0)
         self._flow: Flow | None = None
         self._clock_steps = 0  # updates before this process
         self._heard = time.monotonic()
         names = tuple(layer.name for layer in traced.layers)
-        self._changes = Changes(
+        self._reconfiguration = Reconfiguration(
             job, run.folder, plan, model, names, fleet, self._start_of, self._dismiss, observer.warned
         )
         self._usd: float | None = 0.0  # before this process
@@ -160,11 +160,11 @@ class Coordinator:
 
     def train(self, *, resume: bool, stop: Callable[[], str | None]) -> Outcome | Replanned:
         leases = self._restore() if resume else self._begin()
-        self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._tally.seconds)
+        self._clock = DilatedClock(self._emulated.scale if self._emulated else 1.0, self._progress.seconds)
         self._clock.pause()  # until all are ready
         self._flow = self._make_flow(leases)
-        self._books.begin(self._usd)
-        self._observer.started(self._tally.samples, self._reader.num_rows * self._job.data.epochs, resume)
+        self._accounting.begin(self._usd)
+        self._observer.started(self._progress.samples, self._reader.num_rows * self._job.data.epochs, resume)
         start_s = max(START_S, self._job.workers.deadline_s)
         self._wait_until(lambda: self._is_ready or stop() is not None, start_s, self._not_ready)
         if stopped_by := stop():
@@ -173,7 +173,7 @@ class Coordinator:
         self._clock.resume()
         self._go()
         ended = self._run_until_over(stop)
-        self._changes.end()
+        self._reconfiguration.end()
         return ended if isinstance(ended, Replanned) else self._conclude(ended, stop)
 
     def _begin(self) -> Leases:
@@ -183,10 +183,10 @@ class Coordinator:
     def _restore(self) -> Leases:
         snapshot = find_checkpoint(self._run, self._observer)
         if snapshot is None:
-            self._tally.begin_again()
+            self._progress.begin_again()
             return self._begin()
         self._whole.restore(snapshot)
-        self._tally.restore(snapshot.samples, snapshot.progress)
+        self._progress.restore(snapshot.samples, snapshot.progress)
         self._clock_steps = snapshot.clock
         self._usd = snapshot.progress.get("usd")
         return restored_leases(self._job, self._reader, snapshot.progress)
@@ -197,7 +197,7 @@ class Coordinator:
         stopped_by: str | None = None
         while not flow.is_over:
             stopped_by = stopped_by or stop()
-            if not flow.is_held and (stopped_by or self._changes.is_ready or self._tally.save_is_due):
+            if not flow.is_held and (stopped_by or self._reconfiguration.is_ready or self._progress.save_is_due):
                 flow.hold()
             if flow.is_held and flow.is_quiet:
                 self._clock.pause()
@@ -210,30 +210,30 @@ class Coordinator:
                 continue
             self._hear(POLL_S)
             self._check_news()  # before anything that takes long: news may come meanwhile
-            self._books.account(flow, self._clock.now())
-            self._changes.check_time()
-            self._heed_control()
-            self._books.show(self._clock.now())
+            self._accounting.account(flow, self._clock.now())
+            self._reconfiguration.check_time()
+            self._handle_commands()
+            self._accounting.show(self._clock.now())
         return None
 
     def _make_cut(self) -> Replanned | None:
         """Nothing is under way: do what waited for that. Not None: the job is saved, and goes on by another plan."""
-        if (layout := self._changes.take_layout()) is not None:
+        if (layout := self._reconfiguration.take_layout()) is not None:
             self._follow(layout)
-        if self._tally.save_is_due or self._changes.replanned is not None:
+        if self._progress.save_is_due or self._reconfiguration.replanned is not None:
             try:
-                self._save(must_succeed=self._changes.replanned is not None)
+                self._save(must_succeed=self._reconfiguration.replanned is not None)
             except StorageError as error:
-                self._changes.give_up_replan(f"it could not be saved. {error}")
-        return self._changes.replanned
+                self._reconfiguration.give_up_replan(f"it could not be saved. {error}")
+        return self._reconfiguration.replanned
 
     def _conclude(self, stopped_by: str | None, stop: Callable[[], str | None]) -> Outcome:
         """[5]"""
-        tally = self._tally
+        progress = self._progress
         if stopped_by is None:
             self._clock.pause()
-            if tally.samples > tally.interval_started:
-                self._books.close_interval(self._running)
+            if progress.samples > progress.interval_started:
+                self._accounting.close_interval(self._running)
         self._save(must_succeed=True)
         for worker in self.layout.workers:
             with suppress(PeerLost):  # nothing more is needed of it
@@ -244,9 +244,9 @@ class Coordinator:
             if stopped_by := stop():
                 test = None  # of a part of the test set
         return Outcome(
-            tally.samples, tally.seconds, tally.restarts, stopped_by, tally.train_metrics(), test,
+            progress.samples, progress.seconds, progress.restarts, stopped_by, progress.train_metrics(), test,
             self._whole.num_rows, self._whole.table_bytes, self._whole.counters, self._whole.tier_counts,
-            self._data_counts(), has_own_loss(self._whole.model), self._books.summary(self._running),
+            self._data_counts(), has_own_loss(self._whole.model), self._accounting.summary(self._running),
         )  # fmt: skip
 
     def _data_counts(self) -> dict[str, int]:
@@ -254,7 +254,7 @@ class Coordinator:
         if not self._running.is_over:
             return {}
         num_rows = self._reader.num_rows * self._job.data.epochs
-        return {"num_rows": num_rows, "num_skipped": num_rows - self._tally.samples}
+        return {"num_rows": num_rows, "num_skipped": num_rows - self._progress.samples}
 
     # --- talking -----------------------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Coordinator:
         try:
             self._fleet.check()  # first: an error would lose what was received, and giving a change up takes long
         except WorkerLost as lost:
-            if not self._changes.lost(lost.peer, str(lost)):
+            if not self._reconfiguration.lost(lost.peer, str(lost)):
                 raise
         received = self._channel.receive(timeout_s)
         if received is None:
@@ -275,13 +275,13 @@ class Coordinator:
             self._observer.warned(f"{sender} sent what is no message: {error}")
             return
         self._heard = time.monotonic()
-        self._heed(sender, message, frames)
+        self._handle(sender, message, frames)
 
-    def _heed(self, sender: str, message: Message, frames: list[memoryview]) -> None:
+    def _handle(self, sender: str, message: Message, frames: list[memoryview]) -> None:
         match message:
-            case Ready() if message.worker in self.layout.workers or self._changes.expects(message.worker):
+            case Ready() if message.worker in self.layout.workers or self._reconfiguration.expects(message.worker):
                 self._addresses[message.worker] = message.address
-                self._changes.ready(message.worker)
+                self._reconfiguration.ready(message.worker)
             case Ready():
                 self._dismiss(message.worker)  # of a change that was given up
             case Assigned():
@@ -291,7 +291,7 @@ class Coordinator:
                 if message.scores is not None:
                     arrays = unpack(message.scores, frames)
                     scores = Scores(arrays["logits"].numpy(), arrays["labels"].numpy())
-                self._books.pushed(message)
+                self._accounting.pushed(message)
                 self._send_all(self._running.pushed(message, scores, self._clock.now()))
             case NoBatch():
                 self._send_all(self._running.no_batch(message, self._clock.now()))
@@ -300,7 +300,7 @@ class Coordinator:
             case Failed() if message.worker in self.layout.workers:
                 raise failure(message)
             case Failed():
-                self._changes.lost(message.worker, str(failure(message)))
+                self._reconfiguration.lost(message.worker, str(failure(message)))
             case _:
                 self._observer.warned(f"{sender} sent {type(message).__name__}, which is not for the coordinator")
 
@@ -315,24 +315,24 @@ class Coordinator:
         with suppress(PeerLost):  # it is gone, or never came
             self._send(worker, Stop())
 
-    def _heed_control(self) -> None:
+    def _handle_commands(self) -> None:
         """Answer what commands ask: between two messages of workers, and never in the middle of a change."""
         for request in self._control.requests() if self._control is not None else ():
             match request.message:
                 case AskStatus():
                     request.answer(self._status())
                 case Scale() as scale:
-                    request.answer(self._changes.scale(self.layout, scale))
+                    request.answer(self._reconfiguration.scale(self.layout, scale))
                 case Replan() as replan:
-                    request.answer(self._changes.replan(replan))
+                    request.answer(self._reconfiguration.replan(replan))
 
-    def _status(self) -> Told:
-        status = self._books.status(self._running) | {
+    def _status(self) -> CommandReply:
+        status = self._accounting.status(self._running) | {
             "total": self._reader.num_rows * self._job.data.epochs,
-            "change": self._changes.under_way,
-            "last_change": self._changes.last,
+            "change": self._reconfiguration.under_way,
+            "last_change": self._reconfiguration.last,
         }
-        return Told(json.dumps(status))
+        return CommandReply(json.dumps(status))
 
     def _wait_until(self, is_so: Callable[[], bool], deadline_s: float, late: Callable[[float], str]) -> None:
         begun = time.monotonic()
@@ -362,7 +362,9 @@ class Coordinator:
         for number, stage in enumerate(layout.stages):
             following = layout.stages[number + 1].workers if number + 1 < len(layout.stages) else ()
             addresses = {worker: self._addresses[worker] for worker in following}
-            state, frames = pack(self._kept.of_stage(number, self._whole)) if self._kept.is_any else (None, [])
+            state, frames = (
+                pack(self._worker_state.of_stage(number, self._whole)) if self._worker_state.is_any else (None, [])
+            )
             for worker in stage.workers:
                 self._send(worker, Assign(layout, addresses, paces[number], scale, state), frames)
         wanted = {(worker, layout.epoch) for worker in layout.workers}
@@ -379,20 +381,20 @@ class Coordinator:
         before, self.layout = self.layout, layout
         self._assign_all()
         self._running.change(layout, self._clock.now())
-        self._books.follow(layout)
+        self._accounting.follow(layout)
         for worker in before.workers:
             if worker not in layout.workers:
                 self._dismiss(worker)
                 self._fleet.stop(worker)
                 del self._addresses[worker]
         counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in layout.stages)
-        self._observer.changed(f"{counts} from {self._tally.samples:,} samples on")
+        self._observer.changed(f"{counts} from {self._progress.samples:,} samples on")
 
     # --- state -------------------------------------------------------------------------------------------------------
 
     def _collect_state(self) -> None:
         """What workers have and servers have not, from the first worker of each stage, into the whole model."""
-        if not self._kept.is_any or not self._assigned:
+        if not self._worker_state.is_any or not self._assigned:
             return
         asked = [stage.workers[0] for stage in self.layout.stages]
         self._states: dict[str, Mapping[str, Any]] = {}
@@ -404,15 +406,16 @@ class Coordinator:
 
         self._wait_until(lambda: set(self._states) >= set(asked), self._job.workers.deadline_s, late)
         for worker in asked:
-            self._kept.take(self._states[worker], self._whole)
+            self._worker_state.take(self._states[worker], self._whole)
 
     def _save(self, *, must_succeed: bool = False) -> None:
         self._collect_state()
-        progress = lease_progress(self._running.leases, self._reader) | self._tally.state()
-        progress |= {"usd": self._books.paid()}
+        progress = lease_progress(self._running.leases, self._reader) | self._progress.state()
+        progress |= {"usd": self._accounting.paid()}
+        clock = self._clock_steps + self._accounting.num_steps
         save_checkpoint(
-            self._job, self._run, self._observer, self._tally,
-            lambda: self._whole.snapshot(self._clock_steps + self._books.num_steps, self._tally.samples, progress),
+            self._job, self._run, self._observer, self._progress,
+            lambda: self._whole.snapshot(clock, self._progress.samples, progress),
             must_succeed=must_succeed,
         )  # fmt: skip
 
@@ -433,14 +436,14 @@ class Coordinator:
 
     def _go(self) -> None:
         self._heard = time.monotonic()
-        self._running.hold_at = self._tally.save_at
+        self._running.hold_at = self._progress.save_at
         self._send_all(self._running.start(self._clock.now()))
 
     def _make_flow(self, leases: Leases) -> Flow:
         kind = RoundFlow if self._in_rounds else LaneFlow
         return kind(
             self.layout, self._tables.groups, self._job.sync, leases,
-            samples=self._tally.samples, now=self._tally.seconds, on_policy=self._traces.record,
+            samples=self._progress.samples, now=self._progress.seconds, on_policy=self._traces.record,
         )  # fmt: skip
 
     def _start_of(self, worker: str, layout: Layout) -> WorkerStart:

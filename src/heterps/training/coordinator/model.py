@@ -1,4 +1,4 @@
-"""WholeModel: the model of a job whose stages are apart, as the coordinator sees it.
+"""CoordinatorModel: the model of a job whose stages are apart, as the coordinator sees it.
 
     [model as built] --fill--> tables of stages on the servers <--push, pull-- workers: a stage's layers each
                       <--refresh, snapshot--      |
@@ -22,11 +22,11 @@ from heterps.nn import bind_tables
 from heterps.ps.client.local import JobClient
 from heterps.training.model.buffers import load_buffers, model_buffers
 from heterps.training.model.pieces import trainable, view_parameters
+from heterps.training.model.tabled import DenseSource, ModelOnTables, flat_parameters
 from heterps.training.protocol.stage_tables import StageTables
-from heterps.training.model.tabled import DenseSource, TabledModel, flat_parameters
 
 
-class WholeModel(TabledModel):
+class CoordinatorModel(ModelOnTables):
     """The model of a job with the tables of its stages, through a client of all servers.
 
     `dense` is where its dense tables are, if they are not on the servers.

@@ -1,4 +1,4 @@
-"""Changes: what was asked of a running job, and waits for a cut.
+"""Reconfiguration: what was asked of a running job, and waits for a cut.
 
 Scale  --> [1] new workers start, beside the job, which goes on as it was
            [2] all are ready --> the job is held, and at the cut they are in its layout, and those that leave are not
@@ -22,11 +22,11 @@ from heterps.config import BSP, Job, load_cluster
 from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
-from heterps.training.run.commands import Replan, Scale, Told
-from heterps.training.protocol.emulation import lacks_devices, stage_seconds
 from heterps.training.coordinator.fleet import Fleet
-from heterps.training.protocol.layout import Layout, make_layout
 from heterps.training.coordinator.scaling import check_layout, scaled
+from heterps.training.protocol.emulation import lacks_devices, stage_seconds
+from heterps.training.protocol.layout import Layout, make_layout
+from heterps.training.run.commands import CommandReply, Replan, Scale
 from heterps.training.worker.worker import WorkerStart
 
 START_S = 240.0
@@ -52,7 +52,7 @@ class _Scaling:
     begun_at: float
 
 
-class Changes:
+class Reconfiguration:
     """`start_of(worker, layout)` says how a worker is started, and `dismiss(worker)` tells one to stop."""
 
     def __init__(
@@ -78,18 +78,18 @@ class Changes:
 
     # --- asked for ---------------------------------------------------------------------------------------------------
 
-    def scale(self, layout: Layout, asked: Scale) -> Told:
+    def scale(self, layout: Layout, asked: Scale) -> CommandReply:
         """[1] Start what is missing of a stage of the running `layout`."""
         if (busy := self._busy) is not None:
             return busy
         try:
             wanted = self._scaled(layout, asked)
         except ConfigError as error:
-            return Told(str(error), is_error=True)
+            return CommandReply(str(error), is_error=True)
         stage = asked.stage + 1
         before = len(layout.stages[asked.stage].workers)
         if asked.count == before:
-            return Told(f"stage {stage} has {_workers(before)} already: nothing changes")
+            return CommandReply(f"stage {stage} has {_workers(before)} already: nothing changes")
         joining = tuple(worker for worker in wanted.workers if worker not in layout.workers)
         what = f"stage {stage} from {before} to {_workers(asked.count)}"
         self._num_named[asked.stage] += len(joining)
@@ -97,20 +97,20 @@ class Changes:
         try:
             self._fleet.start([self._start_of(worker, wanted) for worker in joining])
         except (HeterpsError, OSError) as error:
-            return Told(self._give_up(str(error)), is_error=True)
+            return CommandReply(self._give_up(str(error)), is_error=True)
         if joining:
-            return Told(f"{what}: {len(joining)} start; the job goes on as it was until all of them are ready")
-        return Told(f"{what}: {before - asked.count} leave after the running step")
+            return CommandReply(f"{what}: {len(joining)} start; the job goes on as it was until all of them are ready")
+        return CommandReply(f"{what}: {before - asked.count} leave after the running step")
 
-    def replan(self, asked: Replan) -> Told:
+    def replan(self, asked: Replan) -> CommandReply:
         """[4]"""
         if (busy := self._busy) is not None:
             return busy
         try:
             self.replanned = read_replan(self._job, self._folder, asked, self._model, self._layers)
         except HeterpsError as error:
-            return Told(str(error), is_error=True)
-        return Told("the job is saved after the running step, and goes on by this plan from there")
+            return CommandReply(str(error), is_error=True)
+        return CommandReply("the job is saved after the running step, and goes on by this plan from there")
 
     @property
     def under_way(self) -> str:
@@ -173,9 +173,13 @@ class Changes:
     # --- small things ------------------------------------------------------------------------------------------------
 
     @property
-    def _busy(self) -> Told | None:
+    def _busy(self) -> CommandReply | None:
         what = self.under_way
-        return Told(f"another change is under way ({what}): ask again when it is done", is_error=True) if what else None
+        return (
+            CommandReply(f"another change is under way ({what}): ask again when it is done", is_error=True)
+            if what
+            else None
+        )
 
     def _scaled(self, layout: Layout, asked: Scale) -> Layout:
         wanted = scaled(

@@ -8,8 +8,8 @@ from torch import nn
 
 from heterps.config import BSP, Job
 from heterps.errors import ConfigError
-from heterps.training.protocol.layout import Layout, StageLayout, enough_lanes, worker_name
 from heterps.training.model.losses import is_mean_over_samples
+from heterps.training.protocol.layout import Layout, StageLayout, enough_lanes, worker_name
 
 
 def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""StageViews: what each stage of a running job does, from what its workers tell with every push.
+"""StageStats: what each stage of a running job does, from what its workers tell with every push.
 
     stage 1   cpu x 4    compute 71 %  communicate 12 %  wait 17 %   queue 0.2     the stage that never waits is the
     stage 2   v100 x 1   compute 98 %  communicate  1 %  wait  1 %   queue 3.0     bottleneck
@@ -19,7 +19,7 @@ from typing import Any
 from heterps.training.coordinator.flow import Flow, Step
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Pushed, Usage
-from heterps.training.run.progress import Tally, metric_fields
+from heterps.training.run.progress import RunProgress, metric_fields
 
 VIEWS = 12
 """A view of people is of the time since that many views ago: some seconds, so that figures can be read."""
@@ -36,7 +36,7 @@ class _Mark:
     steps: int = 0
 
 
-class StageViews:
+class StageStats:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._usage: dict[str, Usage] = {}
@@ -90,13 +90,13 @@ class StageViews:
         """Fields of summary.json."""
         return {**self._fields(self._whole, seconds), "max_lead": flow.leads, "usd": self._usd}
 
-    def status(self, tally: Tally, flow: Flow) -> dict[str, Any]:
+    def status(self, progress: RunProgress, flow: Flow) -> dict[str, Any]:
         """For `heterps status`: of the open interval."""
         return {
-            "samples": tally.samples,
-            "seconds": round(tally.seconds, 3),
-            **metric_fields(tally.interval),
-            **self._fields(self._interval, tally.seconds),
+            "samples": progress.samples,
+            "seconds": round(progress.seconds, 3),
+            **metric_fields(progress.interval),
+            **self._fields(self._interval, progress.seconds),
             "waits_for": flow.waited_for,
         }
 

@@ -1,4 +1,4 @@
-"""KeptState: what the workers of a job have and its servers have not, as the coordinator keeps it between cuts.
+"""WorkerState: what the workers of a job have and its servers have not, as the coordinator keeps it between cuts.
 
 buffers of layers, such as running means       of the first worker of each stage: others have their own
 dense parameters that workers reduce           the same at all workers of a stage
@@ -17,13 +17,13 @@ from heterps.model.stages import split
 from heterps.model.trace import Trace
 from heterps.ps.client.local import LocalClient
 from heterps.ps.server.shard import Tables
+from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.model.buffers import model_buffers, stage_buffers
 from heterps.training.protocol.stage_tables import StageTables
-from heterps.training.coordinator.model import WholeModel
 
 
-class KeptState:
-    """`is_reduced`: dense tables are not on the servers. `dense` is then where a WholeModel finds them."""
+class WorkerState:
+    """`is_reduced`: dense tables are not on the servers. `dense` is then where a CoordinatorModel finds them."""
 
     def __init__(
         self, model: nn.Module, trace: Trace, tables: StageTables, firsts: tuple[int, ...], is_reduced: bool
@@ -34,7 +34,7 @@ class KeptState:
         self.dense: LocalClient | None = Tables((), tables.tables.dense).in_process() if is_reduced else None
         self.is_any = is_reduced or bool(model_buffers(model))
 
-    def of_stage(self, number: int, whole: WholeModel) -> dict[str, Any]:
+    def of_stage(self, number: int, whole: CoordinatorModel) -> dict[str, Any]:
         """What a worker of a stage begins with, as a tree that can cross."""
         buffers = whole.buffers_of(self._buffers[number])
         state: dict[str, Any] = {
@@ -51,7 +51,7 @@ class KeptState:
                 }
         return state
 
-    def take(self, state: Mapping[str, Any], whole: WholeModel) -> None:
+    def take(self, state: Mapping[str, Any], whole: CoordinatorModel) -> None:
         """Keep what a worker gave."""
         whole.load_buffers(state["buffers"])
         for table, kept in state["dense"].items():

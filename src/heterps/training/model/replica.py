@@ -34,15 +34,15 @@ from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
 from heterps.nn import RowGradients, embeddings
-from heterps.ps.client.local import FloatArray, RowClient
 from heterps.ps.client.dedup import Lookup
+from heterps.ps.client.local import FloatArray, RowClient
 from heterps.training.model.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.model.device import Device, open_device
-from heterps.training.model.losses import batch_loss, checked_output, logits_of, piece_loss
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code
+from heterps.training.model.losses import batch_loss, checked_output, logits_of, piece_loss
 from heterps.training.model.pieces import trainable, view_parameters
-from heterps.training.protocol.stage_tables import StageTables
 from heterps.training.model.tabled import flat_parameters
+from heterps.training.protocol.stage_tables import StageTables
 
 
 class Replica:

@@ -1,4 +1,4 @@
-"""TabledModel: a model whose parameters are in tables; evaluated, saved and restored as one.
+"""ModelOnTables: a model whose parameters are in tables; evaluated, saved and restored as one.
 
     the model's parameters      [ a | b b b | c | d d ]    in their order, as a checkpoint has them: values by name, and
                                   |     |     |    |       the words that the optimizer keeps, [words a value, n values]
@@ -29,16 +29,16 @@ from heterps.data.batch import Batch
 from heterps.errors import ModelError, NotFinite
 from heterps.nn import embeddings
 from heterps.ps.client.local import FloatArray, JobClient, TableSpec
-from heterps.ps.table.finite import first_not_finite
 from heterps.ps.server.shard import Tables
+from heterps.ps.table.finite import first_not_finite
+from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.tiers import TierCounts
-from heterps.ps.table.metadata import TableCounters
-from heterps.training.run.class_metrics import AnyMetrics, make_metrics
-from heterps.training.model.losses import checked_output, logits_of
 from heterps.training.model.errors import another_model, own_code
+from heterps.training.model.losses import checked_output, logits_of
 from heterps.training.model.pieces import trainable
 from heterps.training.model.table_snapshots import load_table, save_table
+from heterps.training.run.class_metrics import AnyMetrics, make_metrics
 
 
 class DenseSource(Protocol):
@@ -53,7 +53,7 @@ class DenseSource(Protocol):
     def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None: ...
 
 
-class TabledModel:
+class ModelOnTables:
     """`model` with the `tables` of `client`, and by dense table the names of its `parameters`, side by side in it.
 
     Who makes one sees to it that the parameters are views of `_values`, by table, and that embeddings have their rows.

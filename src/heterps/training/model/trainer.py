@@ -33,10 +33,10 @@ from heterps.ps.client.local import FloatArray, JobClient, RowClient
 from heterps.ps.client.remote import ClientCounts, RemoteClient
 from heterps.ps.client.row_cache import least_bytes
 from heterps.ps.server.shard import Tables as ModelTables
-from heterps.training.model.losses import batch_loss, logits_of
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code
+from heterps.training.model.losses import batch_loss, logits_of
 from heterps.training.model.pieces import Pieces, trainable, view_parameters
-from heterps.training.model.tabled import TabledModel, flat_parameters
+from heterps.training.model.tabled import ModelOnTables, flat_parameters
 
 
 class Gradients(NamedTuple):
@@ -49,7 +49,7 @@ class Gradients(NamedTuple):
     dense: FloatArray  # of all dense parameters, side by side
 
 
-class Trainer(TabledModel):
+class Trainer(ModelOnTables):
     """Trains `model` in this process. The model's parameters move into a dense table, its embeddings onto sparse ones.
 
     model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `losses(output, label)`
@@ -60,7 +60,7 @@ class Trainer(TabledModel):
     num_classes of the labels, from 0 on; from three classes on the model returns a score for each, [batch, num_classes]
     num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
     connect     a client of servers that hold these tables; none: they are in this process
-    staleness   by how many pushes rows on servers may be behind (see ps/client/cache.py), with `cache_bytes` for each table
+    staleness   by how many pushes rows on servers may be behind (see ps/client/cache.py), with `cache_bytes` a table
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""What crosses a stage border: the live values of a micro-batch, or their gradients, as a part of a message.
+"""The codec of stage borders: the live values of a micro-batch, or their gradients, as a part of a message.
 
     values (name of a node: tree)                                 the same trees, the receiver's own
       |                                                                ^
-     [1] pack: describe every tree in a Crossing,                     [4] unpack: copy the frames into new tensors
+     [1] pack: describe every tree in a BorderValues,                 [4] unpack: copy the frames into new tensors
       |  tensors and keys aside as frames                              |
-      +--> Crossing (into the header), frames ~~~ wire.Codec ~~~> [2] walk the Crossing: which frames, of how many bytes
+      +--> BorderValues (into the header), frames ~~ wire.Codec ~~>   [2] walk them: which frames, of how many bytes
                                                                   [3] compare with what came, and with the limits
 
 A tree is made of tensors, Slots, None, bool, int, float, str, torch.Size, tuples, the named tuples that functions of
@@ -100,13 +100,13 @@ class Named(msgspec.Struct, frozen=True, array_like=True, tag="named"):
 Node: TypeAlias = bool | int | float | str | TensorInfo | SlotsInfo | Branch | Named | None
 
 
-class Crossing(msgspec.Struct, frozen=True, array_like=True):
+class BorderValues(msgspec.Struct, frozen=True, array_like=True):
     """Trees by the name of their node, and in their order the frames that go with them."""
 
     values: dict[str, Node]
 
 
-def pack(values: Mapping[str, Any], *, coding: Dtype = "fp32") -> tuple[Crossing, list[Frame]]:
+def pack(values: Mapping[str, Any], *, coding: Dtype = "fp32") -> tuple[BorderValues, list[Frame]]:
     """`values` as a part of a header and the frames that go with it. [1]
 
     Frames may be the memory of the tensors: do not write into it before the message is gone. `coding` rounds tensors of
@@ -114,18 +114,18 @@ def pack(values: Mapping[str, Any], *, coding: Dtype = "fp32") -> tuple[Crossing
     """
     frames: list[Frame] = []
     described = {name: _describe(value, name, coding, frames, MAX_DEPTH) for name, value in values.items()}
-    return Crossing(described), frames
+    return BorderValues(described), frames
 
 
-def unpack(crossing: Crossing, frames: Sequence[memoryview], limits: Limits = Limits()) -> dict[str, Any]:
+def unpack(border: BorderValues, frames: Sequence[memoryview], limits: Limits = Limits()) -> dict[str, Any]:
     """The values that were packed, in memory of their own on the host; tensors are leaves.
 
-    Malformed or TooLarge, before any memory is taken, where crossing, frames and limits do not fit.
+    Malformed or TooLarge, before any memory is taken, where border, frames and limits do not fit.
     """
-    parts = [part for name, node in crossing.values.items() for part in _parts(node, name, MAX_DEPTH)]  # [2]
+    parts = [part for name, node in border.values.items() for part in _parts(node, name, MAX_DEPTH)]  # [2]
     _check(parts, frames, limits)  # [3]
     rest = iter(frames)
-    return {name: _build(node, rest) for name, node in crossing.values.items()}  # [4]
+    return {name: _build(node, rest) for name, node in border.values.items()}  # [4]
 
 
 # --- [1] -------------------------------------------------------------------------------------------------------------
@@ -249,11 +249,11 @@ def _tensor_part(info: TensorInfo, where: str) -> _Part:
 
 def _check(parts: Sequence[_Part], frames: Sequence[memoryview], limits: Limits) -> None:
     if len(parts) > limits.frames:
-        raise TooLarge(f"a crossing of {len(parts)} frames exceeds the limit of {limits.frames}")
+        raise TooLarge(f"a border of {len(parts)} frames exceeds the limit of {limits.frames}")
     if (memory_bytes := sum(part.memory_bytes for part in parts)) > limits.message_bytes:
         raise TooLarge(f"values of {memory_bytes} bytes exceed the limit of {limits.message_bytes}")
     if len(parts) != len(frames):
-        raise Malformed(f"a crossing of {len(parts)} frames came with {len(frames)}")
+        raise Malformed(f"a border of {len(parts)} frames came with {len(frames)}")
     for part, frame in zip(parts, frames, strict=True):
         if part.frame_bytes != frame.nbytes:
             raise Malformed(f"{part.what}, should take {part.frame_bytes} bytes, not {frame.nbytes}")

@@ -42,9 +42,9 @@ from heterps.profiling.profile import Profile
 from heterps.profiling.units import num_cores
 from heterps.threads import torch_threads
 from heterps.training.model.device import is_available
+from heterps.training.model.trainer import Trainer
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.predicted import batch_seconds, busy_seconds
-from heterps.training.model.trainer import Trainer
 
 FORWARD_SHARE = 1 / 3
 """Of the compute of a batch: backward computes the gradients of inputs and of weights, about as much each."""

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from heterps.training.protocol.border import Crossing
+from heterps.training.protocol.border import BorderValues
 from heterps.training.protocol.emulation import StagePace
 from heterps.training.protocol.layout import Layout
 from heterps.wire import Codec, Limits
@@ -39,7 +39,7 @@ class Assign(Struct, frozen=True, tag="assign"):
     addresses: dict[str, str]
     pace: StagePace | None = None  # of emulated units
     scale: float = 1.0  # real seconds of an emulated one
-    state: Crossing | None = None
+    state: BorderValues | None = None
 
 
 class Go(Struct, frozen=True, tag="go"):
@@ -97,7 +97,7 @@ class Pushed(Struct, frozen=True, tag="pushed"):
     num_samples: Count
     usage: Usage
     loss: float = 0.0  # what the samples add to the mean loss of their batch
-    scores: Crossing | None = None
+    scores: BorderValues | None = None
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):
@@ -114,7 +114,7 @@ class State(Struct, frozen=True, tag="state"):
     """The answer to AskState, and the state of an Assign: {"buffers": {...}, "dense": {...}} (frames)."""
 
     worker: Name
-    state: Crossing
+    state: BorderValues
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -136,7 +136,7 @@ class Forward(Struct, frozen=True, tag="forward"):
     iteration: Count
     num_samples: Count  # of the whole batch, of which these may be a part
     samples: Count
-    values: Crossing | None
+    values: BorderValues | None
 
 
 class Backward(Struct, frozen=True, tag="backward"):
@@ -145,7 +145,7 @@ class Backward(Struct, frozen=True, tag="backward"):
     epoch: Count
     lane: Lane
     iteration: Count
-    values: Crossing | None
+    values: BorderValues | None
 
 
 ToWorker = Assign | Go | AskState | Stop | Forward | Backward

@@ -10,7 +10,7 @@ from heterps.wire import Codec
 
 
 class AskStatus(Struct, frozen=True, tag="ask_status"):
-    """How far the job is, and what its stages do; answered by Told, with JSON."""
+    """How far the job is, and what its stages do; answered by CommandReply, with JSON."""
 
 
 class Scale(Struct, frozen=True, tag="scale"):
@@ -27,7 +27,7 @@ class Replan(Struct, frozen=True, tag="replan"):
     cluster: str | None = None
 
 
-class Told(Struct, frozen=True, tag="told"):
+class CommandReply(Struct, frozen=True, tag="told"):
     """An answer: what was done or will be, or why not."""
 
     text: str
@@ -37,5 +37,5 @@ class Told(Struct, frozen=True, tag="told"):
 ToJob = AskStatus | Scale | Replan
 
 
-def command_codec() -> Codec[ToJob | Told]:
-    return Codec(ToJob | Told)
+def command_codec() -> Codec[ToJob | CommandReply]:
+    return Codec(ToJob | CommandReply)

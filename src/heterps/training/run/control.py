@@ -4,7 +4,7 @@
       [1] RUN/control.json: address, process                  writes it, and removes it at its end
       [2] connects: ipc, in a folder of this user alone  -->  a thread of its own receives
       [3] Scale, Replan, AskStatus                       -->    [queue] --> the loop of the job takes it when it can
-      [4] prints                                         <--  Told
+      [4] prints                                         <--  CommandReply
 
 A job has one, whatever runs it and however its workers speak. A file whose process is gone, because nobody could remove
 it, says so: at its address nobody listens.
@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from heterps.errors import PeerLost, RunError, StorageError
-from heterps.training.run.commands import ToJob, Told, command_codec
+from heterps.training.run.commands import CommandReply, ToJob, command_codec
 from heterps.wire import ClientChannel, ServerChannel, WireError
 from heterps.wire.address import socket_folder
 
@@ -44,7 +44,7 @@ class Request:
     """What somebody wants of the job. It is answered once."""
 
     message: ToJob
-    answer: Callable[[Told], None]
+    answer: Callable[[CommandReply], None]
 
 
 class NotRunning(RunError):
@@ -80,7 +80,7 @@ class Control:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for request in self.requests():
-            request.answer(Told("the job has just ended", is_error=True))
+            request.answer(CommandReply("the job has just ended", is_error=True))
         self._opened.close()
 
     def requests(self) -> Iterator[Request]:
@@ -89,7 +89,7 @@ class Control:
             while True:
                 yield self._queue.get_nowait()
 
-    def put(self, message: ToJob, answer: Callable[[Told], None]) -> None:
+    def put(self, message: ToJob, answer: Callable[[CommandReply], None]) -> None:
         """Ask from within this process."""
         self._queue.put(Request(message, answer))
 
@@ -102,8 +102,8 @@ class Control:
                     if isinstance(message, ToJob):
                         self.put(message, self._answerer(channel, sender))
 
-    def _answerer(self, channel: ServerChannel, sender: str) -> Callable[[Told], None]:
-        def answer(told: Told) -> None:
+    def _answerer(self, channel: ServerChannel, sender: str) -> Callable[[CommandReply], None]:
+        def answer(told: CommandReply) -> None:
             with suppress(PeerLost):  # it did not wait for the answer
                 channel.send(sender, self._codec.encode(told, []), 0.0)  # [4]
 
@@ -119,7 +119,7 @@ class Found:
     pid: int
     directory: Path
 
-    def ask(self, question: ToJob, deadline_s: float = ANSWER_S) -> Told:
+    def ask(self, question: ToJob, deadline_s: float = ANSWER_S) -> CommandReply:
         """[2] to [4]. PeerLost where the job does not answer in time."""
         name = f"command-{os.getpid()}-{secrets.token_hex(3)}"
         channel, codec = ClientChannel(name, {"job": self.address}), command_codec()
@@ -130,7 +130,7 @@ class Found:
             while (left_s := until - time.monotonic()) > 0:
                 if (received := channel.receive(min(left_s, POLL_S))) is not None:
                     message, _ = codec.decode(received[1])
-                    if isinstance(message, Told):
+                    if isinstance(message, CommandReply):
                         return message
                 elif not channel.is_connected("job"):
                     raise PeerLost(f"{self.folder}: its job (process {self.pid}) ended before it answered")
@@ -184,7 +184,7 @@ def refuse_if_running(folder: Path) -> None:
     )
 
 
-def ask(folder: Path, question: ToJob, deadline_s: float = ANSWER_S) -> Told:
+def ask(folder: Path, question: ToJob, deadline_s: float = ANSWER_S) -> CommandReply:
     """One question to the job that runs in a run folder."""
     return find(folder).ask(question, deadline_s)
 

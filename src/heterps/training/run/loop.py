@@ -29,15 +29,15 @@ from heterps.model import build_model
 from heterps.planning.inline import cpu_resource
 from heterps.ps.client.local import JobClient
 from heterps.ps.server.shard import Tables
-from heterps.ps.table.tiers import TierCounts
 from heterps.ps.table.metadata import TableCounters
-from heterps.training.run.class_metrics import AnyMetrics
-from heterps.training.run.commands import AskStatus, Told
-from heterps.training.run.control import Control
+from heterps.ps.table.tiers import TierCounts
 from heterps.training.model.losses import has_own_loss
-from heterps.training.run.folder import Run
-from heterps.training.run.progress import Scores, Tally, metric_fields
 from heterps.training.model.trainer import Trainer
+from heterps.training.run.class_metrics import AnyMetrics
+from heterps.training.run.commands import AskStatus, CommandReply
+from heterps.training.run.control import Control
+from heterps.training.run.folder import Run
+from heterps.training.run.progress import RunProgress, Scores, metric_fields
 
 T = TypeVar("T")
 
@@ -133,10 +133,10 @@ def train_job(
         loop = _Loop(job, run, trainer, reader, observer, control)
         if resume:
             loop.restore()
-        tally = loop.tally
-        observer.started(tally.samples, reader.num_rows * job.data.epochs, resume)
+        progress = loop.progress
+        observer.started(progress.samples, reader.num_rows * job.data.epochs, resume)
         stopped_by = loop.train(stop)
-        if stopped_by is None and tally.samples > tally.interval_started:
+        if stopped_by is None and progress.samples > progress.interval_started:
             loop.close_interval()  # a stopped run keeps its interval open, and closes it where it would have been
         loop.save(must_succeed=True)
         test = None
@@ -145,7 +145,7 @@ def train_job(
             if stopped_by := stop():
                 test = None  # of a part of the test set
         return Outcome(
-            tally.samples, tally.seconds, tally.restarts, stopped_by, tally.train_metrics(), test,
+            progress.samples, progress.seconds, progress.restarts, stopped_by, progress.train_metrics(), test,
             trainer.num_rows, trainer.table_bytes, trainer.counters, trainer.tier_counts, asdict(reader.counts),
             has_own_loss(model),
         )  # fmt: skip
@@ -160,11 +160,11 @@ class _Loop:
         self.job, self.run, self.trainer, self.reader, self.observer = job, run, trainer, reader, observer
         self._control = control
         self.position = Position()
-        self.tally = Tally(job, run)
+        self.progress = RunProgress(job, run)
 
     def train(self, stop: Callable[[], str | None]) -> str | None:
         """Steps until the last epoch is over (None) or `stop` gives a reason."""
-        tally = self.tally
+        progress = self.progress
         while self.position.epoch < self.job.data.epochs:
             with Prefetch(self.reader.read(self.position), self.job.data.prefetch, self._prepare) as batches:
                 before = time.perf_counter()
@@ -172,12 +172,12 @@ class _Loop:
                     loss, logits = self.trainer.step(batch, upcoming[0] if upcoming else None)
                     self.position = position
                     now = time.perf_counter()
-                    tally.add(len(batch), [Scores(logits, batch.label)], tally.seconds + now - before)
+                    progress.add(len(batch), [Scores(logits, batch.label)], progress.seconds + now - before)
                     before = now
-                    self.observer.stepped(tally.samples, tally.seconds, loss, tally.interval)
-                    if tally.interval_is_over:
+                    self.observer.stepped(progress.samples, progress.seconds, loss, progress.interval)
+                    if progress.interval_is_over:
                         self.close_interval()
-                    if tally.save_is_due:
+                    if progress.save_is_due:
                         self.save()
                         before = time.perf_counter()  # time spent on checkpoints is not time spent on training
                     self._answer()
@@ -192,18 +192,18 @@ class _Loop:
                 core = self.job.cluster.resources[cpu_resource(self.job.cluster)]
                 usd_per_hour = self.job.num_threads * core.usd_per_hour
                 status: dict[str, Any] = {
-                    "samples": self.tally.samples,
-                    "seconds": round(self.tally.seconds, 3),
-                    **metric_fields(self.tally.interval),
+                    "samples": self.progress.samples,
+                    "seconds": round(self.progress.seconds, 3),
+                    **metric_fields(self.progress.interval),
                     "stages": [],
                     "total": self.reader.num_rows * self.job.data.epochs,
-                    "usd": self.tally.seconds * usd_per_hour / 3600,
+                    "usd": self.progress.seconds * usd_per_hour / 3600,
                     "usd_per_hour": usd_per_hour,
                 }
-                request.answer(Told(json.dumps(status)))
+                request.answer(CommandReply(json.dumps(status)))
             else:
                 text = "an inline run has no workers to change: stop it, and resume it with --launcher local"
-                request.answer(Told(text, is_error=True))
+                request.answer(CommandReply(text, is_error=True))
 
     def close_interval(self) -> None:
         """Write what the interval measured, and start the next."""
@@ -212,17 +212,17 @@ class _Loop:
             more["cache"] = asdict(cached) | {"hit_rate": cached.hit_rate}
         if (talk := self.trainer.client_counts) is not None:
             more["servers"] = asdict(talk)
-        self.observer.measured(self.tally.close_interval(more))
+        self.observer.measured(self.progress.close_interval(more))
 
     def save(self, must_succeed: bool = False) -> None:
         """Write a checkpoint. Training goes on when one fails, unless it `must_succeed`."""
-        progress = {"position": asdict(self.position), **self.tally.state()}
+        progress = {"position": asdict(self.position), **self.progress.state()}
         save_checkpoint(
             self.job,
             self.run,
             self.observer,
-            self.tally,
-            lambda: self.trainer.snapshot(self.tally.samples, progress),
+            self.progress,
+            lambda: self.trainer.snapshot(self.progress.samples, progress),
             must_succeed=must_succeed,
         )
 
@@ -230,7 +230,7 @@ class _Loop:
         """Go on from the newest good checkpoint of the run; from the start where it was ended before its first."""
         snapshot = find_checkpoint(self.run, self.observer)
         if snapshot is None:
-            self.tally.begin_again()
+            self.progress.begin_again()
             return
         if "position" not in snapshot.progress:
             raise RunError(
@@ -239,7 +239,7 @@ class _Loop:
             )
         self.trainer.restore(snapshot)
         self.position = Position(**snapshot.progress["position"])
-        self.tally.restore(snapshot.samples, snapshot.progress)
+        self.progress.restore(snapshot.samples, snapshot.progress)
 
     def _prepare(self, item: tuple[Batch, Position]) -> tuple[Batch, Position]:
         return self.trainer.prepare(item[0]), item[1]
@@ -249,7 +249,7 @@ def save_checkpoint(
     job: Job,
     run: Run,
     observer: Observer,
-    tally: Tally,
+    progress: RunProgress,
     snapshot: Callable[[], Snapshot],
     *,
     must_succeed: bool,
@@ -261,10 +261,10 @@ def save_checkpoint(
     except StorageError as error:
         if must_succeed:
             raise
-        observer.warned(f"the checkpoint at {tally.samples:,} samples failed, training goes on. {error}")
+        observer.warned(f"the checkpoint at {progress.samples:,} samples failed, training goes on. {error}")
     else:
         observer.saved(str(path), time.perf_counter() - began)
-    tally.saved()
+    progress.saved()
 
 
 def find_checkpoint(run: Run, observer: Observer) -> Snapshot | None:

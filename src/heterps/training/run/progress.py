@@ -1,4 +1,4 @@
-"""Tally: what a run has done so far: samples, seconds, metrics by interval, and when the next checkpoint is due.
+"""RunProgress: what a run has done so far: samples, seconds, metrics by interval, and when the next checkpoint is due.
 
 It is what a checkpoint holds of a run besides its model, so that a resumed run goes on counting where it was.
 """
@@ -28,7 +28,7 @@ class Scores:
     labels: FloatArray
 
 
-class Tally:
+class RunProgress:
     def __init__(self, job: Job, run: Run) -> None:
         self._job, self._run = job, run
         self.samples = 0

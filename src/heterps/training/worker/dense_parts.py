@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 
 from heterps.ps.client.local import Client, FloatArray, done
-from heterps.ps.table.dense import DenseTable
 from heterps.ps.server.rounds import Round
 from heterps.ps.server.shard import Tables
+from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.all_reduce import AllReduce, LocalDense
 
 

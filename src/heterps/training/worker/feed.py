@@ -16,9 +16,9 @@ from heterps.data.batch import Batch, Slots
 from heterps.data.reader import Reader
 from heterps.data.stream import BatchStream
 from heterps.nn import cut
+from heterps.training.model.replica import Replica
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import ALL_LANES, Go
-from heterps.training.model.replica import Replica
 
 LABEL = ":label"
 """The name under which labels travel with the values of nodes; no node has it."""

@@ -1,4 +1,4 @@
-"""Post: a worker's way to the coordinator and its neighbours, over one channel or several.
+"""Mailbox: a worker's way to the coordinator and its neighbours, over one channel or several.
 
     the stage before  --connects-->  [listening channel] --thread--+
                                                                    +--> one queue --> receive
@@ -20,16 +20,16 @@ from heterps.training.protocol.messages import Message, job_codec
 from heterps.wire import Channel, Frame
 
 POLL_S = 0.2
-"""How soon a thread that receives notices that the post is closed."""
+"""How soon a thread that receives notices that the mailbox is closed."""
 
 
-class Letter(NamedTuple):
+class Envelope(NamedTuple):
     sender: str
     message: Message
     frames: list[memoryview]
 
 
-class Post:
+class Mailbox:
     """`reach(peer, address)` connects the reaching channel; without one all peers are reached by the listening one."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Post:
         self._queue: queue.Queue[tuple[str, list[memoryview]] | HeterpsError] = queue.Queue()
         channels = [listening, reaching] if reaching is not None else []
         self._threads = [
-            threading.Thread(target=self._fetch, args=(channel,), name=f"post of {self.name}", daemon=True)
+            threading.Thread(target=self._fetch, args=(channel,), name=f"mailbox of {self.name}", daemon=True)
             for channel in channels
         ]
         for thread in self._threads:
@@ -61,8 +61,8 @@ class Post:
         channel = self._reaching if reached and self._reaching is not None else self._listening
         channel.send(peer, self._codec.encode(message, frames))
 
-    def receive(self, timeout_s: float) -> Letter | None:
-        """The next letter; None if none came in time. Raises what the channel met, or WireError for what is none."""
+    def receive(self, timeout_s: float) -> Envelope | None:
+        """The next envelope; None if none came in time. Raises what the channel met, or WireError for what is none."""
         if not self._threads:
             came = self._listening.receive(timeout_s)
         else:
@@ -77,7 +77,7 @@ class Post:
             return None
         sender, parts = came
         message, frames = self._codec.decode(parts)
-        return Letter(sender, message, frames)
+        return Envelope(sender, message, frames)
 
     def close(self) -> None:
         self._closed.set()

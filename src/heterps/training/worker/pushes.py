@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heterps.nn import RowGradients
-from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.client.dedup import make_lookup
+from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.server.rounds import Round
-from heterps.training.worker.dense_parts import DenseParts
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Pushed
 from heterps.training.protocol.stage_tables import StageTables
+from heterps.training.worker.dense_parts import DenseParts
 
 
 class _Announced(NamedTuple):

@@ -37,12 +37,11 @@ from heterps.model.trace import trace
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.server.shard import Tables
-from heterps.training.protocol.border import pack, unpack
-from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
-from heterps.training.model.device import open_device
-from heterps.training.protocol.emulation import make_pace
 from heterps.training.coordinator.failures import kind_and_text
-from heterps.training.worker.feed import LABEL, Feed
+from heterps.training.model.device import open_device
+from heterps.training.model.replica import Replica, make_replicas
+from heterps.training.protocol.border import pack, unpack
+from heterps.training.protocol.emulation import make_pace
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import (
     ALL_LANES,
@@ -59,11 +58,12 @@ from heterps.training.protocol.messages import (
     State,
     Stop,
 )
-from heterps.training.worker.turns import Key, Turns
-from heterps.training.worker.mailbox import Letter, Post
-from heterps.training.worker.pushes import Pushes
-from heterps.training.model.replica import Replica, make_replicas
 from heterps.training.protocol.stage_tables import stage_tables
+from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
+from heterps.training.worker.feed import LABEL, Feed
+from heterps.training.worker.mailbox import Envelope, Mailbox
+from heterps.training.worker.pushes import Pushes
+from heterps.training.worker.turns import Key, Turns
 from heterps.training.worker.usage import Meter, MeteredRows
 
 COORDINATOR = "coordinator"
@@ -104,7 +104,7 @@ class _Round:
 def run_worker(
     job: Job,
     start: WorkerStart,
-    post: Post,
+    mailbox: Mailbox,
     address: str,
     connect: Callable[[Tables], JobClient],
     stopped: Callable[[], bool] = lambda: False,
@@ -115,17 +115,17 @@ def run_worker(
     log  where the caller writes the traceback of an error
     """
     try:
-        with Worker(job, start, post, connect) as worker:
+        with Worker(job, start, mailbox, connect) as worker:
             worker.run(address, stopped)
     except (Exception, SystemExit) as error:
         with suppress(HeterpsError):  # nobody is there any more to be told
-            post.send(COORDINATOR, Failed(start.name, *kind_and_text(error, log)))
+            mailbox.send(COORDINATOR, Failed(start.name, *kind_and_text(error, log)))
         raise
 
 
 class Worker:
-    def __init__(self, job: Job, start: WorkerStart, post: Post, connect: Callable[[Tables], JobClient]) -> None:
-        self.name, self._job, self._start, self._post = start.name, job, start, post
+    def __init__(self, job: Job, start: WorkerStart, mailbox: Mailbox, connect: Callable[[Tables], JobClient]) -> None:
+        self.name, self._job, self._start, self._mailbox = start.name, job, start, mailbox
         self._in_rounds = isinstance(job.sync, BSP)
         self._model = build_model(job.model, job.data.columns, job.seed).train()
         self._trace = trace(self._model)
@@ -155,7 +155,7 @@ class Worker:
         self._is_stopped = False
 
     def run(self, address: str, stopped: Callable[[], bool]) -> None:
-        self._post.send(COORDINATOR, Ready(self.name, address))
+        self._mailbox.send(COORDINATOR, Ready(self.name, address))
         busy_at = time.monotonic()
         while not self._is_stopped and not stopped():
             if self._do_next():
@@ -165,18 +165,18 @@ class Worker:
 
     def _do_next(self) -> bool:
         """What there is to do, or comes within a while. False: nothing came."""
-        is_heeded = self._heed_all()
+        is_handled = self._handle_all()
         num_pushed = self._pushes.num_under_way
         if (turn := self._turns.next()) is not None:
             (self._go_forward if turn.does == "forward" else self._go_back)(turn.key)
         elif num_pushed == len(self._replicas) > 0:  # and nothing can come before they are there
             with self._meter.doing("communicate"):
                 self._pushes.wait()
-        elif not is_heeded:
-            letter = self._post.receive(POLL_S)
-            if letter is None:
+        elif not is_handled:
+            envelope = self._mailbox.receive(POLL_S)
+            if envelope is None:
                 return False
-            self._heed(letter)
+            self._handle(envelope)
         return True
 
     def __enter__(self) -> Worker:
@@ -189,30 +189,30 @@ class Worker:
 
     # --- what comes --------------------------------------------------------------------------------------------------
 
-    def _heed_all(self) -> bool:
+    def _handle_all(self) -> bool:
         """Whatever has come; False where nothing has."""
         is_any = False
-        while (letter := self._post.receive(0.0)) is not None:
-            self._heed(letter)
+        while (envelope := self._mailbox.receive(0.0)) is not None:
+            self._handle(envelope)
             is_any = True
         return is_any
 
-    def _heed(self, letter: Letter) -> None:
-        match letter.message:
+    def _handle(self, envelope: Envelope) -> None:
+        match envelope.message:
             case Assign() as assign:
-                self._assign(assign, unpack(assign.state, letter.frames) if assign.state is not None else {})
+                self._assign(assign, unpack(assign.state, envelope.frames) if assign.state is not None else {})
             case Go() as go:
                 self._start_iteration(go)
             case Forward() as forward if forward.epoch == self._layout.epoch:
-                values = unpack(forward.values, letter.frames) if forward.values is not None else None
+                values = unpack(forward.values, envelope.frames) if forward.values is not None else None
                 self._take_in((forward.iteration, forward.lane), _Input(values, forward.num_samples, forward.samples))
             case Backward() as backward if backward.epoch == self._layout.epoch:
                 key = (backward.iteration, backward.lane)
-                self._gradients[key] = unpack(backward.values, letter.frames) if backward.values is not None else None
+                self._gradients[key] = unpack(backward.values, envelope.frames) if backward.values is not None else None
                 self._turns.gradients_came(key)
             case AskState():
-                crossing, frames = pack({"buffers": self._replicas[0].buffers(), "dense": self._dense_parts.state()})
-                self._post.send(COORDINATOR, State(self.name, crossing), frames)
+                border, frames = pack({"buffers": self._replicas[0].buffers(), "dense": self._dense_parts.state()})
+                self._mailbox.send(COORDINATOR, State(self.name, border), frames)
             case Stop():
                 self._is_stopped = True
 
@@ -244,8 +244,8 @@ class Worker:
         self._dense = self._make_dense(state.get("dense", {}))
         if self._feed is not None:
             self._feed.follow(assign.layout, self._lanes if self._in_rounds else None, self._replicas[0])
-        self._post.connect(assign.addresses)
-        self._post.send(COORDINATOR, Assigned(self.name, assign.layout.epoch))
+        self._mailbox.connect(assign.addresses)
+        self._mailbox.send(COORDINATOR, Assigned(self.name, assign.layout.epoch))
 
     def _make_dense(self, state: Mapping[str, Mapping[str, Any]]) -> DenseParts:
         own = [spec.name for spec in self._tables.tables.dense if spec.name in self._own_tables]
@@ -269,7 +269,7 @@ class Worker:
             pieces = self._feed.take(go)
             if pieces is None:
                 num_batches = self._feed.num_batches(go.epoch)
-                self._post.send(COORDINATOR, NoBatch(self.name, go.lane, go.iteration, go.epoch, num_batches))
+                self._mailbox.send(COORDINATOR, NoBatch(self.name, go.lane, go.iteration, go.epoch, num_batches))
                 return
             num_samples = pieces.num_samples
             inputs = {
@@ -323,8 +323,8 @@ class Worker:
             with self._meter.doing("compute"), self._pace.forward(here):
                 outputs = replica.forward(key, item.values, seed=self._seed(key[1], item.samples))
             outputs = {**outputs, LABEL: item.values[LABEL]}
-        crossing, frames = (None, []) if outputs is None else pack(outputs, coding=self._job.workers.values)
-        message = Forward(self._layout.epoch, key[1], key[0], item.num_samples, item.samples, crossing)
+        border, frames = (None, []) if outputs is None else pack(outputs, coding=self._job.workers.values)
+        message = Forward(self._layout.epoch, key[1], key[0], item.num_samples, item.samples, border)
         self._send(self._layout.worker_of(key[1], self._stage + 1), message, frames)
 
     def _go_back(self, key: Key, item: _Input | None = None) -> None:  # [4]
@@ -347,8 +347,8 @@ class Worker:
                 )
             self._scores[key] = logits, label.numpy()
         if self._stage > 0:
-            crossing, frames = (None, []) if here == 0 else pack(gradients or {}, coding=self._job.workers.values)
-            message = Backward(self._layout.epoch, key[1], key[0], crossing)
+            border, frames = (None, []) if here == 0 else pack(gradients or {}, coding=self._job.workers.values)
+            message = Backward(self._layout.epoch, key[1], key[0], border)
             self._send(self._layout.worker_of(key[1], self._stage - 1), message, frames)
         self._came_back(key, num_samples, samples, loss)
 
@@ -368,7 +368,7 @@ class Worker:
     def _push(self, key: Key, num_samples: int, samples: int, loss: float, round: int | None) -> None:
         """Send the gradients of a lane, or all of this worker's in a round."""
         if round is None:
-            self._heed_all()  # what letters pull would else be answered after the servers have taken the push
+            self._handle_all()  # what letters pull would else be answered after the servers have taken the push
         with self._meter.doing("communicate"):
             pushes = self._pushes.send(*self._replica(key).take_gradients(), self._dense_parts, samples, round)
         scores, frames = self._take_scores()
@@ -376,7 +376,7 @@ class Worker:
         self._pushes.announce(pushes, Pushed(self.name, key[1], key[0], num_samples, usage, loss, scores), frames)
 
     def _tell(self, pushed: Pushed, frames: list[Any]) -> None:  # [6]
-        self._post.send(COORDINATOR, pushed, frames)
+        self._mailbox.send(COORDINATOR, pushed, frames)
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Worker:
 
     def _send(self, peer: str, message: Forward | Backward, frames: list[Any]) -> None:
         with self._meter.doing("communicate"):
-            self._post.send(peer, message, frames)
+            self._mailbox.send(peer, message, frames)
 
     def _seed(self, lane: int, samples: int) -> int:
         """Of what layers draw: the same in every run, whoever computes it. Iterations begin anew when a run is resumed,

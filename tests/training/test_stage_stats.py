@@ -1,4 +1,4 @@
-"""StageViews: shares, speeds, queues, staleness and USD of stages, worked out by hand."""
+"""StageStats: shares, speeds, queues, staleness and USD of stages, worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from flow_play import make_layout
 from heterps.config import BSP, Data, Job
 from heterps.data.leases import Leases
 from heterps.training.coordinator.flow import Step
-from heterps.training.protocol.messages import ALL_LANES, Pushed, Usage
 from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.coordinator.stage_stats import StageStats
+from heterps.training.protocol.messages import ALL_LANES, Pushed, Usage
 from heterps.training.run.folder import Run
-from heterps.training.coordinator.stage_stats import StageViews
-from heterps.training.run.progress import Tally
+from heterps.training.run.progress import RunProgress
 
 
 def pushed(worker: str, usage: Usage, num_samples: int = 10, lane: int = ALL_LANES) -> Pushed:
@@ -19,7 +19,7 @@ def pushed(worker: str, usage: Usage, num_samples: int = 10, lane: int = ALL_LAN
 
 
 def test_a_stage_s_shares_are_of_the_seconds_of_all_its_workers():
-    views = StageViews(make_layout((2, 1), 2))
+    views = StageStats(make_layout((2, 1), 2))
     views.begin(0.0, 0.0)
     views.pushed(pushed("worker-1.0", Usage(6.0, 1.0, 1.0, 2)))
     views.pushed(pushed("worker-1.1", Usage(2.0, 1.0, 5.0, 1)))
@@ -32,7 +32,7 @@ def test_a_stage_s_shares_are_of_the_seconds_of_all_its_workers():
 
 
 def test_lanes_tell_of_batches_of_their_own():
-    views = StageViews(make_layout((2,), 2))
+    views = StageStats(make_layout((2,), 2))
     views.begin(0.0, 0.0)
     views.pushed(pushed("worker-1.0", Usage(), lane=0))
     views.pushed(pushed("worker-1.1", Usage(), lane=1))
@@ -40,7 +40,7 @@ def test_lanes_tell_of_batches_of_their_own():
 
 
 def test_an_interval_counts_from_the_one_before():
-    views = StageViews(make_layout((1,), 1))
+    views = StageStats(make_layout((1,), 1))
     views.begin(0.0, 0.0)
     views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 3.0)))
     views.stepped(Step(10, 0.0, (), 4))
@@ -55,13 +55,13 @@ def test_an_interval_counts_from_the_one_before():
 
 
 def test_nothing_told_yet_has_no_shares_and_no_speed():
-    views = StageViews(make_layout((1,), 1))
+    views = StageStats(make_layout((1,), 1))
     (stage,) = views.interval(0.0, 1.0)["stages"]
     assert (stage["compute"], stage["samples_per_s"], stage["queue"]) == (None, None, 0.0)
 
 
 def test_usd_grow_by_the_price_of_the_time_at_which_it_was_asked():
-    views = StageViews(make_layout((1,), 1))
+    views = StageStats(make_layout((1,), 1))
     views.begin(1800.0, 5.0)
     assert views.paid(3600.0, 2.0) == 6.0
     assert views.paid(7200.0, 4.0) == 10.0
@@ -69,7 +69,7 @@ def test_usd_grow_by_the_price_of_the_time_at_which_it_was_asked():
 
 
 def test_a_worker_that_began_anew_does_not_count_backwards():
-    views = StageViews(make_layout((1,), 1))
+    views = StageStats(make_layout((1,), 1))
     views.pushed(pushed("worker-1.0", Usage(100.0, 100.0, 100.0)))
     views.interval(1.0, 0.0)
     views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
@@ -77,7 +77,7 @@ def test_a_worker_that_began_anew_does_not_count_backwards():
 
 
 def test_workers_of_another_layout_are_the_stage_from_then_on():
-    views = StageViews(make_layout((1,), 1))
+    views = StageStats(make_layout((1,), 1))
     views.follow(make_layout((3,), 3, epoch=2))
     views.pushed(pushed("worker-1.2", Usage(1.0, 0.0, 0.0)))
     (stage,) = views.interval(1.0, 0.0)["stages"]
@@ -86,7 +86,7 @@ def test_workers_of_another_layout_are_the_stage_from_then_on():
 
 def test_the_summary_is_of_the_whole_run_with_the_largest_leads():
     layout = make_layout((1,), 1)
-    views = StageViews(layout)
+    views = StageStats(layout)
     flow = RoundFlow(layout, [(0,)], BSP(), Leases(1, 2))
     views.begin(0.0, 0.0)
     for seconds in (1.0, 2.0):
@@ -100,13 +100,13 @@ def test_the_summary_is_of_the_whole_run_with_the_largest_leads():
 
 def test_the_status_is_of_the_open_interval_and_names_whom_all_wait_for():
     layout = make_layout((1,), 1)
-    views = StageViews(layout)
+    views = StageStats(layout)
     flow = RoundFlow(layout, [(0,)], BSP(), Leases(1, 2))
     flow.start(0.0)
-    tally = Tally(Job(data=Data(train="unread.parquet")), Run.__new__(Run))
-    tally.add(10, [], 2.0)
+    progress = RunProgress(Job(data=Data(train="unread.parquet")), Run.__new__(Run))
+    progress.add(10, [], 2.0)
     views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
     views.stepped(Step(10, 0.0, (), 0))
-    status = views.status(tally, flow)
+    status = views.status(progress, flow)
     assert (status["samples"], status["seconds"], status["waits_for"]) == (10, 2.0, ["worker-1.0"])
     assert status["stages"][0]["samples_per_s"] == 5.0

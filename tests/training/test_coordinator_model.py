@@ -22,11 +22,11 @@ from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
 from heterps.nn import RowGradients, SparseEmbedding
-from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.dedup import Lookup, make_lookup
+from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
+from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.model.trainer import Gradients, Trainer
-from heterps.training.coordinator.model import WholeModel
 from heterps.wire import MemoryNetwork
 
 DENSE_OPTIMIZERS = [SGD(lr=0.1), Adam(lr=0.01), AdamW(lr=0.01), Adagrad(lr=0.1)]
@@ -88,7 +88,7 @@ def test_snapshots_of_any_stages_are_those_of_an_inline_run_and_each_resumes_the
     first = staged("boundaries")
     with Trainer(copy.deepcopy(model), optimizers, num_classes=num_classes) as trainer:
         client = first.client()
-        whole = WholeModel(first.model, first.tables, client, num_classes)
+        whole = CoordinatorModel(first.model, first.tables, client, num_classes)
         whole.fill()
         train_both(trainer, first, client, batches[:2])
         inline = trainer.snapshot(trainer.samples, PROGRESS)
@@ -96,7 +96,7 @@ def test_snapshots_of_any_stages_are_those_of_an_inline_run_and_each_resumes_the
         assert_same_snapshots(inline, apart)
 
         second = staged("boundaries after")
-        resumed = WholeModel(second.model, second.tables, second.client(), num_classes)
+        resumed = CoordinatorModel(second.model, second.tables, second.client(), num_classes)
         resumed.restore(inline)
         assert_same_snapshots(resumed.snapshot(2, trainer.samples, PROGRESS), inline)
 
@@ -116,7 +116,7 @@ def test_evaluation_sizes_and_counters_are_those_of_an_inline_run(name: str) -> 
     staged = Staged(copy.deepcopy(model), [1, 2], num_classes=num_classes)
     with Trainer(model, num_classes=num_classes) as trainer:
         client = staged.client()
-        whole = WholeModel(staged.model, staged.tables, client, num_classes)
+        whole = CoordinatorModel(staged.model, staged.tables, client, num_classes)
         whole.fill()
         train_both(trainer, staged, client, [small_batch(name, 8, seed) for seed in range(3)])
         unseen = [small_batch(name, 8, seed, num_ids=99) for seed in range(5, 8)]
@@ -129,7 +129,7 @@ def test_evaluation_sizes_and_counters_are_those_of_an_inline_run(name: str) -> 
 
 def test_a_snapshot_survives_the_disk(tmp_path) -> None:
     staged = Staged(tied(), [3])
-    whole = WholeModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
     whole.fill()
     snapshot = whole.snapshot(0, 0, PROGRESS)
     save(tmp_path, snapshot)
@@ -159,13 +159,13 @@ def test_snapshots_of_servers_are_those_of_one_process_and_go_to_other_servers_b
 
 
 @contextmanager
-def servers(staged: Staged, num: int) -> Iterator[tuple[Staged, WholeModel]]:
+def servers(staged: Staged, num: int) -> Iterator[tuple[Staged, CoordinatorModel]]:
     """The whole model on so many servers, on threads."""
     network, roster, tables = MemoryNetwork(), make_roster(num), staged.tables.tables
     with threaded_servers(roster, tables, network):
         client = RemoteClient("coordinator", network.channel("coordinator"), roster, tables)
         try:
-            yield staged, WholeModel(staged.model, staged.tables, client)
+            yield staged, CoordinatorModel(staged.model, staged.tables, client)
         finally:
             client.close()
 
@@ -179,7 +179,7 @@ def test_fill_gives_tables_the_model_as_built_once_and_refresh_brings_what_becam
     staged = Staged(tied(), [3])
     before = {name: p.detach().clone() for name, p in staged.model.named_parameters()}
     client = staged.client()
-    whole = WholeModel(staged.model, staged.tables, client)
+    whole = CoordinatorModel(staged.model, staged.tables, client)
     whole.fill()
     shared = staged.tables.parameters["dense.0-1"]
     assert shared == ("first.weight",)
@@ -209,14 +209,14 @@ class Norms(nn.Module):
 
 def test_buffers_of_workers_are_in_the_snapshot_under_all_their_names_and_come_back() -> None:
     staged = Staged(Norms(), [2])
-    whole = WholeModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
     whole.fill()
     mean, count = np.array([3.0, 4.0], np.float32), torch.tensor(7)
     snapshot = whole.snapshot(1, 5, {}, {"norm.running_mean": mean, "norm.num_batches_tracked": count})
     for name in ("model/norm.running_mean", "model/again.running_mean"):
         np.testing.assert_array_equal(snapshot.dense[name], mean)
     other = Staged(Norms(), [1])
-    resumed = WholeModel(other.model, other.tables, other.client())
+    resumed = CoordinatorModel(other.model, other.tables, other.client())
     resumed.restore(snapshot)
     given_back = resumed.buffers_of(["norm.num_batches_tracked", "norm.running_mean"])
     assert given_back["norm.num_batches_tracked"] == 7
@@ -233,7 +233,7 @@ def test_buffers_that_the_model_does_not_have_are_refused_and_change_nothing(
     name: str, shape: tuple[int, ...], message: str
 ) -> None:
     staged = Staged(Norms(), [2])
-    whole = WholeModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
     with pytest.raises(ValueError, match=message):
         whole.load_buffers({"norm.running_var": torch.zeros(2), name: torch.zeros(shape)})
     assert torch.equal(staged.model.norm.running_var, torch.ones(2))
@@ -244,15 +244,15 @@ def test_a_snapshot_of_another_optimizer_or_model_is_refused() -> None:
         snapshot = trainer.snapshot(0, {})
     staged = Staged(tied(), [3])
     with pytest.raises(ModelError, match="another model or optimizer: the saved state has 0 words, this model needs"):
-        WholeModel(staged.model, staged.tables, staged.client()).restore(snapshot)
+        CoordinatorModel(staged.model, staged.tables, staged.client()).restore(snapshot)
     other = Staged(Norms(), [1])
     with pytest.raises(ModelError, match=r"only one of them has the tables block\.rows, shared"):
-        WholeModel(other.model, other.tables, other.client()).restore(snapshot)
+        CoordinatorModel(other.model, other.tables, other.client()).restore(snapshot)
 
 
 def test_an_error_of_the_model_says_after_how_many_steps() -> None:
     staged = Staged(tied(), [3])
-    whole = WholeModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
     whole.fill()
     whole.snapshot(3, 0, {})
     bad = Batch(np.zeros((2, 2), np.float32), Slots(("x",), np.zeros(2, np.uint64)), np.zeros(2, np.float32))
@@ -273,7 +273,7 @@ def test_a_model_without_dense_parameters_is_saved_and_restored_too() -> None:
     staged = Staged(RowsOnly(), [1])
     assert staged.tables.parameters == {}
     client = staged.client()
-    whole = WholeModel(staged.model, staged.tables, client)
+    whole = CoordinatorModel(staged.model, staged.tables, client)
     whole.fill()
     with Trainer(RowsOnly()) as trainer:
         train_both(trainer, staged, client, [a_batch()])
@@ -304,7 +304,7 @@ class RowsOnServers(LocalClient):
 def test_dense_tables_may_be_elsewhere_than_on_the_servers() -> None:
     staged = Staged(tied(), [3])
     servers, workers = RowsOnServers(staged.tables.tables.sparse, {}), staged.client()
-    whole = WholeModel(staged.model, staged.tables, servers, dense=KeptElsewhere(workers))
+    whole = CoordinatorModel(staged.model, staged.tables, servers, dense=KeptElsewhere(workers))
     whole.fill()
     grads: FloatArray = np.ones(4, np.float32)
     workers.push_dense("dense.0-1", grads).result()
@@ -312,7 +312,7 @@ def test_dense_tables_may_be_elsewhere_than_on_the_servers() -> None:
     snapshot = whole.snapshot(1, 0, {})
     again = Staged(tied(), [1])
     servers, workers = RowsOnServers(again.tables.tables.sparse, {}), again.client()
-    resumed = WholeModel(again.model, again.tables, servers, dense=KeptElsewhere(workers))
+    resumed = CoordinatorModel(again.model, again.tables, servers, dense=KeptElsewhere(workers))
     resumed.restore(snapshot)
     assert workers.export_dense("dense.1")[2] == 1
     assert_same_snapshots(resumed.snapshot(1, 0, {}), snapshot)

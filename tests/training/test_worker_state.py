@@ -1,4 +1,4 @@
-"""KeptState: buffers and reduced parameters go from the coordinator to the workers of their stage, and back."""
+"""WorkerState: buffers and reduced parameters go from the coordinator to the workers of their stage, and back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from staged import Staged, tied
 from torch import Tensor, nn
 
 from heterps.data.batch import Slots
+from heterps.training.coordinator.model import CoordinatorModel
+from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.protocol.border import pack, unpack
-from heterps.training.coordinator.worker_state import KeptState
-from heterps.training.coordinator.model import WholeModel
 
 
 class Normed(nn.Module):
@@ -27,9 +27,9 @@ class Normed(nn.Module):
         return self.other(self.last(self.norm(self.first(dense))))
 
 
-def kept(staged: Staged, is_reduced: bool) -> tuple[KeptState, WholeModel]:
-    state = KeptState(staged.model, staged.trace, staged.tables, (0, *staged.boundaries), is_reduced)
-    whole = WholeModel(staged.model, staged.tables, staged.client(), dense=state.dense)
+def kept(staged: Staged, is_reduced: bool) -> tuple[WorkerState, CoordinatorModel]:
+    state = WorkerState(staged.model, staged.trace, staged.tables, (0, *staged.boundaries), is_reduced)
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client(), dense=state.dense)
     whole.fill()
     return state, whole
 

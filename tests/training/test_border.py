@@ -24,14 +24,24 @@ from heterps.model.stages import StageModule, StageRun, split
 from heterps.model.trace import Trace, trace
 from heterps.model.zoo import ZOO
 from heterps.nn import embeddings
-from heterps.training.protocol.border import DTYPES, MAX_DEPTH, Branch, Crossing, Named, SlotsInfo, TensorInfo, pack, unpack
+from heterps.training.protocol.border import (
+    DTYPES,
+    MAX_DEPTH,
+    BorderValues,
+    Branch,
+    Named,
+    SlotsInfo,
+    TensorInfo,
+    pack,
+    unpack,
+)
 from heterps.wire import Codec, Limits, Malformed, TooLarge, WireError
 from heterps.wire.message import contiguous
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):
     batch: int
-    crossing: Crossing
+    border: BorderValues
 
 
 CODEC: Codec[Header] = Codec(Header)
@@ -39,11 +49,11 @@ CODEC: Codec[Header] = Codec(Header)
 
 def cross(values: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """Through a codec, and as frames that nobody may write, as those of shared memory are."""
-    crossing, frames = pack(values, **options)
-    parts = CODEC.encode(Header(7, crossing), frames)
+    border, frames = pack(values, **options)
+    parts = CODEC.encode(Header(7, border), frames)
     header, views = CODEC.decode([contiguous(part).toreadonly() for part in parts])
     assert header.batch == 7
-    return unpack(header.crossing, views)
+    return unpack(header.border, views)
 
 
 # --- trees of any kind -----------------------------------------------------------------------------------------------
@@ -156,8 +166,8 @@ def test_the_order_of_dimensions_in_memory_arrives_and_gaps_do_not() -> None:
 
 def test_what_arrived_can_be_written_and_leaves_the_frames_and_the_sender_alone() -> None:
     sent = {"x": torch.ones(3), "s": Slots(("a",), np.ones(3, np.uint64), np.arange(4))}
-    crossing, frames = pack(sent)
-    arrived = unpack(crossing, [contiguous(frame) for frame in frames])
+    border, frames = pack(sent)
+    arrived = unpack(border, [contiguous(frame) for frame in frames])
     arrived["x"].mul_(2)
     arrived["s"].keys[:] = 5
     arrived["s"].offsets[:] = 5
@@ -168,10 +178,10 @@ def test_what_arrived_can_be_written_and_leaves_the_frames_and_the_sender_alone(
 
 def test_a_parameter_may_be_updated_while_its_message_is_on_its_way() -> None:
     weight = nn.Parameter(torch.ones(2, 3))
-    crossing, frames = pack({"w": weight, "view": weight.t()})
+    border, frames = pack({"w": weight, "view": weight.t()})
     with torch.no_grad():
         weight.zero_()
-    arrived = unpack(crossing, [contiguous(frame) for frame in frames])
+    arrived = unpack(border, [contiguous(frame) for frame in frames])
     assert arrived["w"].sum() == arrived["view"].sum() == 6
     assert type(arrived["w"]) is Tensor
     assert arrived["w"].requires_grad
@@ -265,7 +275,7 @@ OFFSETS = np.array([0, 1, 3])
 )
 def test_a_crossing_that_does_not_fit_its_frames_is_malformed(node: Any, frames: list[Any], match: str) -> None:
     with pytest.raises(Malformed, match=match):
-        unpack(Crossing({"x": Named({"y": node})}), [contiguous(frame) for frame in frames])
+        unpack(BorderValues({"x": Named({"y": node})}), [contiguous(frame) for frame in frames])
 
 
 def test_trees_nested_beyond_reason_are_malformed() -> None:
@@ -273,34 +283,34 @@ def test_trees_nested_beyond_reason_are_malformed() -> None:
     for _ in range(MAX_DEPTH):
         node = Branch("list", (node,))
     with pytest.raises(Malformed, match="nested more than"):
-        unpack(Crossing({"x": node}), [])
+        unpack(BorderValues({"x": node}), [])
 
 
 @pytest.mark.parametrize("shape", [(2**61,), (0, 2**61), (2**40, 2**40, 0), (2**13, 2**13)])
 def test_sizes_beyond_the_limits_take_no_memory(shape: tuple[int, ...]) -> None:
     with pytest.raises(TooLarge):
-        unpack(Crossing({"x": TensorInfo(shape, "float64", False)}), [memoryview(b"")], Limits(message_bytes=2**20))
+        unpack(BorderValues({"x": TensorInfo(shape, "float64", False)}), [memoryview(b"")], Limits(message_bytes=2**20))
 
 
 def test_tensors_count_together_and_as_wide_as_they_become() -> None:
     halves = TensorInfo((256,), "float32", False, (), "fp16")
-    crossing, frames = Crossing({"x": halves, "y": halves}), [memoryview(bytes(512))] * 2
-    assert len(unpack(crossing, frames, Limits(message_bytes=2048))) == 2
+    border, frames = BorderValues({"x": halves, "y": halves}), [memoryview(bytes(512))] * 2
+    assert len(unpack(border, frames, Limits(message_bytes=2048))) == 2
     with pytest.raises(TooLarge, match="2048 bytes exceed"):
-        unpack(crossing, frames, Limits(message_bytes=2047))
+        unpack(border, frames, Limits(message_bytes=2047))
     with pytest.raises(TooLarge, match="2 frames exceeds"):
-        unpack(crossing, frames, Limits(frames=1))
+        unpack(border, frames, Limits(frames=1))
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60), st.lists(st.binary(max_size=16), max_size=3))
 def test_any_header_is_values_or_a_wire_error(data: bytes, frames: list[bytes]) -> None:
     try:
-        crossing = msgspec.msgpack.decode(b"\x91" + data, type=Crossing)
+        border = msgspec.msgpack.decode(b"\x91" + data, type=BorderValues)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return
     with contextlib.suppress(WireError):
-        unpack(crossing, [memoryview(frame) for frame in frames])
+        unpack(border, [memoryview(frame) for frame in frames])
 
 
 # --- stages ----------------------------------------------------------------------------------------------------------

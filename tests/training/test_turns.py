@@ -85,16 +85,16 @@ class Pipeline:
         self.layout, self.random, self.in_flight = layout, random, in_flight
         self.last = len(layout.stages) - 1
         self.turns = {worker: Turns(in_flight) for worker in layout.workers}
-        self.post: dict[tuple[str, str], deque[tuple[str, Key]]] = {}
+        self.mailbox: dict[tuple[str, str], deque[tuple[str, Key]]] = {}
         self.out: dict[str, set[Key]] = {worker: set() for worker in layout.workers}
         self.did: dict[str, list[Turn]] = {worker: [] for worker in layout.workers}
         self.home: list[Key] = []  # back at stage 0
 
     def send(self, sender: str, lane: int, stage: int, what: str, key: Key) -> None:
-        self.post.setdefault((sender, self.layout.worker_of(lane, stage)), deque()).append((what, key))
+        self.mailbox.setdefault((sender, self.layout.worker_of(lane, stage)), deque()).append((what, key))
 
     def receive(self, way: tuple[str, str]) -> tuple[str, Key]:
-        return self.post[way].popleft()
+        return self.mailbox[way].popleft()
 
     def work(self, worker: str, turn: Turn) -> None:
         stage, (_, lane) = self.layout.stage_of(worker), turn.key
@@ -126,7 +126,7 @@ class Pipeline:
         raise AssertionError("the pipeline blocks")
 
     def ways(self) -> list[tuple[str, str]]:
-        return sorted(way for way, letters in self.post.items() if letters)
+        return sorted(way for way, letters in self.mailbox.items() if letters)
 
 
 layouts = st.builds(

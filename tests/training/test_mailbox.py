@@ -1,4 +1,4 @@
-"""Post: letters between a worker, its neighbours and the coordinator, over one channel in memory or two sockets."""
+"""Mailbox: letters between a worker, its neighbours and the coordinator, over one channel in memory or two sockets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from heterps.errors import HeterpsError, PeerLost
 from heterps.training.protocol.messages import AskState, Backward, Forward, Go, Stop
-from heterps.training.worker.mailbox import Post
+from heterps.training.worker.mailbox import Mailbox
 from heterps.wire import ClientChannel, MemoryNetwork, ServerChannel, WireError
 
 SOON_S = 20.0
-Pair = tuple[Post, Post]
+Pair = tuple[Mailbox, Mailbox]
 
 
 @pytest.fixture(params=["memory", "sockets"])
@@ -24,21 +24,21 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     with ExitStack() as opened:
         make = _in_memory() if request.param == "memory" else _by_sockets(tmp_path)
         posts = make("worker-1.0"), make("worker-2.0")
-        for post in posts:
-            opened.callback(post.close)
+        for mailbox in posts:
+            opened.callback(mailbox.close)
         posts[0].connect({"worker-2.0": f"ipc://{tmp_path}/worker-2.0"})
         yield posts
 
 
-def _in_memory() -> Callable[[str], Post]:
+def _in_memory() -> Callable[[str], Mailbox]:
     network = MemoryNetwork()
-    return lambda name: Post(network.channel(name))
+    return lambda name: Mailbox(network.channel(name))
 
 
-def _by_sockets(folder: Path) -> Callable[[str], Post]:
-    def make(name: str) -> Post:
+def _by_sockets(folder: Path) -> Callable[[str], Mailbox]:
+    def make(name: str) -> Mailbox:
         reaching = ClientChannel(name, {})
-        return Post(ServerChannel(name, f"ipc://{folder}/{name}"), reaching, reaching.connect)
+        return Mailbox(ServerChannel(name, f"ipc://{folder}/{name}"), reaching, reaching.connect)
 
     return make
 
@@ -47,10 +47,10 @@ def test_values_go_on_and_gradients_come_back_the_same_way(pair: Pair):
     first, second = pair
     frames = [np.arange(5, dtype=np.float32).tobytes()]
     first.send("worker-2.0", Forward(1, 2, 3, 4, 5, None), frames)
-    letter = second.receive(SOON_S)
-    assert letter is not None
-    assert (letter.sender, letter.message) == ("worker-1.0", Forward(1, 2, 3, 4, 5, None))
-    assert [bytes(frame) for frame in letter.frames] == frames
+    envelope = second.receive(SOON_S)
+    assert envelope is not None
+    assert (envelope.sender, envelope.message) == ("worker-1.0", Forward(1, 2, 3, 4, 5, None))
+    assert [bytes(frame) for frame in envelope.frames] == frames
     second.send("worker-1.0", Backward(1, 2, 3, None))
     answer = first.receive(SOON_S)
     assert answer is not None
@@ -62,7 +62,7 @@ def test_letters_of_one_sender_keep_their_order(pair: Pair):
     for number in range(50):
         first.send("worker-2.0", Go(0, number, 0))
     came = [second.receive(SOON_S) for _ in range(50)]
-    assert [letter.message.iteration for letter in came if letter is not None] == list(range(50))
+    assert [envelope.message.iteration for envelope in came if envelope is not None] == list(range(50))
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.01])
@@ -74,32 +74,32 @@ def test_to_be_connected_again_to_the_same_address_changes_nothing(pair: Pair, t
     first, second = pair
     first.connect({"worker-2.0": f"ipc://{tmp_path}/worker-2.0"})
     first.send("worker-2.0", Stop())
-    letter = second.receive(SOON_S)
-    assert letter is not None
-    assert letter.message == Stop()
+    envelope = second.receive(SOON_S)
+    assert envelope is not None
+    assert envelope.message == Stop()
     assert second.receive(0.0) is None
 
 
 def test_what_is_no_letter_is_an_error_and_the_next_one_comes(tmp_path: Path):
     network = MemoryNetwork()
-    post, other = Post(network.channel("worker-1.0")), network.channel("stranger")
+    mailbox, other = Mailbox(network.channel("worker-1.0")), network.channel("stranger")
     other.send("worker-1.0", [b"nonsense"])
     with pytest.raises(WireError):
-        post.receive(SOON_S)
-    sender = Post(network.channel("coordinator"))
+        mailbox.receive(SOON_S)
+    sender = Mailbox(network.channel("coordinator"))
     sender.send("worker-1.0", AskState())
-    letter = post.receive(SOON_S)
-    assert letter is not None
-    assert letter.message == AskState()
-    for each in (post, sender, other):
+    envelope = mailbox.receive(SOON_S)
+    assert envelope is not None
+    assert envelope.message == AskState()
+    for each in (mailbox, sender, other):
         each.close()
 
 
 def test_a_peer_that_nobody_knows_is_lost():
-    post = Post(MemoryNetwork().channel("worker-1.0"))
+    mailbox = Mailbox(MemoryNetwork().channel("worker-1.0"))
     with pytest.raises(PeerLost, match=r"worker-9\.9"):
-        post.send("worker-9.9", Stop())
-    post.close()
+        mailbox.send("worker-9.9", Stop())
+    mailbox.close()
 
 
 class Broken:
@@ -122,8 +122,8 @@ class Broken:
 
 def test_what_a_channel_meets_comes_out_of_receive_whichever_thread_met_it(tmp_path: Path):
     broken, reaching = Broken(), ClientChannel("worker-1.0", {})
-    post = Post(broken, reaching, reaching.connect)
+    mailbox = Mailbox(broken, reaching, reaching.connect)
     with pytest.raises(HeterpsError, match="the socket is gone"):
-        post.receive(SOON_S)
-    post.close()
+        mailbox.receive(SOON_S)
+    mailbox.close()
     assert broken.is_closed

@@ -1,0 +1,9 @@
+"""Push, pull and wait: how training reaches the tables, wherever they are.
+
+local      the protocols (RowClient, Client, JobClient), and tables in this process
+remote     tables on servers: session (state machine of requests), calls (what is asked), pump (sockets and threads)
+cache      hot rows near the worker (row_cache), rows asked for ahead      dedup   each distinct key of a batch once
+connect    from addresses to a client                                      ask     one question, one answer
+
+Read first: local.py, then session.py.
+"""
