@@ -106,7 +106,7 @@ class Job(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.workers.dense == "all_reduce" and not isinstance(self.sync, BSP):
+        if self.workers.dense == "all_reduce" and not self.sync.in_rounds:
             raise ValueError(
                 f"workers.dense: all_reduce keeps workers in step, so sync must be bsp, not {self.sync.label}"
             )

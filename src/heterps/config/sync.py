@@ -6,7 +6,7 @@ The words of a command line say the same in short: `bsp`, `bsp+backup:1`, `asp`,
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,9 +16,17 @@ Lead = Annotated[int, Field(ge=0, lt=2**53)]
 PREDICTORS = ("last", "ema", "elapsed")
 
 
-class BSP(Frozen):
+class _Policy(Frozen):
+    """What all policies say of themselves."""
+
+    in_rounds: ClassVar[bool] = False
+    """Whether all workers make one update together from their parts of one batch; else each makes its own updates."""
+
+
+class BSP(_Policy):
     """Bulk synchronous parallel: all push, the mean of their gradients is applied once, all go on."""
 
+    in_rounds: ClassVar[bool] = True
     kind: Literal["bsp"] = "bsp"
     backup: Annotated[int, Field(ge=0)] = Field(
         0,
@@ -31,7 +39,7 @@ class BSP(Frozen):
         return f"bsp+backup:{self.backup}" if self.backup else "bsp"
 
 
-class ASP(Frozen):
+class ASP(_Policy):
     """Asynchronous parallel: each gradient is applied when it comes, nobody waits."""
 
     kind: Literal["asp"] = "asp"
@@ -41,7 +49,7 @@ class ASP(Frozen):
         return "asp"
 
 
-class SSP(Frozen):
+class SSP(_Policy):
     """Stale synchronous parallel: only those too far ahead of the slowest wait."""
 
     kind: Literal["ssp"] = "ssp"
@@ -52,7 +60,7 @@ class SSP(Frozen):
         return f"ssp:{self.lower}"
 
 
-class DSSP(Frozen):
+class DSSP(_Policy):
     """Dynamic stale synchronous parallel: SSP whose bound moves by itself in [lower, lower + spread]."""
 
     kind: Literal["dssp"] = "dssp"

@@ -10,7 +10,7 @@ plan --> train --> outcome --> summary, report
 from __future__ import annotations
 
 from heterps.checkpoint import saved_samples
-from heterps.config import BSP, Job
+from heterps.config import Job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals
@@ -144,7 +144,7 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
         )
     profile = load_profile(job.profile)
     batch_size = job.data.batch_size
-    in_rounds = isinstance(job.sync, BSP)
+    in_rounds = job.sync.in_rounds
     layout = make_layout(plan, in_rounds=in_rounds, batch_size=batch_size, num_lanes=job.workers.lanes)
     num_servers = max(plan.servers.count, 1)
     scale = job.emulation.scale or choose_scale(job, profile, layout, num_servers)
@@ -164,7 +164,7 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
 
     None with another policy, and where the job has no profile for the units of the plan.
     """
-    if not isinstance(job.sync, BSP) or job.profile is None or not plan.is_predicted:
+    if not job.sync.in_rounds or job.profile is None or not plan.is_predicted:
         return None
     batch_size = job.data.batch_size
     layout = make_layout(plan, in_rounds=True, batch_size=batch_size, num_lanes=job.workers.lanes)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heterps.config import BSP, Checkpoint, Emulation, Job, Servers
+from heterps.config import Checkpoint, Emulation, Job, Servers
 from heterps.errors import ConfigError
 from heterps.launch.by_plan import emulation_of, run_by_plan
 from heterps.model.build import build_model
@@ -117,7 +117,7 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
     Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed
     or `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
     """
-    in_rounds = isinstance(job.sync, BSP)
+    in_rounds = job.sync.in_rounds
     lanes = make_layout(
         plan, in_rounds=in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
     ).num_lanes

@@ -45,7 +45,7 @@ class Variant:
 
     @property
     def by_rounds(self) -> bool:
-        return isinstance(self.policy, BSP)
+        return self.policy.in_rounds
 
     @property
     def can_train(self) -> bool:

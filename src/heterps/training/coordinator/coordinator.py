@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from heterps.config import BSP, Job
+from heterps.config import Job
 from heterps.data.leases import Leases
 from heterps.data.reader import Reader
 from heterps.errors import HeterpsError, PeerLost, StorageError
@@ -122,7 +122,7 @@ class Coordinator:
         self._job, self._run, self._plan, self._fleet, self._observer = job, run, plan, fleet, observer
         self._emulated, self._folder, self._control = emulated, folder, control
         self._channel, self._codec = fleet.channel, job_codec()
-        self._in_rounds = isinstance(job.sync, BSP)
+        self._in_rounds = job.sync.in_rounds
         self.layout = make_layout(
             plan, in_rounds=self._in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
         )

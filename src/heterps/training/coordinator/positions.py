@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from heterps.config import BSP, Job
+from heterps.config import Job
 from heterps.data.leases import Leases
 from heterps.data.reader import Position, Reader
 
@@ -47,5 +47,5 @@ def _position(reader: Reader, epoch: int, number: int) -> Position | None:
 
 
 def _manner(job: Job, reader: Reader) -> dict[str, Any]:
-    in_rounds = isinstance(job.sync, BSP)
+    in_rounds = job.sync.in_rounds
     return {"run": 1 if in_rounds else reader.batches_per_block, "ordered": in_rounds}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch import nn
 
-from heterps.config import BSP, Job, load_cluster
+from heterps.config import Job, load_cluster
 from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
@@ -225,7 +225,7 @@ def read_replan(job: Job, folder: Path, asked: Replan, model: nn.Module, layers:
     job = job.model_copy(update=new)
     check_plan(plan, layers, job.data.batch_size, job.cluster, where=str(path))
     layout = make_layout(
-        plan, in_rounds=isinstance(job.sync, BSP), batch_size=job.data.batch_size, num_lanes=job.workers.lanes
+        plan, in_rounds=job.sync.in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
     )
     check_layout(job, layout, model)
     if missing := lacks_devices(job, (stage.resource for stage in plan.stages)):

@@ -34,7 +34,7 @@ from typing import Annotated
 import torch
 from msgspec import Meta, Struct
 
-from heterps.config import BSP, Cluster, Job
+from heterps.config import Cluster, Job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
@@ -117,7 +117,7 @@ def choose_scale(job: Job, profile: Profile, layout: Layout, num_servers: int) -
 
 def least_scale(job: Job, layout: Layout, tau_s: float) -> float:
     """The scale below which what is not computing would show, however little there is to compute."""
-    micro_batches = layout.num_lanes if isinstance(job.sync, BSP) else 1
+    micro_batches = layout.num_lanes if job.sync.in_rounds else 1
     busy_s = OPERATION_S * 2 * micro_batches * len(layout.stages) / num_cores() / BUSY
     return _rounded_up((LEAST_BATCH_S + busy_s) / tau_s)
 

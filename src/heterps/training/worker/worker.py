@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from msgspec import Struct
 
-from heterps.config import BSP, Job
+from heterps.config import Job
 from heterps.data.batch import Slots
 from heterps.errors import HeterpsError, PeerLost
 from heterps.model.build import build_model
@@ -126,7 +126,7 @@ def run_worker(
 class Worker:
     def __init__(self, job: Job, start: WorkerStart, mailbox: Mailbox, connect: Callable[[Tables], JobClient]) -> None:
         self.name, self._job, self._start, self._mailbox = start.name, job, start, mailbox
-        self._in_rounds = isinstance(job.sync, BSP)
+        self._in_rounds = job.sync.in_rounds
         self._model = build_model(job.model, job.data.columns, job.seed).train()
         self._trace = trace(self._model)
         self._stages = split(self._trace, start.firsts[1:])
