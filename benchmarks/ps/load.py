@@ -12,8 +12,8 @@ import numpy as np
 
 from heterps.config import Adagrad
 from heterps.ps.client.dedup import Lookup, make_lookup, sum_rows
-from heterps.ps.client.local import TableSpec
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import TableSpec
+from heterps.ps.protocol.specs import Tables
 
 DIM, BATCH = 16, 26_624
 SPEC = TableSpec("rows", DIM, Adagrad(lr=0.05), seed=0, init_scale=0.01)

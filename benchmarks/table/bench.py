@@ -21,7 +21,8 @@ from torch.nn import functional
 
 from heterps.ps import Adagrad, SparseTable
 from heterps.ps.client.dedup import Lookup, make_lookup, sum_rows
-from heterps.ps.client.local import LocalClient, TableSpec
+from heterps.ps.client.local import LocalClient
+from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.memory import reserve
 
 DIM, BATCH, TURN = 16, 26_624, 10

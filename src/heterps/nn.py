@@ -38,9 +38,9 @@ from heterps.config import (
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.ps.client.dedup import Lookup, make_lookup
-from heterps.ps.client.local import LocalClient, RowClient, TableSpec
-from heterps.ps.server.dense_range import DenseSpec
-from heterps.ps.server.shard import Tables as ModelTables
+from heterps.ps.client.local import LocalClient, RowClient
+from heterps.ps.protocol.specs import DenseSpec, TableSpec
+from heterps.ps.protocol.specs import Tables as ModelTables
 
 __all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
 

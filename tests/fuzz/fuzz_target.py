@@ -18,13 +18,11 @@ import numpy as np
 from heterps.config import SGD, Adam
 from heterps.ps.client.calls import EXACT, PullRowsCall
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.session import Options, Session
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.server.dense_range import DenseSpec
+from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.message import contiguous
 

@@ -22,10 +22,9 @@ from heterps.launch.run_servers import run_servers
 from heterps.launch.servers import first_roster, job_tables
 from heterps.ps.client.connect import connect
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.remote import RemoteClient
+from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.training.run.loop import Observer
 
 STORM = Faults(drop=0.05, double=0.1, delay_s=0.002, reorder=0.1, corrupt=0.05, cut=0.01, cut_s=0.05)

@@ -18,7 +18,7 @@ from heterps.ps.client.connect import connect
 from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import LocalClient
 from heterps.ps.client.session import Options
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.ps.table.dense import DenseTable
 from heterps.training.model.trainer import Trainer
 

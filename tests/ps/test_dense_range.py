@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from heterps.config import SGD
-from heterps.ps.server.dense_range import DensePart, DenseRange, DenseSpec
+from heterps.ps.protocol.specs import DenseSpec
+from heterps.ps.server.dense_range import DensePart, DenseRange
 from heterps.ps.server.ledger import Ledger, Source
 from heterps.ps.server.rounds import Contribution, Round
 

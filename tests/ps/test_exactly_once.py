@@ -12,9 +12,8 @@ from servers import DIM, SimulatedJob, Worker, make_tables, sorted_rows
 from heterps.config import SGD, Adam, Faults
 from heterps.errors import PeerLost
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.session import Options
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables, TableSpec
 
 
 def state_of(job: SimulatedJob) -> list[np.ndarray]:

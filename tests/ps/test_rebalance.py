@@ -17,16 +17,14 @@ from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_
 from heterps.config import SGD, Adam, Faults
 from heterps.errors import PeerLost
 from heterps.ps.client.ask import ask
-from heterps.ps.client.local import TableSpec
 from heterps.ps.client.session import Options, Session
 from heterps.ps.client.whole_tables import ExportCall, Gathered
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.placement import owners, slots_of
 from heterps.ps.protocol.roster import Seat, dense_move, moves
+from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.ps.server import transfer as transfer_module
-from heterps.ps.server.dense_range import DenseSpec
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.ps.server.transfer import row_parts
 from heterps.ps.table.sparse import SparseTable
 from heterps.wire import MemoryNetwork, Packed, PackedKeys

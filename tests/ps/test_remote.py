@@ -13,15 +13,14 @@ from heterps.config import SGD, Adagrad, Adam, LinearRate, Tiers
 from heterps.errors import PeerLost, StaleIncarnation
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import Client, JobClient, LocalClient, TableSpec
+from heterps.ps.client.local import Client, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
 from heterps.ps.client.whole_tables import ExportCall
 from heterps.ps.protocol.messages import Coding
+from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.ps.server import transfer as transfer
-from heterps.ps.server.dense_range import DenseSpec
 from heterps.ps.server.exports import MAX_IDLE_TICKS
-from heterps.ps.server.shard import Tables
 from heterps.ps.table.dense import DenseTable
 from heterps.wire import Channel, Limits, MemoryNetwork, TooLarge
 

@@ -19,16 +19,16 @@ from heterps.errors import HeterpsError, PeerLost
 from heterps.ps import Round
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import TableSpec
+from heterps.ps.client.local import in_process
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.roster import Seat
+from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server import server as server_module
 from heterps.ps.server.ledger import Ledger, Source
 from heterps.ps.server.rebalance import run_rebalance
 from heterps.ps.server.rounds import Contribution, Stash, push_once
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.report.terminal.server_table import server_table
 from heterps.wire import Channel, MemoryNetwork, Packed, PackedKeys, Received
 from heterps.wire.message import contiguous
@@ -449,7 +449,7 @@ def test_clients_bring_contributions_by_keyword(num_servers: int) -> None:
             push.result(30)
         got = client.export_rows("rows")[0], *client.export_dense("dense")
         assert client.num_pushes("rows") == 1
-    local = tables.in_process()
+    local = in_process(tables)
     local.push("rows", make_lookup(keys), grads, round=Round(1, 0, 1)).result()
     local.push_dense("dense", dense, round=Round(1, 0, 1)).result()
     expected = local.export_rows("rows")[0], *local.export_dense("dense")
@@ -461,7 +461,7 @@ def test_clients_bring_contributions_by_keyword(num_servers: int) -> None:
 
 
 def test_tables_in_this_process_take_whole_rounds_only() -> None:
-    local = TABLES.in_process()
+    local = in_process(TABLES)
     with pytest.raises(ValueError, match=r"table rows is in this process and takes rounds of one part, got one of 2"):
         local.push("rows", make_lookup(KEYS), GRADS, round=Round(1, 0, 2))
     with pytest.raises(ValueError, match="table dense is in this process"):

@@ -13,7 +13,8 @@ from servers import DIM, STORM, SimulatedJob, Worker, make_tables, sorted_rows
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Faults, Momentum, Optimizer, RowAdagrad
 from heterps.ps import Round
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.server.shard import Tables
+from heterps.ps.client.local import in_process
+from heterps.ps.protocol.specs import Tables
 
 SIZE = 23  # of the dense table: no number of servers divides it
 NO_FAULTS = Faults()
@@ -37,7 +38,7 @@ def batches(seed: int, num_rounds: int, parts: int) -> list[list[Part]]:
 
 def whole(tables: Tables, rounds: list[list[Part]]) -> list[np.ndarray]:
     """The tables after one push a round, of all its keys, by one process."""
-    client = tables.in_process()
+    client = in_process(tables)
     for parts in rounds:
         keys, grads = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         dense = parts[0][2]

@@ -16,15 +16,14 @@ from servers import DIM, make_roster, make_tables
 from heterps.config import SGD, AfterSightings, LinearRate, Tiers
 from heterps.ps.client.calls import EXACT
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import TableSpec
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import ROW_DTYPES, pack_part
 from heterps.ps.protocol.placement import shard_numbers
 from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server import ops
 from heterps.ps.server import server as server_module
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.ps.table.sparse import Rows
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.server_table import server_table

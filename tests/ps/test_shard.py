@@ -12,12 +12,12 @@ from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_
 from heterps.config import SGD, Adam, Faults
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.placement import NUM_SLOTS
+from heterps.ps.protocol.specs import DenseSpec, Tables
 from heterps.ps.server import transfer as transfer_module
-from heterps.ps.server.dense_range import DenseSpec
 from heterps.ps.server.ledger import Ledger, PushState, Source
 from heterps.ps.server.rounds import Contribution, Round
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Piece, Shard, Tables
+from heterps.ps.server.shard import Piece, Shard
 from heterps.ps.server.transfer import Chunk, ValuePart, from_chunks, to_chunks
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous

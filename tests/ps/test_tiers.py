@@ -18,7 +18,8 @@ from heterps.config import AfterSightings, Eviction, LinearRate, Tiers
 from heterps.errors import ConfigError, StorageError
 from heterps.ps import SGD, Adagrad, Adam, SparseTable
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import LocalClient, TableSpec
+from heterps.ps.client.local import LocalClient
+from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table import budget, cold, tiers
 from heterps.ps.table.index import ALL_MOVED
 from heterps.ps.table.reference import ReferenceTable

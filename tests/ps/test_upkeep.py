@@ -8,7 +8,8 @@ import pytest
 from heterps.config import SGD, AfterSightings, Eviction
 from heterps.ps import SparseTable
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import LocalClient, TableSpec
+from heterps.ps.client.local import LocalClient
+from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.metadata import TableCounters, Upkeep, stack, unstack
 
 ADMISSION = AfterSightings(num=3, sketch_bytes=4096)

@@ -19,7 +19,7 @@ from heterps.model import whole
 from heterps.model.stages import StageModule, split
 from heterps.model.trace import Trace, trace
 from heterps.nn import SparseEmbedding, cut
-from heterps.ps.client.local import FloatArray, LocalClient
+from heterps.ps.client.local import FloatArray, LocalClient, in_process
 from heterps.training.model.device import Device
 from heterps.training.model.replica import Replica, make_replicas
 from heterps.training.protocol.stage_tables import StageTables, stage_tables
@@ -46,7 +46,7 @@ class Staged:
         self.tables = stage_tables(job, self.model, self.trace, [0, *self.boundaries])
 
     def client(self) -> LocalClient:
-        return self.tables.tables.in_process()
+        return in_process(self.tables.tables)
 
     def replicas(self, client: LocalClient, device: Device | None = None) -> list[Replica]:
         """One of each stage."""

@@ -18,8 +18,8 @@ from heterps.checkpoint import load_latest
 from heterps.config import Job, load_job
 from heterps.errors import ModelError, PeerLost
 from heterps.planning.plan import Plan, Servers, Stage
-from heterps.ps.client.local import LocalClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.client.local import LocalClient, in_process
+from heterps.ps.protocol.specs import Tables
 from heterps.sync import replay
 from heterps.training.coordinator.coordinator import train_staged
 from heterps.training.protocol.messages import (
@@ -84,7 +84,7 @@ class Actors:
         """They stop when they are told."""
 
     def connect(self, tables: Tables) -> LocalClient:
-        return tables.in_process()
+        return in_process(tables)
 
     def check(self) -> None:
         """They do not die."""

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from heterps.config import Adam
-from heterps.ps.server.dense_range import DenseSpec
-from heterps.ps.server.shard import Tables
+from heterps.ps.client.local import in_process
+from heterps.ps.protocol.specs import DenseSpec, Tables
 from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.dense_parts import ReducedDense, ServedDense, dense_state
 
@@ -34,7 +34,7 @@ def begun(num_steps: int = 0) -> dict[str, dict[str, Any]]:
 
 
 def test_served_parameters_are_those_of_the_client_s_own_tables():
-    client = TABLES.in_process()
+    client = in_process(TABLES)
     for name, values in BEGIN.items():
         client.fill_dense(name, values).result()
     dense = ServedDense(client, list(BEGIN))

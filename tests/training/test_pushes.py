@@ -14,9 +14,7 @@ from heterps.config import SGD
 from heterps.errors import PeerLost
 from heterps.nn import RowGradients
 from heterps.ps.client.dedup import make_lookup
-from heterps.ps.client.local import TableSpec
-from heterps.ps.server.dense_range import DenseSpec
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.training.protocol.messages import Pushed
 from heterps.training.protocol.stage_tables import StageTables
 from heterps.training.worker.dense_parts import ServedDense

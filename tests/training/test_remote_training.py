@@ -23,10 +23,10 @@ from heterps.nn import model_tables
 from heterps.ps.client.local import JobClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Seat
+from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.rebalance import run_rebalance
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.training.model.trainer import Trainer
 from heterps.wire import MemoryNetwork
 

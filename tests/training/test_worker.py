@@ -17,8 +17,8 @@ from heterps.config import Job, load_job
 from heterps.data.batch import Slots
 from heterps.errors import HeterpsError, ModelError, PeerLost
 from heterps.model import whole
-from heterps.ps.client.local import LocalClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.client.local import LocalClient, in_process
+from heterps.ps.protocol.specs import Tables
 from heterps.training.protocol.border import unpack
 from heterps.training.protocol.layout import Layout, StageLayout
 from heterps.training.protocol.messages import (
@@ -111,7 +111,7 @@ class Desk:
             mailbox.close()
 
     def _connect(self, tables: Tables) -> LocalClient:
-        client = tables.in_process()
+        client = in_process(tables)
         self.clients.append(client)
         return client
 

@@ -25,7 +25,7 @@ from heterps.launch.run_servers import RunningServers, lost_child, run_servers
 from heterps.planning.plan import Plan
 from heterps.processes import Child
 from heterps.ps.client.local import JobClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.report.figures import plural
 from heterps.threads import torch_threads
 from heterps.training.coordinator.coordinator import Emulated

@@ -18,9 +18,9 @@ from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.report.figures import plural
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
 from heterps.training.protocol.emulation import ServerPace

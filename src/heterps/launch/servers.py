@@ -18,10 +18,10 @@ from heterps.ps.client.ask import ask, asker_channel
 from heterps.ps.client.session import Options
 from heterps.ps.protocol.messages import AskRoster, Coding, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.rebalance import run_rebalance
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Tables
 from heterps.training.protocol.emulation import ServerPace
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.wire.keys import Keys

@@ -17,7 +17,7 @@ from heterps.launch.run_servers import START_S
 from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import ClientChannel, ServerChannel

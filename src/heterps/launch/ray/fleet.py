@@ -20,7 +20,7 @@ from heterps.launch.ray.actor import Actor, first_dead, wait_ended
 from heterps.launch.ray.roles import WorkerRole
 from heterps.launch.ray.seats import Seats
 from heterps.ps.client.local import JobClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.fleet import STOP_S, WorkerLost
 from heterps.training.run.loop import Observer
 from heterps.training.worker.worker import COORDINATOR, WorkerStart

@@ -17,7 +17,7 @@ from heterps.launch.run_servers import START_S, STOP_S
 from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.run.loop import Observer
 from heterps.wire.keys import Keys

@@ -6,7 +6,7 @@ from heterps.config import Faults
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ClientChannel

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
 from heterps.ps.client.dedup import Lookup
 from heterps.ps.protocol.placement import shard_numbers
+from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server.rounds import Round
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.metadata import TableCounters, stack, unstack
@@ -32,36 +31,6 @@ T = TypeVar("T")
 
 FEW_TO_PULL, FEW_TO_PUSH = 16_384, 4_096
 """A thread takes a fraction of a millisecond to wake; in about that time one alone handles as many unique keys."""
-
-
-@dataclass(frozen=True)
-class TableSpec:
-    """A sparse table, as a module asks for it and a server makes it."""
-
-    name: str
-    dim: int
-    optimizer: Optimizer
-    seed: int
-    init_scale: float
-    init: Initializer | None = None  # none: uniform in [-init_scale, init_scale)
-    schedule: Schedule = field(default_factory=ConstantRate)
-    admission: Admission = field(default_factory=Always)
-    eviction: Eviction = field(default_factory=Eviction)
-    tiers: Tiers | None = None  # of all shards in this process together
-
-    def make_shard(self, num_shards: int = 1) -> SparseTable | TieredTable:
-        """One of the table's `num_shards` shards in this process, empty: all are made alike."""
-        table = SparseTable(
-            self.dim,
-            self.optimizer,
-            self.seed,
-            self.init_scale,
-            init=self.init,
-            schedule=self.schedule,
-            admission=self.admission,
-            eviction=self.eviction,
-        )
-        return table if self.tiers is None else TieredTable(table, self.tiers.share(1, num_shards))
 
 
 class RowClient(Protocol):
@@ -317,6 +286,12 @@ def _check_whole(table: str, round: Round | None) -> None:
             f"table {table} is in this process and takes rounds of one part, got one of {round.parts}: "
             "push to servers, or the sum of all parts"
         )
+
+
+def in_process(tables: Tables, num_shards: int = 1) -> LocalClient:
+    """A client with all `tables` in this process, empty."""
+    dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in tables.dense}
+    return LocalClient(tables.sparse, dense, num_shards)
 
 
 def done(result: T) -> Future[T]:

@@ -27,8 +27,8 @@ from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session
 from heterps.ps.protocol.messages import Counted
 from heterps.ps.protocol.roster import Roster
+from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.rounds import Round
-from heterps.ps.server.shard import Tables
 from heterps.ps.table.metadata import TableCounters, Upkeep, stack
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows, check_widths

@@ -10,29 +10,19 @@ as in shard.py, with ranges in place of slots).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import ConstantRate, Optimizer, Schedule
+from heterps.ps.protocol.specs import DenseSpec
 from heterps.ps.server.ledger import Ledger, PushState, Source
 from heterps.ps.server.rounds import Contribution, Round, Stash, push_once
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.optimizers import state_words
 
 FloatArray = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class DenseSpec:
-    """A dense table, as a worker asks for it and servers make their ranges of it."""
-
-    name: str
-    size: int
-    optimizer: Optimizer
-    schedule: Schedule = field(default_factory=ConstantRate)
 
 
 @dataclass

@@ -23,10 +23,11 @@ from heterps.errors import HeterpsError, NotFinite
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.roster import Roster, follows
+from heterps.ps.protocol.specs import Tables
 from heterps.ps.server import ops
 from heterps.ps.server.handover import Handover
 from heterps.ps.server.ledger import Source
-from heterps.ps.server.shard import Shard, Tables
+from heterps.ps.server.shard import Shard
 from heterps.ps.server.stats import Counts, Rate, ServerStats, table_stats
 from heterps.ps.server.transfer import ShardTransfer, restrict
 from heterps.wire import Frame, Limits, WireError

@@ -11,57 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_hexdigest
 
-from heterps.ps.client.local import LocalClient, TableSpec
 from heterps.ps.protocol.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.server.dense_range import DensePart, DensePiece, DenseRange, DenseSpec
+from heterps.ps.protocol.specs import Tables
+from heterps.ps.server.dense_range import DensePart, DensePiece, DenseRange
 from heterps.ps.server.exports import Exports, Page
 from heterps.ps.server.ledger import Ledger, PushState, Source
 from heterps.ps.server.rounds import Contribution, Round, Stash, push_once
 from heterps.ps.server.transfer import PieceManifest, ShardTransfer, ValuePart, make_transfer
-from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.metadata import Upkeep
 from heterps.ps.table.sparse import Rows
 
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Everything that the servers of a job hold. Workers and servers must agree on it: see `digest`."""
-
-    sparse: tuple[TableSpec, ...]
-    dense: tuple[DenseSpec, ...] = ()
-
-    def __post_init__(self) -> None:
-        names = [spec.name for spec in self.sparse] + [spec.name for spec in self.dense]
-        if len(set(names)) < len(names):
-            raise ValueError(f"every table needs a name of its own, got {sorted(names)}")
-
-    @property
-    def digest(self) -> str:
-        """Equal for tables that give equal results, whatever their order and wherever their rows are."""
-        specs = (*(replace(spec, tiers=None) for spec in self.sparse), *self.dense)
-        return xxh3_64_hexdigest("\n".join(sorted(map(repr, specs))).encode())
-
-    def share_memory(self, num: int) -> Tables:
-        """The tables of one of `num` servers of a process, which have its memory for tables with tiers together."""
-        specs = [replace(s, tiers=None if s.tiers is None else s.tiers.share(1, num)) for s in self.sparse]
-        return replace(self, sparse=tuple(specs))
-
-    def in_process(self, num_shards: int = 1) -> LocalClient:
-        """A client with all of them in this process, empty."""
-        dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in self.dense}
-        return LocalClient(self.sparse, dense, num_shards)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heterps.ps.client.local import JobClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.worker.worker import WorkerStart
 from heterps.wire import Channel

@@ -7,7 +7,8 @@ from typing import Any
 
 from heterps.checkpoint import TableRows, TableStream
 from heterps.errors import NotFinite
-from heterps.ps.client.local import JobClient, TableSpec
+from heterps.ps.client.local import JobClient
+from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows

@@ -28,8 +28,8 @@ from heterps.config import Tables as TableRules
 from heterps.data.batch import Batch
 from heterps.errors import ModelError, NotFinite
 from heterps.nn import embeddings
-from heterps.ps.client.local import FloatArray, JobClient, TableSpec
-from heterps.ps.server.shard import Tables
+from heterps.ps.client.local import FloatArray, JobClient
+from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.optimizers import state_words

@@ -29,10 +29,10 @@ from heterps.data.batch import Batch
 from heterps.errors import ConfigError, NotFinite
 from heterps.nn import DENSE, RowGradients, bind_tables, model_tables
 from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
-from heterps.ps.client.local import FloatArray, JobClient, RowClient
+from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
 from heterps.ps.client.remote import ClientCounts, RemoteClient
 from heterps.ps.client.row_cache import least_bytes
-from heterps.ps.server.shard import Tables as ModelTables
+from heterps.ps.protocol.specs import Tables as ModelTables
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code
 from heterps.training.model.losses import batch_loss, logits_of
 from heterps.training.model.pieces import Pieces, trainable, view_parameters
@@ -83,7 +83,7 @@ class Trainer(ModelOnTables):
             _check_cache(cache_bytes, whole)
         own = trainable(model)
         values = flat_parameters(model, own)
-        client: JobClient = whole.in_process(num_shards) if connect is None else connect(whole)
+        client: JobClient = in_process(whole, num_shards) if connect is None else connect(whole)
         self.samples = 0  # trained on so far
         self._check = GradientCheck(model, {DENSE: tuple(own)})
         self._pushes: list[Future[None]] = []  # of the last step

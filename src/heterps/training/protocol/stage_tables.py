@@ -18,8 +18,7 @@ from torch import nn
 from heterps.config import Job
 from heterps.model.trace import Layer, Trace
 from heterps.nn import embeddings, model_tables
-from heterps.ps.server.dense_range import DenseSpec
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import DenseSpec, Tables
 
 Stages = tuple[int, ...]
 

@@ -28,7 +28,7 @@ from heterps.errors import RunError, StorageError
 from heterps.model import build_model
 from heterps.planning.inline import cpu_resource
 from heterps.ps.client.local import JobClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.tiers import TierCounts
 from heterps.training.model.losses import has_own_loss

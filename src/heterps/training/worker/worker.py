@@ -36,7 +36,7 @@ from heterps.model.stages import split
 from heterps.model.trace import trace
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import FloatArray, JobClient
-from heterps.ps.server.shard import Tables
+from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import kind_and_text
 from heterps.training.model.device import open_device
 from heterps.training.model.replica import Replica, make_replicas
