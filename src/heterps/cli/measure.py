@@ -80,7 +80,7 @@ def _problem(
 ) -> tuple[Problem, Job]:
     """What is planned, by the job where no option says it; and the job with what the options say."""
     from heterps.config import load_cluster
-    from heterps.data.reader import Reader
+    from heterps.data.reader import open_reader
     from heterps.errors import ConfigError
     from heterps.model.build import build_model
     from heterps.model.trace import trace
@@ -101,7 +101,7 @@ def _problem(
     layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
     if layers != [layer.name for layer in profiled.layers]:
         raise ConfigError(f"{path}: this is a profile of another model than {job_file} trains. Profile that one.")
-    rows = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size).num_rows
+    rows = open_reader(job).num_rows
     problem = Problem(
         profiled.at_batch_size(job.data.batch_size),
         job.cluster,

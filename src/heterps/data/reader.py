@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from heterps.config import Schema
+from heterps.config import Job, Schema
 from heterps.data.batch import Batch
 from heterps.data.columns import check_columns
 from heterps.data.decode import Counts, Decoder
@@ -201,6 +201,21 @@ class Reader:
             self._kept_rows[group] = len(blocks[-1].rows)
         whole = blocks[0] if len(blocks) == 1 else joined(blocks)
         return whole, self._shuffled(whole.rows, epoch, block)
+
+
+def open_reader(job: Job, *, seed: int | None = None) -> Reader:
+    """The training data of a job, in its batches and its order; `seed` in place of the job's."""
+    data = job.data
+    seed = job.seed if seed is None else seed
+    return Reader(data.train, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
+
+
+def open_test_reader(job: Job, *, least: int = 1) -> Reader:
+    """The test set of a job that has one, in the order of its files, in batches of at least so many samples."""
+    assert job.data.test is not None
+    reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
+    reader.batch_size = min(max(job.data.batch_size, least), reader.num_rows)
+    return reader
 
 
 class Blocks:

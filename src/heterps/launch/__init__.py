@@ -8,7 +8,7 @@ from typing import Any
 
 from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader, open_test_reader
 from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.launch.by_plan import run_by_plan, throughput_in_rounds
 from heterps.launch.inline import train_inline
@@ -119,8 +119,8 @@ def _given_plan(job: Job) -> Plan | None:
 def _num_samples(job: Job) -> int:
     """Samples of all epochs. What can be seen to be wrong with the data, the test set's too, is found here."""
     if job.data.test is not None:
-        Reader(job.data.test, job.data.columns, batch_size=1)
-    return Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size).num_rows * job.data.epochs
+        open_test_reader(job)
+    return open_reader(job).num_rows * job.data.epochs
 
 
 def _plan(job: Job, num_samples: int, observer: Observer) -> Plan:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from heterps.checkpoint import saved_samples
 from heterps.config import Job
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals
 from heterps.launch.local import local_fleet
@@ -113,14 +113,13 @@ def train_once(
 def default_plan(job: Job) -> Plan:
     """One stage on as many CPU cores as the job has threads, and a server; predicted if the job's profile allows it."""
     layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
-    reader = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size)
     return local_plan(
         layers,
         job.cluster,
         load_profile(job.profile) if job.profile is not None else None,
         num_workers=job.num_threads,
         batch_size=job.data.batch_size,
-        samples=reader.num_rows * job.data.epochs,
+        samples=open_reader(job).num_rows * job.data.epochs,
     )
 
 

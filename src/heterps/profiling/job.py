@@ -9,7 +9,7 @@ from typing import Literal
 
 from heterps.catalogue import LOCAL
 from heterps.config import Job
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader
 from heterps.model.trace import Layer
 from heterps.profiling.profile import Profile
 from heterps.profiling.profiler import profile
@@ -92,7 +92,7 @@ def cluster_resources(job: Job) -> list[str]:
 
 def _reading_s(job: Job) -> float:
     """Seconds that one core takes to read one batch of training."""
-    reader = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size, seed=job.seed)
+    reader = open_reader(job)
     first, _ = next(reader.read())  # opens files and compiles kernels: not timed
     samples, began = 0, time.process_time()
     for batch, _ in reader.read():  # rows are decoded a block at a time: one batch alone would not tell

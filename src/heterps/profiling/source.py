@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from heterps.config import Job
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader
 from heterps.errors import ConfigError, ModelError
 from heterps.model.build import build_model
 from heterps.profiling.batches import model_inputs, random_batch
@@ -55,8 +55,7 @@ class Source:
         if self.inputs is not None:
             return shaped_inputs(self.inputs, data.batch_size, self.job.seed)
         if not self.synthetic:
-            reader = Reader(data.train, data.columns, batch_size=data.batch_size, seed=self.job.seed)
-            batch, _ = next(reader.read())
+            batch, _ = next(open_reader(self.job).read())
             return model_inputs(batch)
         if (example := getattr(model, "example_inputs", None)) is not None:
             return _examples(self.job.model.factory, example, data.batch_size)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from heterps.config import Job
 from heterps.data.batch import Batch
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader, open_test_reader
 from heterps.errors import ConfigError, NotFinite
 from heterps.model import build_model
 from heterps.nn import DENSE
@@ -180,7 +180,7 @@ def train_virtually(
     epochs, seed, batch_size = course.epochs or job.data.epochs, scenario.seed, job.data.batch_size
     played, sizes = variant.fit(scenario, batch_size)
     columns = job.data.columns
-    reader = Reader(job.data.train, columns, batch_size=batch_size, shuffle=job.data.shuffle, seed=seed)
+    reader = open_reader(job, seed=seed)
     if variant.fitted:  # a round at a time
         reader.batch_size = min(sum(sizes.values()), reader.num_rows)
     test = _read_test(job)
@@ -221,7 +221,4 @@ def _expected_samples(scenario: Scenario, batch_size: int, most: int) -> int:
 
 def _read_test(job: Job) -> list[Batch]:
     """The test set, in memory: it is looked at again and again."""
-    assert job.data.test is not None
-    reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
-    reader.batch_size = min(max(job.data.batch_size, TEST_BATCH), reader.num_rows)
-    return [batch for batch, _ in reader.read()]
+    return [batch for batch, _ in open_test_reader(job, least=TEST_BATCH).read()]

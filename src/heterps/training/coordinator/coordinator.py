@@ -22,7 +22,7 @@ from typing import Any
 
 from heterps.config import Job
 from heterps.data.leases import Leases
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader
 from heterps.errors import HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
 from heterps.model.trace import trace
@@ -135,9 +135,7 @@ class Coordinator:
         is_reduced = job.workers.dense == "all_reduce"
         self._tables = stage_tables(job, model, traced, self._firsts)
         self._worker_state = WorkerState(model, traced, self._tables, self._firsts, is_reduced)
-        self._reader = Reader(
-            job.data.train, job.data.columns, batch_size=job.data.batch_size, shuffle=job.data.shuffle, seed=job.seed
-        )
+        self._reader = open_reader(job)
         self._client = fleet.connect(self._tables.on_servers(not is_reduced))
         opened.callback(self._client.close)
         num_classes = job.data.columns.num_classes

@@ -35,7 +35,7 @@ import torch
 from msgspec import Meta, Struct
 
 from heterps.config import Cluster, Job
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
 from heterps.profiling.profile import Profile
@@ -145,7 +145,7 @@ def _rounded_up(number: float) -> float:
 
 def measure_batch_s(job: Job, clock: Clock = time.thread_time) -> float:
     """Seconds that one core takes for forward and backward of a batch of the whole model."""
-    reader = Reader(job.data.train, job.data.columns, batch_size=job.data.batch_size, seed=job.seed)
+    reader = open_reader(job)
     model = build_model(job.model, job.data.columns, job.seed)
     num_classes = job.data.columns.num_classes
     with (

@@ -23,7 +23,7 @@ from heterps.checkpoint import Snapshot, latest, load_latest, save
 from heterps.config import Job, Servers
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
-from heterps.data.reader import Position, Reader
+from heterps.data.reader import Position, Reader, open_reader, open_test_reader
 from heterps.errors import RunError, StorageError
 from heterps.model import build_model
 from heterps.planning.inline import cpu_resource
@@ -108,9 +108,7 @@ def train_job(
     `connect` gives a client of the servers of a job that has some; through `control` others ask how far it is.
     Equal jobs take equal steps: torch's random state starts at the job's seed, and is left as it was.
     """
-    reader = Reader(
-        job.data.train, job.data.columns, batch_size=job.data.batch_size, shuffle=job.data.shuffle, seed=job.seed
-    )
+    reader = open_reader(job)
     model = build_model(job.model, job.data.columns, job.seed)
     servers = job.servers or Servers()
     with (
@@ -299,9 +297,7 @@ class Evaluator(Protocol):
 
 def evaluate_test(job: Job, model: Evaluator, observer: Observer, stop: Callable[[], str | None]) -> AnyMetrics:
     """Metrics of the test set, or of its first batches once `stop` gives a reason."""
-    assert job.data.test is not None
-    reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
-    reader.batch_size = min(job.data.batch_size, reader.num_rows)
+    reader = open_test_reader(job)
     observer.evaluating(reader.num_rows)
     with Prefetch(_batches(reader), job.data.prefetch, model.prepare) as batches:
         return model.evaluate(takewhile(lambda _: stop() is None, batches))

@@ -13,7 +13,7 @@ import torch
 
 from heterps.config import Job
 from heterps.data.batch import Batch, Slots
-from heterps.data.reader import Reader
+from heterps.data.reader import open_reader
 from heterps.data.stream import BatchStream
 from heterps.nn import cut
 from heterps.training.model.replica import Replica
@@ -50,12 +50,10 @@ class Feed:
     """`inputs` are the names of the model's inputs: dense values, then slots."""
 
     def __init__(self, job: Job, inputs: Sequence[str]) -> None:
-        data = job.data
-        reader = Reader(data.train, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=job.seed)
         self._inputs = inputs
         self._deadline_s = job.workers.deadline_s
-        self._depth = data.prefetch
-        self._stream = BatchStream(reader, data.prefetch, self._prepare)
+        self._depth = job.data.prefetch
+        self._stream = BatchStream(open_reader(job), job.data.prefetch, self._prepare)
         self._followed = _Followed(None, 1, None)  # in one piece, for the thread that reads sees it too
 
     def follow(self, layout: Layout, lanes: Sequence[int] | None, replica: Replica) -> None:
