@@ -13,12 +13,12 @@ import numpy as np
 
 from heterps.config import SGD, Adagrad, Faults, Optimizer
 from heterps.ps.client.calls import EXACT, PullRowsCall, PushDenseCall, PushRowsCall
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options, Session
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
-from heterps.ps.server.rounds import Round
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.wire import MemoryNetwork, SimulatedNetwork

@@ -11,9 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from heterps.config import Adagrad
-from heterps.ps.client.dedup import Lookup, make_lookup, sum_rows
-from heterps.ps.protocol.specs import TableSpec
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.keys.dedup import Lookup, make_lookup, sum_rows
+from heterps.ps.protocol.specs import Tables, TableSpec
 
 DIM, BATCH = 16, 26_624
 SPEC = TableSpec("rows", DIM, Adagrad(lr=0.05), seed=0, init_scale=0.01)

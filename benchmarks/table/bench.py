@@ -20,8 +20,8 @@ import torch
 from torch.nn import functional
 
 from heterps.ps import Adagrad, SparseTable
-from heterps.ps.client.dedup import Lookup, make_lookup, sum_rows
 from heterps.ps.client.local import LocalClient
+from heterps.ps.keys.dedup import Lookup, make_lookup, sum_rows
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.memory import reserve
 

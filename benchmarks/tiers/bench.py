@@ -17,7 +17,7 @@ import numpy as np
 
 from heterps.config import Tiers
 from heterps.ps import Adagrad, SparseTable
-from heterps.ps.client.dedup import Lookup, make_lookup
+from heterps.ps.keys.dedup import Lookup, make_lookup
 from heterps.ps.table.tiers import TieredTable
 
 BATCH = 26_624

@@ -37,8 +37,8 @@ from heterps.config import (
 )
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
-from heterps.ps.client.dedup import Lookup, make_lookup
 from heterps.ps.client.local import LocalClient, RowClient
+from heterps.ps.keys.dedup import Lookup, make_lookup
 from heterps.ps.protocol.specs import DenseSpec, TableSpec
 from heterps.ps.protocol.specs import Tables as ModelTables
 

@@ -8,11 +8,12 @@ import numpy as np
 from fuzz_target import ANSWERS, REQUESTS, ROSTER, as_input, make_server
 
 from heterps.ps.client.calls import EXACT
+from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import pack_part, pack_upkeep
-from heterps.ps.protocol.placement import shard_numbers
+from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.server.transfer import ValuePart, to_chunks
+from heterps.ps.server.transfer import to_chunks
 from heterps.wire import Frame, Packed, PackedKeys, pack_keys, pack_values
 
 EVERY = np.arange(40, dtype=np.uint64)

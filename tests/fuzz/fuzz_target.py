@@ -17,8 +17,8 @@ import numpy as np
 
 from heterps.config import SGD, Adam
 from heterps.ps.client.calls import EXACT, PullRowsCall
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.session import Options, Session
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec

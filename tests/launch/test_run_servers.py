@@ -21,8 +21,8 @@ from heterps.launch import train
 from heterps.launch.run_servers import run_servers
 from heterps.launch.servers import first_roster, job_tables
 from heterps.ps.client.connect import connect
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.remote import RemoteClient
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server.server import Server
 from heterps.training.run.loop import Observer

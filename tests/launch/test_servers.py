@@ -15,9 +15,9 @@ from heterps.launch.servers import first_roster, job_tables
 from heterps.model.build import build_model
 from heterps.nn import DENSE
 from heterps.ps.client.connect import connect
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import LocalClient
 from heterps.ps.client.session import Options
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.table.dense import DenseTable
 from heterps.training.model.trainer import Trainer

@@ -20,7 +20,7 @@ from heterps.profiling.profile import Profile, load_profile
 from heterps.profiling.profiler import find_targets, profile
 from heterps.profiling.servers import TABLE_BYTES, ReadyRows, Request
 from heterps.profiling.timing import summarize, time_together
-from heterps.ps.client.dedup import make_lookup
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.sparse import SparseTable
 from heterps.threads import torch_threads

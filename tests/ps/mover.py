@@ -7,9 +7,9 @@ from functools import partial
 
 from servers import SimulatedJob
 
+from heterps.ps.client.rebalance import Question, rebalance
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.server.rebalance import Question, rebalance
 from heterps.ps.server.server import Server
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from reference_table import MASK_64, ReferenceTable, mix64
 
 from heterps.config import Admission, AfterSightings, Always, Eviction, WithProbability
-from heterps.ps.client.dedup import as_keys
-from heterps.ps.table.reference import MASK_64, ReferenceTable, mix64
+from heterps.ps.keys.dedup import as_keys
 from heterps.ps.table.sparse import EVICT_STEP
 from heterps.ps.table.usage import faded, make_fading
 

@@ -11,6 +11,7 @@ import torch
 from heterps.config import CosineRate, LinearRate, StepRate
 from heterps.ps import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad, SparseTable
 from heterps.ps.table.dense import DenseTable
+from heterps.ps.table.optimizers import update
 
 STEPS, NUM_IDS, DIM = 100, 200, 16
 SPARSE = [
@@ -189,3 +190,10 @@ def test_dense_tables_refuse_optimizers_of_rows(optimizer):
 def test_dense_table_refuses_gradients_of_another_size():
     with pytest.raises(ValueError, match=r"dense table of 3 values needs as many gradients, got shape \(4,\)"):
         DenseTable(3, SGD()).push(np.zeros(4, np.float32))
+
+
+def test_an_optimizer_that_no_kernel_knows_is_refused_and_changes_nothing() -> None:
+    words = np.arange(6, dtype=np.float32)
+    with pytest.raises(ValueError, match="no step for an optimizer of this kind"):
+        update(99, words, np.zeros(1, np.int64), 2, np.ones(2, np.float32), 0, np.ones(5, np.float32))
+    assert words.tolist() == [0, 1, 2, 3, 4, 5]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from heterps.ps import Adagrad
 from heterps.ps.client.cache import CachedClient
-from heterps.ps.client.dedup import Lookup, make_lookup
 from heterps.ps.client.local import LocalClient, done
+from heterps.ps.keys.dedup import Lookup, make_lookup
+from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.specs import TableSpec
-from heterps.ps.server.rounds import Round
 
 NUM_WORKERS, NUM_KEYS = 3, 12
 

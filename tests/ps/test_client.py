@@ -9,8 +9,8 @@ import pytest
 
 from heterps.ps import SGD, Adagrad, Adam, SparseTable
 from heterps.ps.client import local as client_module
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import LocalClient
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.dense import DenseTable
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from reference_table import MASK_64
 
 from heterps.errors import StorageError
 from heterps.ps.table import cold
 from heterps.ps.table.cold import ColdStore
-from heterps.ps.table.reference import MASK_64
 
 WORDS = 5
 

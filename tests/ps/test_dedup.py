@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from heterps.ps.client.dedup import make_lookup, sum_rows
-from heterps.ps.protocol.placement import shard_numbers
+from heterps.ps.keys.dedup import make_lookup, sum_rows
+from heterps.ps.keys.placement import shard_numbers
 
 TOP = 2**64 - 1
 key_lists = st.lists(st.one_of(st.integers(0, 30), st.integers(0, TOP)), max_size=300)

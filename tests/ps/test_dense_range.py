@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from heterps.config import SGD
+from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.specs import DenseSpec
 from heterps.ps.server.dense_range import DensePart, DenseRange
 from heterps.ps.server.ledger import Ledger, Source
-from heterps.ps.server.rounds import Contribution, Round
+from heterps.ps.server.rounds import Contribution
 
 SPEC = DenseSpec("dense", 10, SGD(lr=1.0))
 WORKERS = Source("a", 1), Source("b", 1)

@@ -11,8 +11,8 @@ from servers import DIM, SimulatedJob, Worker, make_tables, sorted_rows
 
 from heterps.config import SGD, Adam, Faults
 from heterps.errors import PeerLost
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.session import Options
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables, TableSpec
 
 

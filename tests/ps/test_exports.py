@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from heterps.ps.protocol import parts as parts_module
+from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.server import exports
 from heterps.ps.server import transfer as transfer
 from heterps.ps.server.exports import Exports, Page
-from heterps.ps.server.transfer import ValuePart
 
 GONE = Page(0, 0)
 
@@ -16,7 +17,7 @@ GONE = Page(0, 0)
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Exports:
     """An export of ten values in five parts, of which the first was given."""
-    monkeypatch.setattr(transfer, "PART_BYTES", 8)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 8)
     kept = Exports()
     first = kept.begin("worker", "dense", 1, 7, ValuePart(0, np.arange(10, dtype=np.float32), np.empty((0, 10))))
     assert (first.num_pushes, first.num_parts) == (7, 5)

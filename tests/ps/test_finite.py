@@ -10,9 +10,9 @@ from servers import DIM, make_roster, make_tables, threaded_servers
 
 from heterps.config import SGD, Tiers
 from heterps.errors import NotFinite
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.remote import RemoteClient
-from heterps.ps.server.rounds import Round
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.protocol.messages import Round
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.finite import BLOCK, first_not_finite
 from heterps.ps.table.sparse import SparseTable

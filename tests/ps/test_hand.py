@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference_table import mix64
 
 from heterps.config import Eviction, Tiers
 from heterps.ps import SGD, SparseTable
 from heterps.ps.table.hand import NUM_TAGS, Hand, Headers
-from heterps.ps.table.reference import mix64
 from heterps.ps.table.tiers import TieredTable
 
 

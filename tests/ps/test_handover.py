@@ -7,6 +7,7 @@ import pytest
 from servers import make_roster, make_tables
 
 from heterps.ps.protocol import messages as m
+from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.roster import Seat
 from heterps.ps.server import transfer as transfer
@@ -23,7 +24,7 @@ NEW = OLD.add(Seat("server-1"))
 @pytest.fixture
 def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[m.Deliver, list[memoryview]]]:
     """All chunks that server 0 has for server 1, as they come to it."""
-    monkeypatch.setattr(transfer, "PART_BYTES", 200)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 200)
     source, shard = Handover(), Server("server-0", OLD, make_tables()).shard
     shard.sparse["rows"].pull(np.arange(40, dtype=np.uint64))
     source.begin(OLD, NEW, "server-0", shard, {"worker": 1})

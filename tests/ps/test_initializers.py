@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_table import initial_values
 
 from heterps.config import Constant, Normal, Uniform, Zero
 from heterps.ps import SGD, SparseTable
-from heterps.ps.table.reference import initial_values
 
 INITIALIZERS = [Uniform(scale=0.3), Normal(std=0.3), Constant(value=-1.5), Zero()]
 initializers = pytest.mark.parametrize("init", INITIALIZERS, ids=lambda init: init.kind)

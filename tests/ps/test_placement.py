@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterps.ps.protocol.placement import NUM_SLOTS, owners, shard_numbers, slots_of
+from heterps.ps.keys.placement import NUM_SLOTS, owners, shard_numbers, slots_of
 
 KEYS = np.random.default_rng(0).integers(0, 2**64, 40_000, np.uint64)
 

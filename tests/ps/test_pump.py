@@ -12,9 +12,9 @@ import pytest
 from servers import DIM, make_roster, make_tables, threaded_servers
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
+from heterps.ps.keys.dedup import make_lookup
 from heterps.wire import MemoryNetwork
 
 LOOKUP = make_lookup(np.arange(20))

@@ -19,13 +19,13 @@ from heterps.errors import PeerLost
 from heterps.ps.client.ask import ask
 from heterps.ps.client.session import Options, Session
 from heterps.ps.client.whole_tables import ExportCall, Gathered
+from heterps.ps.keys.placement import owners, slots_of
 from heterps.ps.protocol import messages as m
-from heterps.ps.protocol.placement import owners, slots_of
+from heterps.ps.protocol import parts as parts_module
+from heterps.ps.protocol.parts import row_parts
 from heterps.ps.protocol.roster import Seat, dense_move, moves
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
-from heterps.ps.server import transfer as transfer_module
 from heterps.ps.server.server import Server
-from heterps.ps.server.transfer import row_parts
 from heterps.ps.table.sparse import SparseTable
 from heterps.wire import MemoryNetwork, Packed, PackedKeys
 from heterps.wire.message import contiguous
@@ -156,7 +156,7 @@ def test_rosters_that_do_not_follow_each_other_are_refused() -> None:
 
 
 def test_tables_travel_in_parcels_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer_module, "PART_BYTES", 100)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 100)
     test_moves_lose_and_double_no_push_of_several_workers.hypothesis.inner_test(5, "+-", 3)
     test_moves_under_faults_leave_what_a_run_without_moves_leaves.hypothesis.inner_test(6, "+-")
     rows = SparseTable(DIM, WHOLE, seed=0)

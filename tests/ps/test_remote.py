@@ -12,11 +12,12 @@ from servers import DIM, make_roster, make_tables, remote_client, sorted_rows, t
 from heterps.config import SGD, Adagrad, Adam, LinearRate, Tiers
 from heterps.errors import PeerLost, StaleIncarnation
 from heterps.ps.client.cache import CachedClient
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import Client, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
 from heterps.ps.client.whole_tables import ExportCall
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.messages import Coding
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.ps.server import transfer as transfer
@@ -141,7 +142,7 @@ def test_a_dense_table_goes_on_elsewhere_as_if_nothing_had_happened(num_servers,
 
 def test_tables_of_any_size_travel_in_parts_of_one_moment(monkeypatch):
     """Parts of a hundred bytes; a push between two of them is in none."""
-    monkeypatch.setattr(transfer, "PART_BYTES", 100)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 100)
     tables = make_tables(Adam(), Adam(), dense_size=100)
     network, roster = MemoryNetwork(), make_roster(2)
     with threaded_servers(roster, tables, network) as servers, remote_client(3, tables) as second:
@@ -177,7 +178,7 @@ def test_tables_of_any_size_travel_in_parts_of_one_moment(monkeypatch):
 
 
 def test_an_export_whose_copy_is_gone_begins_again(monkeypatch):
-    monkeypatch.setattr(transfer, "PART_BYTES", 100)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 100)
     network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
     with threaded_servers(roster, tables, network) as (server,):
         client = RemoteClient("worker", network.channel("worker"), roster, tables)

@@ -18,15 +18,15 @@ from heterps.config import SGD, Adam, LinearRate
 from heterps.errors import HeterpsError, PeerLost
 from heterps.ps import Round
 from heterps.ps.client.cache import CachedClient
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import in_process
+from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.remote import RemoteClient
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.roster import Seat
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server import server as server_module
 from heterps.ps.server.ledger import Ledger, Source
-from heterps.ps.server.rebalance import run_rebalance
 from heterps.ps.server.rounds import Contribution, Stash, push_once
 from heterps.ps.server.server import Server
 from heterps.report.terminal.server_table import server_table

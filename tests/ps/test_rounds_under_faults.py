@@ -12,8 +12,8 @@ from servers import DIM, STORM, SimulatedJob, Worker, make_tables, sorted_rows
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Faults, Momentum, Optimizer, RowAdagrad
 from heterps.ps import Round
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import in_process
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables
 
 SIZE = 23  # of the dense table: no number of servers divides it

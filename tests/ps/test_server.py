@@ -15,10 +15,10 @@ from servers import DIM, make_roster, make_tables
 
 from heterps.config import SGD, AfterSightings, LinearRate, Tiers
 from heterps.ps.client.calls import EXACT
-from heterps.ps.client.dedup import make_lookup
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import ROW_DTYPES, pack_part
-from heterps.ps.protocol.placement import shard_numbers
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server import ops

@@ -11,8 +11,8 @@ from servers import DIM, make_roster, settle
 
 from heterps.errors import PeerLost
 from heterps.ps.client.calls import EXACT, PullDenseCall, PullRowsCall
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.session import UNSENT_RETRY_S, Options, Session
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.wire import Limits, pack_values

@@ -10,15 +10,17 @@ import pytest
 from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows
 
 from heterps.config import SGD, Adam, Faults
+from heterps.ps.keys.placement import NUM_SLOTS
 from heterps.ps.protocol import messages as m
-from heterps.ps.protocol.placement import NUM_SLOTS
+from heterps.ps.protocol import parts as parts_module
+from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec, Tables
-from heterps.ps.server import transfer as transfer_module
 from heterps.ps.server.ledger import Ledger, PushState, Source
-from heterps.ps.server.rounds import Contribution, Round
+from heterps.ps.server.rounds import Contribution
 from heterps.ps.server.server import Server
 from heterps.ps.server.shard import Piece, Shard
-from heterps.ps.server.transfer import Chunk, ValuePart, from_chunks, to_chunks
+from heterps.ps.server.transfer import Chunk, from_chunks, to_chunks
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 
@@ -171,7 +173,7 @@ def test_a_push_that_one_of_two_pieces_has_begun_is_in_doubt_as_a_whole() -> Non
 
 def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their parts are of other slots than the server has from then on."""
-    monkeypatch.setattr(transfer_module, "PART_BYTES", 100)
+    monkeypatch.setattr(parts_module, "PART_BYTES", 100)
     shard = pushed(1, 1).servers["server-0"].shard
     assert shard.export(Source("worker", 1), "rows", 1, 0).num_parts > 1
     assert len(shard.exports) == 1

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_table import ReferenceTable, initial_values, mix64
 
 from heterps import hashing
 from heterps.config import Uniform
 from heterps.ps import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad, SparseTable
 from heterps.ps.table import memory, store
-from heterps.ps.table.reference import ReferenceTable, initial_values, mix64
 
 OPTIMIZERS = [
     SGD(lr=0.1),

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from reference_table import ReferenceTable
 
 from heterps.config import AfterSightings, Eviction, LinearRate, Tiers
 from heterps.errors import ConfigError, StorageError
 from heterps.ps import SGD, Adagrad, Adam, SparseTable
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import LocalClient
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table import budget, cold, tiers
 from heterps.ps.table.index import ALL_MOVED
-from heterps.ps.table.reference import ReferenceTable
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TieredTable
 

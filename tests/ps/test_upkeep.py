@@ -7,8 +7,8 @@ import pytest
 
 from heterps.config import SGD, AfterSightings, Eviction
 from heterps.ps import SparseTable
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import LocalClient
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.metadata import TableCounters, Upkeep, stack, unstack
 

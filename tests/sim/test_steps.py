@@ -9,8 +9,8 @@ from heterps.config import SGD, Model, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
 from heterps.model import build_model
 from heterps.nn import DENSE, RowGradients
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import LocalClient
+from heterps.ps.keys.dedup import make_lookup
 from heterps.sim.steps import compensate, damping, mean_of, sum_of
 from heterps.training.model.trainer import Gradients, Trainer
 

@@ -22,9 +22,9 @@ from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
 from heterps.nn import RowGradients, SparseEmbedding
-from heterps.ps.client.dedup import Lookup, make_lookup
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
+from heterps.ps.keys.dedup import Lookup, make_lookup
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.model.trainer import Gradients, Trainer
 from heterps.wire import MemoryNetwork

@@ -20,9 +20,9 @@ from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, bill
 from heterps.planning.plan import Plan, Servers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.remote import RemoteClient
-from heterps.ps.server.rounds import Round
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.protocol.messages import Round
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.protocol import emulation

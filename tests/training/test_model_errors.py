@@ -11,7 +11,7 @@ from heterps.config import SGD, Optimizers, Schema
 from heterps.errors import NotFinite
 from heterps.model.zoo import ctr_dnn
 from heterps.nn import RowGradients, SparseEmbedding
-from heterps.ps.client.dedup import make_lookup
+from heterps.ps.keys.dedup import make_lookup
 from heterps.training.model.errors import GradientCheck
 from heterps.training.model.trainer import Trainer
 

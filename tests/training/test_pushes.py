@@ -13,7 +13,7 @@ from flow_play import NO_USAGE, make_layout
 from heterps.config import SGD
 from heterps.errors import PeerLost
 from heterps.nn import RowGradients
-from heterps.ps.client.dedup import make_lookup
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.training.protocol.messages import Pushed
 from heterps.training.protocol.stage_tables import StageTables

@@ -21,10 +21,10 @@ from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.model.zoo import ZOO
 from heterps.nn import model_tables
 from heterps.ps.client.local import JobClient
+from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Seat
 from heterps.ps.protocol.specs import Tables
-from heterps.ps.server.rebalance import run_rebalance
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.model.trainer import Trainer

@@ -16,7 +16,7 @@ from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError, NotFinite, StorageError
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
-from heterps.ps.client.dedup import make_lookup
+from heterps.ps.keys.dedup import make_lookup
 from heterps.training.model.trainer import Trainer
 
 SCHEMA = Schema(dense=("a", "b", "c"), slots=("s", "t", "u", "v"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.ps.client.dedup import make_lookup
+from heterps.ps.keys.dedup import make_lookup
 from heterps.training.protocol.messages import Usage
 from heterps.training.worker.usage import Meter, MeteredRows
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from heterps.config import SGD, Adagrad, Adam, Job
 from heterps.launch.run_servers import run_servers
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import JobClient, LocalClient
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.dense import DenseTable
 from heterps.threads import torch_threads

@@ -15,11 +15,11 @@ from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.nn import model_tables
 from heterps.ps.client.ask import ask, asker_channel
+from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.session import Options
 from heterps.ps.protocol.messages import AskRoster, Coding, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import Tables
-from heterps.ps.server.rebalance import run_rebalance
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.protocol.emulation import ServerPace

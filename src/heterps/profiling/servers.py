@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Optimizer
-from heterps.ps.client.dedup import Lookup, sum_rows
 from heterps.ps.client.local import done
+from heterps.ps.keys.dedup import Lookup, sum_rows
+from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.specs import TableSpec
-from heterps.ps.server.rounds import Round
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.sparse import SparseTable
 

@@ -1,5 +1,6 @@
 """Where parameters live: tables, the servers that hold them, and the clients through which training reaches them.
 
+keys/       each distinct key of a batch once, and which server has it
 table/      sparse and dense tables in this process: kernels, optimizers, admission, eviction, tiers
 protocol/   what clients and servers agree on: messages, frames, the roster, which server has which key
 client/     push, pull and wait: in this process (local) or from servers (remote), with a cache of hot rows
@@ -9,7 +10,7 @@ Read first: table/kernels.py, client/local.py, server/server.py.
 """
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad
-from heterps.ps.server.rounds import Round
+from heterps.ps.protocol.messages import Round
 from heterps.ps.table.sparse import SparseTable
 
 __all__ = ["FTRL", "SGD", "Adagrad", "Adam", "AdamW", "Momentum", "Round", "RowAdagrad", "SparseTable"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.nn import RowGradients
-from heterps.ps.client.dedup import Lookup, make_lookup, sum_rows
+from heterps.ps.keys.dedup import Lookup, make_lookup, sum_rows
 from heterps.training.model.trainer import Gradients
 
 FloatArray = NDArray[np.float32]

@@ -2,8 +2,8 @@
 
 local      the protocols (RowClient, Client, JobClient), and tables in this process
 remote     tables on servers: session (state machine of requests), calls (what is asked), pump (sockets and threads)
-cache      hot rows near the worker (row_cache), rows asked for ahead      dedup   each distinct key of a batch once
-connect    from addresses to a client                                      ask     one question, one answer
+cache      hot rows near the worker (row_cache), rows asked for ahead
+connect    from addresses to a client          ask   one question, one answer         rebalance   servers join and leave
 
 Read first: local.py, then session.py.
 """

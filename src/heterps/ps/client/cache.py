@@ -29,10 +29,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client.dedup import Lookup
 from heterps.ps.client.local import FloatArray, RowClient, done
 from heterps.ps.client.row_cache import RowCache
-from heterps.ps.server.rounds import Round
+from heterps.ps.keys.dedup import Lookup
+from heterps.ps.protocol.messages import Round
 
 MEMORY_BYTES = 64 << 20
 MAX_AHEAD = 64

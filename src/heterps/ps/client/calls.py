@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client.dedup import Lookup
+from heterps.ps.keys.dedup import Lookup
+from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.protocol.placement import shard_numbers
 from heterps.ps.protocol.roster import Roster
 from heterps.wire import Frame, Malformed, pack_keys, pack_values, unpack_values
 

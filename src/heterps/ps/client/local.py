@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client.dedup import Lookup
-from heterps.ps.protocol.placement import shard_numbers
+from heterps.ps.keys.dedup import Lookup
+from heterps.ps.keys.placement import shard_numbers
+from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.specs import Tables, TableSpec
-from heterps.ps.server.rounds import Round
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.metadata import TableCounters, stack, unstack
 from heterps.ps.table.sparse import Rows, SparseTable

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 
 from heterps.ps.client import calls, whole_tables
 from heterps.ps.client.calls import FloatArray
-from heterps.ps.client.dedup import Lookup, sum_rows
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session
-from heterps.ps.protocol.messages import Counted
+from heterps.ps.keys.dedup import Lookup, sum_rows
+from heterps.ps.protocol.messages import Counted, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import Tables
-from heterps.ps.server.rounds import Round
 from heterps.ps.table.metadata import TableCounters, Upkeep, stack
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows, check_widths

@@ -14,8 +14,8 @@ from heterps.errors import PeerLost
 from heterps.ps.client.calls import Built, Call, Everywhere, FloatArray, Homes, Ranged, check_result
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
+from heterps.ps.protocol.parts import PART_BYTES, ValuePart, concatenate, row_parts, value_parts
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.server.transfer import PART_BYTES, ValuePart, concatenate, row_parts, value_parts
 from heterps.ps.table.metadata import TableCounters, Upkeep, unstack
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts

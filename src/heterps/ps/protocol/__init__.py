@@ -1,7 +1,8 @@
 """What clients and servers agree on.
 
-messages    their headers, with a drawing of who says what       frames      arrays beside them
-roster      who serves, with incarnations, and what each holds   placement   which server has which key
+messages    their headers, with a drawing of who says what       frames   arrays beside them
+roster      who serves, with incarnations, and what each holds   specs    what the tables of a job are
+parts       tables in parts of bounded size
 
 Read first: messages.py.
 """

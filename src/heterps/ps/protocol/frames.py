@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.ps.protocol.messages import ArrayInfo, PartInfo, UpkeepInfo
-from heterps.ps.server.transfer import ValuePart
+from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.table.metadata import NUM_COUNTERS, Upkeep, stack, unstack
 from heterps.ps.table.sparse import Rows
 from heterps.wire import Frame, Malformed

@@ -18,7 +18,6 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.server.rounds import Round as Round
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Codec, Limits, Packed, PackedKeys
@@ -37,6 +36,14 @@ class Coding(Struct, frozen=True, array_like=True):
     dtype: Dtype = "fp32"
     compression: Compression | None = None
     least_bytes: Count = 4096
+
+
+class Round(Struct, frozen=True, array_like=True):
+    """A push with it is contribution `part`, of 0 to `parts` - 1, to round `number`, from 1 on, of its table."""
+
+    number: Annotated[int, Meta(ge=1, lt=2**62)]
+    part: Annotated[int, Meta(ge=0, lt=2**62)]
+    parts: Annotated[int, Meta(ge=1, lt=2**62)]
 
 
 class PullRows(Struct, frozen=True, tag="pull_rows"):

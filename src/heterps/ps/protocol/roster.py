@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from heterps.ps.protocol.placement import owners
+from heterps.ps.keys.placement import owners
 
 
 class Seat(Struct, frozen=True):

@@ -3,7 +3,7 @@
 server      requests in, answers out            ops        what each operation checks, and does
 shard       the tables and their pieces         ledger     which pushes are in them: exactly once
 rounds      one step from several workers       dense_range  a range of a dense table
-rebalance   servers join and leave: handover (who sends what), transfer (slots and ranges on their way)
+handover    who sends what when servers join and leave; transfer: slots and ranges on their way
 serve       the loop around a server            stats, exports   what it tells, and tables in parts
 
 Read first: server.py, then ledger.py.

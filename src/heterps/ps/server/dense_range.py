@@ -16,9 +16,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.specs import DenseSpec
 from heterps.ps.server.ledger import Ledger, PushState, Source
-from heterps.ps.server.rounds import Contribution, Round, Stash, push_once
+from heterps.ps.server.rounds import Contribution, Stash, push_once
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.optimizers import state_words
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from heterps.ps.server.transfer import ValuePart, row_parts, value_parts
+from heterps.ps.protocol.parts import ValuePart, row_parts, value_parts
 from heterps.ps.table.sparse import Rows
 
 MAX_IDLE_TICKS = 60

@@ -17,9 +17,9 @@ repeated: a rebalance that broke off is simply run again.
 
 from __future__ import annotations
 
+from heterps.ps.keys.placement import slot_mask
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames, pack_part, unpack_part
-from heterps.ps.protocol.placement import slot_mask
 from heterps.ps.protocol.roster import Roster, dense_move, moves
 from heterps.ps.server.shard import Shard
 from heterps.ps.server.transfer import Chunk, ShardTransfer, from_chunks, to_chunks

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from heterps.errors import NotFinite
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
+from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.server.ledger import PushState, Source
 from heterps.ps.server.rounds import Contribution
 from heterps.ps.server.shard import Shard
 from heterps.ps.server.stats import Counts
-from heterps.ps.server.transfer import ValuePart
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.sparse import Rows

@@ -14,25 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from heterps.ps.client.dedup import make_lookup, sum_rows
+from heterps.ps.keys.dedup import make_lookup, sum_rows
+from heterps.ps.protocol.messages import Round
 from heterps.ps.server.ledger import Ledger, Source
 
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
-
-
-class Round(Struct, frozen=True, array_like=True):
-    """A push with it is contribution `part`, of 0 to `parts` - 1, to round `number`, from 1 on, of its table."""
-
-    number: Annotated[int, Meta(ge=1, lt=2**62)]
-    part: Annotated[int, Meta(ge=0, lt=2**62)]
-    parts: Annotated[int, Meta(ge=1, lt=2**62)]
 
 
 class Contribution(NamedTuple):

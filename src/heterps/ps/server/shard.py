@@ -17,14 +17,16 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.protocol.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
+from heterps.ps.keys.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
+from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.dense_range import DensePart, DensePiece, DenseRange
 from heterps.ps.server.exports import Exports, Page
 from heterps.ps.server.ledger import Ledger, PushState, Source
-from heterps.ps.server.rounds import Contribution, Round, Stash, push_once
-from heterps.ps.server.transfer import PieceManifest, ShardTransfer, ValuePart, make_transfer
+from heterps.ps.server.rounds import Contribution, Stash, push_once
+from heterps.ps.server.transfer import PieceManifest, ShardTransfer, make_transfer
 from heterps.ps.table.metadata import Upkeep
 from heterps.ps.table.sparse import Rows
 

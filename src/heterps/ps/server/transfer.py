@@ -8,23 +8,21 @@ Chunks are numbered, so that whoever carries them may drop one and ask for it ag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import DecodeError, Struct, ValidationError
 from msgspec.msgpack import decode, encode
 from numpy.typing import NDArray
 
-from heterps.ps.protocol.placement import NUM_SLOTS, slots_of
+from heterps.ps.keys.placement import NUM_SLOTS, slots_of
+from heterps.ps.protocol.parts import ValuePart, concatenate, row_parts, value_parts
 from heterps.ps.server.dense_range import DensePart
 from heterps.ps.server.ledger import Ledger
 from heterps.ps.table.sparse import Rows
 from heterps.wire import Malformed
 
 FloatArray = NDArray[np.float32]
-PART_BYTES = 16 * 2**20
-"""About as much of a table travels in one message: far less than a message may have, far more than its overhead."""
 
 
 class PieceManifest(Struct):
@@ -54,14 +52,6 @@ class ShardTransfer(Struct):
     manifest: TransferManifest
     rows: dict[str, Rows]  # by sparse table
     dense: dict[str, list[DensePart]] = {}  # by dense table, as the manifest's ranges say
-
-
-class ValuePart(NamedTuple):
-    """A part of a range: values first..first+n-1 and their state [words a value, n]."""
-
-    first: int
-    values: FloatArray
-    state: FloatArray
 
 
 class Chunk(Struct):
@@ -144,22 +134,3 @@ def make_transfer(
         for part in parts
     ]
     return ShardTransfer(TransferManifest(pieces, dict(workers), ranges), rows, dense)
-
-
-def concatenate(parts: list[Rows]) -> Rows:
-    return Rows(*(np.concatenate(field) for field in zip(*parts, strict=True)))
-
-
-def row_parts(rows: Rows) -> Iterator[Rows]:
-    """Rows in parts of about PART_BYTES. None for none."""
-    row_bytes = sum(field[:1].nbytes for field in rows)
-    step = max(1, PART_BYTES // max(1, row_bytes))
-    for first in range(0, len(rows.keys), step):
-        yield rows.select(slice(first, first + step))  # type: ignore[arg-type]
-
-
-def value_parts(first: int, values: FloatArray, state: FloatArray) -> Iterator[ValuePart]:
-    """Values from `first` on and their state, [words a value, n], in parts of about PART_BYTES. None for none."""
-    step = max(1, PART_BYTES // (4 * (1 + len(state))))
-    for at in range(0, len(values), step):
-        yield ValuePart(first + at, values[at : at + step], state[:, at : at + step])

@@ -136,7 +136,7 @@ def update(kind: int, words: Words, starts: NDArray[np.int64], dim: int, grads: 
                 words[s1 + j] = m
                 words[s2 + j] = v
                 words[w + j] = kept * words[w + j] - a * m / (np.sqrt(v) + eps)
-    else:
+    elif kind == _FTRL:
         beta, l1, l2 = c[1], c[2], c[3]
         for i in range(len(starts)):
             w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
@@ -149,3 +149,5 @@ def update(kind: int, words: Words, starts: NDArray[np.int64], dim: int, grads: 
                 words[s2 + j] = n
                 shrunk = max(abs(z) - l1, np.float32(0.0))
                 words[w + j] = -np.copysign(shrunk, z) / ((beta + np.sqrt(n)) / a + l2)
+    else:
+        raise ValueError("update has no step for an optimizer of this kind")

@@ -21,7 +21,7 @@ from heterps.config import (
     Schedule,
     Uniform,
 )
-from heterps.ps.client.dedup import Positions, as_keys, make_lookup
+from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest

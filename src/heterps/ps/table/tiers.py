@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import Schedule, Tiers
-from heterps.ps.client.dedup import Positions, as_keys, make_lookup
+from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.cold import MAPPED_BYTES
 from heterps.ps.table.cold_rows import ColdRows

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from heterps.data.batch import Batch, Slots
 from heterps.nn import RowGradients, cut, embeddings
-from heterps.ps.client.dedup import Lookup
 from heterps.ps.client.local import RowClient, done
-from heterps.ps.server.rounds import Round
+from heterps.ps.keys.dedup import Lookup
+from heterps.ps.protocol.messages import Round
 from heterps.training.model.losses import checked_output, is_mean_over_samples, logits_of, piece_loss
 
 LEAST_SAMPLES = 64

@@ -34,8 +34,8 @@ from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
 from heterps.nn import RowGradients, embeddings
-from heterps.ps.client.dedup import Lookup
 from heterps.ps.client.local import FloatArray, RowClient
+from heterps.ps.keys.dedup import Lookup
 from heterps.training.model.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.model.device import Device, open_device
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 
 from heterps.ps.client.local import Client, FloatArray, done
+from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.specs import Tables
-from heterps.ps.server.rounds import Round
 from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.all_reduce import AllReduce, LocalDense
 

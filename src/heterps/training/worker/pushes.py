@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heterps.nn import RowGradients
-from heterps.ps.client.dedup import make_lookup
 from heterps.ps.client.local import FloatArray, JobClient
-from heterps.ps.server.rounds import Round
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.protocol.messages import Round
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Pushed
 from heterps.training.protocol.stage_tables import StageTables

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Literal
 
-from heterps.ps.client.dedup import Lookup
 from heterps.ps.client.local import FloatArray, RowClient
-from heterps.ps.server.rounds import Round
+from heterps.ps.keys.dedup import Lookup
+from heterps.ps.protocol.messages import Round
 from heterps.training.protocol.messages import Usage
 
 Doing = Literal["compute", "communicate", "wait"]

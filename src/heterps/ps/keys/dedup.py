@@ -17,10 +17,10 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.protocol.placement import owners, slot_of
-from heterps.ps.table.index import Keys
-from heterps.ps.table.optimizers import Words
+from heterps.ps.keys.placement import owners, slot_of
 
+Keys = NDArray[np.uint64]
+Words = NDArray[np.float32]
 Positions = NDArray[np.int32]
 
 

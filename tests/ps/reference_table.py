@@ -28,7 +28,7 @@ from heterps.config import (
     Uniform,
     Zero,
 )
-from heterps.ps.client.dedup import as_keys
+from heterps.ps.keys.dedup import as_keys
 from heterps.ps.table.initializers import NUM_QUANTILES, quantiles
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.sparse import Rows
