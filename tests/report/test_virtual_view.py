@@ -54,7 +54,8 @@ def test_the_table_fits_a_narrow_terminal_and_the_advice_follows() -> None:
     text = shown()
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "Take asp+compensated:0.04" in text
+    assert "Take bsp: it reaches" in text
+    assert "asp+compensated:0.04 would take 0.62 times as long, but `heterps train` cannot" in text.replace("\n", " ")
     assert "ssp:3 diverges: the loss of step 9 is nan." in text.replace("\n", " ")
 
 

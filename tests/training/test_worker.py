@@ -255,7 +255,7 @@ def test_the_time_that_a_worker_computes_itself_is_not_time_that_it_waited(open_
     desk.expect(Forward, "worker-2.0")
     came_at = time.monotonic()
     assert "has waited" in desk.expect(Failed)[0].text
-    assert time.monotonic() - came_at > 1.0
+    assert time.monotonic() - came_at > 0.5, "it was sent a moment before it came"
 
 
 def test_a_worker_that_finds_no_data_lets_go_of_its_servers(open_desk, tmp_path: Path, monkeypatch):

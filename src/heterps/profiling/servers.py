@@ -28,7 +28,7 @@ FILL_ROWS = 16_384
 
 KEY_BYTES = 8
 VALUE_BYTES = 4
-INDEX_BYTES = 32
+INDEX_BYTES = 40
 """What the index of a table takes for a row, at most, after it has grown."""
 
 
