@@ -90,4 +90,4 @@ def _units(plan: Plan) -> str:
 
 
 def _style() -> str:
-    return files("heterps.report").joinpath("run.css").read_text(encoding="utf-8")
+    return files("heterps.report.page").joinpath("run.css").read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ NUM_COLOURS = 6
 
 def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     """The page. `summary` is summary.json, `metrics` the lines of metrics.jsonl, of which there may be none."""
-    style = files("heterps.report").joinpath("run.css").read_text(encoding="utf-8") + SHARES_STYLE
+    style = files("heterps.report.page").joinpath("run.css").read_text(encoding="utf-8") + SHARES_STYLE
     sections = [
         _headline(job, summary),
         emulation_banner(summary),

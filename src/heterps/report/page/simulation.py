@@ -126,4 +126,4 @@ def write_text(path: Path, text: str, what: str) -> None:
 
 
 def _style() -> str:
-    return files("heterps.report").joinpath("run.css").read_text(encoding="utf-8")
+    return files("heterps.report.page").joinpath("run.css").read_text(encoding="utf-8")
