@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from heterps.config import Faults
 from heterps.wire import BackPressure, Checked, Faulty, MemoryNetwork
-from heterps.wire.arena import Offer
+from heterps.wire.arena import ArenaOffer
 from heterps.wire.channel import MemoryChannel
 from heterps.wire.shared import NOTES_BYTES, RELEASES, Notes, Release, Shared, SharedBlock, SharedOptions, _take_some
 
@@ -169,7 +169,7 @@ def test_both_directions_have_an_arena_of_their_own(ends: Ends) -> None:
 
 
 def test_a_refused_arena_is_not_offered_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    def elsewhere(offer: Offer) -> None:
+    def elsewhere(offer: ArenaOffer) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr("heterps.wire.shared.open_arena", elsewhere)
@@ -340,7 +340,7 @@ def test_under_faults_what_arrives_is_what_was_sent(seed: int) -> None:
     b.close()
 
 
-OFFER = Offer(1, 1, "0" * 32, 4096)
+OFFER = ArenaOffer(1, 1, "0" * 32, 4096)
 WRONG = [
     Notes(token="0" * 32, blocks=[SharedBlock(0, 1, 0, 10)]),
     Notes(blocks=[SharedBlock(0, 1, 0, 10)]),

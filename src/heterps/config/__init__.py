@@ -39,7 +39,7 @@ from heterps.config.optimizers import (
     SparseOptimizer,
     StepRate,
 )
-from heterps.config.servers import Chance, Coding, Faults, Servers
+from heterps.config.servers import Chance, Faults, Servers, ValueCoding
 from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
 from heterps.config.tables import (
     Admission,
@@ -75,7 +75,6 @@ __all__ = [
     "Chance",
     "Checkpoint",
     "Cluster",
-    "Coding",
     "Constant",
     "ConstantRate",
     "CosineRate",
@@ -107,6 +106,7 @@ __all__ = [
     "Tables",
     "Tiers",
     "Uniform",
+    "ValueCoding",
     "WithProbability",
     "Workers",
     "Zero",

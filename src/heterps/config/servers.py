@@ -24,7 +24,7 @@ class Faults(Frozen):
     cut_s: PositiveFloat = Field(1.0, description="How long a way stays broken; what is sent in that time is lost.")
 
 
-class Coding(Frozen):
+class ValueCoding(Frozen):
     """How the values of a table travel. What the servers hold is float32 whatever this says."""
 
     values: Literal["fp32", "fp16", "bf16"] = Field("fp32", description="Rounded to this on the way, to nearest even.")
@@ -47,8 +47,8 @@ class Servers(Frozen):
         (), description="Of servers that run already (`heterps server start`), in their order; none are started then."
     )
     key: Name | None = Field(None, description="Key file of the job (`heterps keys create`); tcp addresses need it.")
-    coding: Coding = Field(Coding(), description="How values travel.")
-    codings: dict[Name, Coding] = Field({}, description="The same for single tables, by their names.")
+    coding: ValueCoding = Field(ValueCoding(), description="How values travel.")
+    codings: dict[Name, ValueCoding] = Field({}, description="The same for single tables, by their names.")
     staleness: NonNegativeInt = Field(
         0,
         description="By how many pushes rows may be behind. 0: by none, and training is exact. Above, rows of the next "

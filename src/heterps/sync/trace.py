@@ -39,7 +39,7 @@ class Writable(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
-class Header(Frozen):
+class TraceHeader(Frozen):
     """What the policy began with."""
 
     version: Literal[1] = 1
@@ -48,7 +48,7 @@ class Header(Frozen):
     now: float
 
 
-class Line(Frozen):
+class TraceLine(Frozen):
     """An Event."""
 
     event: Literal["pushed", "dropped", "joined", "left", "released", "waits", "granted"]
@@ -67,7 +67,7 @@ def record(policy: Policy, file: Writable, most_inputs: int | None = None) -> No
     inputs, if that is said: what was written up to there can be replayed as any other trace."""
     if policy.num_inputs:
         raise ValueError("a policy is recorded from its first input on: this one has had some already")
-    header = Header(policy=policy.config, workers=tuple(policy.clocks.of), now=policy.begun_at)
+    header = TraceHeader(policy=policy.config, workers=tuple(policy.clocks.of), now=policy.begun_at)
     file.write(header.model_dump_json() + "\n")
     earlier, num_inputs = policy.on_event, 0
 
@@ -101,10 +101,10 @@ def replay_lines(lines: Iterable[str], *, where: str = "trace") -> Policy:
     for number, text in enumerate(lines, 1):
         place = f"{where}:{number}"
         if policy is None:
-            header = _read(text, Header, place)
+            header = _read(text, TraceHeader, place)
             policy = make_policy(header.policy, header.workers, now=header.now, on_event=decided.append)
             continue
-        event = _read(text, Line, place).as_event()
+        event = _read(text, TraceLine, place).as_event()
         if not decided:
             _feed(policy, event, place)
         expected = decided.popleft()

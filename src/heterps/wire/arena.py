@@ -32,7 +32,7 @@ Bytes = NDArray[np.uint8]
 Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True):
+class ArenaOffer(msgspec.Struct, frozen=True, array_like=True):
     """The place of an arena, for a process of the same user on the same machine."""
 
     process: Whole
@@ -79,7 +79,7 @@ class Arena:
         self._descriptor = os.memfd_create(label(token), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._descriptor, num_bytes)
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, SEALS)
-        self.offer = Offer(os.getpid(), self._descriptor, token, num_bytes)
+        self.offer = ArenaOffer(os.getpid(), self._descriptor, token, num_bytes)
         self._map = mmap.mmap(self._descriptor, num_bytes)
         self._memory: Bytes | None = np.frombuffer(self._map, np.uint8)
         self._address = address_of(memoryview(self._map))
@@ -162,7 +162,7 @@ def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def open_arena(offer: Offer) -> Bytes:
+def open_arena(offer: ArenaOffer) -> Bytes:
     """Map another process's arena and return its bytes, read-only.
 
     Raises OSError if it cannot be opened, ValueError if it is not the arena that was offered. The memory stays mapped
@@ -185,7 +185,7 @@ def open_arena(offer: Offer) -> Bytes:
         os.close(descriptor)
 
 
-def is_there(offer: Offer) -> bool:
+def is_there(offer: ArenaOffer) -> bool:
     """Tell whether the writer still has the arena open."""
     try:
         return os.readlink(f"/proc/{offer.process}/fd/{offer.descriptor}") == f"/memfd:{label(offer.token)} (deleted)"

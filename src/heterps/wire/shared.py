@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import msgspec
 
 from heterps.errors import PeerLost
-from heterps.wire.arena import Arena, Bytes, Offer, Whole, is_there, open_arena
+from heterps.wire.arena import Arena, ArenaOffer, Bytes, Whole, is_there, open_arena
 from heterps.wire.channel import BackPressure, Channel, Received
 from heterps.wire.message import Frame, contiguous
 
@@ -60,7 +60,7 @@ class Notes(msgspec.Struct, array_like=True, omit_defaults=True):
     blocks: list[SharedBlock] = []
     released: list[Release] = []
     """Blocks that the sender of these notes has released, in the arena of their receiver."""
-    offer: Offer | None = None
+    offer: ArenaOffer | None = None
     accepted: str = ""
     refused: str = ""
 
@@ -90,7 +90,7 @@ class _Outgoing:
 class _Incoming:
     """The arena that a peer offered, and the number of its last received block: a block comes once."""
 
-    def __init__(self, offer: Offer, memory: Bytes) -> None:
+    def __init__(self, offer: ArenaOffer, memory: Bytes) -> None:
         self.offer = offer
         self.token = offer.token
         self.memory = memory
@@ -243,7 +243,7 @@ class Shared:
         if notes.offer is not None:
             self._answer(peer, notes.offer)
 
-    def _answer(self, peer: str, offer: Offer) -> None:
+    def _answer(self, peer: str, offer: ArenaOffer) -> None:
         known = self._incoming.get(peer)
         answer = Notes(has_message=False, accepted=offer.token)
         if known is None or known.token != offer.token:
