@@ -16,7 +16,7 @@ from heterps.errors import HeterpsError
 from heterps.launch import train
 from heterps.model.build import build_model
 from heterps.model.trace import trace
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.training.protocol.messages import Ready
 from heterps.training.run.control import Control
 from heterps.training.run.loop import Observer
@@ -40,7 +40,7 @@ def make_plan(counts: list[int], cuts: list[int], num_layers: int = 5, **fields)
         for number, (first, last, count) in enumerate(zip(firsts, lasts, counts, strict=True))
     )
     bill = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "", "method": "test"} | fields
-    return Plan(stages=stages, servers=Servers(resource="cpu", count=1), **bill)
+    return Plan(stages=stages, servers=PlannedServers(resource="cpu", count=1), **bill)
 
 
 def on_threads(path: Path, plan: Plan, **fields) -> Job:

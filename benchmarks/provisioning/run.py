@@ -18,7 +18,7 @@ from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Floats, Problem, Schedules
 from heterps.planning.infeasible import highest_throughput
 from heterps.planning.provisioners import PROVISIONERS, find_provisioner
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 from heterps.planning.schedulers.heuristic import AIBox
 from heterps.profiling.profile import Profile, load_profile
@@ -66,7 +66,7 @@ def compare(profile: Profile, cluster: Cluster, shares: tuple[float, ...]) -> tu
     figures = {name: Figures() for name in PROVISIONERS}
     for share in shares:
         problem = Problem(profile, cluster, fastest.throughput * share, SAMPLES)
-        optimum = search(problem, Exact(problem, seed=0), Budget(seconds=30)).schedule
+        optimum = search(problem, Exact(problem, seed=0), SearchBudget(seconds=30)).schedule
         assert optimum is not None
         schedules = np.vstack([optimum, fixed_schedules(problem, np.random.default_rng(0))])
         least = PROVISIONERS["exact"](problem, schedules).usd

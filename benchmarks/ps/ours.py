@@ -15,8 +15,7 @@ from heterps.ps.protocol.messages import Coding
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
-from heterps.wire import Checked, ClientChannel, MemoryNetwork, ServerChannel
-from heterps.wire import Options as SocketOptions
+from heterps.wire import Checked, ClientChannel, MemoryNetwork, ServerChannel, SocketOptions
 from heterps.wire.stack import layered
 
 OPEN = SocketOptions(open_loopback=True)  # tcp without keys

@@ -26,7 +26,7 @@ from heterps.launch.trials import run_trial, trial_job
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.cost import Problem, bill
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import Profile
 
@@ -111,7 +111,7 @@ def plan_of(profile: Profile, job: Job, firsts: tuple[int, ...], counts: tuple[i
     return Plan(
         method="given",
         stages=stages,
-        servers=Servers(resource="cpu", count=servers),
+        servers=PlannedServers(resource="cpu", count=servers),
         throughput=made.throughput,
         hours=made.hours,
         usd=made.usd,

@@ -9,7 +9,7 @@ import numpy as np
 
 from heterps.config import Cluster, Resource
 from heterps.planning.cost import Problem
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
@@ -53,7 +53,7 @@ def main() -> None:
     print("| layers | resources | limits | USD | gap to its bound | median s |\n|---|---|---|---|---|---|")
     for num_layers, num_resources, limits in CASES:
         problem = make_problem(num_layers, num_resources, limits)
-        found = [search(problem, Exact(problem, 0), Budget(seconds=args.seconds)) for _ in range(args.rounds)]
+        found = [search(problem, Exact(problem, 0), SearchBudget(seconds=args.seconds)) for _ in range(args.rounds)]
         seconds = statistics.median(f.seconds for f in found)
         last = found[-1]
         if last.schedule is None:

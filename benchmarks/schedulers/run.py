@@ -12,7 +12,7 @@ from typing import Any
 
 from heterps.errors import HeterpsError
 from heterps.planning.schedulers import METHODS, make_scheduler
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 
 sys.path.insert(0, str(Path(__file__).parent))
 from problems import MODELS, NUM_RESOURCES, Case
@@ -26,7 +26,7 @@ def find(case: Case, method: str, seed: int, seconds: float) -> dict[str, Any]:
     about = {"model": case.model, "resources": case.num_resources, "tight": case.tight, "method": method, "seed": seed}
     try:
         scheduler = make_scheduler(method, problem, seed)
-        found = search(problem, scheduler, Budget(seconds=seconds), clock=time.process_time)
+        found = search(problem, scheduler, SearchBudget(seconds=seconds), clock=time.process_time)
     except HeterpsError as error:
         return about | {"usd": None, "why": str(error)}
     return about | {

@@ -30,15 +30,15 @@ from heterps.wire import (
     Counters,
     Frame,
     MemoryNetwork,
-    Options,
     Received,
     ServerChannel,
     Shared,
+    SocketOptions,
     receive_within,
 )
 
 ROWS, DIM = 26_624, 16
-OPEN = Options(open_loopback=True)
+OPEN = SocketOptions(open_loopback=True)
 CARRIERS = ("memory", "raw ipc", "ipc", "tcp", "shm")
 
 

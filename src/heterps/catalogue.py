@@ -34,7 +34,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceSpec:
     """One unit of a resource: a GPU, or one core of a CPU."""
 
     name: str
@@ -62,7 +62,7 @@ PCIE3 = Link(bytes_per_s=12.0 * GB, latency_s=40e-6)
 # PCIe 4.0 x16 (31.5 GB/s by the standard) and above are faster than the network.
 PCIE4 = Link(bytes_per_s=NETWORK.bytes_per_s, latency_s=40e-6)
 
-V100 = Device(
+V100 = DeviceSpec(
     name="v100",
     title="NVIDIA V100 SXM2",
     torch_device="cuda",
@@ -75,7 +75,7 @@ V100 = Device(
     memory_efficiency=0.8,  # assumption: streaming kernels reach 80 to 90 % of HBM2's peak
 )
 
-A100 = Device(
+A100 = DeviceSpec(
     name="a100",
     title="NVIDIA A100 SXM4 40 GB",
     torch_device="cuda",
@@ -88,7 +88,7 @@ A100 = Device(
     memory_efficiency=0.8,  # assumption, as for the V100
 )
 
-H100 = Device(
+H100 = DeviceSpec(
     name="h100",
     title="NVIDIA H100 SXM5 80 GB",
     torch_device="cuda",
@@ -101,7 +101,7 @@ H100 = Device(
     memory_efficiency=0.8,  # assumption, as for the V100
 )
 
-T4 = Device(
+T4 = DeviceSpec(
     name="t4",
     title="NVIDIA T4",
     torch_device="cuda",
@@ -114,7 +114,7 @@ T4 = Device(
     memory_efficiency=0.8,  # assumption
 )
 
-L4 = Device(
+L4 = DeviceSpec(
     name="l4",
     title="NVIDIA L4",
     torch_device="cuda",
@@ -127,7 +127,7 @@ L4 = Device(
     memory_efficiency=0.8,  # assumption
 )
 
-A10G = Device(
+A10G = DeviceSpec(
     name="a10g",
     title="NVIDIA A10G",
     torch_device="cuda",
@@ -140,7 +140,7 @@ A10G = Device(
     memory_efficiency=0.8,  # assumption
 )
 
-KUNLUN = Device(
+KUNLUN = DeviceSpec(
     name="kunlun",
     title="Kunlun K200 XPU",
     torch_device="xpu",
@@ -156,9 +156,9 @@ KUNLUN = Device(
 
 def _core(
     name: str, title: str, *, flops_per_cycle: int, clock_hz: float, socket_bytes_per_s: float, num_cores: int
-) -> Device:
+) -> DeviceSpec:
     """One core of a socket with `num_cores`, which share its memory channels."""
-    return Device(
+    return DeviceSpec(
         name=name,
         title=f"a core of {title}",
         torch_device="cpu",
@@ -201,7 +201,7 @@ GRAVITON3 = _core(  # 64 cores at a fixed 2.6 GHz, 8 channels of DDR5-4800 (Wiki
     flops_per_cycle=32, clock_hz=2.6 * GHZ, socket_bytes_per_s=8 * 38.4 * GB, num_cores=64,
 )  # fmt: skip
 
-CATALOGUE: dict[str, Device] = {
+CATALOGUE: dict[str, DeviceSpec] = {
     device.name: device
     for device in (
         *(V100, A100, H100, T4, L4, A10G, KUNLUN),
@@ -213,7 +213,7 @@ LOCAL = "cpu"
 """The resource that is always here: one core of this machine. It is measured, never estimated."""
 
 
-def find_device(name: str) -> Device:
+def find_device(name: str) -> DeviceSpec:
     """The catalogue's entry, or a ConfigError that lists what there is."""
     if name in CATALOGUE:
         return CATALOGUE[name]

@@ -50,7 +50,7 @@ DENSE = "dense"
 Pooling = Literal["sum", "mean", "none"]
 
 
-class _Part(NamedTuple):
+class _TableKeys(NamedTuple):
     """What one table has to do with a batch. It must not hold the Slots that keep it: a cycle would outlive them."""
 
     keys: KeyArray
@@ -62,7 +62,7 @@ class _Use(NamedTuple):
     """One use of a table in a forward pass, whose gradient `backward` has left in `values.grad`."""
 
     table: str
-    part: _Part
+    part: _TableKeys
     values: Tensor
 
 
@@ -256,18 +256,18 @@ class SparseEmbedding(nn.Module):
                 taken.append(RowGradients(table, lookup, np.concatenate(grads)))
         return taken
 
-    def _on_gradient(self, table: str, part: _Part, values: Tensor) -> None:
+    def _on_gradient(self, table: str, part: _TableKeys, values: Tensor) -> None:
         """`backward` reached the values. A pass that it never reaches leaves nothing behind in the module."""
         self._uses[id(values)] = _Use(table, part, values)
 
-    def _part(self, slots: Slots, group: tuple[str, ...], num_shards: int | None = None) -> _Part:
+    def _part(self, slots: Slots, group: tuple[str, ...], num_shards: int | None = None) -> _TableKeys:
         if num_shards is None:
             num_shards = 1 if self._client is None else self._client.num_shards
         owner = (group, num_shards)
         if owner not in slots.prepared:
             picked = slots.select(group)
-            slots.prepared[owner] = _Part(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards))
-        part: _Part = slots.prepared[owner]
+            slots.prepared[owner] = _TableKeys(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards))
+        part: _TableKeys = slots.prepared[owner]
         return part
 
     def _pool(self, values: Tensor, offsets: OffsetArray | None) -> Tensor:
@@ -289,7 +289,7 @@ def cut(slots: Slots, first: int, last: int) -> Slots:
     piece = Slots(slots.names, *_cut_bags(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
     for owner, part in slots.prepared.items():
         keys, offsets, where = _cut_bags(part.keys, part.offsets, len(owner[0]), first, last)
-        piece.prepared[owner] = _Part(keys, offsets, part.lookup._replace(inverse=part.lookup.inverse[where]))
+        piece.prepared[owner] = _TableKeys(keys, offsets, part.lookup._replace(inverse=part.lookup.inverse[where]))
     return piece
 
 

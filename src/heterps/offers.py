@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from heterps.catalogue import CATALOGUE, LOCAL, Device
+from heterps.catalogue import CATALOGUE, LOCAL, DeviceSpec
 from heterps.errors import ConfigError
 
 SOURCE = (
@@ -33,8 +33,8 @@ class Offer:
         return CATALOGUE[self.device].torch_device if self.device in CATALOGUE else LOCAL
 
 
-# Device: USD an hour on demand, and spot where there is such a market. AWS: us-east-1 on 2026-08-22, as the SkyPilot
-# catalog collected it from AWS's price list; of spot prices the median over the region's zones. Google Cloud:
+# Device: USD per hour on demand, and as spot capacity where there is a market. AWS: us-east-1 on 2026-08-22, as the
+# SkyPilot catalog collected it from AWS's price list; spot prices are medians over the region's zones. Google Cloud:
 # us-central1 on 2026-08-18, from the same catalog.
 PRICES: dict[str, tuple[float, float | None]] = {
     LOCAL: (0.04, None),  # HeterPS paper (arXiv 2111.10635): a CPU core
@@ -75,6 +75,6 @@ def find_offer(name: str) -> Offer:
     raise ConfigError(f"{name!r} is not an offer of the catalogue: {hint}`heterps prices` lists them")
 
 
-def device_of(offer: Offer) -> Device | None:
+def device_of(offer: Offer) -> DeviceSpec | None:
     """The catalogue's device; None for a core of this machine, which is measured."""
     return CATALOGUE.get(offer.device)

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from heterps.config import PAPER_CLUSTER
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 
 PROBLEMS = Path(__file__).parents[2] / "benchmarks" / "schedulers" / "validation.py"
@@ -36,12 +36,13 @@ def test_every_case_has_a_proven_optimum(problems: ModuleType) -> None:
     for case in problems.CASES:
         problem = case.problem()
         assert len(problem.resources) == case.num_resources
-        assert search(problem, Exact(problem, seed=0), Budget(seconds=10)).proven, case.name
+        assert search(problem, Exact(problem, seed=0), SearchBudget(seconds=10)).proven, case.name
 
 
 def test_more_resources_never_cost_more(problems: ModuleType) -> None:
     usd = [
-        search(p, Exact(p, seed=0), Budget()).usd for p in (problems.Case("ctr_dnn", n).problem() for n in (2, 8, 32))
+        search(p, Exact(p, seed=0), SearchBudget()).usd
+        for p in (problems.Case("ctr_dnn", n).problem() for n in (2, 8, 32))
     ]
     assert usd == sorted(usd, reverse=True)
 

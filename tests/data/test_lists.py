@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from heterps.config import Schema
 from heterps.data import reader as reader_module
 from heterps.data.columns import check_columns
-from heterps.data.decode import Block, Counts, Decoder
+from heterps.data.decode import Block, DecodeCounts, Decoder
 from heterps.data.describe import describe
 from heterps.data.reader import Reader
 from heterps.data.sources import open_dataset
@@ -26,7 +26,7 @@ FIXED, LIST, LARGE = pa.list_(pa.float32(), 2), pa.list_(pa.float64()), pa.large
 SCHEMA = {"dense": ("x", "image", "y"), "widths": {"image": 2}, "slots": ()}
 
 
-def decode(folder: Path, images: Any, row_group: int = 0, **schema: Any) -> tuple[Block, Counts]:
+def decode(folder: Path, images: Any, row_group: int = 0, **schema: Any) -> tuple[Block, DecodeCounts]:
     """One row group (of three rows) of a file with these images between the numbers x and y."""
     length = len(images)
     columns = {"label": [0] * length, "x": [10.0] * length, "image": images, "y": np.arange(length)}
@@ -34,7 +34,7 @@ def decode(folder: Path, images: Any, row_group: int = 0, **schema: Any) -> tupl
     return decode_file(folder / "data.parquet", Schema(**(SCHEMA | schema)), row_group)
 
 
-def decode_file(path: Path, schema: Schema, row_group: int = 0) -> tuple[Block, Counts]:
+def decode_file(path: Path, schema: Schema, row_group: int = 0) -> tuple[Block, DecodeCounts]:
     dataset = open_dataset(str(path))
     decoder = Decoder(schema, check_columns(dataset, schema))
     return decoder.decode(dataset.row_groups[row_group]), decoder.counts

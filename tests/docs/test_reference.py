@@ -67,7 +67,7 @@ def test_only_optimizers_are_called_optimizers(builder: ModuleType) -> None:
         "sgd", "momentum", "adagrad", "row_adagrad", "adam", "ftrl", "adamw",
     ]  # fmt: skip
     resource = page[page.index("## `cluster.resources.<name>`") :].partition("\n## ")[0]
-    assert "| `kind` | text or null | `null` | Which offer" in resource
+    assert "| `kind` | text or null | `null` | The offer" in resource
 
 
 def test_links_lead_to_headings(builder: ModuleType) -> None:

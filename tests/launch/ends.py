@@ -16,7 +16,7 @@ from tiny import write_tiny
 
 from heterps.checkpoint import Snapshot
 from heterps.config import Job, load_job
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 
 MODEL = """
 import os, signal, sys, threading
@@ -112,7 +112,7 @@ def write_plan(path: Path) -> None:
     Plan(
         method="mine",
         stages=tuple(Stage(first=first, last=last, resource=resource, count=1) for first, last, resource in stages),
-        servers=Servers(resource="cpu", count=1),
+        servers=PlannedServers(resource="cpu", count=1),
         throughput=0.0,
         hours=0.0,
         usd=0.0,

@@ -14,7 +14,7 @@ from typing import Any
 from heterps.config import Job, load_job
 from heterps.model import build_model
 from heterps.model.trace import trace
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 
 STORE_BYTES = 80 << 20
 GONE_S = 30.0
@@ -54,7 +54,7 @@ def staged_job(job_file: Path, resources: list[str], cuts: list[int], address: s
         Stage(first=f, last=t, resource=name, count=1) for f, t, name in zip(firsts, lasts, resources, strict=True)
     )
     plan = Plan(
-        method="test", stages=stages, servers=Servers(resource="cpu", count=1),
+        method="test", stages=stages, servers=PlannedServers(resource="cpu", count=1),
         throughput=0, hours=0, usd=0, bottleneck="",
     )  # fmt: skip
     plan.write("plan.json")

@@ -16,7 +16,7 @@ import pytest
 from ray_cluster import labelled_cluster
 from tiny import write_tiny
 
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 
 MODEL = """
 import os, signal, time
@@ -94,7 +94,7 @@ def write_files(folder: Path) -> None:
         Plan(
             method="mine",
             stages=stages,
-            servers=Servers(resource="cpu", count=1),
+            servers=PlannedServers(resource="cpu", count=1),
             throughput=0.0,
             hours=0.0,
             usd=0.0,

@@ -12,7 +12,7 @@ from heterps.config import Model, load_job
 from heterps.data.reader import Reader
 from heterps.errors import ConfigError, DataError, ModelError, RunError
 from heterps.planning.inline import inline_plan
-from heterps.planning.plan import Plan, Servers, Stage, load_plan
+from heterps.planning.plan import Plan, PlannedServers, Stage, load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.training.run.loop import Observer
 
@@ -164,7 +164,7 @@ def write_plan(*stages, servers=2, **fields):
     plan = Plan(
         method="exact",
         stages=[Stage(first=a, last=b, resource=name, count=count) for a, b, name, count in stages],
-        servers=Servers(resource="cpu", count=servers),
+        servers=PlannedServers(resource="cpu", count=servers),
         throughput=1000.0,
         hours=1e6 / 1000 / 3600,
         usd=12.5,

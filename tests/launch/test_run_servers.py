@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from heterps.checkpoint import Snapshot, load_latest
-from heterps.config import Adagrad, Coding, Faults, Job, Servers, Tiers, load_job
+from heterps.config import Adagrad, Faults, Job, Servers, Tiers, ValueCoding, load_job
 from heterps.errors import ConfigError, PeerLost, StorageError
 from heterps.launch import train
 from heterps.launch.run_servers import run_servers
@@ -56,7 +56,7 @@ def assert_equal(got: Snapshot, wanted: Snapshot) -> None:
         Servers(count=1, retry_s=0.05, faults=STORM),
         Servers(count=2, channel="memory"),
         Servers(count=2, channel="memory", retry_s=0.05, faults=STORM),
-        Servers(count=2, channel="memory", coding=Coding(compression="lz4", least_bytes=0)),
+        Servers(count=2, channel="memory", coding=ValueCoding(compression="lz4", least_bytes=0)),
     ],
     ids=["processes", "processes with faults", "threads", "threads with faults", "compressed"],
 )
@@ -84,7 +84,7 @@ def test_a_run_stopped_and_resumed_on_other_servers_equals_one_that_never_stoppe
 def test_values_in_half_the_bytes_change_little_and_copies_of_hot_rows_are_in_the_metrics(tiny_job: Path) -> None:
     expected, _, lines = run(tiny_job, None, "without")
     assert "cache" not in lines[-1]
-    half = Servers(count=1, channel="memory", coding=Coding(values="bf16"), staleness=2, retry_s=30.0)
+    half = Servers(count=1, channel="memory", coding=ValueCoding(values="bf16"), staleness=2, retry_s=30.0)
     summary, _, lines = run(tiny_job, half, "with")
     assert summary["log_loss"] == pytest.approx(expected["log_loss"], rel=0.02)
     assert 0 < lines[-1]["cache"]["hit_rate"] < 1
@@ -208,7 +208,7 @@ def test_servers_on_threads_of_which_one_cannot_be_made_leave_none(monkeypatch: 
 
 def test_a_coding_of_a_table_that_is_not_there_is_refused(tiny_job: Path) -> None:
     with pytest.raises(ConfigError, match=r"servers.codings: the job has no table 'embeding'; it has embedding, dense"):
-        run(tiny_job, Servers(channel="memory", codings={"embeding": Coding()}), "with")
+        run(tiny_job, Servers(channel="memory", codings={"embeding": ValueCoding()}), "with")
 
 
 def test_contradicting_fields_are_refused() -> None:

@@ -14,7 +14,7 @@ from heterps.errors import ConfigError
 from heterps.launch.trials import STEP, TrialRunner, run_trial, trial_job
 from heterps.model import build_model
 from heterps.model.trace import trace
-from heterps.planning.plan import Plan, Servers, Stage, load_plan
+from heterps.planning.plan import Plan, PlannedServers, Stage, load_plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
 from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
 
@@ -58,7 +58,7 @@ def plan_of(job: Job, *counts: int) -> Plan:
             Stage(first=0, last=0, resource="cpu", count=counts[0]),
             Stage(first=1, last=last, resource="v100", count=counts[1]),
         ]
-    servers = Servers(resource="cpu", count=1)
+    servers = PlannedServers(resource="cpu", count=1)
     return Plan(method="x", stages=tuple(stages), servers=servers, throughput=4000, hours=0, usd=0, bottleneck="")
 
 

@@ -11,7 +11,7 @@ from realistic import ctr_problem
 from heterps.planning.cost import Problem
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers import bayes
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.bayes import BATCH, INFEASIBLE, MOST_TRIALS, PATIENCE, Bayes
 from heterps.planning.schedulers.brute import Brute
 from heterps.profiling.profile import Profile
@@ -19,13 +19,13 @@ from heterps.profiling.profile import Profile
 
 def test_the_optimum_of_six_layers_is_found() -> None:
     problem = ctr_problem(6, (480, 32))
-    found = search(problem, Bayes(problem, seed=0), Budget(evaluations=50))
-    assert found.usd == pytest.approx(search(problem, Brute(problem, seed=0), Budget()).usd, rel=1e-9)
+    found = search(problem, Bayes(problem, seed=0), SearchBudget(evaluations=50))
+    assert found.usd == pytest.approx(search(problem, Brute(problem, seed=0), SearchBudget()).usd, rel=1e-9)
 
 
 def test_it_learns_cheaper_than_chance() -> None:
     problem = ctr_problem(16, (480, 32))
-    found = search(problem, Bayes(problem, seed=0), Budget(evaluations=100))
+    found = search(problem, Bayes(problem, seed=0), SearchBudget(evaluations=100))
     random = np.random.default_rng(0).integers(0, 2, (1_000, 16)).astype(np.int16)
     assert found.usd < exact(problem, random).usd.min()
 
@@ -34,14 +34,14 @@ def test_it_ends_by_itself_after_its_trials(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(bayes, "MOST_TRIALS", 30)
     problem = ctr_problem(16, (480, 32))
     scheduler = Bayes(problem, seed=0)
-    assert search(problem, scheduler, Budget()).finished
+    assert search(problem, scheduler, SearchBudget()).finished
     assert len(scheduler._study.trials) == 30
 
 
 def test_it_ends_by_itself_when_nothing_is_new() -> None:
     problem = ctr_problem(3, (480, 32))
     scheduler = Bayes(problem, seed=0)
-    found = search(problem, scheduler, Budget())
+    found = search(problem, scheduler, SearchBudget())
     assert found.finished
     assert found.evaluations <= 2**3
     last = [tuple(trial.params.values()) for trial in scheduler._study.trials]
@@ -58,7 +58,7 @@ def test_the_same_seed_has_the_same_trace_and_another_seed_another() -> None:
     problem = ctr_problem(16, (480, 32))
 
     def trace(seed: int) -> list[tuple[int, float]]:
-        found = search(problem, Bayes(problem, seed), Budget(evaluations=60))
+        found = search(problem, Bayes(problem, seed), SearchBudget(evaluations=60))
         return [(point.evaluations, point.usd) for point in found.trace]
 
     assert trace(7) == trace(7)
@@ -101,7 +101,7 @@ def test_it_is_silent_and_leaves_optunas_verbosity_alone(
 ) -> None:
     before = logging.getLogger("optuna").level
     problem = ctr_problem(6, (480, 32))
-    search(problem, Bayes(problem, seed=0), Budget(evaluations=40))
+    search(problem, Bayes(problem, seed=0), SearchBudget(evaluations=40))
     assert logging.getLogger("optuna").level == before
     assert capfd.readouterr() == ("", "")
     assert not [warning for warning in recwarn if "optuna" in str(warning.filename)]

@@ -10,7 +10,7 @@ from planning_oracle import small_problem
 from heterps import planning
 from heterps.errors import ConfigError
 from heterps.planning import api
-from heterps.planning.api import Comparison
+from heterps.planning.api import PlanComparison
 from heterps.planning.schedulers import METHODS
 
 SMALL = small_problem()
@@ -18,7 +18,7 @@ SMALL = small_problem()
 
 def compare(
     method: str = "exact", *, every: bool = True, on_start: Callable[[str], None] = lambda _: None
-) -> Comparison:
+) -> PlanComparison:
     return planning.compare(
         SMALL.profile, SMALL.cluster, throughput=SMALL.throughput, samples=SMALL.samples, method=method, every=every,
         evaluations=500, seconds=1.0, on_start=on_start,

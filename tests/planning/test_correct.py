@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heterps.config import Cluster, Resource
-from heterps.planning.correct import BOUND, VISIBLE, _parts, _Side, _tell, _Told, _Visit, correct
+from heterps.planning.correct import BOUND, VISIBLE, _Observation, _parts, _Side, _StageTrial, _tell, correct
 from heterps.planning.cost import Problem, Terms, bill, stage_terms
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.planning.trial import StageSeconds, Trial
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
@@ -31,7 +31,7 @@ def make_profile(costs: Sequence[dict[str, Cost]]) -> Profile:
 
 def make_plan(*stages: tuple[int, int, str, int]) -> Plan:
     made = [Stage(first=f, last=last, resource=r, count=k) for f, last, r, k in stages]
-    servers = Servers(resource="cpu", count=0)
+    servers = PlannedServers(resource="cpu", count=0)
     return Plan(method="rl", stages=tuple(made), servers=servers, throughput=0, hours=0, usd=0, bottleneck="")
 
 
@@ -243,7 +243,7 @@ def test_without_trials_nothing_changes() -> None:
 def test_two_counts_tell_what_more_units_divide_only_where_they_are_well_apart(
     counts: tuple[int, int], tells: bool
 ) -> None:
-    parts = _parts([_Told(count, 1.0 + 6.0 / count) for count in counts])
+    parts = _parts([_Observation(count, 1.0 + 6.0 / count) for count in counts])
     assert parts == (pytest.approx((1.0, 6.0)) if tells else None)
 
 
@@ -252,6 +252,6 @@ def test_communication_shows_only_from_its_share_of_the_busy_time_on(communicate
     """The profile says that computing hides it; a little is noise, and only bounds it."""
     compute, comm = _Side(np.zeros(1), np.ones(1)), _Side(np.zeros(2), np.array([0.5, 0.0]))
     measured = StageSeconds(1.0 - communicate_s, communicate_s)
-    _tell(compute, comm, np.arange(1), [_Visit(1, measured, is_emulated=False)])
-    assert compute.told[0,][0] == _Told(1, 1.0 - communicate_s if shows else 1.0)
-    assert comm.told[0, 1][0] == _Told(1, 1.0, is_most=not shows)
+    _tell(compute, comm, np.arange(1), [_StageTrial(1, measured, is_emulated=False)])
+    assert compute.told[0,][0] == _Observation(1, 1.0 - communicate_s if shows else 1.0)
+    assert comm.told[0, 1][0] == _Observation(1, 1.0, is_most=not shows)

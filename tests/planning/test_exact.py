@@ -17,7 +17,7 @@ from heterps.planning.cost import Problem
 from heterps.planning.optimum import find_cheapest, with_floor, with_limits
 from heterps.planning.provisioners.exact import exact as provision
 from heterps.planning.schedulers import METHODS
-from heterps.planning.schedulers.base import Budget, Search, search
+from heterps.planning.schedulers.base import Search, SearchBudget, search
 from heterps.planning.schedulers.brute import Brute
 from heterps.planning.schedulers.exact import THIN, Exact, Interval
 from heterps.profiling.profile import Profile
@@ -35,8 +35,8 @@ def make(drawn: Drawn) -> Problem:
 
 
 def same_cost(problem: Problem) -> None:
-    exact = search(problem, Exact(problem, seed=0), Budget())
-    brute = search(problem, Brute(problem, seed=0), Budget())
+    exact = search(problem, Exact(problem, seed=0), SearchBudget())
+    brute = search(problem, Brute(problem, seed=0), SearchBudget())
     assert exact.finished
     assert exact.usd == pytest.approx(brute.usd, rel=1e-9)
     if brute.schedule is not None:
@@ -65,7 +65,7 @@ def test_exact_costs_what_brute_force_costs_with_many_units(drawn: Drawn) -> Non
 @given(problems(max_layers=3, max_resources=2, max_limit=4))
 def test_exact_costs_what_the_definition_says(drawn: Drawn) -> None:
     problem = make(drawn)
-    exact = search(problem, Exact(problem, seed=0), Budget())
+    exact = search(problem, Exact(problem, seed=0), SearchBudget())
     schedules = itertools.product(problem.resources, repeat=problem.num_layers)
     assert exact.usd == pytest.approx(min(cheapest_usd(*drawn[:2], s, drawn[2], SAMPLES) for s in schedules), rel=1e-9)
 
@@ -96,7 +96,7 @@ def test_every_method_that_is_not_quick_keeps_floor_and_limits_and_bills_right_t
     check_options(comparison, drawn)
 
 
-def check_options(comparison: planning.Comparison, drawn: Drawn) -> None:
+def check_options(comparison: planning.PlanComparison, drawn: Drawn) -> None:
     for option in comparison.options:
         if option.plan is not None:
             check_plan(option.plan, *drawn, SAMPLES)
@@ -139,7 +139,7 @@ def large_problem(num_layers: int, num_resources: int, limits: tuple[int, int]) 
 
 
 def run(problem: Problem, **budget: float) -> Search:
-    return search(problem, Exact(problem, seed=0), Budget(**budget))  # type: ignore[arg-type]
+    return search(problem, Exact(problem, seed=0), SearchBudget(**budget))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limits", [(480, 32), (8, 2), (6, 3)])
@@ -195,8 +195,8 @@ def test_what_labels_cannot_decide_is_kept_in_the_bound(seed: int, monkeypatch: 
     monkeypatch.setattr(chains, "MOST_COLUMNS", 1)
     problem = tight_problem(seed)
     scheduler = Exact(problem, seed=0)
-    found = search(problem, scheduler, Budget())
-    brute = search(problem, Brute(problem, seed=0), Budget())
+    found = search(problem, scheduler, SearchBudget())
+    brute = search(problem, Brute(problem, seed=0), SearchBudget())
     assert found.finished
     assert scheduler._aside < np.inf, "no slice was set aside, so this test tests nothing"
     assert not found.proven
@@ -211,7 +211,7 @@ def test_the_bound_never_exceeds_the_optimum_on_the_way_where_labels_cannot_deci
     monkeypatch.setattr(chains, "LABELS", (1, 1, 1))
     monkeypatch.setattr(chains, "MOST_COLUMNS", 1)
     problem = tight_problem(seed)
-    brute = search(problem, Brute(problem, seed=0), Budget())
+    brute = search(problem, Brute(problem, seed=0), SearchBudget())
     scheduler = Exact(problem, seed=0)
     while (schedules := scheduler.propose()) is not None:
         assert scheduler.bound_usd() <= brute.usd * (1 + 1e-9)

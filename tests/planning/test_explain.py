@@ -10,7 +10,7 @@ from heterps.planning.cost import Problem
 from heterps.planning.explain import (
     STEP,
     Explanation,
-    Move,
+    LayerMove,
     Sensitivity,
     bottleneck,
     explain,
@@ -19,7 +19,7 @@ from heterps.planning.explain import (
     stations,
 )
 from heterps.planning.optimum import cheapest, with_floor, with_limits
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 
 SAME = 1e-7
 
@@ -158,7 +158,10 @@ def test_the_cheapest_plan_of_all_has_no_cheaper_one() -> None:
 def test_moves_are_runs_of_layers() -> None:
     def plan(*resources: str) -> Plan:
         stages = [Stage(first=i, last=i, resource=name, count=1) for i, name in enumerate(resources)]
-        servers = Servers(resource="a", count=0)
+        servers = PlannedServers(resource="a", count=0)
         return Plan(method="m", stages=tuple(stages), servers=servers, throughput=1, hours=1, usd=1, bottleneck="")
 
-    assert moves(plan("a", "a", "b", "a"), plan("b", "b", "c", "a")) == (Move(0, 1, "a", "b"), Move(2, 2, "b", "c"))
+    assert moves(plan("a", "a", "b", "a"), plan("b", "b", "c", "a")) == (
+        LayerMove(0, 1, "a", "b"),
+        LayerMove(2, 2, "b", "c"),
+    )

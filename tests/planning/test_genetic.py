@@ -12,7 +12,7 @@ from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers import genetic
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.brute import Brute
 from heterps.planning.schedulers.exact import Exact
 from heterps.planning.schedulers.genetic import PATIENCE, POPULATION, Genetic
@@ -40,7 +40,7 @@ def test_nothing_is_billed_twice_and_no_layer_is_put_where_it_cannot_run(drawn: 
         assume(False)
         raise
     scheduler = Watched(problem, seed=0)
-    search(problem, scheduler, Budget(evaluations=1_000))
+    search(problem, scheduler, SearchBudget(evaluations=1_000))
     assert len(set(scheduler.proposed)) == len(scheduler.proposed)
     for key in scheduler.proposed:
         for layer, t in zip(problem.profile.layers, np.frombuffer(key, np.int16), strict=True):
@@ -50,21 +50,21 @@ def test_nothing_is_billed_twice_and_no_layer_is_put_where_it_cannot_run(drawn: 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_optimum_of_six_layers_is_found(seed: int) -> None:
     problem = ctr_problem(6, (480, 32))
-    found = search(problem, Genetic(problem, seed), Budget())
+    found = search(problem, Genetic(problem, seed), SearchBudget())
     assert found.finished
-    assert found.usd == pytest.approx(search(problem, Brute(problem, seed=0), Budget()).usd, rel=1e-9)
+    assert found.usd == pytest.approx(search(problem, Brute(problem, seed=0), SearchBudget()).usd, rel=1e-9)
 
 
 def test_the_optimum_of_sixteen_layers_is_found_by_a_small_share_of_all_schedules() -> None:
     problem = ctr_problem(16, (480, 32))
-    found = search(problem, Genetic(problem, seed=0), Budget())
-    assert found.usd == pytest.approx(search(problem, Exact(problem, seed=0), Budget()).usd, rel=1e-9)
+    found = search(problem, Genetic(problem, seed=0), SearchBudget())
+    assert found.usd == pytest.approx(search(problem, Exact(problem, seed=0), SearchBudget()).usd, rel=1e-9)
     assert found.evaluations < 2**16 / 10
 
 
 def test_a_space_smaller_than_the_population_is_seen_whole_and_then_it_ends() -> None:
     problem = ctr_problem(4, (480, 32))
-    found = search(problem, Genetic(problem, seed=0), Budget())
+    found = search(problem, Genetic(problem, seed=0), SearchBudget())
     assert found.finished
     assert found.evaluations == 2**4
 
@@ -73,7 +73,7 @@ def test_the_same_seed_has_the_same_trace_and_another_seed_another() -> None:
     problem = ctr_problem(16, (480, 32))
 
     def trace(seed: int) -> list[tuple[int, float]]:
-        found = search(problem, Genetic(problem, seed), Budget(evaluations=500))
+        found = search(problem, Genetic(problem, seed), SearchBudget(evaluations=500))
         return [(point.evaluations, point.usd) for point in found.trace]
 
     assert trace(7) == trace(7)

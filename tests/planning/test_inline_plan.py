@@ -7,7 +7,7 @@ import pytest
 from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 CLUSTER = Cluster(
@@ -64,7 +64,7 @@ def test_a_plan_without_a_prediction_still_has_a_price():
 def test_the_price_of_a_plan_is_that_of_all_its_units():
     stages = (Stage(first=0, last=0, resource="core", count=5), Stage(first=1, last=1, resource="v100", count=2))
     plan = Plan(
-        method="exact", stages=stages, servers=Servers(resource="big", count=3),
+        method="exact", stages=stages, servers=PlannedServers(resource="big", count=3),
         throughput=1.0, hours=1.0, usd=1.0, bottleneck="stage 1",
     )  # fmt: skip
     assert plan.usd_per_hour(CLUSTER) == pytest.approx(5 * 0.04 + 2 * 0.01 + 3 * 0.09)

@@ -22,7 +22,7 @@ from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.provisioners.newton import newton
 from heterps.planning.provisioners.ratio import CPU_UNITS_PER_GPU, WORKERS_PER_SERVER, sta_ps_ratio, sta_ratio
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
@@ -97,7 +97,7 @@ def test_newton_is_within_2_percent_of_exact_on_realistic_problems(limits: tuple
     fastest, _ = highest_throughput(problem)
     assert fastest is not None
     problem = Problem(problem.profile, problem.cluster, fastest.throughput * share, samples=1e9)
-    optimum = search(problem, Exact(problem, seed=0), Budget()).schedule
+    optimum = search(problem, Exact(problem, seed=0), SearchBudget()).schedule
     assert optimum is not None
     schedules = np.vstack([few_stages(problem.num_layers, np.random.default_rng(0)), optimum])
     dearer, least = newton(problem, schedules).usd, exact(problem, schedules).usd
@@ -146,8 +146,8 @@ def test_newtons_method_finds_the_least_real_valued_cost(
 @pytest.mark.parametrize("name", ["newton", "sta-ratio", "sta-ps-ratio"])
 def test_exact_scheduling_ends_by_itself_and_bounds_the_optimum_with_every_provisioner(name: str) -> None:
     problem = ctr_problem(16, (480, 32))
-    found = search(problem, Exact(problem, seed=0), Budget(evaluations=10_000), PROVISIONERS[name])
-    optimum = search(problem, Exact(problem, seed=0), Budget())
+    found = search(problem, Exact(problem, seed=0), SearchBudget(evaluations=10_000), PROVISIONERS[name])
+    optimum = search(problem, Exact(problem, seed=0), SearchBudget())
     assert found.finished
     assert found.bound_usd == pytest.approx(optimum.usd, rel=TOLERANCE)
     assert found.usd >= optimum.usd * (1 - TOLERANCE)

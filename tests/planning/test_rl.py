@@ -16,7 +16,7 @@ from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 from heterps.planning.schedulers.features import Features, features_of
 from heterps.planning.schedulers.policy import Cell
@@ -55,9 +55,9 @@ def mixed_problem(num_layers: int = 6, throughput: float = 100_000.0) -> Problem
 @pytest.mark.parametrize("cell", CELLS)
 def test_it_finds_the_optimum_of_two_resources_and_ends_by_itself(cell: Cell) -> None:
     problem = mixed_problem(num_layers=8)
-    optimum = search(problem, Exact(problem, seed=0), Budget())
+    optimum = search(problem, Exact(problem, seed=0), SearchBudget())
     for seed in range(2):
-        found = search(problem, Reinforce(problem, seed, cell), Budget(evaluations=5000))
+        found = search(problem, Reinforce(problem, seed, cell), SearchBudget(evaluations=5000))
         assert found.finished
         assert found.usd == pytest.approx(optimum.usd, rel=1e-9)
 
@@ -85,7 +85,7 @@ def test_the_random_state_and_the_threads_of_torch_are_left_alone() -> None:
     expected = torch.rand(3)
     torch.manual_seed(7)
     threads = torch.get_num_threads()
-    search(problem, Reinforce(problem, seed=0), Budget(evaluations=100))
+    search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=100))
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.rand(3), expected)
 
@@ -98,7 +98,7 @@ def test_no_schedule_is_billed_twice() -> None:
         billed.extend(row.tobytes() for row in schedules)
         return exact(problem, schedules)
 
-    found = search(problem, Reinforce(problem, seed=0), Budget(evaluations=5000), provisioner=note)
+    found = search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=5000), provisioner=note)
     assert found.finished
     assert len(billed) == len(set(billed)) == found.evaluations <= 2**4
 
@@ -116,12 +116,15 @@ def test_a_layer_is_never_proposed_where_it_has_no_cost() -> None:
         assert (schedules[:, 4] == problem.resources.index("v100")).all()
         return exact(problem, schedules)
 
-    assert search(problem, Reinforce(problem, seed=0), Budget(evaluations=300), provisioner=check).schedule is not None
+    assert (
+        search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=300), provisioner=check).schedule
+        is not None
+    )
 
 
 def test_an_infeasible_problem_ends_without_a_plan() -> None:
     problem = mixed_problem(num_layers=3, throughput=1e12)
-    found = search(problem, Reinforce(problem, seed=0), Budget(evaluations=5000))
+    found = search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=5000))
     assert found.finished
     assert found.schedule is None
 
@@ -133,8 +136,8 @@ def test_any_problem_can_be_searched(drawn: tuple[Profile, Cluster, float], cell
         problem = Problem(*drawn, samples=3600.0)
     except ConfigError:
         assume(False)
-    optimum = search(problem, Exact(problem, seed=0), Budget())
-    found = search(problem, Reinforce(problem, 0, cell), Budget(evaluations=200))
+    optimum = search(problem, Exact(problem, seed=0), SearchBudget())
+    found = search(problem, Reinforce(problem, 0, cell), SearchBudget(evaluations=200))
     assert found.usd >= optimum.usd * (1 - 1e-9)
 
 
@@ -144,13 +147,13 @@ def test_free_resources_do_not_break_the_logarithms() -> None:
         name: Resource(device=r.device, usd_per_hour=0.0, limit=r.limit) for name, r in PAPER_CLUSTER.resources.items()
     }
     problem = Problem(problem.profile, Cluster(resources=free, server_resource="cpu"), 1000.0, samples=1e9)
-    assert search(problem, Reinforce(problem, seed=0), Budget(evaluations=100)).usd == 0.0
+    assert search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=100)).usd == 0.0
 
 
 def test_on_line_it_moves_to_what_the_trials_prefer_within_few_trials() -> None:
     problem = mixed_problem()
     scheduler = Reinforce(problem, seed=0)
-    by_model = search(problem, scheduler, Budget(evaluations=2000))
+    by_model = search(problem, scheduler, SearchBudget(evaluations=2000))
     assert by_model.schedule is not None
     model_best = by_model.schedule.copy()
     sizes: list[int] = []
@@ -166,7 +169,7 @@ def test_on_line_it_moves_to_what_the_trials_prefer_within_few_trials() -> None:
     cheapest = trials(problem, everything).usd.min()
     sizes.clear()
     scheduler.start_trials(batch=4)
-    measured = search(problem, scheduler, Budget(evaluations=40), provisioner=trials)
+    measured = search(problem, scheduler, SearchBudget(evaluations=40), provisioner=trials)
     assert max(sizes) == 4
     assert measured.usd == pytest.approx(cheapest, rel=0.02)
     assert measured.schedule is not None
@@ -176,7 +179,7 @@ def test_on_line_it_moves_to_what_the_trials_prefer_within_few_trials() -> None:
 def test_on_line_the_best_plans_of_the_model_are_tried_first() -> None:
     problem = mixed_problem()
     scheduler = Reinforce(problem, seed=0)
-    by_model = search(problem, scheduler, Budget(evaluations=2000))
+    by_model = search(problem, scheduler, SearchBudget(evaluations=2000))
     scheduler.start_trials(batch=3)
     first = scheduler.propose()
     assert first is not None
@@ -188,7 +191,7 @@ def test_trials_after_a_search_cut_short_have_all_resources_and_know_the_best() 
     problem = mixed_problem(num_layers=10)
     for evaluations in (40, 400, 600):
         scheduler = Reinforce(problem, seed=0)
-        by_model = search(problem, scheduler, Budget(evaluations=evaluations))
+        by_model = search(problem, scheduler, SearchBudget(evaluations=evaluations))
         scheduler.start_trials(batch=2)
         first = scheduler.propose()
         assert first is not None

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from heterps.catalogue import Device, Link
+from heterps.catalogue import DeviceSpec, Link
 from heterps.profiling.estimate import roofline_s
 from heterps.profiling.workload import Kernel, count
 
-TOY = Device("toy", "toy", "cuda", "toy", 1000.0, 100.0, Link(10.0, 0.5), 0.01, 0.5, 0.8)
+TOY = DeviceSpec("toy", "toy", "cuda", "toy", 1000.0, 100.0, Link(10.0, 0.5), 0.01, 0.5, 0.8)
 
 
 def test_a_linear_layer_does_two_flops_a_weight_and_sample_three_times() -> None:

@@ -18,7 +18,7 @@ from heterps.profiling.batches import batch_size_of, head, random_batch
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import Profile, load_profile
 from heterps.profiling.profiler import find_targets, profile
-from heterps.profiling.servers import TABLE_BYTES, ReadyRows, Request
+from heterps.profiling.servers import TABLE_BYTES, ReadyRows, RowRequest
 from heterps.profiling.timing import summarize, time_together
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
@@ -199,7 +199,7 @@ def test_a_random_batch_has_the_schemas_shape_and_repeats_by_seed() -> None:
 
 
 def test_bytes_of_a_request_by_hand() -> None:
-    request = Request(TableSpec("t", 4, Adagrad(), 0, 0.01), make_lookup(np.array([5, 7, 5], np.uint64)))
+    request = RowRequest(TableSpec("t", 4, Adagrad(), 0, 0.01), make_lookup(np.array([5, 7, 5], np.uint64)))
     assert request.row_bytes == 2 * 4 * 4
     assert request.sync_bytes == 2 * (2 * 4 * 4) + 2 * (2 * 8)
     assert request.spread_bytes == 2 * 3 * 4 * 4

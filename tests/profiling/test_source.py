@@ -9,7 +9,7 @@ import torch
 
 from heterps.config import Data, Job, Model
 from heterps.errors import ConfigError, ModelError
-from heterps.profiling.source import Source, shaped_inputs
+from heterps.profiling.source import ModelSource, shaped_inputs
 
 MODELS = """
 import torch
@@ -44,9 +44,9 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def source(factory: str, inputs: str | None = None, synthetic: bool = True) -> Source:
+def source(factory: str, inputs: str | None = None, synthetic: bool = True) -> ModelSource:
     job = Job(model=Model(factory=factory), data=Data(train="none", batch_size=6))
-    return Source(job, synthetic, inputs)
+    return ModelSource(job, synthetic, inputs)
 
 
 def test_shapes_are_those_of_one_sample_with_a_comma_between_inputs() -> None:
@@ -85,7 +85,7 @@ def test_example_inputs_of_another_form_are_explained(factory: str, message: str
 
 def test_a_source_read_back_makes_the_same_model_and_batch() -> None:
     made = source("source_models:Pair")
-    again = Source.from_json(made.to_json())
+    again = ModelSource.from_json(made.to_json())
     assert again == made
     (one, inputs), (two, same) = made.build(), again.build()
     assert all(torch.equal(a, b) for a, b in zip(inputs, same, strict=True))

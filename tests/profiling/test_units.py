@@ -16,7 +16,7 @@ from heterps.errors import PeerLost
 from heterps.profiling import job as profile_of_job
 from heterps.profiling import units as units_module
 from heterps.profiling.job import profile_job
-from heterps.profiling.source import Source
+from heterps.profiling.source import ModelSource
 from heterps.profiling.unit import BLOCK_BYTES, Unit, _blocks, _run_s
 from heterps.profiling.units import NUM_UNITS, Units, num_cores
 
@@ -41,7 +41,7 @@ def shared() -> Iterator[BinaryIO]:
 
 @pytest.fixture
 def units() -> Iterator[Units]:
-    with Units(Source(JOB, synthetic=True)) as started:
+    with Units(ModelSource(JOB, synthetic=True)) as started:
         yield started
 
 
@@ -50,7 +50,7 @@ def test_two_processes_measure_every_layer_of_a_profile_and_are_gone_after_it(mo
     made: list[Units] = []
 
     class Watched(Units):
-        def __init__(self, source: Source) -> None:
+        def __init__(self, source: ModelSource) -> None:
             super().__init__(source)
             made.append(self)
 
@@ -74,7 +74,7 @@ def test_measurements_are_times_and_a_killed_unit_is_named(units: Units) -> None
 
 
 def test_a_unit_that_cannot_make_the_model_says_why() -> None:
-    source = Source(JOB.model_copy(update={"model": Model(factory="no_such_model")}), synthetic=True)
+    source = ModelSource(JOB.model_copy(update={"model": Model(factory="no_such_model")}), synthetic=True)
     with pytest.raises(PeerLost, match=r"unit 1 of 2 .* failed with ModelError: .*no_such_model.*--units parts"):
         Units(source)
 
@@ -82,7 +82,7 @@ def test_a_unit_that_cannot_make_the_model_says_why() -> None:
 def test_a_unit_that_does_not_answer_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(units_module, "START_S", 0.0)
     with pytest.raises(PeerLost, match=r"unit 1 of 2 .*, which makes the model, did not answer within 0 s"):
-        Units(Source(JOB, synthetic=True))
+        Units(ModelSource(JOB, synthetic=True))
 
 
 def test_one_core_takes_parts_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_cores_are_those_this_process_may_use() -> None:
 
 
 def test_a_unit_goes_through_the_layers_of_the_model_in_order(shared: BinaryIO) -> None:
-    unit = Unit(Source(JOB, synthetic=True), shared.fileno(), 0)
+    unit = Unit(ModelSource(JOB, synthetic=True), shared.fileno(), 0)
     for name in LAYERS:
         assert unit.do({"do": "next"}) == {"layer": name}
         for part in (0, 1):
@@ -122,7 +122,7 @@ def test_what_a_unit_moves_lands_in_its_own_block(shared: BinaryIO) -> None:
     data = bytes(range(256)) * 8
     shared.write(data)
     shared.flush()
-    unit = Unit(Source(JOB, synthetic=True), shared.fileno(), 1)
+    unit = Unit(ModelSource(JOB, synthetic=True), shared.fileno(), 1)
     unit.do({"do": "move", "num_bytes": 2 * len(data), "at": 0.0, "seconds": 0.0})
     shared.seek(0)
     content = shared.read()

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 
@@ -19,7 +19,12 @@ def make_plan(*stages: tuple[str, int, int], method: str = "exact", servers: int
     bill = {"throughput": 1000.0, "hours": 1.0, "usd": 2.0} | fields
     bottleneck = f"everything on {stages[0][0]}"
     return Plan.model_validate(
-        {"method": method, "stages": made, "servers": Servers(resource="cpu", count=servers), "bottleneck": bottleneck}
+        {
+            "method": method,
+            "stages": made,
+            "servers": PlannedServers(resource="cpu", count=servers),
+            "bottleneck": bottleneck,
+        }
         | bill
     )
 

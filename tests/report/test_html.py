@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from heterps.config import Job, load_job
-from heterps.planning.plan import Plan, Servers, Stage, load_plan
+from heterps.planning.plan import Plan, PlannedServers, Stage, load_plan
 from heterps.report.page.run import render_run
 
 RUN = Path(__file__).parent / "run"
@@ -117,7 +117,7 @@ def test_everything_a_user_named_is_escaped(summary, metrics):
     )  # fmt: skip
     plan = Plan(
         method=HOSTILE, stages=(Stage(first=0, last=2, resource=HOSTILE, count=2),),
-        servers=Servers(resource=HOSTILE, count=1), throughput=1.0, hours=1.0, usd=1.0, bottleneck=HOSTILE,
+        servers=PlannedServers(resource=HOSTILE, count=1), throughput=1.0, hours=1.0, usd=1.0, bottleneck=HOSTILE,
     )  # fmt: skip
     summary |= {"name": HOSTILE, "status": f"stopped by {HOSTILE}", "data": {"num_rows": 1, "missing": {HOSTILE: 1}}}
     page = Page(html := render_run(job, plan, summary, metrics))
@@ -129,7 +129,7 @@ def test_everything_a_user_named_is_escaped(summary, metrics):
 def test_the_plan_is_drawn_with_a_cell_for_each_layer(job, plan, summary, metrics):
     stages = (Stage(first=0, last=0, resource="cpu", count=48), Stage(first=1, last=8, resource="v100", count=4))
     mixed = plan.model_copy(
-        update={"stages": stages, "servers": Servers(resource="cpu", count=6), "gap": 0.031, "method": "greedy"}
+        update={"stages": stages, "servers": PlannedServers(resource="cpu", count=6), "gap": 0.031, "method": "greedy"}
     )
     html = render_run(job, mixed, summary, metrics)
     cells = [stage.count("<i></i>") for stage in re.findall(r'<div class="stage.*?</div>', html)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plans import make_plan, make_profile, recording_console, text_of
 
-from heterps.planning.explain import Explanation, Move, Neighbour, Sensitivity, Station
+from heterps.planning.explain import Explanation, LayerMove, Neighbour, Sensitivity, Station
 from heterps.report.terminal.plan_explained import cheaper_words, faster_words, show_explanation
 
 PROFILE = make_profile(3, "cpu", "v100")
@@ -17,7 +17,7 @@ ABOVE = Neighbour(
     make_plan(("cpu", 3, 9), usd=101.0, throughput=21_000.0),
     1.0,
     {"cpu": 5, "v100": -3},
-    (Move(1, 2, "v100", "cpu"),),
+    (LayerMove(1, 2, "v100", "cpu"),),
     True,
 )
 
@@ -45,7 +45,7 @@ def test_missing_neighbours_are_told_as_the_ends_they_are() -> None:
 
 
 def test_of_many_moves_the_first_are_told() -> None:
-    moves = tuple(Move(i % 3, i % 3, "v100", "cpu") for i in range(9))
+    moves = tuple(LayerMove(i % 3, i % 3, "v100", "cpu") for i in range(9))
     words = faster_words(Neighbour(ABOVE.plan, 1.0, {}, moves, True), PLAN, PROFILE)
     assert words.count("from v100 to cpu") == 6
     assert "3 more moves of layers" in words

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from heterps.planning.online import Attempt, Measurement
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.planning.trial import StageSeconds, Trial
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.report.terminal.trials_table import show_trials, trials_as_json
@@ -22,7 +22,8 @@ PROFILE = Profile(
 
 def make_plan(count: int) -> Plan:
     return Plan(
-        method="rl", servers=Servers(resource="cpu", count=1), throughput=1000.0, hours=1.0, usd=2.0, bottleneck="cpu",
+        method="rl", servers=PlannedServers(resource="cpu", count=1), throughput=1000.0, hours=1.0, usd=2.0,
+        bottleneck="cpu",
         stages=(
             Stage(first=0, last=0, resource="cpu", count=count),
             Stage(first=1, last=2, resource="v100", count=1),

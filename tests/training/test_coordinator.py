@@ -17,7 +17,7 @@ from tiny import JOB, write_tiny
 from heterps.checkpoint import load_latest
 from heterps.config import Job, load_job
 from heterps.errors import ModelError, PeerLost
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.ps.client.local import LocalClient, in_process
 from heterps.ps.protocol.specs import Tables
 from heterps.sync import replay
@@ -155,7 +155,7 @@ def run(
         Stage(first=f, last=last, resource="cpu", count=n) for f, last, n in zip(firsts, lasts, counts, strict=True)
     )
     plan = Plan(
-        method="test", stages=stages, servers=Servers(resource="cpu", count=1), throughput=0, hours=0, usd=0,
+        method="test", stages=stages, servers=PlannedServers(resource="cpu", count=1), throughput=0, hours=0, usd=0,
         bottleneck="",
     )  # fmt: skip
     heard = Heard()

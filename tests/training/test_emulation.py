@@ -18,7 +18,7 @@ from tiny import write_tiny
 from heterps.config import Cluster, Data, Emulation, Job, Model, Resource, Schema
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, bill
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
@@ -75,7 +75,7 @@ def make_plan(*stages: tuple[int, int, str, int], num_servers: int = 1) -> Plan:
     return Plan(
         method="given",
         stages=tuple(Stage(first=f, last=last, resource=name, count=count) for f, last, name, count in stages),
-        servers=Servers(resource="cpu", count=num_servers),
+        servers=PlannedServers(resource="cpu", count=num_servers),
         throughput=1,
         hours=1,
         usd=1,

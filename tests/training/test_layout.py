@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.training.protocol.layout import (
     MIN_MICRO_BATCHES,
     Layout,
@@ -26,8 +26,8 @@ def a_plan(*counts: int) -> Plan:
     """Stages of two layers each."""
     stages = tuple(Stage(first=2 * i, last=2 * i + 1, resource=f"r{i}", count=n) for i, n in enumerate(counts))
     return Plan(
-        method="exact", stages=stages, servers=Servers(resource="cpu", count=1), throughput=1.0, hours=1.0, usd=1.0,
-        bottleneck="stage 1",
+        method="exact", stages=stages, servers=PlannedServers(resource="cpu", count=1), throughput=1.0, hours=1.0,
+        usd=1.0, bottleneck="stage 1",
     )  # fmt: skip
 
 

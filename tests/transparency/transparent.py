@@ -23,7 +23,7 @@ from heterps.launch.by_plan import train_once
 from heterps.launch.inline import train_inline
 from heterps.model import build_model
 from heterps.model.trace import trace
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.training.run.folder import Run
 from heterps.training.run.loop import Observer, Outcome
 
@@ -95,7 +95,7 @@ def make_plan(job: Job, counts: Sequence[int], cuts: Sequence[int] = (), servers
     return Plan(
         method="test",
         stages=stages,
-        servers=Servers(resource="cpu", count=servers),
+        servers=PlannedServers(resource="cpu", count=servers),
         throughput=0,
         hours=0,
         usd=0,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from heterps.wire import Channel, Checked, Options, ServerChannel, Shared, load_keys
+from heterps.wire import Channel, Checked, ServerChannel, Shared, SocketOptions, load_keys
 
 
 def main(name: str, address: str, *words: str) -> None:
     keys = load_keys(words[words.index("--key") + 1]) if "--key" in words else None
-    channel: Channel = ServerChannel(name, address, keys=keys, options=Options(open_loopback=True))
+    channel: Channel = ServerChannel(name, address, keys=keys, options=SocketOptions(open_loopback=True))
     sys.stdout.write(f"{channel.address}\n")  # type: ignore[attr-defined]
     sys.stdout.flush()
     channel = Shared(channel) if "--shared" in words else channel

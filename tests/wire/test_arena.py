@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.wire.arena import Arena, Extents, Offer, label, open_arena
+from heterps.wire.arena import Arena, ArenaOffer, Extents, label, open_arena
 
 TOKEN = "0" * 32
 
@@ -84,17 +84,17 @@ def test_files_that_are_no_arena_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("private")
     with path.open() as file, pytest.raises(ValueError, match="is not the arena that was offered"):
-        open_arena(Offer(os.getpid(), file.fileno(), TOKEN, 7))
+        open_arena(ArenaOffer(os.getpid(), file.fileno(), TOKEN, 7))
 
 
 def test_another_arena_than_the_offered_one_is_refused() -> None:
     with closing(Arena(4096)) as arena, pytest.raises(ValueError, match="is not the arena that was offered"):
-        open_arena(Offer(arena.offer.process, arena.offer.descriptor, TOKEN, 4096))
+        open_arena(ArenaOffer(arena.offer.process, arena.offer.descriptor, TOKEN, 4096))
 
 
 def test_an_arena_of_another_size_is_refused() -> None:
     with closing(Arena(4096)) as arena, pytest.raises(ValueError, match="4096 bytes, not 8192"):
-        open_arena(Offer(arena.offer.process, arena.offer.descriptor, arena.offer.token, 8192))
+        open_arena(ArenaOffer(arena.offer.process, arena.offer.descriptor, arena.offer.token, 8192))
 
 
 def test_an_arena_that_could_shrink_under_its_reader_is_refused() -> None:
@@ -102,13 +102,13 @@ def test_an_arena_that_could_shrink_under_its_reader_is_refused() -> None:
     try:
         os.ftruncate(descriptor, 4096)
         with pytest.raises(ValueError, match="sealed"):
-            open_arena(Offer(os.getpid(), descriptor, TOKEN, 4096))
+            open_arena(ArenaOffer(os.getpid(), descriptor, TOKEN, 4096))
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        assert len(open_arena(Offer(os.getpid(), descriptor, TOKEN, 4096))) == 4096
+        assert len(open_arena(ArenaOffer(os.getpid(), descriptor, TOKEN, 4096))) == 4096
     finally:
         os.close(descriptor)
 
 
 def test_a_process_that_is_not_here_is_an_os_error() -> None:
     with pytest.raises(OSError, match="No such file"):
-        open_arena(Offer(2**22 + 1, 3, TOKEN, 4096))
+        open_arena(ArenaOffer(2**22 + 1, 3, TOKEN, 4096))

@@ -15,7 +15,7 @@ from heterps.config import Faults
 from heterps.errors import PeerLost
 from heterps.wire import Counters, MemoryNetwork
 from heterps.wire.checked import Checked, digest
-from heterps.wire.faults import Fates, Faulty, _Way, flip_bit
+from heterps.wire.faults import FaultPlan, Faulty, _Route, flip_bit
 
 PARTS = st.lists(st.binary(max_size=20), min_size=1, max_size=4)
 
@@ -92,9 +92,9 @@ class Scripted(random.Random):
 
 
 def test_a_way_is_cut_for_its_time_and_not_a_moment_longer_whatever_would_cut_it_meanwhile() -> None:
-    fates = Fates("a", Faults(cut=0.5, cut_s=10.0), 0, Counters())
-    fates._ways["b"] = _Way(Scripted(False, True, True, False, False, True, False))
-    arrive = [len(fates.of("b", [b"x"], now_s)) for now_s in (0.0, 1.0, 6.0, 10.99, 11.0, 12.0, 21.99)]
+    plan = FaultPlan("a", Faults(cut=0.5, cut_s=10.0), 0, Counters())
+    plan._routes["b"] = _Route(Scripted(False, True, True, False, False, True, False))
+    arrive = [len(plan.arrivals("b", [b"x"], now_s)) for now_s in (0.0, 1.0, 6.0, 10.99, 11.0, 12.0, 21.99)]
     assert arrive == [1, 0, 0, 0, 1, 0, 0]
 
 
@@ -116,12 +116,12 @@ def test_the_same_seed_gives_the_same_faults(seed: int) -> None:
 
 def test_messages_to_others_do_not_change_the_fate_of_a_message() -> None:
     faults = Faults(drop=0.5)
-    alone, among = (Fates("a", faults, 1, Counters()) for _ in range(2))
-    fates = []
+    alone, among = (FaultPlan("a", faults, 1, Counters()) for _ in range(2))
+    pairs = []
     for number in range(50):
-        among.of("c", [b""], number)
-        fates.append((alone.of("b", [b""], number), among.of("b", [b""], number)))
-    assert all(one == other for one, other in fates)
+        among.arrivals("c", [b""], number)
+        pairs.append((alone.arrivals("b", [b""], number), among.arrivals("b", [b""], number)))
+    assert all(one == other for one, other in pairs)
 
 
 def test_a_peer_that_is_gone_is_an_error_at_once_and_a_loss_later() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from heterps.errors import PeerLost
-from heterps.wire import Channel, Checked, ClientChannel, Options, Shared, create_keys, load_keys, receive_within
+from heterps.wire import Channel, Checked, ClientChannel, Shared, SocketOptions, create_keys, load_keys, receive_within
 
 ECHO = Path(__file__).parent / "echo.py"
 
@@ -52,7 +52,7 @@ def test_two_processes_exchange_messages(tmp_path: Path, address: str) -> None:
     with (
         echo(address) as (process, bound),
         closing(
-            ClientChannel("client", {"server": bound}, options=Options(send_deadline_s=30, open_loopback=True))
+            ClientChannel("client", {"server": bound}, options=SocketOptions(send_deadline_s=30, open_loopback=True))
         ) as channel,
     ):
         exchange(channel, 5)
@@ -85,7 +85,7 @@ def test_two_processes_exchange_large_frames_through_shared_memory(tmp_path: Pat
 
 def test_a_killed_process_is_noticed_and_leaves_no_shared_memory(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
-    options = Options(send_deadline_s=0.2)
+    options = SocketOptions(send_deadline_s=0.2)
     with (
         echo(f"ipc://{tmp_path}/s", "--shared") as (process, bound),
         closing(ClientChannel("client", {"server": bound}, options=options)) as inner,

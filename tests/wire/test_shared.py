@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from heterps.config import Faults
 from heterps.wire import BackPressure, Checked, Faulty, MemoryNetwork
-from heterps.wire.arena import Offer
+from heterps.wire.arena import ArenaOffer
 from heterps.wire.channel import MemoryChannel
-from heterps.wire.shared import NOTES_BYTES, RELEASES, Block, Notes, Release, Shared, SharedOptions, _take_some
+from heterps.wire.shared import NOTES_BYTES, RELEASES, Notes, Release, Shared, SharedBlock, SharedOptions, _take_some
 
 SMALL = SharedOptions(least_bytes=100, arena_bytes=16_384)
 Ends = tuple[Shared, Shared]
@@ -169,7 +169,7 @@ def test_both_directions_have_an_arena_of_their_own(ends: Ends) -> None:
 
 
 def test_a_refused_arena_is_not_offered_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    def elsewhere(offer: Offer) -> None:
+    def elsewhere(offer: ArenaOffer) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr("heterps.wire.shared.open_arena", elsewhere)
@@ -340,10 +340,10 @@ def test_under_faults_what_arrives_is_what_was_sent(seed: int) -> None:
     b.close()
 
 
-OFFER = Offer(1, 1, "0" * 32, 4096)
+OFFER = ArenaOffer(1, 1, "0" * 32, 4096)
 WRONG = [
-    Notes(token="0" * 32, blocks=[Block(0, 1, 0, 10)]),
-    Notes(blocks=[Block(0, 1, 0, 10)]),
+    Notes(token="0" * 32, blocks=[SharedBlock(0, 1, 0, 10)]),
+    Notes(blocks=[SharedBlock(0, 1, 0, 10)]),
     Notes(released=[("0" * 32, 1, 5), ("", 0, 0)]),
     Notes(accepted="1" * 32),
     Notes(refused=""),
@@ -368,8 +368,10 @@ def test_notes_that_make_no_sense_do_no_harm(notes: bytes) -> None:
     b.close()
 
 
-@pytest.mark.parametrize("block", [Block(0, 1, 0, 16_385), Block(0, 1, 16_384, 1), Block(2, 1, 0, 10)])
-def test_blocks_beyond_the_arena_or_the_message_are_refused(ends: Ends, block: Block) -> None:
+@pytest.mark.parametrize(
+    "block", [SharedBlock(0, 1, 0, 16_385), SharedBlock(0, 1, 16_384, 1), SharedBlock(2, 1, 0, 10)]
+)
+def test_blocks_beyond_the_arena_or_the_message_are_refused(ends: Ends, block: SharedBlock) -> None:
     a, b = ends
     meet(a, b)
     arena = a._outgoing["b"].arena

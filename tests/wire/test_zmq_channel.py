@@ -19,10 +19,10 @@ from heterps.errors import ConfigError, PeerLost
 from heterps.wire import BackPressure, receive_within
 from heterps.wire.keys import Keys, create_keys, load_keys
 from heterps.wire.zmq_channel import ClientChannel, ServerChannel
-from heterps.wire.zmq_socket import WATCH_EVERY, Options
+from heterps.wire.zmq_socket import WATCH_EVERY, SocketOptions
 
-QUICK = Options(send_deadline_s=0.1, open_loopback=True)
-OPEN = Options(open_loopback=True)
+QUICK = SocketOptions(send_deadline_s=0.1, open_loopback=True)
+OPEN = SocketOptions(open_loopback=True)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_client_that_never_came_is_named(stack: ExitStack, address: str) -> No
 
 @pytest.mark.parametrize("sender", ["client", "server"])
 def test_a_peer_that_takes_nothing_is_back_pressure(stack: ExitStack, tmp_path: Path, sender: str) -> None:
-    options = Options(queue_messages=2, send_deadline_s=0.05)
+    options = SocketOptions(queue_messages=2, send_deadline_s=0.05)
     server = stack.enter_context(closing(ServerChannel("server", f"ipc://{tmp_path}/s", options=options)))
     client = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, options=options)))
     client.send("server", [b"hello"])
@@ -232,7 +232,7 @@ def test_a_frame_beyond_the_limit_costs_the_peer_its_connection_and_the_server_n
     stack: ExitStack, address: str
 ) -> None:
     server = stack.enter_context(
-        closing(ServerChannel("s", address, options=Options(frame_bytes=1000, open_loopback=True)))
+        closing(ServerChannel("s", address, options=SocketOptions(frame_bytes=1000, open_loopback=True)))
     )
     client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, options=OPEN)))
     client.send("s", [bytes(1001)])
@@ -242,7 +242,7 @@ def test_a_frame_beyond_the_limit_costs_the_peer_its_connection_and_the_server_n
 
 
 def test_a_message_of_too_many_frames_is_let_go_and_the_next_one_comes(stack: ExitStack, address: str) -> None:
-    options = Options(message_frames=10, open_loopback=True)
+    options = SocketOptions(message_frames=10, open_loopback=True)
     server = stack.enter_context(closing(ServerChannel("s", address, options=options)))
     client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, options=OPEN)))
     for num_frames in (9, 10, 5_000, 1):  # beside the peer's name
@@ -480,7 +480,7 @@ def test_a_client_with_another_key_is_refused(stack: ExitStack, tmp_path: Path, 
 def test_a_refused_client_does_not_wait_for_its_deadline(stack: ExitStack, tmp_path: Path, keys: Keys) -> None:
     other = load_keys(create_keys(tmp_path / "other"))
     server = stack.enter_context(closing(ServerChannel("s", "tcp://127.0.0.1:*", keys=keys)))
-    options = Options(send_deadline_s=3600.0)
+    options = SocketOptions(send_deadline_s=3600.0)
     client = stack.enter_context(closing(ClientChannel("c", {"s": server.address}, keys=other, options=options)))
     for ask in (lambda: client.wait_connected("s", 3600.0), lambda: client.send("s", [b"x"])):
         with pytest.raises(PeerLost, match="it refused the connection: do both hold the same key file"):

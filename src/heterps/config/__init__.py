@@ -3,13 +3,13 @@
     Job -- model        a zoo name or an import path, and its arguments
         -- data         files, schema, batches, epochs
         -- optimizers   sparse (tables) and dense, with the schedule of their learning rates
-        -- tables       how rows begin, which keys get one, and which rows go
-        -- tiers        memory of the tables, and the disk below it
-        -- servers      where the tables are, and how workers speak with them
-        -- workers      how they speak with each other
+        -- tables       initial rows, admission of keys, eviction of rows
+        -- tiers        memory for the tables, and the disk for the other rows
+        -- servers      where the tables are, and how workers reach them
+        -- workers      how workers reach each other
         -- sync         when a worker may start its next iteration
-        -- emulation    of units that are not on this machine
-        -- checkpoint   how often, how many are kept
+        -- emulation    running units that this machine does not have
+        -- checkpoint   how often to save, and how many checkpoints to keep
         -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
 Every field has a `description`; the reference of the job file is generated from them.
@@ -39,7 +39,7 @@ from heterps.config.optimizers import (
     SparseOptimizer,
     StepRate,
 )
-from heterps.config.servers import Chance, Coding, Faults, Servers
+from heterps.config.servers import Chance, Faults, Servers, ValueCoding
 from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
 from heterps.config.tables import (
     Admission,
@@ -75,7 +75,6 @@ __all__ = [
     "Chance",
     "Checkpoint",
     "Cluster",
-    "Coding",
     "Constant",
     "ConstantRate",
     "CosineRate",
@@ -107,6 +106,7 @@ __all__ = [
     "Tables",
     "Tiers",
     "Uniform",
+    "ValueCoding",
     "WithProbability",
     "Workers",
     "Zero",

@@ -1,4 +1,4 @@
-"""What may be rented, and for how much."""
+"""The cluster: the resources that may be rented, their prices and limits."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ class Resource(Frozen):
 
     kind: Name | None = Field(
         None,
-        description="Which offer of `heterps prices` this is: it gives what is left out of device and price, and the "
-        "device whose costs in a profile apply. None: the offer with the resource's name, if there is one.",
+        description="The offer of `heterps prices` that this resource is. It fills in device and price where they are "
+        "left out, and says whose costs in a profile apply. None: the offer with the resource's name, if there is one.",
     )
     device: Name = Field(
-        "cpu", description="Torch device of one unit: cpu, cuda, xpu, mps. Left out: the offer's, or cpu without one."
+        "cpu", description="Torch device of one unit: cpu, cuda, xpu, mps. Default: the offer's, or cpu without one."
     )
     usd_per_hour: NonNegativeFloat = Field(
-        description="Price of one unit for an hour. May be left out where the resource is an offer: its list price."
+        description="Price of one unit for an hour. Default: the list price, if the resource is an offer."
     )
-    limit: Annotated[int, Field(ge=0)] = Field(description="How many units may be rented; 0 takes the resource out.")
+    limit: Annotated[int, Field(ge=0)] = Field(
+        description="Largest number of units that may be rented; 0 excludes the resource."
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, data: Any) -> Any:
-        """What is left out comes from the offer; a field that is none is left to pydantic, which names the nearest."""
+        """Fill in missing fields from the offer. Unknown fields are left to pydantic, whose error names the nearest."""
         if not isinstance(data, dict) or not set(data) <= set(cls.model_fields):
             return data
         kind = data.get("kind")
@@ -50,15 +52,15 @@ class Resource(Frozen):
 
 
 class Cluster(Frozen):
-    """What may be rented, and for how much."""
+    """The resources that may be rented, with their prices and limits."""
 
-    resources: dict[Name, Resource] = Field(description="Resource name to its device, price and limit.")
+    resources: dict[Name, Resource] = Field(description="Device, price and limit of each resource, by name.")
     server_resource: Name = Field(description="The resource that parameter servers run on.")
 
     @field_validator("resources", mode="before")
     @classmethod
     def _fill(cls, resources: Any) -> Any:
-        """A resource with the name of an offer, and no kind of its own, is that offer."""
+        """Treat a resource that has the name of an offer and no `kind` as that offer."""
         if not isinstance(resources, dict):
             return resources
         return {
@@ -69,7 +71,7 @@ class Cluster(Frozen):
         }
 
     def offer(self, name: str) -> Offer | None:
-        """The offer that the resource of this name is, by its kind or by its name."""
+        """The offer behind the resource `name`, by its kind or its name; None if it is not an offer."""
         return OFFERS.get(self.resources[name].kind or name)
 
     @model_validator(mode="after")
@@ -88,8 +90,7 @@ class Cluster(Frozen):
 
 
 def _offered(kind: str, written: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a resource, with what is left out filled in by its offer. Another device than the offer's is none
-    of the offer."""
+    """Fill in the missing fields of a resource from the offer `kind`; ValueError if its device is not the offer's."""
     try:
         offer = find_offer(kind)
     except ConfigError as error:
@@ -110,4 +111,4 @@ PAPER_CLUSTER = Cluster(
     },
     server_resource="cpu",
 )
-"""The cluster of the HeterPS paper: 10 CPU servers of 48 cores and 4 GPU servers of 8 V100, at its prices."""
+"""The cluster of the HeterPS paper: 10 CPU servers with 48 cores and 4 GPU servers with 8 V100s, at its prices."""

@@ -1,4 +1,4 @@
-"""What a job is trained on."""
+"""The data of a job: files, columns, batches and epochs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_CLASSES = 1_000_000
 
 
 class Schema(Frozen):
-    """Which columns hold what, and what to do where a value is missing."""
+    """The roles of the columns, and what to do with missing values."""
 
     label: Name = Field("label", description="Column of the label: 0 or 1, or the number of a class.")
     num_classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] = Field(
-        2, description="Labels are 0 to num_classes - 1; 2: a click or none, and the model returns one logit a sample."
+        2, description="Labels are 0 to num_classes - 1. With 2 classes the model returns one logit per sample."
     )
     dense: tuple[Name, ...] = Field(
-        tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers, or of lists of numbers: see widths."
+        tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers, or of lists of numbers (see widths)."
     )
     widths: dict[Name, PositiveInt] = Field(
         {},
-        description="Dense columns that hold lists, as in {image: 3072}: how many numbers each list has. They become "
-        "as many consecutive inputs of the model.",
+        description="Length of the lists in dense columns that hold lists, as in {image: 3072}. Each number becomes "
+        "one input of the model.",
     )
     slots: tuple[Name, ...] = Field(
         tuple(f"C{i}" for i in range(1, 27)),
@@ -36,30 +36,32 @@ class Schema(Frozen):
     )
     dense_missing: Literal["fill", "error", "skip"] = Field(
         "fill",
-        description="A null or NaN in a dense column: fill it, stop with an error, or skip the row and count it.",
+        description="What to do with a null or NaN in a dense column: fill it, stop with an error, or skip the row and "
+        "count it.",
     )
-    dense_fill: float = Field(0.0, description="What `dense_missing: fill` writes.")
+    dense_fill: float = Field(0.0, description="Value that `dense_missing: fill` writes.")
     slot_missing: Literal["key", "error", "skip"] = Field(
         "key",
-        description="A null in a slot: give it a key of its own, stop with an error, or skip the row and count it.",
+        description="What to do with a null in a slot: use a separate key for nulls, stop with an error, or skip the "
+        "row and count it.",
     )
     same_ids: dict[Name, Name] = Field(
         {},
-        description="Slots that hold ids of another slot, as in {negative_item: item}: an id then has the same key, "
-        "and in an embedding of both slots the same row, in either.",
+        description="Slots that hold the ids of another slot, as in {negative_item: item}. An id then has the same key "
+        "in both slots, and the same row in an embedding of both.",
     )
 
     @property
     def num_dense(self) -> int:
-        """Numbers of a sample: the width of Batch.dense."""
+        """Number of dense values per sample: the width of Batch.dense."""
         return sum(self.width_of(name) for name in self.dense)
 
     def width_of(self, name: str) -> int:
-        """Numbers of a sample in the dense column `name`."""
+        """Number of values per sample in the dense column `name`."""
         return self.widths.get(name, 1)
 
     def ids_of(self, slot: str) -> str:
-        """The slot whose ids `slot` holds: mostly its own."""
+        """The slot whose ids `slot` holds: itself, unless `same_ids` names another."""
         return self.same_ids.get(slot, slot)
 
     @model_validator(mode="after")
@@ -85,12 +87,16 @@ Paths = Address | Annotated[tuple[Address, ...], Field(min_length=1)]
 
 
 class Data(Frozen):
-    train: Paths = Field(description="Parquet files: a path, a folder, a glob, or a list; any fsspec address.")
-    test: Paths | None = Field(None, description="The same, for evaluation; none: no evaluation.")
-    columns: Schema = Field(Schema(), description="Which columns hold what, and what to do with missing values.")
-    batch_size: PositiveInt = Field(4096, description="Samples of one optimizer step.")
-    epochs: PositiveInt = Field(1, description="Passes over the training data.")
-    shuffle: bool = Field(
-        True, description="Visit row groups in a random order, and rows inside each, anew every epoch."
+    """Training and test data, and how they are read."""
+
+    train: Paths = Field(
+        description="Parquet files for training: a path, a folder, a glob, or a list; any fsspec address."
     )
-    prefetch: PositiveInt = Field(4, description="Batches made ready ahead of use.")
+    test: Paths | None = Field(None, description="Parquet files for evaluation; null: no evaluation.")
+    columns: Schema = Field(Schema(), description="The roles of the columns, and what to do with missing values.")
+    batch_size: PositiveInt = Field(4096, description="Number of samples per optimizer step.")
+    epochs: PositiveInt = Field(1, description="Number of passes over the training data.")
+    shuffle: bool = Field(
+        True, description="Shuffle the row groups, and the rows inside each block of them, anew every epoch."
+    )
+    prefetch: PositiveInt = Field(4, description="Number of batches that are prepared ahead of use.")

@@ -1,4 +1,4 @@
-"""The job as one tree: everything that defines a run."""
+"""The job: the root of the tree of settings that define a run."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from heterps.yamlfile import check_role, parse, read_model, read_text, validate
 
 
 class Model(Frozen):
+    """The model to train: a factory and its arguments."""
+
     factory: Name = Field(
         "ctr_dnn",
         description="A zoo name (ctr_dnn, deepfm, match_net, two_emb, nce, alexnet, resnet) or an import path "
@@ -37,43 +39,51 @@ class Model(Frozen):
 
 
 class Checkpoint(Frozen):
-    every_samples: PositiveInt | None = Field(None, description="Save after so many samples; none: by time only.")
-    every_minutes: PositiveFloat | None = Field(10.0, description="Save after so many minutes; none: by samples only.")
+    """How often the state is saved, and how many checkpoints are kept."""
+
+    every_samples: PositiveInt | None = Field(
+        None, description="Number of samples between two checkpoints; null: by time only."
+    )
+    every_minutes: PositiveFloat | None = Field(
+        10.0, description="Minutes between two checkpoints; null: by samples only."
+    )
     keep: Annotated[int, Field(ge=2)] = Field(
-        2, description="Checkpoints kept; at least two, so that a bad one has a predecessor."
+        2, description="Number of checkpoints to keep; at least two, so that a damaged one has a predecessor."
     )
 
 
 class Job(Frozen):
     """Everything that defines a run."""
 
-    name: Name = Field("job", description="Names the run in reports.")
-    model: Model = Field(Model(), description="What is trained.")
-    data: Data = Field(description="What it is trained on.")
-    optimizers: Optimizers = Field(Optimizers(), description="How parameters follow gradients.")
-    tables: Tables = Field(Tables(), description="How rows of embedding tables come and go.")
+    name: Name = Field("job", description="Name of the run in reports.")
+    model: Model = Field(Model(), description="The model to train.")
+    data: Data = Field(description="The data to train on.")
+    optimizers: Optimizers = Field(Optimizers(), description="The optimizers of sparse and dense parameters.")
+    tables: Tables = Field(Tables(), description="Initial values, admission and eviction of embedding rows.")
     tiers: Tiers | None = Field(
-        None, description="Memory for embedding tables, and where their other rows are; none: all rows are in memory."
+        None, description="Memory limit of embedding tables, and the disk for other rows; null: all rows are in memory."
     )
     servers: Servers | None = Field(
-        None, description="Parameter servers that hold the tables; none: they are in this process."
+        None, description="Parameter servers that hold the tables; null: the tables are in this process."
     )
-    workers: Workers = Field(Workers(), description="The workers of launchers `local` and `ray`.")
+    workers: Workers = Field(Workers(), description="The workers of the launchers `local` and `ray`.")
     sync: Annotated[PolicyConfig, Field(discriminator="kind")] = Field(
         BSP(),
         description="When a worker may start its next iteration: bsp, asp, ssp:3, dssp:3:12, or the same with its "
         "fields written out.",
     )
     emulation: Emulation | None = Field(
-        None, description="Emulate the units of the plan on this machine, by the job's profile; none: run on real ones."
+        None, description="Emulate the plan's units on this machine, by the job's profile; null: run on real units."
     )
-    checkpoint: Checkpoint = Field(Checkpoint(), description="When state is saved.")
-    cluster: Cluster = Field(PAPER_CLUSTER, description="What may be rented: inline, or the path of a cluster file.")
+    checkpoint: Checkpoint = Field(Checkpoint(), description="When the state is saved.")
+    cluster: Cluster = Field(
+        PAPER_CLUSTER, description="The resources that may be rented: written here, or the path of a cluster file."
+    )
     profile: Name | None = Field(
-        None, description="A profile.json of this model to predict the run from; none: a quick one is made first."
+        None, description="Path of a profile.json of this model to predict the run from; null: a quick one is made."
     )
     plan: Name | None = Field(
-        None, description="A plan.json of `heterps plan` for this model and cluster; none: this machine alone."
+        None, description="Path of a plan.json of `heterps plan` for this model and cluster; null: this machine alone."
     )
     launcher: Literal["inline", "local", "ray"] = Field(
         "inline",
@@ -81,22 +91,24 @@ class Job(Frozen):
         "ray on a Ray cluster.",
     )
     ray_address: Name | None = Field(
-        None, description="Of a running Ray cluster (auto, or host:port); none: Ray is started on this machine."
+        None, description="Address of a running Ray cluster (auto, or host:port); null: Ray starts on this machine."
     )
     threads: PositiveInt | None = Field(
         None,
-        description="Threads of an inline run, and workers of a run without a plan on other launchers; none: one for "
-        "each core.",
+        description="Number of threads of an inline run, or of workers of a run without a plan on other launchers; "
+        "null: one per core.",
     )
-    metrics_every_samples: PositiveInt = Field(65_536, description="A line of metrics.jsonl after so many samples.")
+    metrics_every_samples: PositiveInt = Field(
+        65_536, description="Number of samples between two lines of metrics.jsonl."
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        0, description="Of initial values, shuffling and anything else random."
+        0, description="Seed of initial values, shuffling and everything else that is random."
     )
 
     @field_validator("sync", mode="before")
     @classmethod
     def _read_word(cls, sync: Any) -> Any:
-        """`ssp:3` is short for {kind: ssp, lower: 3}."""
+        """Expand a short form: `ssp:3` means {kind: ssp, lower: 3}."""
         if not isinstance(sync, str):
             return sync
         try:
@@ -122,13 +134,13 @@ def load_cluster(path: str | Path) -> Cluster:
 
 
 def load_job(path: str | Path) -> Job:
-    """The job in the file at `path`. Relative paths inside it, as everywhere, are taken from the working directory."""
+    """Read the job file at `path`. Relative paths inside it are relative to the working directory."""
     path = Path(path)
     return parse_job(read_text(path, what="job file"), where=str(path))
 
 
 def parse_job(text: str, where: str) -> Job:
-    """The job in the YAML `text`; errors say `where` it is from."""
+    """Parse the job in the YAML `text`; error messages name `where` it is from."""
     data, lines = parse(text, where=where, what="job file")
     check_role(data, where=where, what="job file")
     if isinstance(cluster := data.get("cluster"), str):

@@ -1,4 +1,4 @@
-"""How parameters follow gradients: optimizers, and the schedules of their learning rates."""
+"""Optimizers, and the schedules of their learning rates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Momentum(Frozen):
 
     kind: Literal["momentum"] = "momentum"
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
-    momentum: Beta = Field(0.9, description="What is kept of the earlier steps' direction b.")
+    momentum: Beta = Field(0.9, description="Decay of the accumulated direction b.")
 
 
 class Adagrad(Frozen):
@@ -61,14 +61,16 @@ class Adam(Frozen):
 
 
 class AdamW(Frozen):
-    """Adam after `w -= lr * weight_decay * w`. For dense parameters only: rows that rest would not decay."""
+    """Adam after `w -= lr * weight_decay * w`. For dense parameters only: rows without a gradient would not decay."""
 
     kind: Literal["adamw"] = "adamw"
     lr: PositiveFloat = Field(0.001, description="Learning rate.")
     beta1: Beta = Field(0.9, description="Decay of the mean of gradients.")
     beta2: Beta = Field(0.999, description="Decay of the mean of squared gradients.")
     eps: PositiveFloat = Field(1e-8, description="Added to the denominator.")
-    weight_decay: NonNegativeFloat = Field(0.01, description="What of itself, times lr, a weight loses in each step.")
+    weight_decay: NonNegativeFloat = Field(
+        0.01, description="Each step subtracts lr * weight_decay * w from a weight w."
+    )
 
 
 class FTRL(Frozen):
@@ -77,9 +79,9 @@ class FTRL(Frozen):
 
     kind: Literal["ftrl"] = "ftrl"
     lr: PositiveFloat = Field(0.1, description="Learning rate.")
-    beta: NonNegativeFloat = Field(1.0, description="Keeps the first steps small.")
-    l1: NonNegativeFloat = Field(0.0, description="Weights whose evidence is below become exactly 0.")
-    l2: NonNegativeFloat = Field(0.0, description="Draws weights towards 0.")
+    beta: NonNegativeFloat = Field(1.0, description="Added to sqrt(n): larger values make the first steps smaller.")
+    l1: NonNegativeFloat = Field(0.0, description="L1 strength: weights with abs(z) <= l1 become exactly 0.")
+    l2: NonNegativeFloat = Field(0.0, description="L2 strength: larger values pull weights towards 0.")
 
 
 SparseOptimizer = SGD | Momentum | Adagrad | RowAdagrad | Adam | FTRL
@@ -88,7 +90,7 @@ Optimizer = SparseOptimizer | DenseOptimizer
 
 
 class ConstantRate(Frozen):
-    """The learning rate stays as it is."""
+    """A constant learning rate."""
 
     kind: Literal["constant"] = "constant"
 
@@ -98,18 +100,18 @@ class ScheduledRate(Frozen):
 
     unit: Literal["samples", "updates"] = Field(
         "samples",
-        description="What progress is counted in: samples that the job has seen, or updates of the table, of which "
-        "asynchronous workers make as many times more as there are workers.",
+        description="Unit of progress: samples that the job has seen, or updates of the table. n asynchronous workers "
+        "make n times as many updates as synchronous ones.",
     )
 
 
 class LinearRate(ScheduledRate):
-    """Up from 0 to the learning rate, then in a straight line down to a part of it."""
+    """A linear warm-up from 0 to the learning rate, then a linear decay to a fraction of it."""
 
     kind: Literal["linear"] = "linear"
-    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Where the learning rate is reached.")
-    until: PositiveInt | None = Field(None, description="Where `floor` is reached; null: it stays at the top.")
-    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="What part of the learning rate remains.")
+    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Progress at which the learning rate is reached.")
+    until: PositiveInt | None = Field(None, description="Progress at which `floor` is reached; null: no decay.")
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Fraction of the learning rate at the end.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -118,12 +120,12 @@ class LinearRate(ScheduledRate):
 
 
 class CosineRate(ScheduledRate):
-    """Up from 0 to the learning rate, then along half a cosine down to a part of it."""
+    """A linear warm-up from 0 to the learning rate, then a decay along half a cosine to a fraction of it."""
 
     kind: Literal["cosine"] = "cosine"
-    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Where the learning rate is reached.")
-    until: PositiveInt = Field(description="Where `floor` is reached.")
-    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="What part of the learning rate remains.")
+    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Progress at which the learning rate is reached.")
+    until: PositiveInt = Field(description="Progress at which `floor` is reached.")
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Fraction of the learning rate at the end.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -137,23 +139,25 @@ def _require_order(warmup: int, until: int | None) -> None:
 
 
 class StepRate(ScheduledRate):
-    """Times a factor, again and again."""
+    """A learning rate that is multiplied by a factor at regular intervals."""
 
     kind: Literal["step"] = "step"
-    every: PositiveInt = Field(description="After how much progress.")
-    factor: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="What the learning rate is multiplied by.")
+    every: PositiveInt = Field(description="Progress between two steps.")
+    factor: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="Factor of each step.")
 
 
 Schedule = ConstantRate | LinearRate | CosineRate | StepRate
 
 
 class Optimizers(Frozen):
+    """The optimizers of sparse and dense parameters, and the schedule of their learning rates."""
+
     sparse: Annotated[SparseOptimizer, Field(discriminator="kind")] = Field(
-        Adagrad(lr=0.05), description="Of the embedding tables, unless a module brings its own."
+        Adagrad(lr=0.05), description="Optimizer of the embedding tables, unless a module has its own."
     )
     dense: Annotated[DenseOptimizer, Field(discriminator="kind")] = Field(
-        Adam(lr=0.001), description="Of all other parameters."
+        Adam(lr=0.001), description="Optimizer of all other parameters."
     )
     schedule: Annotated[Schedule, Field(discriminator="kind")] = Field(
-        ConstantRate(), description="Of all learning rates, unless a module brings its own."
+        ConstantRate(), description="Schedule of all learning rates, unless a module has its own."
     )

@@ -1,4 +1,4 @@
-"""Policies as words of a command line or a job file: KIND[:NUMBER...][+OPTION[:NUMBER]...]."""
+"""The short form of policies in command lines and job files: KIND[:NUMBER...][+OPTION[:NUMBER]...]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = "write bsp, bsp+backup:1, asp, ssp:3, dssp:3:12, dssp:3:12+elapsed, d
 
 
 def parse_policy(text: str) -> PolicyConfig:
-    """The policy that a word of a command line names: KIND[:NUMBER...][+OPTION[:NUMBER]...]. Raises ConfigError."""
+    """Parse the short form of a policy: KIND[:NUMBER...][+OPTION[:NUMBER]...]. Raises ConfigError."""
     head, *extras = text.strip().lower().split("+")
     kind, *numbers = head.split(":")
     if kind not in KINDS:

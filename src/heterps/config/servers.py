@@ -1,4 +1,4 @@
-"""The parameter servers of a job, and how its workers speak with them."""
+"""The parameter servers of a job, and how its workers communicate with them."""
 
 from __future__ import annotations
 
@@ -12,58 +12,67 @@ Chance = Annotated[float, Field(ge=0, le=1)]
 
 
 class Faults(Frozen):
-    """What goes wrong on the way of a message, to see that a job bears it. Chances are by message."""
+    """Injected network faults, to test that a job survives them. Probabilities are per message."""
 
-    drop: Chance = Field(0.0, description="Chance that a message is lost.")
-    double: Chance = Field(0.0, description="Chance that a message is delivered twice.")
-    delay_s: NonNegativeFloat = Field(0.0, description="Messages are late by up to so many seconds, in order.")
-    reorder: Chance = Field(0.0, description="Chance that later messages may overtake this one, which is held back.")
-    reorder_s: PositiveFloat = Field(0.02, description="For how long at most it is held back.")
-    corrupt: Chance = Field(0.0, description="Chance that one bit of a message is flipped.")
-    cut: Chance = Field(0.0, description="Chance that a message breaks the way to its receiver for a while.")
-    cut_s: PositiveFloat = Field(1.0, description="How long a way stays broken; what is sent in that time is lost.")
+    drop: Chance = Field(0.0, description="Probability that a message is lost.")
+    double: Chance = Field(0.0, description="Probability that a message is delivered twice.")
+    delay_s: NonNegativeFloat = Field(0.0, description="Largest random delay of a message; the order is kept.")
+    reorder: Chance = Field(0.0, description="Probability that a message is held back, so that later ones overtake it.")
+    reorder_s: PositiveFloat = Field(0.02, description="Longest time for which a message is held back.")
+    corrupt: Chance = Field(0.0, description="Probability that one bit of a message is flipped.")
+    cut: Chance = Field(0.0, description="Probability that a message cuts the connection to its receiver for a while.")
+    cut_s: PositiveFloat = Field(1.0, description="Seconds for which a connection stays cut; what is sent is lost.")
 
 
-class Coding(Frozen):
-    """How the values of a table travel. What the servers hold is float32 whatever this says."""
+class ValueCoding(Frozen):
+    """The encoding of a table's values in messages. Servers always store float32."""
 
-    values: Literal["fp32", "fp16", "bf16"] = Field("fp32", description="Rounded to this on the way, to nearest even.")
-    compression: Literal["lz4", "zstd"] | None = Field(None, description="Of the values on the way; none: as they are.")
-    least_bytes: NonNegativeInt = Field(4096, description="Smaller frames are not compressed.")
+    values: Literal["fp32", "fp16", "bf16"] = Field(
+        "fp32", description="Type to which values are rounded in messages, to nearest even."
+    )
+    compression: Literal["lz4", "zstd"] | None = Field(
+        None, description="Compression of the values in messages; null: none."
+    )
+    least_bytes: NonNegativeInt = Field(4096, description="Frames below this size are not compressed.")
 
 
 class Servers(Frozen):
-    """Parameter servers: the tables live in processes of their own, a shard each."""
+    """Parameter servers: each holds one shard of the tables."""
 
     count: PositiveInt | None = Field(
         None,
-        description="Servers that are started for the run, on this machine; none: one, unless there are addresses.",
+        description="Number of servers to start for the run on this machine; null: one, unless there are addresses.",
     )
     channel: Literal["ipc", "memory"] = Field(
         "ipc",
-        description="How started servers are reached: processes by sockets and shared memory, or threads of this one.",
+        description="How started servers run: `ipc` as processes, reached by sockets and shared memory; `memory` as "
+        "threads of this process.",
     )
     addresses: tuple[Name, ...] = Field(
-        (), description="Of servers that run already (`heterps server start`), in their order; none are started then."
+        (), description="Addresses of running servers (`heterps server start`), in their order; no others are started."
     )
     key: Name | None = Field(None, description="Key file of the job (`heterps keys create`); tcp addresses need it.")
-    coding: Coding = Field(Coding(), description="How values travel.")
-    codings: dict[Name, Coding] = Field({}, description="The same for single tables, by their names.")
+    coding: ValueCoding = Field(ValueCoding(), description="Encoding of values in messages.")
+    codings: dict[Name, ValueCoding] = Field({}, description="Encoding of the values of single tables, by table name.")
     staleness: NonNegativeInt = Field(
         0,
-        description="By how many pushes rows may be behind. 0: by none, and training is exact. Above, rows of the next "
-        "batch are pulled while this one is computed, and copies of hot rows are used again as long as they may.",
+        description="Number of pushes by which rows may be out of date. With 0 training is exact. Above 0, rows of the "
+        "next batch are pulled while this one is computed, and cached copies of hot rows are reused within this bound.",
     )
-    cache_bytes: NonNegativeInt = Field(64 << 20, description="Memory of a worker for such copies, for each table.")
-    deadline_s: PositiveFloat = Field(60.0, description="After so long without an answer of a server the run ends.")
-    retry_s: PositiveFloat = Field(1.0, description="After so long a server is asked again; then twice as long.")
-    faults: Faults = Field(Faults(), description="What goes wrong on the way, on purpose: tables must not show it.")
+    cache_bytes: NonNegativeInt = Field(64 << 20, description="Memory of each worker for cached rows, for each table.")
+    deadline_s: PositiveFloat = Field(
+        60.0, description="Seconds to wait for an answer of a server before the run ends with an error."
+    )
+    retry_s: PositiveFloat = Field(
+        1.0, description="Seconds until a request is sent again; the time doubles with each attempt."
+    )
+    faults: Faults = Field(Faults(), description="Injected network faults; the results must not depend on them.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.addresses and self.count is not None:
             raise ValueError(
-                "count is of servers that are started for the run, addresses are of others: give one of them"
+                "count starts servers for the run, addresses names servers that run already: give one of the two"
             )
         if self.addresses and self.channel == "memory":
             raise ValueError("servers at addresses are reached by sockets: leave channel out")
@@ -73,5 +82,5 @@ class Servers(Frozen):
 
     @property
     def num(self) -> int:
-        """Of the servers, started or found."""
+        """Number of servers, started or found by their addresses."""
         return len(self.addresses) or self.count or 1

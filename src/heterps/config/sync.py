@@ -1,7 +1,7 @@
-"""When a worker may start its next iteration: the policies of a job, as values.
+"""The settings of the synchronisation policies, which decide when a worker may start its next iteration.
 
-The words of a command line say the same in short: `bsp`, `bsp+backup:1`, `asp`, `ssp:3`, `dssp:3:12`,
-`dssp:3:12+elapsed+hysteresis:1`. `label` gives them, `heterps.sync.parse_policy` reads them.
+Command lines use a short form: `bsp`, `bsp+backup:1`, `asp`, `ssp:3`, `dssp:3:12`, `dssp:3:12+elapsed+hysteresis:1`.
+`label` gives it, `heterps.sync.parse_policy` reads it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ PREDICTORS = ("last", "ema", "elapsed")
 
 
 class _Policy(Frozen):
-    """What all policies say of themselves."""
+    """Common base of the policies' settings."""
 
     in_rounds: ClassVar[bool] = False
-    """Whether all workers make one update together from their parts of one batch; else each makes its own updates."""
+    """Whether all workers make one update together from their parts of a batch; else each makes its own updates."""
 
 
 class BSP(_Policy):
-    """Bulk synchronous parallel: all push, the mean of their gradients is applied once, all go on."""
+    """Bulk synchronous parallel: all workers push, the mean of their gradients is applied once, all continue."""
 
     in_rounds: ClassVar[bool] = True
     kind: Literal["bsp"] = "bsp"
     backup: Annotated[int, Field(ge=0)] = Field(
         0,
-        description="Backup workers: a round ends when all but so many have pushed; late gradients are dropped and "
-        "counted.",
+        description="Number of backup workers: a round ends when all but this many workers have pushed; late gradients "
+        "are dropped and counted.",
     )
 
     @property
@@ -40,7 +40,7 @@ class BSP(_Policy):
 
 
 class ASP(_Policy):
-    """Asynchronous parallel: each gradient is applied when it comes, nobody waits."""
+    """Asynchronous parallel: each gradient is applied when it arrives, and no worker waits."""
 
     kind: Literal["asp"] = "asp"
 
@@ -50,7 +50,7 @@ class ASP(_Policy):
 
 
 class SSP(_Policy):
-    """Stale synchronous parallel: only those too far ahead of the slowest wait."""
+    """Stale synchronous parallel: only workers that are too far ahead of the slowest wait."""
 
     kind: Literal["ssp"] = "ssp"
     lower: Lead = Field(3, description="Largest lead at which an iteration may start (the paper's s).")
@@ -64,18 +64,18 @@ class DSSP(_Policy):
     """Dynamic stale synchronous parallel: SSP whose bound moves by itself in [lower, lower + spread]."""
 
     kind: Literal["dssp"] = "dssp"
-    lower: Lead = Field(3, description="Lead up to which nobody waits (the paper's s_L).")
+    lower: Lead = Field(3, description="Largest lead at which no worker waits (the paper's s_L).")
     spread: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        12, description="Most extra iterations that the fastest worker is granted at once (the paper's r_max)."
+        12, description="Largest number of extra iterations granted to the fastest worker at once (the paper's r_max)."
     )
     predictor: Literal["last", "ema", "elapsed"] = Field(
         "last",
-        description="How long an iteration will take: as the last one, as a moving average, or as the last one unless "
-        "the running one is late already, which is then taken to be as late again.",
+        description="Prediction of an iteration's time: `last` is that of the last one, `ema` a moving average, and "
+        "`elapsed` that of the last one, or more if the running iteration is already late.",
     )
-    hysteresis: Lead = Field(0, description="A worker that waits goes on at a lead of lower less this.")
+    hysteresis: Lead = Field(0, description="A waiting worker is released at a lead of lower - hysteresis.")
     literal: bool = Field(
-        False, description="The algorithm as it was printed, errors included: it bounds nothing. To compare with."
+        False, description="Use the algorithm as published, errors included, for comparison: it bounds nothing."
     )
 
     @property

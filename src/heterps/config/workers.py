@@ -1,4 +1,4 @@
-"""The workers of a job: how many paths there are through them, and how they speak with each other."""
+"""The workers of a job: the number of lanes through them, and how they communicate with each other."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from heterps.config.base import Frozen
 
 
 class Workers(Frozen):
-    """Workers run the stages of the plan, on the launchers `local` and `ray`."""
+    """The workers, which run the stages of the plan on the launchers `local` and `ray`."""
 
     channel: Literal["ipc", "memory"] = Field(
         "ipc",
-        description="Workers are processes, reached by sockets and shared memory, or threads of this one.",
+        description="How workers run: `ipc` as processes, reached by sockets and shared memory; `memory` as threads of "
+        "this process.",
     )
     lanes: PositiveInt | None = Field(
         None,
-        description="Paths through the stages. In BSP each takes a micro-batch of every batch, in the other policies "
-        "whole batches of its own. None: as many as keep all workers busy.",
+        description="Number of lanes through the stages. In BSP each lane takes a micro-batch of every batch, in the "
+        "other policies whole batches. Null: as many as keep all workers busy.",
     )
     in_flight: PositiveInt | None = Field(
-        None, description="Micro-batches that a worker may have under way at once; none: twice the number of stages."
+        None, description="Largest number of micro-batches under way in a worker; null: twice the number of stages."
     )
     dense: Literal["servers", "all_reduce"] = Field(
         "servers",
-        description="Where dense parameters are kept in step: on the servers, or (in BSP) on the workers of each "
-        "stage, which add up their gradients among themselves.",
+        description="How dense parameters are synchronised: by the servers, or (in BSP only) by an all-reduce of the "
+        "gradients among the workers of each stage.",
     )
     values: Literal["fp32", "fp16", "bf16"] = Field(
-        "fp32", description="What float32 values are rounded to on their way between stages."
+        "fp32", description="Type to which float32 values are rounded in messages between stages."
     )
-    deadline_s: PositiveFloat = Field(120.0, description="After so long without news of a worker it counts as lost.")
+    deadline_s: PositiveFloat = Field(
+        120.0, description="Seconds without a message after which a worker counts as lost."
+    )
     restarts: NonNegativeInt = Field(
         0,
-        description="How often the run goes on by itself from its last checkpoint, with new workers and servers, when "
-        "one of them is lost. Errors of the job (its model, its data) end it at once.",
+        description="Number of automatic restarts from the last checkpoint, with new workers and servers, when one of "
+        "them is lost. Errors of the job (its model, its data) end the run at once.",
     )
 
 
 class Emulation(Frozen):
-    """Units that are not on this machine: a worker computes for real, then waits until the profile's time is over."""
+    """Emulation of units that this machine lacks: a worker computes, then waits until the profile's time is over."""
 
     scale: PositiveFloat | None = Field(
-        None, description="Real seconds for each emulated one; none: as many as this machine needs to keep up."
+        None, description="Real seconds per emulated second; null: as many as this machine needs to keep up."
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from heterps.data.synthetic import CARDINALITIES, DENSE, LABEL, SLOTS, Rows, Teacher, make_rows
+from heterps.data.synthetic import CARDINALITIES, DENSE, LABEL, SLOTS, SyntheticRows, Teacher, make_rows
 from heterps.data.task import Drawn
 
 
@@ -29,7 +29,7 @@ class Clicks:
         return Drawn(_as_table(rows, label, self.schema), probability, label)
 
 
-def _as_table(rows: Rows, label: NDArray[np.bool_], schema: pa.Schema) -> pa.Table:
+def _as_table(rows: SyntheticRows, label: NDArray[np.bool_], schema: pa.Schema) -> pa.Table:
     columns = [pa.array(label.view(np.int8))]
     columns += [_column(pa.float32(), *pair) for pair in zip(rows.dense, rows.dense_valid, strict=True)]
     columns += [_column(pa.int64(), *pair) for pair in zip(rows.ids, rows.ids_valid, strict=True)]

@@ -29,7 +29,7 @@ Bitmap = NDArray[np.uint8]
 
 
 @dataclass
-class Counts:
+class DecodeCounts:
     """What a reader decoded and what was missing in it: filled, given a key, or the reason of a skip."""
 
     num_rows: int = 0
@@ -52,7 +52,7 @@ class Decoder:
     """Decodes row groups of a schema; `ragged` says whether some slot holds lists, so that bags need offsets."""
 
     def __init__(self, schema: Schema, ragged: bool) -> None:
-        self.counts = Counts()
+        self.counts = DecodeCounts()
         self._schema = schema
         self._ragged = ragged
         self._columns = (schema.label, *schema.dense, *schema.slots)

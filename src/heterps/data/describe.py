@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from heterps.config.base import Record
 from heterps.data.columns import holds_numbers, id_kind, is_list, is_number, list_width
 from heterps.data.decode import key_column
 from heterps.data.sources import Dataset, open_dataset
@@ -17,11 +18,7 @@ MAX_SHOWN = 8
 """Items of a list that an example names."""
 
 
-class Value(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ColumnDescription(Value):
+class ColumnDescription(Record):
     name: str
     type: str
     roles: tuple[str, ...] = Field(description="What data.columns may use it as: label, dense, slots; empty: nothing.")
@@ -30,7 +27,7 @@ class ColumnDescription(Value):
     key: int | None = Field(description="The key of that value, where the column can be a slot.")
 
 
-class Description(Value):
+class Description(Record):
     files: int
     rows: int
     row_groups: int

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from heterps.config.base import Record
 from heterps.data.clicks import Clicks
 from heterps.data.folder import INFO_NAME, new_dataset
 from heterps.data.matches import Matches
@@ -42,11 +43,7 @@ _ID_ENCODING = "DELTA_BINARY_PACKED"
 TASKS: dict[str, Callable[[int], Task]] = {"click": Clicks, "match": Matches, "words": Words}
 
 
-class Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class SplitInfo(Value):
+class SplitInfo(Record):
     """What is known about the rows of train/ or test/."""
 
     rows: int
@@ -57,7 +54,7 @@ class SplitInfo(Value):
     distinct_ids: int
 
 
-class DatasetInfo(Value):
+class DatasetInfo(Record):
     """The file `dataset.json` beside the data."""
 
     version: int = 1
@@ -68,7 +65,7 @@ class DatasetInfo(Value):
     test: SplitInfo | None
 
 
-class _Task(Value):
+class _Task(Record):
     """What any `dataset.json` says; images have one as well."""
 
     task: str = "click"
@@ -124,7 +121,7 @@ def generate(
 
 
 @dataclass
-class _Tally:
+class _TeacherStats:
     """What the teacher reaches, from histograms of its probability by label: mergeable, of constant size."""
 
     histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _BINS), np.int64))
@@ -135,7 +132,7 @@ class _Tally:
         self.histogram += np.bincount(bins + _BINS * label, minlength=2 * _BINS).reshape(2, _BINS)
         self.loss -= float(np.log(np.where(label, probability, 1.0 - probability)).sum())
 
-    def merge(self, other: _Tally) -> None:
+    def merge(self, other: _TeacherStats) -> None:
         self.histogram += other.histogram
         self.loss += other.loss
 
@@ -165,9 +162,9 @@ def _write_split(
     seen = np.zeros(task.possible_ids, np.bool_)
     encoding = {column.name: _ID_ENCODING for column in task.schema if column.type == pa.int64()}
 
-    def write_file(start: int) -> _Tally:
+    def write_file(start: int) -> _TeacherStats:
         path = folder / name / f"part-{start // ROWS_PER_FILE:05d}.parquet"
-        tally = _Tally()
+        tally = _TeacherStats()
         stop = min(start + ROWS_PER_FILE, num_rows)
         with pq.ParquetWriter(path, task.schema, column_encoding=encoding, **_WRITER_OPTIONS) as writer:
             for begin in range(start, stop, ROWS_PER_GROUP):
@@ -178,7 +175,7 @@ def _write_split(
                 progress(size)
         return tally
 
-    total = _Tally()
+    total = _TeacherStats()
     starts = range(0, num_rows, ROWS_PER_FILE)
     pool = ThreadPoolExecutor(min(num_threads, len(starts)), thread_name_prefix="generate")
     try:

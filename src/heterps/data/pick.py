@@ -10,11 +10,11 @@ from heterps.data.batch import Batch, KeyArray, OffsetArray, Slots
 from heterps.data.decode import Block
 from heterps.data.kernels import pick_bags
 
-Rows = tuple[Block, NDArray[np.int64]]
+BlockRows = tuple[Block, NDArray[np.int64]]
 """A decoded block, and indices of rows of it."""
 
 
-def pick(schema: Schema, pieces: list[Rows]) -> Batch:
+def pick(schema: Schema, pieces: list[BlockRows]) -> Batch:
     """The batch of the picked rows of each block."""
     size = sum(len(rows) for _, rows in pieces)
     names = schema.slots

@@ -26,7 +26,7 @@ class Prefetch(Generic[T]):
     def __init__(self, source: Iterable[Any], depth: int, prepare: Callable[[Any], T] | None = None) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
-        self._line = _Line(depth)
+        self._line = _Queue(depth)
         self._close = start_thread(self, self._line.close, _produce, self._line, iter(source), prepare)
 
     def __iter__(self) -> Iterator[T]:
@@ -48,7 +48,7 @@ class Prefetch(Generic[T]):
         self.close()
 
 
-class _Line:
+class _Queue:
     """Ready items between the two threads, and how the source ended."""
 
     def __init__(self, depth: int) -> None:
@@ -92,7 +92,7 @@ class _Line:
             self.changed.notify_all()
 
 
-def _produce(line: _Line, source: Iterator[Any], prepare: Callable[[Any], Any] | None) -> None:
+def _produce(line: _Queue, source: Iterator[Any], prepare: Callable[[Any], Any] | None) -> None:
     end: BaseException = StopIteration()
     try:
         for item in source:

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from heterps.config import Job, Schema
 from heterps.data.batch import Batch
 from heterps.data.columns import check_columns
-from heterps.data.decode import Counts, Decoder
+from heterps.data.decode import DecodeCounts, Decoder
 from heterps.data.epoch import Epoch
 from heterps.data.kernels import permutation
-from heterps.data.pick import Rows, joined, pick
+from heterps.data.pick import BlockRows, joined, pick
 from heterps.data.sources import Dataset, RowGroup, open_dataset
 from heterps.errors import DataError
 
@@ -92,7 +92,7 @@ class Reader:
         return self.dataset.num_rows
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> DecodeCounts:
         return self._decoder.counts
 
     @property
@@ -193,7 +193,7 @@ class Reader:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def decode(self, epoch: int, block: int) -> Rows:
+    def decode(self, epoch: int, block: int) -> BlockRows:
         """A block of an epoch and the rows that it gives, in their order; their number is known from then on."""
         blocks = []
         for group in self.epoch(epoch).blocks[block]:
@@ -224,9 +224,9 @@ class Blocks:
     def __init__(self, reader: Reader, num_kept: int = 1) -> None:
         self._reader = reader
         self._num_kept = num_kept
-        self._decoded: OrderedDict[tuple[int, int], Rows] = OrderedDict()
+        self._decoded: OrderedDict[tuple[int, int], BlockRows] = OrderedDict()
 
-    def rows(self, epoch: int, block: int) -> Rows:
+    def rows(self, epoch: int, block: int) -> BlockRows:
         """A block and its rows in their order."""
         key = (epoch, block)
         if key not in self._decoded:
@@ -240,7 +240,7 @@ class Blocks:
         """The batch that starts at a position and the place behind it; None where no rows are left."""
         num_blocks = len(self._reader.epoch(at.epoch).blocks)
         block, used, missing = at.block, at.row, self._reader.batch_size
-        pieces: list[Rows] = []
+        pieces: list[BlockRows] = []
         while missing and block < num_blocks:
             decoded, rows = self.rows(at.epoch, block)
             taken = rows[used : used + missing]

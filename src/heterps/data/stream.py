@@ -43,7 +43,7 @@ class BatchStream:
     def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
-        self._desk = _Desk(reader, depth, prepare)
+        self._desk = _StreamState(reader, depth, prepare)
         self._close = start_thread(self, self._desk.close, self._desk.run)
 
     def expect(self, epoch: int, number: int) -> None:
@@ -92,7 +92,7 @@ class BatchStream:
         self.close()
 
 
-class _Desk:
+class _StreamState:
     """What both threads know. The thread knows the desk but not the stream, so dropping the stream ends the thread."""
 
     def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:

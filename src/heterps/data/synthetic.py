@@ -7,9 +7,9 @@
     score = weights . dense  +  effects of ids  +  products of latents of slot pairs  +  dense x latent
     P(label = 1) = sigmoid(temperature * score + bias)
 
-Rows do not depend on how they are cut into files or threads, so the first n rows of a longer data set are the same.
-Temperature and bias are solved for on rows of their own, so that every seed has the AUC and base rate aimed at.
-The effect of an id shrinks with its rank: what is seen twice cannot be learned, and popular ids carry the signal.
+Rows do not depend on how they are divided into files or threads, so the first n rows of a longer data set are the same.
+Temperature and bias are solved for on separate rows, so that every seed has the intended AUC and base rate. The effect
+of an id shrinks with its rank: an id that is seen twice cannot be learned, so popular ids carry the signal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MEAN, _DEVIATION = _moment(_SIGMA), (_moment(2 * _SIGMA) - _moment(_SIGMA) ** 2
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SyntheticRows:
     """n samples by column, with what the teacher knows about them."""
 
     dense: FloatArray  # [13, n]
@@ -73,9 +73,9 @@ class Rows:
     draw: NDArray[np.float64]  # [n] uniform: the label is 1 where it lies below the teacher's probability
 
 
-def make_rows(seed: int, first_row: int, num_rows: int, seen: NDArray[np.bool_] | None = None) -> Rows:
+def make_rows(seed: int, first_row: int, num_rows: int, seen: NDArray[np.bool_] | None = None) -> SyntheticRows:
     """Rows `first_row` .. `first_row + num_rows` of a seed. Marks their ids in `seen` [sum of CARDINALITIES]."""
-    rows = Rows(
+    rows = SyntheticRows(
         dense=np.empty((NUM_DENSE, num_rows), np.float32),
         dense_valid=np.empty((NUM_DENSE, num_rows), np.bool_),
         ids=np.empty((NUM_SLOTS, num_rows), np.int64),

@@ -1,5 +1,5 @@
 """Who runs what: the cheapest plan that is fast enough."""
 
-from heterps.planning.api import Comparison, Option, compare, plan
+from heterps.planning.api import Option, PlanComparison, compare, plan
 
-__all__ = ["Comparison", "Option", "compare", "plan"]
+__all__ = ["Option", "PlanComparison", "compare", "plan"]

@@ -16,7 +16,7 @@ from heterps.profiling.profile import Profile
 
 if TYPE_CHECKING:
     from heterps.planning.cost import Problem
-    from heterps.planning.schedulers.base import Budget, Search, TracePoint
+    from heterps.planning.schedulers.base import Search, SearchBudget, TracePoint
 
 QUICK_S = 2.0
 """How long the exact optimum is looked for where another method was asked for, to show the gap."""
@@ -35,7 +35,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PlanComparison:
     """The plan asked for, and what every method would have planned."""
 
     chosen: Plan
@@ -81,19 +81,19 @@ def compare(
     seconds: float | None = 60.0,
     every: bool = False,
     on_start: Callable[[str], None] = lambda _method: None,
-) -> Comparison:
+) -> PlanComparison:
     """`plan` by `method`, and an option for every quick method, or for `every` method, each with the same budget.
 
     A method that has no plan says why in its option. `on_start` hears of each method before it is searched with.
     """
     from heterps.planning.cost import Problem
     from heterps.planning.schedulers import METHODS
-    from heterps.planning.schedulers.base import Budget
+    from heterps.planning.schedulers.base import SearchBudget
 
     problem = Problem(profile, cluster, throughput, samples, epochs)
     on_start(method)
     chosen, trace = _plan(problem, method, provisioner, seed, evaluations, seconds)
-    budget = Budget(evaluations, seconds if every else QUICK_S)
+    budget = SearchBudget(evaluations, seconds if every else QUICK_S)
     options = []
     for name, known in METHODS.items():
         if name == method:
@@ -105,7 +105,7 @@ def compare(
     if chosen.optimal_usd is None and proven:  # another method had the time to prove it
         chosen = _beside(chosen, proven[0], None)
         options = [replace(o, plan=_beside(o.plan, proven[0], None)) if o.plan else o for o in options]
-    return Comparison(chosen, tuple(options))
+    return PlanComparison(chosen, tuple(options))
 
 
 def _plan(
@@ -114,15 +114,15 @@ def _plan(
     from heterps.planning.infeasible import explain_infeasible
     from heterps.planning.provisioners import find_provisioner
     from heterps.planning.schedulers import make_scheduler
-    from heterps.planning.schedulers.base import Budget, search
+    from heterps.planning.schedulers.base import SearchBudget, search
 
     bills_of = find_provisioner(provisioner)
-    found = search(problem, make_scheduler(method, problem, seed), Budget(evaluations, seconds), bills_of)
+    found = search(problem, make_scheduler(method, problem, seed), SearchBudget(evaluations, seconds), bills_of)
     if found.schedule is None:
         raise explain_infeasible(problem, method, provisioner=provisioner, finished=found.finished)
     optimum = found
     if not (provisioner == "exact" and found.proven):
-        quick = Budget(seconds=QUICK_S)
+        quick = SearchBudget(seconds=QUICK_S)
         optimum = (
             found if method == "exact" == provisioner else search(problem, make_scheduler("exact", problem, 0), quick)
         )
@@ -130,7 +130,7 @@ def _plan(
     return _finish(problem, method, provisioner, found, optimal_usd, optimum.bound_usd), found.trace
 
 
-def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: Budget, chosen: Plan) -> Option:
+def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: SearchBudget, chosen: Plan) -> Option:
     from heterps.planning.provisioners import find_provisioner
     from heterps.planning.schedulers import make_scheduler
     from heterps.planning.schedulers.base import search

@@ -44,7 +44,7 @@ CLOSE = 1e-6  # relative
 
 
 @dataclass(frozen=True)
-class _Visit:
+class _StageTrial:
     """Of a stage, in a trial."""
 
     count: int
@@ -53,7 +53,7 @@ class _Visit:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Observation:
     """What a trial tells of a stage on one side: so many seconds with so many units, or no more than that."""
 
     count: int
@@ -71,7 +71,7 @@ class _Side:
 
     fixed: Floats
     divided: Floats
-    told: dict[tuple[int, ...], list[_Told]] = field(default_factory=dict)  # by what is added up
+    told: dict[tuple[int, ...], list[_Observation]] = field(default_factory=dict)  # by what is added up
 
     def seconds(self, items: Ints, count: int) -> float:
         return float(self.fixed[items].sum() + self.divided[items].sum() / count)
@@ -86,11 +86,11 @@ def correct(profile: Profile, cluster: Cluster, trials: Sequence[Trial]) -> Prof
     """
     names = {stage.resource for trial in trials for stage in trial.plan.stages}
     sources = {name: profile.source(cluster, name) or name for name in names}
-    visits: dict[tuple[str, int, int], list[_Visit]] = {}
+    visits: dict[tuple[str, int, int], list[_StageTrial]] = {}
     for trial in trials:
         for stage, measured in zip(trial.plan.stages, trial.stages, strict=True):
             of_stage = visits.setdefault((sources[stage.resource], stage.first, stage.last), [])
-            of_stage.append(_Visit(stage.count, measured, trial.is_emulated))
+            of_stage.append(_StageTrial(stage.count, measured, trial.is_emulated))
     visited: dict[str, dict[int, bool]] = {}  # resource -> layer -> whether all trials of it were emulated
     sides: dict[str, tuple[_Side, _Side]] = {}
     for (source, first, last), of_stage in visits.items():
@@ -117,7 +117,7 @@ def _sides(profile: Profile, resource: str) -> tuple[_Side, _Side]:
     return _Side((1 - alpha) * compute_s, alpha * compute_s), _Side((1 - beta) * comm_s, beta * comm_s)
 
 
-def _tell(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_Visit]) -> None:
+def _tell(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_StageTrial]) -> None:
     """[1] of the trials of one stage."""
     moved = np.append(layers, len(compute.fixed) + layers[0])
     of_compute = compute.told[tuple(layers.tolist())] = []
@@ -139,21 +139,21 @@ def _tell(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_Visit]) -
         of_comm.append(replace(told_comm, seconds=bounded(told_comm.seconds, comm_s)))
 
 
-def _emulated_sides(visit: _Visit, compute_s: float, comm_s: float) -> tuple[_Told, _Told]:
+def _emulated_sides(visit: _StageTrial, compute_s: float, comm_s: float) -> tuple[_Observation, _Observation]:
     """Of compute and communication, which are predicted to take so long."""
     busy_s, predicted_s = visit.measured.busy_s, max(compute_s, comm_s)
     if predicted_s == 0:
-        return _Told(visit.count, busy_s), _Told(visit.count, 0.0)
+        return _Observation(visit.count, busy_s), _Observation(visit.count, 0.0)
     ratio = busy_s / predicted_s
-    return _Told(visit.count, ratio * compute_s), _Told(visit.count, ratio * comm_s)
+    return _Observation(visit.count, ratio * compute_s), _Observation(visit.count, ratio * comm_s)
 
 
-def _real_sides(visit: _Visit, shows: bool) -> tuple[_Told, _Told]:
+def _real_sides(visit: _StageTrial, shows: bool) -> tuple[_Observation, _Observation]:
     """Of compute and communication, if that `shows` at all."""
     busy_s = visit.measured.busy_s
     if shows and visit.measured.communicate_s > 0:
-        return _Told(visit.count, visit.measured.compute_s), _Told(visit.count, busy_s)
-    return _Told(visit.count, busy_s), _Told(visit.count, busy_s, is_most=True)
+        return _Observation(visit.count, visit.measured.compute_s), _Observation(visit.count, busy_s)
+    return _Observation(visit.count, busy_s), _Observation(visit.count, busy_s, is_most=True)
 
 
 def _fit(side: _Side, halves: int | None = None) -> None:
@@ -227,7 +227,7 @@ class _Parts(NamedTuple):
         return off
 
 
-def _targets(side: _Side, items: Ints, told: Sequence[_Told]) -> Iterator[_Total | _Parts]:
+def _targets(side: _Side, items: Ints, told: Sequence[_Observation]) -> Iterator[_Total | _Parts]:
     """[2] What the seconds of the same layers should be."""
     exact = [one for one in told if not one.is_most]
     most = [one for one in told if one.is_most]
@@ -245,14 +245,14 @@ def _targets(side: _Side, items: Ints, told: Sequence[_Told]) -> Iterator[_Total
     yield from (_Total(one.count, one.seconds, is_most=False) for one in exact)
 
 
-def _scaled(side: _Side, items: Ints, told: Sequence[_Told]) -> _Parts:
+def _scaled(side: _Side, items: Ints, told: Sequence[_Observation]) -> _Parts:
     """Both parts as they are, but for one factor."""
     ratios = [one.seconds / now_s for one in told if (now_s := side.seconds(items, one.count)) > 0]
     ratio = sum(ratios) / len(ratios) if ratios else 0.0
     return _Parts(float(side.fixed[items].sum()) * ratio, float(side.divided[items].sum()) * ratio)
 
 
-def _parts(told: Sequence[_Told]) -> _Parts | None:
+def _parts(told: Sequence[_Observation]) -> _Parts | None:
     """By least squares of relative errors, in which bounds weigh little; None where the counts are too near each other
     to tell."""
     counts = [one.count for one in told]

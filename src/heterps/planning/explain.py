@@ -42,7 +42,7 @@ class Station:
 
 
 @dataclass(frozen=True)
-class Move:
+class LayerMove:
     """Layers `first` to `last` run on another resource."""
 
     first: int
@@ -58,7 +58,7 @@ class Neighbour:
     plan: Plan
     usd: float  # more than the explained plan
     units: dict[str, int]  # more than the explained plan, stages and servers together; only those that differ
-    moves: tuple[Move, ...]
+    moves: tuple[LayerMove, ...]
     meets_floor: bool
 
 
@@ -152,16 +152,16 @@ def next_cheaper(problem: Problem, plan: Plan) -> Plan | None:
     return below
 
 
-def moves(before: Plan, after: Plan) -> tuple[Move, ...]:
+def moves(before: Plan, after: Plan) -> tuple[LayerMove, ...]:
     """The runs of layers that are on another resource."""
-    found: list[Move] = []
+    found: list[LayerMove] = []
     for layer, (old, new) in enumerate(zip(_by_layer(before.stages), _by_layer(after.stages), strict=True)):
         if old == new:
             continue
         if found and found[-1].last == layer - 1 and (found[-1].before, found[-1].after) == (old, new):
-            found[-1] = Move(found[-1].first, layer, old, new)
+            found[-1] = LayerMove(found[-1].first, layer, old, new)
         else:
-            found.append(Move(layer, layer, old, new))
+            found.append(LayerMove(layer, layer, old, new))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from heterps.config import Cluster
 from heterps.errors import ConfigError
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Profile
 
 
@@ -40,7 +40,7 @@ def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: 
     return Plan(
         method="inline",
         stages=(Stage(first=0, last=len(costs) - 1, resource=resource, count=num_cores),),
-        servers=Servers(resource=cluster.server_resource, count=0),
+        servers=PlannedServers(resource=cluster.server_resource, count=0),
         throughput=throughput,
         hours=hours,
         usd=hours * num_cores * cluster.resources[resource].usd_per_hour,
@@ -57,7 +57,7 @@ def unpredicted_plan(cluster: Cluster, *, num_cores: int) -> Plan:
     return Plan(
         method="inline",
         stages=(Stage(first=0, last=0, resource=cpu_resource(cluster), count=num_cores),),
-        servers=Servers(resource=cluster.server_resource, count=0),
+        servers=PlannedServers(resource=cluster.server_resource, count=0),
         throughput=0.0,
         hours=0.0,
         usd=0.0,

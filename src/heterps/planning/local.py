@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from heterps.config import Cluster
 from heterps.planning.cost import Problem, bill
 from heterps.planning.inline import cpu_resource
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Profile
 
 NOT_PREDICTED = "not predicted"
@@ -28,7 +28,7 @@ def local_plan(
 ) -> Plan:
     """The plan for `samples` in all of a model with these layers, and what it is predicted to do if that is known."""
     stage = Stage(first=0, last=len(layers) - 1, resource=cpu_resource(cluster), count=num_workers)
-    servers = Servers(resource=cluster.server_resource, count=1)
+    servers = PlannedServers(resource=cluster.server_resource, count=1)
     plan = Plan(
         method="local",
         stages=(stage,),

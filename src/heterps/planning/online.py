@@ -28,7 +28,7 @@ from heterps.planning.plan import Plan
 from heterps.planning.provisioners.base import Bills, to_plan
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers import make_scheduler
-from heterps.planning.schedulers.base import Budget, Unproven, search
+from heterps.planning.schedulers.base import SearchBudget, Unproven, search
 from heterps.planning.schedulers.rl import Reinforce
 from heterps.planning.trial import RunTrial, Trial, TrialStopped
 from heterps.profiling.profile import Profile
@@ -115,16 +115,16 @@ def measure(
     scheduler = make_scheduler(method, problem, seed)
     if not isinstance(scheduler, Reinforce):
         raise ConfigError(f"trials are of the plans of a learned scheduler, rl or rl-rnn, and {method!r} is none.")
-    found = search(problem, scheduler, Budget(evaluations, seconds))
+    found = search(problem, scheduler, SearchBudget(evaluations, seconds))
     if found.schedule is None:
         raise explain_infeasible(problem, method, provisioner="exact", finished=found.finished)
     scheduler.start_trials(batch=min(max(trials // 4, 1), MOST_BATCH))
     tried = Trials(problem, run, trials, method, on_trial)
-    search(problem, _Until(scheduler, tried), Budget(), provisioner=tried)
+    search(problem, _UntilTrialsEnd(scheduler, tried), SearchBudget(), provisioner=tried)
     return tried.result(optimum)
 
 
-class _Until(Unproven):
+class _UntilTrialsEnd(Unproven):
     """A scheduler that is done when the trials are."""
 
     def __init__(self, scheduler: Reinforce, trials: Trials) -> None:

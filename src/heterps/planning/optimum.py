@@ -9,7 +9,7 @@ from heterps.config import Resource
 from heterps.planning.cost import Problem
 from heterps.planning.plan import Plan
 from heterps.planning.provisioners.base import to_plan
-from heterps.planning.schedulers.base import Budget, search
+from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 
 LONGEST_S = 5.0
@@ -23,7 +23,7 @@ def cheapest(problem: Problem, seconds: float = LONGEST_S) -> Plan | None:
 
 def find_cheapest(problem: Problem, seconds: float = LONGEST_S) -> tuple[Plan | None, bool]:
     """`cheapest`, and whether that is proven: that no plan is cheaper, or that there is none."""
-    found = search(problem, Exact(problem, seed=0), Budget(seconds=seconds))
+    found = search(problem, Exact(problem, seed=0), SearchBudget(seconds=seconds))
     if found.schedule is None or found.counts is None:
         return None, found.bound_usd == math.inf
     plan = to_plan(problem, found.schedule, found.counts, "exact")

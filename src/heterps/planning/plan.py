@@ -10,11 +10,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from heterps.config import Cluster
 from heterps.errors import ConfigError
-from heterps.profiling.profile import Value
+from heterps.profiling.profile import FiniteRecord
 from heterps.yamlfile import read_model
 
 
-class Stage(Value):
+class Stage(FiniteRecord):
     """A maximal run of consecutive layers on one resource, with a count of units."""
 
     first: NonNegativeInt = Field(description="Index of the first layer.")
@@ -23,17 +23,17 @@ class Stage(Value):
     count: PositiveInt
 
 
-class Servers(Value):
+class PlannedServers(FiniteRecord):
     resource: str
     count: NonNegativeInt
 
 
-class Plan(Value):
+class Plan(FiniteRecord):
     """Stages and servers, with the bill they were chosen for: the object of `heterps plan --json` and of plan.json."""
 
     method: str
     stages: tuple[Stage, ...]
-    servers: Servers
+    servers: PlannedServers
     throughput: NonNegativeFloat = Field(description="Predicted samples a second, or those that `measured` says.")
     hours: NonNegativeFloat
     usd: NonNegativeFloat

@@ -13,27 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from heterps.catalogue import Device
+from heterps.catalogue import DeviceSpec
 from heterps.profiling.measure import Parts
-from heterps.profiling.sandbox import Sandbox, Traffic
+from heterps.profiling.sandbox import LayerTraffic, Sandbox
 from heterps.profiling.timing import Timing
 from heterps.profiling.workload import Kernel, count
 
 
-def roofline_s(kernels: Iterable[Kernel], device: Device) -> float:
+def roofline_s(kernels: Iterable[Kernel], device: DeviceSpec) -> float:
     """Seconds for the kernels one after another on one unit of `device`."""
     flops_per_s = device.peak_flops * device.compute_efficiency
     bytes_per_s = device.memory_bytes_per_s * device.memory_efficiency
     return sum(max(k.flops / flops_per_s, k.num_bytes / bytes_per_s, device.launch_s) for k in kernels)
 
 
-def estimate_compute(sandbox: Sandbox, parts: Parts, device: Device) -> dict[float, float]:
+def estimate_compute(sandbox: Sandbox, parts: Parts, device: DeviceSpec) -> dict[float, float]:
     """Forward and backward for each part of the batch: kernels counted in one step of the sandbox."""
     return {k: roofline_s(count(sandbox.step(values)), device) for k, values in parts.items()}
 
 
 def estimate_embedding(
-    host: Mapping[float, Timing], traffic: Mapping[float, Traffic], device: Device
+    host: Mapping[float, Timing], traffic: Mapping[float, LayerTraffic], device: DeviceSpec
 ) -> dict[float, float]:
     """Rows of tables are found, spread and summed on the host whatever the device: that part was measured here.
 

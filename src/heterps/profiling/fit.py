@@ -44,14 +44,14 @@ def fit_fixed(times_s: Mapping[float, float]) -> float:
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """seconds = fixed_s + per_unit_s * amount"""
 
     fixed_s: float
     per_unit_s: float
 
 
-def fit_line(points: Sequence[tuple[float, float]]) -> Line:
+def fit_line(points: Sequence[tuple[float, float]]) -> FittedLine:
     """The line through (amount, seconds), by least squares with neither term below zero. Two amounts or more."""
     n = len(points)
     mean_x = sum(x for x, _ in points) / n
@@ -61,7 +61,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
         raise ValueError(f"a line needs two different amounts, got {[x for x, _ in points]}")
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
     if slope < 0:
-        return Line(mean_y, 0.0)
+        return FittedLine(mean_y, 0.0)
     if mean_y < slope * mean_x:  # the best line would start below zero: take the one through the origin
-        return Line(0.0, sum(x * y for x, y in points) / sum(x * x for x, _ in points))
-    return Line(mean_y - slope * mean_x, slope)
+        return FittedLine(0.0, sum(x * y for x, y in points) / sum(x * x for x, _ in points))
+    return FittedLine(mean_y - slope * mean_x, slope)

@@ -14,7 +14,7 @@ from heterps.model.trace import Layer
 from heterps.profiling.profile import Profile
 from heterps.profiling.profiler import profile
 from heterps.profiling.servers import TABLE_BYTES
-from heterps.profiling.source import Source
+from heterps.profiling.source import ModelSource
 from heterps.profiling.units import NUM_UNITS, Units, num_cores
 
 READING_S = 0.5
@@ -41,7 +41,7 @@ def profile_job(
     two `processes` at once, or `parts` of the batch in this one. A machine of one core cannot run two at once: `warn`
     hears that parts are taken instead.
     """
-    source = Source(job, synthetic, inputs)
+    source = ModelSource(job, synthetic, inputs)
     model, values = source.build()
     words = list(resources) if resources else cluster_resources(job)
     return profile(
@@ -65,7 +65,7 @@ def _table_bytes(job: Job) -> int:
 
 
 def _start(
-    source: Source, words: Sequence[str], units: UnitsFrom, warn: Callable[[str], None] | None
+    source: ModelSource, words: Sequence[str], units: UnitsFrom, warn: Callable[[str], None] | None
 ) -> Units | nullcontext[None]:
     """Processes, where they are asked for, there are cores for them and a core of this machine is profiled."""
     if units == "parts" or not any(word.rpartition("=")[2] == LOCAL for word in words):

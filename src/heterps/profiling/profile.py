@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -25,6 +24,7 @@ from pydantic import (
 )
 
 from heterps.config import Cluster
+from heterps.config.base import Record
 from heterps.errors import ConfigError
 from heterps.offers import OFFERS
 from heterps.yamlfile import read_model
@@ -32,13 +32,13 @@ from heterps.yamlfile import read_model
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Value(BaseModel):
-    """A frozen value read from a file that tools write: fields that a newer tool adds are passed over."""
+class FiniteRecord(Record):
+    """Base of the models in profiles and plans: a Record without NaN or infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
-class Cost(Value):
+class Cost(FiniteRecord):
     """One layer on one unit of one resource."""
 
     compute_s: NonNegativeFloat = Field(description="Forward and backward.")
@@ -76,7 +76,7 @@ class Cost(Value):
         return self.model_copy(update=update)
 
 
-class LayerProfile(Value):
+class LayerProfile(FiniteRecord):
     name: str
     kind: str = "other"
     input_bytes: NonNegativeInt = 0
@@ -110,7 +110,7 @@ def _scaled_share(share: float, before_s: float, after_s: float, ratio: float) -
     return min(share * before_s * ratio / after_s, 1.0) if after_s > 0 else share
 
 
-class Profile(Value):
+class Profile(FiniteRecord):
     version: Literal[1] = 1
     model: str
     batch_size: PositiveInt

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heterps.catalogue import LOCAL, Device, Link, find_device
+from heterps.catalogue import LOCAL, DeviceSpec, Link, find_device
 from heterps.config import Optimizers
 from heterps.data.batch import Batch
 from heterps.errors import ConfigError, HeterpsError, ModelError
@@ -39,7 +39,7 @@ from heterps.profiling.estimate import estimate_compute, estimate_embedding
 from heterps.profiling.fit import fit_fixed, fit_share
 from heterps.profiling.measure import CPU, Parts, measure_compute, measure_link, measure_server
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.profiling.sandbox import Sandbox, Traffic
+from heterps.profiling.sandbox import LayerTraffic, Sandbox
 from heterps.profiling.servers import TABLE_BYTES
 from heterps.profiling.timing import Timing
 from heterps.profiling.units import Units
@@ -56,7 +56,7 @@ class Target:
     """A resource to profile for."""
 
     name: str
-    device: Device | None  # of the catalogue; None: a core of this machine
+    device: DeviceSpec | None  # of the catalogue; None: a core of this machine
     here: torch.device | None  # where it is measured; None: it is estimated
     link: Link
 
@@ -96,7 +96,7 @@ def profile(
             if progress:
                 progress(layer, len(traced.layers))
             try:
-                visit = _Visit(stage, parts, optimizers, budget_s / len(stages), table_bytes, processes)
+                visit = _LayerProfiler(stage, parts, optimizers, budget_s / len(stages), table_bytes, processes)
                 profiles.append(visit.profile(layer, targets, read_s if layer.index == 0 else None))
                 parts = visit.outputs()
             except HeterpsError:
@@ -123,7 +123,7 @@ def find_targets(resources: Sequence[str]) -> list[Target]:
     return targets
 
 
-class _Visit:
+class _LayerProfiler:
     """One layer, with its inputs for the whole batch and for parts of it."""
 
     def __init__(
@@ -225,18 +225,18 @@ class _Visit:
             self._shares = alpha, beta
         return self._shares
 
-    def _estimated(self, layer: Layer, device: Device) -> Seconds:
+    def _estimated(self, layer: Layer, device: DeviceSpec) -> Seconds:
         if layer.kind == "embedding" and self._host.has_tables:
             return estimate_embedding(self._measured(CPU), self._traffic, device)
         return estimate_compute(self._host, self._parts, device)
 
 
-def _border_s(link: Link, traffic: Traffic) -> float:
+def _border_s(link: Link, traffic: LayerTraffic) -> float:
     """Activations go on, and gradients come back for those that take one."""
     return link.seconds(traffic.border) + link.seconds(traffic.border_back)
 
 
-def _here(device: Device) -> torch.device | None:
+def _here(device: DeviceSpec) -> torch.device | None:
     """The torch device, if this very model of it is in this machine."""
     if not torch.accelerator.is_available() or device.torch_device == "cpu":
         return None

@@ -24,7 +24,7 @@ from heterps.profiling.servers import ReadyRows, dense_work, sparse_work
 
 
 @dataclass(frozen=True)
-class Traffic:
+class LayerTraffic:
     """Bytes that a layer moves for one batch."""
 
     input: int  # its own inputs
@@ -75,13 +75,13 @@ class Sandbox:
 
         return work
 
-    def traffic(self, values: Values) -> Traffic:
+    def traffic(self, values: Values) -> LayerTraffic:
         inputs = self._inputs(values)
         used = {n.name for n in self._stage.module.graph.nodes if any(user.op != "output" for user in n.users)}
         self._client.requests.clear()
         made = {name: v for name, v in self.forward(values).items() if name not in inputs}
         requests = self._client.requests
-        return Traffic(
+        return LayerTraffic(
             input=num_bytes({name: v for name, v in inputs.items() if name in used}),
             output=num_bytes(made),
             border=num_bytes(inputs),

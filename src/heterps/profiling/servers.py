@@ -33,7 +33,7 @@ INDEX_BYTES = 40
 
 
 @dataclass(frozen=True)
-class Request:
+class RowRequest:
     """The rows of one table that one batch needs."""
 
     spec: TableSpec
@@ -63,14 +63,14 @@ class ReadyRows:
     num_shards = 1
 
     def __init__(self, specs: Sequence[TableSpec]) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[RowRequest] = []
         self._specs = {spec.name: spec for spec in specs}
         self._rows: dict[str, FloatArray] = {}
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         del create  # there is no table to create rows in
         spec, needed = self._specs[table], len(lookup.unique)
-        self.requests.append(Request(spec, lookup))
+        self.requests.append(RowRequest(spec, lookup))
         if len(self._rows.get(table, ())) < needed:
             rng = np.random.default_rng(spec.seed)
             rows = rng.uniform(-spec.init_scale, spec.init_scale, (needed, spec.dim))
@@ -84,7 +84,7 @@ class ReadyRows:
         return done(None)
 
 
-def sparse_work(request: Request, table_bytes: int) -> Callable[[], None]:
+def sparse_work(request: RowRequest, table_bytes: int) -> Callable[[], None]:
     """Pull and push of the request's rows on a table of about `table_bytes`, where they lie scattered among others."""
     spec, keys = request.spec, request.lookup.unique
     table = SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)

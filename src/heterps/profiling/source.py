@@ -26,7 +26,7 @@ Inputs = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """The job's model on `inputs` (shapes a sample), or else on its data, or else, `synthetic`, on a random batch."""
 
     job: Job
@@ -46,7 +46,7 @@ class Source:
         return json.dumps({"job": self.job.model_dump(mode="json"), "synthetic": self.synthetic, "inputs": self.inputs})
 
     @classmethod
-    def from_json(cls, text: str) -> Source:
+    def from_json(cls, text: str) -> ModelSource:
         fields = json.loads(text)
         return cls(Job.model_validate(fields["job"]), fields["synthetic"], fields["inputs"])
 

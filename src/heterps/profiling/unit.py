@@ -28,7 +28,7 @@ from heterps.model.trace import trace
 from heterps.processes import give_answer, own_stdout
 from heterps.profiling.batches import batch_size_of, divide
 from heterps.profiling.sandbox import Sandbox
-from heterps.profiling.source import Source
+from heterps.profiling.source import ModelSource
 from heterps.profiling.timing import LEAST_RUNS
 
 BLOCK_BYTES = 8 * 2**20
@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         start = json.loads(commands.readline())
-        unit = Unit(Source.from_json(start["source"]), start["shared"], start["index"])
+        unit = Unit(ModelSource.from_json(start["source"]), start["shared"], start["index"])
         give_answer(answers, {})
         for line in commands:
             give_answer(answers, unit.do(json.loads(line)))
@@ -51,7 +51,7 @@ def main() -> None:
 class Unit:
     """A unit's share of every layer: the whole batch (part 0) for when it is alone, its half (part 1) for when not."""
 
-    def __init__(self, source: Source, shared: int, index: int) -> None:
+    def __init__(self, source: ModelSource, shared: int, index: int) -> None:
         model, inputs = source.build()
         traced = trace(model)
         self._parts: list[Values] = list(divide(traced, inputs, batch_size_of(inputs), (1, 2)).values())

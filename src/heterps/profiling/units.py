@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from heterps.errors import PeerLost
 from heterps.processes import Child
-from heterps.profiling.source import Source
+from heterps.profiling.source import ModelSource
 
 NUM_UNITS = 2
 START_S = 180.0
@@ -43,7 +43,7 @@ def num_cores() -> int:
 class Units:
     """The processes, in step with the layers of a profile: `enter` each in order, then measure."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ModelSource) -> None:
         """Starts the processes; raises PeerLost where one cannot make the model."""
         from heterps.profiling.unit import BLOCK_BYTES
 

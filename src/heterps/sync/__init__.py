@@ -1,13 +1,13 @@
-"""When to go on: policies that decide when a worker may start its next iteration.
+"""Synchronisation policies: they decide when a worker may start its next iteration.
 
 policy = make_policy("dssp", workers=["a", "b"], lower=3, spread=12)
 policy.on_push("a", now=1.0)      # the workers that may now start an iteration
 
-policy     inputs, events, what all share          rounds     BSP, backup workers
+policy     inputs, events, the common base         rounds     BSP, backup workers
 clocks     who is slowest and fastest              stale      ASP, SSP
 make       policies by name                        dynamic    DSSP, with its predictors
 trace      record and replay                       literal    DSSP as it was printed
-staleness  how old the weights under a gradient are
+staleness  how many updates a gradient has missed
 """
 
 from heterps.config.policy_words import parse_policy

@@ -1,8 +1,8 @@
 """The clocks of the workers: how many iterations each has pushed, and who is slowest and fastest.
 
-clock   7: b          workers stand in buckets by their clock
-        8: a d        a push moves one of them by one, so that the lowest clock rises by one at most:
-       11: c          least and most are kept up in O(1), for any number of workers
+clock   7: b          workers are in buckets by their clock
+        8: a d        a push moves one worker by one, so the lowest clock rises by one at most:
+       11: c          least and most are updated in O(1), for any number of workers
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator
 
 
 class Clocks:
-    """`least` never falls, not even while nobody is there; who joins starts from it."""
+    """The clock of each worker, with the lowest and the highest. `least` never falls, and new workers start from it."""
 
     __slots__ = ("_buckets", "least", "most", "of")
 
     def __init__(self, workers: Iterable[str]) -> None:
         self.least = self.most = 0
         self.of: dict[str, int] = {}
-        """Each worker's clock; to be read, not to be written."""
-        self._buckets: dict[int, dict[str, None]] = {}  # of dicts and not of sets, which have no order of their own
+        """Clock of each worker, by name. Read-only for callers."""
+        self._buckets: dict[int, dict[str, None]] = {}  # dicts keep the order of insertion, sets do not
         for worker in workers:
             self.add(worker)
 
@@ -27,11 +27,11 @@ class Clocks:
         return self.of[worker] - self.least
 
     def at_least(self) -> Iterator[str]:
-        """Those whose clock is the lowest, by when they reached it."""
+        """Iterate over the workers with the lowest clock, in the order in which they reached it."""
         return iter(self._buckets.get(self.least, ()))
 
     def add(self, worker: str, clock: int = 0) -> None:
-        """A new worker, with the lowest clock of all or with `clock`, whichever is higher."""
+        """Add a worker; its clock is the lowest clock of all or `clock`, whichever is higher."""
         clock = max(clock, self.least)
         self.least = self.least if self.of else clock
         self.most = max(self.most, clock)
@@ -39,7 +39,7 @@ class Clocks:
         self._buckets.setdefault(clock, {})[worker] = None
 
     def advance(self, worker: str, to: int | None = None) -> None:
-        """The worker's clock rises by one, or to `to`."""
+        """Raise the worker's clock by one, or to `to`."""
         old, buckets = self.of[worker], self._buckets
         self.of[worker] = new = old + 1 if to is None else to
         bucket = buckets[old]
@@ -64,7 +64,7 @@ class Clocks:
             self._settle()
 
     def _settle(self) -> None:
-        """Move the two ends to where somebody is. Each step of `least` is paid for by a push, as it never falls."""
+        """Move `least` and `most` to clocks that some worker has. `least` never falls, so this is O(1) per push."""
         if not self.of:
             self.most = self.least
             return

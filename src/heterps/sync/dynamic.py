@@ -1,9 +1,9 @@
-"""DSSP: SSP whose bound moves between `lower` and `lower + spread`, to where the fastest worker would wait least.
+"""DSSP: SSP whose bound moves between `lower` and `lower + spread`, so that the fastest worker waits least.
 
     fast  --|--|--|--|            pushes at now + r * busy, for r = 0, 1, 2, ...    (its own predicted iterations)
     slow  ----|------|------|     pushes at next + k * busy, for k = 0, 1, 2, ...
                      ^
-                     r* = 3: here the two nearly meet, so a wait that begins here is short
+                     r* = 3: here both push at nearly the same time, so a wait that begins here is short
 
 on_push(p):                                                                       paper        here
   (1) a grant is left          use one of it, go                                  r_p          extra
@@ -11,11 +11,13 @@ on_push(p):                                                                     
   (3) p is the fastest         ask the controller for a grant r*, go if r* > 0    r_max        spread
   (4) else                     wait until the lead is at most lower, less hysteresis
 
-The printed algorithm is wrong in five ways that matter; here they are mended. It never looks at the lead when it grants
-again, so nothing is bounded: here a grant ends at lower + spread (a). A grant of r* gives r* + 1 iterations: here the
-one that starts now counts (b). After a grant it also waits (c). It knows push times only of who asks: here of all (d).
-Its intervals contain the waits it imposed itself: here time runs from the go-ahead to the push (e).
-`heterps.sync.literal` keeps a, b and c, to show what they do.
+The published algorithm has five errors that matter; they are corrected here:
+  (a) It ignores the lead when it grants again, so nothing is bounded: here a grant ends at lower + spread.
+  (b) A grant of r* gives r* + 1 iterations: here the iteration that starts now counts.
+  (c) After a grant it also waits: here it does not.
+  (d) It knows the push times of the asking worker only: here those of all workers.
+  (e) Its intervals contain the waits that it imposed itself: here time runs from the release to the push.
+`heterps.sync.literal` keeps a, b and c, to show their effect.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ from heterps.sync.stale import Stale
 
 
 class Dynamic(Stale):
-    """No iteration starts at a lead above `lower + spread`. With `spread` 0 it is SSP(lower).
+    """The DSSP policy: no iteration starts at a lead above `lower + spread`. With `spread` 0 it equals SSP(lower).
 
-    A push costs O(1); one that asks the controller O(spread + number of slowest workers).
+    A push costs O(1), and O(spread + number of slowest workers) if it asks the controller.
     """
 
     def __init__(
@@ -61,11 +63,11 @@ class Dynamic(Stale):
         if grant == 0:
             return False
         self._extra[worker] = grant - 1  # (b)
-        self._tell("granted", worker, now, grant)
+        self._emit("granted", worker, now, grant)
         return True  # (c)
 
     def _grant(self, worker: str, now: float, cap: int) -> int:
-        """The controller: r* in 0..cap; 0 where nothing can be predicted yet."""
+        """Compute the number r* of granted iterations, 0..cap; 0 if there is nothing to predict from yet."""
         mine = self._predictor.busy_s(worker)
         if cap <= 0 or mine is None:
             return 0
@@ -91,11 +93,11 @@ class Dynamic(Stale):
 
 
 def best_grant(now: float, busy_s: float, slow_next: float, slow_busy_s: float, cap: int, spread: int) -> int:
-    """The r in 0..cap for which some push of the slowest comes nearest to the fastest's r-th; of equals the smallest.
+    """Find the r in 0..cap at which the r-th push of the fastest is nearest to any push of the slowest worker.
 
-    The fastest pushes at `now + r * busy_s`, the slowest at `slow_next + k * slow_busy_s` for k in 0..spread. Both
-    rows rise, so two pointers find the nearest pair in O(cap + spread): the earlier of the two moves on, since
-    whatever comes later in the other row is farther from it.
+    The fastest pushes at `now + r * busy_s`, the slowest at `slow_next + k * slow_busy_s` for k in 0..spread. Ties go
+    to the smallest r. Both sequences rise, so two pointers find the nearest pair in O(cap + spread): the earlier of
+    the two advances, since everything later in the other sequence is farther from it.
     """
     best, nearest, r, k = 0, float("inf"), 0, 0
     while r <= cap and k <= spread:

@@ -1,11 +1,11 @@
-"""DSSP as it was printed, to show what it does: nothing is bounded. Do not train with it.
+"""DSSP as it was published, to show that it bounds nothing. Do not train with it.
 
 on_push(p):
-  (1) r_p > 0: r_p -= 1, send the go-ahead                            (b) so a grant of r* gives r* + 1 iterations
-  (2) else if the lead is at most s_L: send the go-ahead
-  (3) else if p is the fastest: r_p = controller(p);                  (a) however far ahead it is
-      if r_p > 0: send the go-ahead
-  (4) wait until the lead is at most s_L, send the go-ahead           (c) also after (3): a second one
+  (1) r_p > 0: r_p -= 1, release p                            (b) so a grant of r* gives r* + 1 iterations
+  (2) else if the lead is at most s_L: release p
+  (3) else if p is the fastest: r_p = controller(p);          (a) however far ahead it is
+      if r_p > 0: release p
+  (4) wait until the lead is at most s_L, release p           (c) also after (3): a second release
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from heterps.sync.dynamic import Dynamic
 
 
 class LiteralDynamic(Dynamic):
-    """May release a worker that runs already, `doubled` times so far: the second go-ahead lies there until it pushes.
+    """DSSP without the corrections a, b and c of `dynamic`. `doubled` counts releases of workers that already run.
 
-    A worker that finds such a go-ahead goes on although the policy believes that it waits, so it may push then.
+    A second release stays pending until the worker's next push. The worker then goes on although the policy believes
+    that it waits, so a push of a waiting worker is accepted.
     """
 
     doubled = 0
@@ -35,7 +36,7 @@ class LiteralDynamic(Dynamic):
         if self.clocks.of[worker] == self.clocks.most:  # (3)
             grant = self._extra[worker] = self._grant(worker, now, self._spread)  # (a), (b)
             if grant > 0:
-                self._tell("granted", worker, now, grant)
+                self._emit("granted", worker, now, grant)
                 self._queues.setdefault(self.clocks.of[worker], []).append(worker)  # (4), (c)
                 return True
         return False
@@ -48,6 +49,6 @@ class LiteralDynamic(Dynamic):
                     released.append(self._go(worker, now))
                 else:  # (c)
                     self.doubled += 1
-                    self._tell("released", worker, now)
+                    self._emit("released", worker, now)
                     released.append(worker)
         return released

@@ -1,4 +1,4 @@
-"""Policies by name: from keyword arguments, from values of a job, and from words of a command line."""
+"""Create policies by name: from keyword arguments, from the values of a job, and from the command line's short form."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def make_policy(
     on_event: OnEvent | None = None,
     **options: Any,
 ) -> Policy:
-    """A policy for `workers`, who all start their first iteration at `now`.
+    """Create a policy for `workers`, which all start their first iteration at time `now`, in seconds.
 
     `kind` is bsp, asp, ssp or dssp, with `options` as the fields of `heterps.config.sync` (an SSP's `lower` may be
-    called `s`), or a word such as dssp:3:12, or a value. `on_event` is given every Event. Raises ConfigError.
+    called `s`); or a short form such as dssp:3:12; or a config value. `on_event` is called with every Event. Raises
+    ConfigError.
     """
     config = _configure(kind, options)
     names = list(workers)

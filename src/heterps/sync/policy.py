@@ -1,13 +1,14 @@
-"""What all policies share: inputs with their time, the workers that may go on, and events to look at.
+"""The common base of all policies: timed inputs, the workers that they release, and events for observers.
 
     on_push(worker, now)    its gradient is on the server          --> workers that may now start an iteration
     on_join(worker, now)    a new worker, as slow as the slowest   --> the same
     on_leave(worker, now)   it finished, left or died              --> the same
 
-A policy is a state machine without clock, thread or chance: what it decides is a function of these inputs, and a
-recorded run can be played again (`heterps.sync.trace`). Whoever is released pulls the newest weights, iterates, pushes.
+A policy is a state machine without clock, thread or randomness: its decisions are a function of these inputs, and a
+recorded run can be replayed (`heterps.sync.trace`). A released worker pulls the newest weights, computes one iteration
+and pushes.
 
-The lead of a worker is its clock less the lowest clock of all. The slowest never waits, so somebody always runs.
+The lead of a worker is its clock minus the lowest clock of all. The slowest worker never waits, so one always runs.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from heterps.sync.clocks import Clocks
 
 
 class Event(NamedTuple):
-    """Something that a policy was told or decided, with the worker's clock and lead after it.
+    """An input or a decision of a policy, with the worker's clock and lead after it. `now` is in seconds.
 
-    CommandReply: `pushed`, `dropped` (a push that came too late and must not be applied), `joined`, `left`. Decided:
-    `released` (may start an iteration), `waits`, `granted` (`extra` iterations, the one it starts now among them).
+    Inputs: `pushed`, `dropped` (a push that came too late and must not be applied), `joined`, `left`. Decisions:
+    `released` (may start an iteration), `waits`, `granted` (`extra` iterations, including the one that starts now).
     """
 
     kind: str
@@ -40,23 +41,25 @@ OnEvent = Callable[[Event], None]
 
 
 class Policy(ABC):
-    """When a worker may start its next iteration. All workers that it begins with start their first one at `now`.
+    """Decides when a worker may start its next iteration. The initial workers start their first one at `now`.
 
-    Inputs that cannot be raise ValueError and change nothing: an unknown worker, a push of one that waits, a worker
-    that joins twice, a time before the last one.
+    Invalid inputs raise ValueError and change nothing: an unknown worker, a push of a waiting worker, a worker that
+    joins twice, a time before the last one.
     """
 
     by_rounds: ClassVar[bool] = False
-    """Whether the gradients of a round are applied together, as their mean, when `rounds` moves; else each at once."""
+    """Whether the gradients of a round are applied together, as their mean, when the round ends; else each at once."""
 
     def __init__(
         self, config: PolicyConfig, workers: Iterable[str], *, now: float = 0.0, on_event: OnEvent | None = None
     ) -> None:
         self.config = config
         self.max_lead = 0
-        """The largest lead at which an iteration was started."""
+        """Largest lead at which an iteration was started."""
         self.rounds = 0
+        """Number of finished rounds; only BSP has rounds."""
         self.dropped = 0
+        """Number of gradients that came too late and were dropped."""
         self.on_event = on_event
         self.clocks = Clocks(workers)
         self._waiting: dict[str, int] = {}  # worker: the clock at which it began to wait
@@ -71,29 +74,29 @@ class Policy(ABC):
         return self.clocks.lead(worker)
 
     def takes(self, worker: str) -> bool:  # noqa: ARG002
-        """Whether a gradient that this worker pushes now is to be applied. False: it comes too late, drop it."""
+        """Tell whether to apply a gradient that this worker pushes now; False means that it is too late: drop it."""
         return True
 
     def on_push(self, worker: str, now: float) -> list[str]:
-        """The worker's gradient has been applied (or dropped). Returns who may start an iteration, itself first."""
+        """Record that the worker's gradient was applied or dropped; return who may start an iteration, itself first."""
         if worker in self._waiting:
             raise ValueError(f"{worker} pushes while it waits: it has had no go-ahead since its last push")
         self._check(worker, now)
         return self._pushed(worker, now)
 
     def on_join(self, worker: str, now: float) -> list[str]:
-        """The worker joins with the lowest clock of all, or in the round that runs, and may start at once."""
+        """Add a worker, with the lowest clock of all or in the current round; it may start at once and is returned."""
         if worker in self.clocks.of:
             raise ValueError(f"{worker} joins, but it is here already: let it leave first")
         self._check_time(now)
         self.clocks.add(worker, self.rounds)
-        self._tell("joined", worker, now)
+        self._emit("joined", worker, now)
         return [self._go(worker, now)]
 
     def on_leave(self, worker: str, now: float) -> list[str]:
-        """The worker finished, left or died. Returns those who waited for it alone."""
+        """Remove a worker that finished, left or died; return the workers that waited only for it."""
         self._check(worker, now)
-        self._tell("left", worker, now)
+        self._emit("left", worker, now)
         before = self.clocks.least
         self._waiting.pop(worker, None)
         self.clocks.remove(worker)
@@ -102,14 +105,14 @@ class Policy(ABC):
 
     @abstractmethod
     def _pushed(self, worker: str, now: float) -> list[str]:
-        """What `on_push` does once its input is known to be good."""
+        """Handle a push whose input has been checked; return the released workers."""
 
     @abstractmethod
     def _moved(self, before: int, now: float) -> list[str]:
-        """Release those for whom it is enough that a worker left; the lowest clock was `before`."""
+        """Release the workers that a departure frees; `before` is the lowest clock before it."""
 
     def _forget(self, worker: str) -> None:  # noqa: B027
-        """A worker has left."""
+        """Drop the state of a worker that has left."""
 
     def _go(self, worker: str, now: float) -> str:
         lead = self.clocks.of[worker] - self.clocks.least
@@ -117,14 +120,14 @@ class Policy(ABC):
             self.max_lead = lead
         self._waiting.pop(worker, None)
         if self.on_event is not None:
-            self._tell("released", worker, now)
+            self._emit("released", worker, now)
         return worker
 
     def _wait(self, worker: str, now: float) -> None:
         self._waiting[worker] = self.clocks.of[worker]
-        self._tell("waits", worker, now)
+        self._emit("waits", worker, now)
 
-    def _tell(self, kind: str, worker: str, now: float, extra: int = 0) -> None:
+    def _emit(self, kind: str, worker: str, now: float, extra: int = 0) -> None:
         if self.on_event is not None:
             self.on_event(Event(kind, worker, now, self.clocks.of[worker], self.clocks.lead(worker), extra))
 

@@ -1,13 +1,13 @@
-"""How long a worker's iterations will take, from how long they took: from go-ahead to push, waits left out."""
+"""Predict how long a worker's iterations take from earlier ones. Times run from release to push, without waits."""
 
 from __future__ import annotations
 
 EMA_WEIGHT = 0.3
-"""What the newest iteration counts for in the moving average."""
+"""Weight of the newest iteration in the moving average."""
 
 
 class Last:
-    """As long as the last one."""
+    """Predicts that an iteration takes as long as the worker's last one."""
 
     def __init__(self) -> None:
         self._busy_s: dict[str, float] = {}
@@ -19,16 +19,16 @@ class Last:
         self._busy_s.pop(worker, None)
 
     def busy_s(self, worker: str) -> float | None:
-        """Of a whole iteration; None before the worker's first push."""
+        """Predicted seconds of a whole iteration; None before the worker's first push."""
         return self._busy_s.get(worker)
 
     def running_s(self, worker: str, elapsed_s: float) -> float | None:  # noqa: ARG002
-        """Of an iteration that has taken `elapsed_s` so far, and of those after it."""
+        """Predicted seconds of an iteration that has run for `elapsed_s`, and of those after it."""
         return self._busy_s.get(worker)
 
 
 class Ema(Last):
-    """An exponential moving average: one odd iteration says little."""
+    """Predicts an exponential moving average, so that a single outlier changes little."""
 
     def observe(self, worker: str, busy_s: float) -> None:
         known = self._busy_s.get(worker)
@@ -36,9 +36,10 @@ class Ema(Last):
 
 
 class Elapsed(Last):
-    """As the last one; where the running one is late already, as late again: sees a slow-down while it lasts.
+    """Predicts the last iteration's time; if the running one is already late, it adds that delay once more.
 
-    By the others an iteration that is late is due at once, so that nothing is granted just when it would help most.
+    So it notices a slow-down while it lasts. The other predictors expect a late iteration to end at once, and grant
+    nothing just when that would help most.
     """
 
     def running_s(self, worker: str, elapsed_s: float) -> float | None:

@@ -1,9 +1,9 @@
-"""BSP: rounds that all workers take part in, with backup workers where a few stragglers need not be waited for.
+"""BSP: rounds in which all workers take part, with backup workers so that rounds need not wait for a few stragglers.
 
 a  |==== wait |====  wait|         round 0 ends when all have pushed (1); with `backup: 1` when all but one have:
 b  |==========|==========|           a  |====wait |====
 c  |======    |=======   |           b  |=========x====     x: b's gradient is too late and dropped (2);
-   0          1          2           c  |======== |====        b goes on in the round that runs
+   0          1          2           c  |======== |====        b continues in the current round
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from heterps.sync.policy import OnEvent, Policy
 
 
 class Rounds(Policy):
-    """Everybody in a round reads the same version of the weights; a round is one update.
+    """The BSP policy: all workers of a round read the same version of the weights; a round is one update.
 
-    With backup workers a clock counts the rounds that are over for a worker: whoever comes late skips those it missed.
+    With backup workers, a worker's clock counts the rounds that are over for it: a late worker skips those it missed.
     """
 
     by_rounds = True
@@ -41,10 +41,10 @@ class Rounds(Policy):
         if not self.takes(worker):  # (2)
             self.dropped += 1
             self.clocks.advance(worker, to=self.rounds)
-            self._tell("dropped", worker, now)
+            self._emit("dropped", worker, now)
             return [self._go(worker, now)]
         self.clocks.advance(worker)
-        self._tell("pushed", worker, now)
+        self._emit("pushed", worker, now)
         if len(self._waiting) + 1 < self._needed():
             self._wait(worker, now)
             return []

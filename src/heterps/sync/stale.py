@@ -1,7 +1,7 @@
-"""ASP and SSP: everybody goes on at once, or unless the lead over the slowest is larger than a bound.
+"""ASP and SSP: in ASP no worker waits; in SSP a worker waits if its lead over the slowest is above a bound.
 
 clock  ....5....6....7....8....9....        SSP(3): a worker with clock 8 goes on, one with clock 9 waits (1) until
-           |<---- bound 3 --->|  wait                the lowest clock is 6; then all that stand at 9 are freed (2)
+           |<---- bound 3 --->|  wait                the lowest clock is 6; then all workers at 9 are released (2)
          slowest
 """
 
@@ -14,9 +14,9 @@ from heterps.sync.policy import OnEvent, Policy
 
 
 class Stale(Policy):
-    """`bound` is the largest lead at which an iteration may start; None: any.
+    """The ASP and SSP policies. `bound` is the largest lead at which an iteration may start; None means no bound.
 
-    A push costs O(1), and O(1) more for each worker that it frees.
+    A push costs O(1), and O(1) more for each worker that it releases.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class Stale(Policy):
         on_event: OnEvent | None = None,
     ) -> None:
         self._bound = bound
-        self._resume = bound or 0  # whoever waits goes on at this lead
-        self._queues: dict[int, list[str]] = {}  # clock: who waits there
+        self._resume = bound or 0  # a waiting worker is released at this lead
+        self._queues: dict[int, list[str]] = {}  # clock: the workers that wait with it
         super().__init__(config, workers, now=now, on_event=on_event)
 
     def _pushed(self, worker: str, now: float) -> list[str]:
@@ -38,7 +38,7 @@ class Stale(Policy):
         before = clocks.least
         clocks.advance(worker)
         if self.on_event is not None:
-            self._tell("pushed", worker, now)
+            self._emit("pushed", worker, now)
         if self._may_go(worker, now):
             released = [self._go(worker, now)]
         else:
@@ -56,14 +56,14 @@ class Stale(Policy):
         self._queues.setdefault(self.clocks.of[worker], []).append(worker)
 
     def _moved(self, before: int, now: float) -> list[str]:
-        """Those whose lead has come down to `resume`. All that stood at lower clocks are gone already."""
+        """Release the workers whose lead has fallen to `resume`. Those with lower clocks were released before."""
         if not self._queues:
             return []
         freed = range(before + self._resume + 1, self.clocks.least + self._resume + 1)  # (2)
         return [self._go(worker, now) for clock in freed for worker in self._queues.pop(clock, ())]
 
     def _forget(self, worker: str) -> None:
-        """Who leaves while it waits stands in a queue no more."""
+        """Remove a leaving worker from the queue in which it waits."""
         for clock, queue in list(self._queues.items()):
             if worker in queue:
                 self._queues[clock] = [other for other in queue if other != worker]

@@ -1,4 +1,4 @@
-"""A policy's inputs and decisions as a file of JSON lines, and the proof that the first give the second.
+"""Record a policy's inputs and decisions as JSON lines, and replay them to prove that the inputs give the decisions.
 
     {"version": 1, "policy": {"kind": "ssp", "lower": 0}, "workers": ["a", "b"], "now": 0.0}
     {"event": "pushed", "worker": "a", "now": 1.0, "clock": 1, "lead": 1}          an input,
@@ -7,7 +7,7 @@
     {"event": "released", "worker": "b", "now": 2.3, "clock": 1, "lead": 0}
     {"event": "released", "worker": "a", "now": 2.3, "clock": 1, "lead": 0}
 
-Numbers are written so that they are read back to the bit.
+Numbers are written so that reading them back gives the same bits.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from heterps.yamlfile import validate
 M = TypeVar("M", bound=Frozen)
 
 INPUTS = ("pushed", "dropped", "joined", "left")
-"""Kinds of events; the others are decisions."""
+"""Kinds of events that are inputs; the others are decisions."""
 
 
 class Writable(Protocol):
-    """What a trace is written to: an open text file, for one."""
+    """Anything that a trace can be written to, such as an open text file."""
 
     def write(self, text: str, /) -> object: ...
 
 
-class Header(Frozen):
-    """What the policy began with."""
+class TraceHeader(Frozen):
+    """First line of a trace: the policy, its initial workers and its start time."""
 
     version: Literal[1] = 1
     policy: Annotated[PolicyConfig, Field(discriminator="kind")]
@@ -48,8 +48,8 @@ class Header(Frozen):
     now: float
 
 
-class Line(Frozen):
-    """An Event."""
+class TraceLine(Frozen):
+    """One line of a trace: an Event."""
 
     event: Literal["pushed", "dropped", "joined", "left", "released", "waits", "granted"]
     worker: str
@@ -63,11 +63,13 @@ class Line(Frozen):
 
 
 def record(policy: Policy, file: Writable, most_inputs: int | None = None) -> None:
-    """From now on every input and decision of `policy`, which has had no input yet, is written to `file`; of so many
-    inputs, if that is said: what was written up to there can be replayed as any other trace."""
+    """Write every further input and decision of `policy`, which must have had no input yet, to `file`.
+
+    With `most_inputs`, recording ends after that many inputs; the trace can be replayed as any other.
+    """
     if policy.num_inputs:
         raise ValueError("a policy is recorded from its first input on: this one has had some already")
-    header = Header(policy=policy.config, workers=tuple(policy.clocks.of), now=policy.begun_at)
+    header = TraceHeader(policy=policy.config, workers=tuple(policy.clocks.of), now=policy.begun_at)
     file.write(header.model_dump_json() + "\n")
     earlier, num_inputs = policy.on_event, 0
 
@@ -83,9 +85,9 @@ def record(policy: Policy, file: Writable, most_inputs: int | None = None) -> No
 
 
 def replay(path: str | Path) -> Policy:
-    """The policy as the trace at `path` left it, after all its inputs again.
+    """Feed the inputs of the trace at `path` to a new policy, and return it as the trace leaves it.
 
-    Raises RunError with the line where the policy decides other than the trace says, or where it cannot be read.
+    Raises RunError with the line at which the policy decides differently, or which cannot be read.
     """
     try:
         with open(path, encoding="utf-8") as lines:
@@ -101,10 +103,10 @@ def replay_lines(lines: Iterable[str], *, where: str = "trace") -> Policy:
     for number, text in enumerate(lines, 1):
         place = f"{where}:{number}"
         if policy is None:
-            header = _read(text, Header, place)
+            header = _read(text, TraceHeader, place)
             policy = make_policy(header.policy, header.workers, now=header.now, on_event=decided.append)
             continue
-        event = _read(text, Line, place).as_event()
+        event = _read(text, TraceLine, place).as_event()
         if not decided:
             _feed(policy, event, place)
         expected = decided.popleft()

@@ -10,7 +10,7 @@ from heterps.wire.message import BadMagic, BadVersion, Codec, Frame, Limits, Mal
 from heterps.wire.shared import Shared, SharedOptions
 from heterps.wire.simulated import SimulatedNetwork
 from heterps.wire.zmq_channel import ClientChannel, ServerChannel
-from heterps.wire.zmq_socket import Options
+from heterps.wire.zmq_socket import SocketOptions
 
 __all__ = [
     "BackPressure",
@@ -27,7 +27,6 @@ __all__ = [
     "Limits",
     "Malformed",
     "MemoryNetwork",
-    "Options",
     "Packed",
     "PackedKeys",
     "Received",
@@ -35,6 +34,7 @@ __all__ = [
     "Shared",
     "SharedOptions",
     "SimulatedNetwork",
+    "SocketOptions",
     "TooLarge",
     "WireError",
     "create_keys",

@@ -20,16 +20,16 @@ from heterps.errors import ConfigError, StorageError
 from heterps.wire.keys import Keys
 
 LONGEST_PATH_BYTES = 107
-"""What a socket's path may take on Linux; longer ones are cut, or refused with an error that does not say so."""
+"""Longest path of a socket file on Linux; the system cuts or refuses longer ones with an unclear error."""
 
 LONGEST_NAME_BYTES = 16
-"""Of a socket in a folder of ours, such as worker-12.1024."""
+"""Longest file name of a socket that a run creates, such as worker-12.1024."""
 
 
 def check_address(address: str, keys: Keys | None = None, *, open_loopback: bool = False) -> str:
-    """`address` if it may be used: ipc://PATH, or with `keys` tcp://HOST:PORT.
+    """Return `address` if it is ipc://PATH, or tcp://HOST:PORT with `keys`; else raise ConfigError.
 
-    open_loopback  tcp on loopback needs no keys: for tests and benchmarks
+    open_loopback  allow tcp on loopback without keys, for tests and benchmarks
     """
     if address.startswith("ipc://"):
         path = address.removeprefix("ipc://")
@@ -53,7 +53,7 @@ def check_address(address: str, keys: Keys | None = None, *, open_loopback: bool
 
 
 def check_folder(address: str, keys: Keys | None) -> None:
-    """ConfigError if, without `keys`, another user could put a socket of theirs where this ipc address is."""
+    """Raise ConfigError if there are no `keys` and another user could replace the socket at this ipc address."""
     if keys is not None or not address.startswith("ipc://"):
         return
     folder = Path(address.removeprefix("ipc://")).parent
@@ -69,7 +69,7 @@ def check_folder(address: str, keys: Keys | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`. Names other than localhost may resolve to anything, so they do not."""
+    """Tell whether `host` is a loopback address or localhost. Other names may resolve to anything, so they are not."""
     if host == "localhost":
         return True
     try:
@@ -79,12 +79,12 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(address: str) -> bool:
-    """Whether both ends of a connection to this address are on one machine."""
+    """Tell whether both ends of a connection to this address are on one machine."""
     return address.startswith("ipc://") or is_loopback(address.removeprefix("tcp://").rpartition(":")[0].strip("[]"))
 
 
 def refuse_if_served(address: str) -> None:
-    """ConfigError if a process listens at this ipc address: binding would silently take it away from that process."""
+    """Raise ConfigError if a process listens at this ipc address: binding would silently take it from that process."""
     if not address.startswith("ipc://"):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -94,7 +94,7 @@ def refuse_if_served(address: str) -> None:
 
 @contextmanager
 def socket_folder() -> Iterator[Path]:
-    """A new folder for sockets that only this user may enter, while the context lasts."""
+    """Create a folder for sockets that only this user may enter, and delete it when the context ends."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="heterps-")
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Memory that one process writes and another reads: an anonymous file, cut into blocks by its writer.
+"""Shared memory that one process writes and another reads: an anonymous file that the writer divides into blocks.
 
 The file is a Linux memfd. It has no name in any file system, so nothing is left behind however a process ends: the
-system frees it when the last of both processes has let go of it. A reader opens it through /proc by the writer's
-process id and descriptor, which the system allows to the same user only, and checks a random token in its label, so
-that it never maps anything else. The file cannot shrink (a seal), so that a reader never meets a hole.
+system frees it when both processes have closed it. A reader opens it through /proc by the writer's process id and
+descriptor, which the system allows to the same user only, and checks the random token in its label, so that it never
+maps anything else. A seal keeps the file from shrinking, so that a reader never accesses missing pages.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_BYTES = 1 << 36
+"""Largest arena that a reader maps."""
 ALIGNMENT = 64
-"""Blocks begin at multiples of a cache line."""
+"""Blocks begin at multiples of this many bytes, a cache line."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW if hasattr(fcntl, "F_SEAL_SHRINK") else 0
 
 Bytes = NDArray[np.uint8]
 Whole = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """Where an arena is, for a process of the same user on the same machine."""
+class ArenaOffer(msgspec.Struct, frozen=True, array_like=True):
+    """The place of an arena, for a process of the same user on the same machine."""
 
     process: Whole
     descriptor: Whole
@@ -41,13 +42,13 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extents:
-    """Which bytes of a range are free. The lowest that fit are taken, which keeps the memory in use small and warm."""
+    """A first-fit allocator of byte ranges: taking the lowest free range keeps the memory in use small and cached."""
 
     def __init__(self, num_bytes: int) -> None:
         self._free: list[tuple[int, int]] = [(0, num_bytes)]  # (begin, end), sorted, never touching each other
 
     def take(self, num_bytes: int) -> int | None:
-        """Where so many free bytes began; None if there is no such place."""
+        """Take the first free range of `num_bytes` and return where it begins; None if none is large enough."""
         for place, (begin, end) in enumerate(self._free):
             if end - begin >= num_bytes:
                 rest = (begin + num_bytes, end)
@@ -69,34 +70,37 @@ class Extents:
 class Arena:
     """The writer's side. Blocks are numbered in the order of sending; none is reused before it was released.
 
-    A room is a block that the writer fills before it is sent; while it has a view of one, that is not reused either.
+    A room is a block that the writer fills before sending it; it is not reused while the writer has a view of it.
     """
 
     def __init__(self, num_bytes: int) -> None:
-        """OSError or AttributeError where the system has no such files."""
+        """Create the file; raises OSError or AttributeError where the system has no memfd."""
         token = secrets.token_hex(16)
         self._descriptor = os.memfd_create(label(token), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._descriptor, num_bytes)
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, SEALS)
-        self.offer = Offer(os.getpid(), self._descriptor, token, num_bytes)
+        self.offer = ArenaOffer(os.getpid(), self._descriptor, token, num_bytes)
         self._map = mmap.mmap(self._descriptor, num_bytes)
         self._memory: Bytes | None = np.frombuffer(self._map, np.uint8)
         self._address = address_of(memoryview(self._map))
         self._extents = Extents(num_bytes)
         self._blocks: dict[int, tuple[int, int, float]] = {}  # sent, by number: begin, bytes, when
-        self._rooms: dict[int, int] = {}  # that the writer has views of, by begin: bytes
-        self._unsent: set[int] = set()  # begins of rooms
-        self._left: deque[int] = deque()  # begins of rooms whose last view is gone; filled by any thread
+        self._rooms: dict[int, int] = {}  # begin: bytes of the rooms that the writer has views of
+        self._unsent: set[int] = set()  # where the rooms that were not sent yet begin
+        self._left: deque[int] = deque()  # where rooms begin whose last view is gone; any thread appends
         self._number = 0
 
     def take(self, num_bytes: int, now_s: float) -> tuple[int, int] | None:
-        """A free block's number and where it begins; None if there is no room."""
+        """Take a free block and return its number and where it begins; None if the arena is full."""
         size = _aligned(num_bytes)
         begin = self._take(size)
         return None if begin is None else (self._send(begin, size, now_s), begin)
 
     def room(self, num_bytes: int) -> Bytes | None:
-        """A free block to write to; None if there is none. It is free again when it was released and all views gone."""
+        """Return a free block to write to; None if the arena is full.
+
+        The block is free again when it was released and all views of it are gone.
+        """
         begin = self._take(_aligned(num_bytes))
         if begin is None:
             return None
@@ -109,7 +113,7 @@ class Arena:
         return np.frombuffer(block.data, np.uint8)
 
     def send_room(self, view: memoryview, now_s: float) -> tuple[int, int] | None:
-        """Number and begin of the room that the view is, the first time; None if it is none, or was sent before."""
+        """Return number and begin of the room behind `view`; None if it is not a room, or was sent before."""
         begin = address_of(view) - self._address if self._unsent else -1
         if begin not in self._unsent or view.nbytes > self._rooms[begin]:
             return None
@@ -121,12 +125,12 @@ class Arena:
         self._memory[begin : begin + data.nbytes] = np.frombuffer(data, np.uint8)  # lets other threads run meanwhile
 
     def release(self, number: int) -> None:
-        """The reader has done with a block. Numbers that are not in use are passed over: a peer may say anything."""
+        """Free a block that the reader no longer needs. Unknown numbers are ignored: a peer may send anything."""
         if (block := self._blocks.pop(number, None)) and block[0] not in self._rooms:
             self._extents.give_back(block[0], block[1])
 
     def oldest_s(self) -> float | None:
-        """When the oldest block in use was sent."""
+        """Time at which the oldest block in use was sent; None if no block is in use."""
         return next(iter(self._blocks.values()))[2] if self._blocks else None
 
     def close(self) -> None:
@@ -158,10 +162,11 @@ def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def open_arena(offer: Offer) -> Bytes:
-    """The bytes of another process's arena, read-only; OSError or ValueError if it is not here or not what it says.
+def open_arena(offer: ArenaOffer) -> Bytes:
+    """Map another process's arena and return its bytes, read-only.
 
-    The memory stays mapped until the array and everything made from it are gone.
+    Raises OSError if it cannot be opened, ValueError if it is not the arena that was offered. The memory stays mapped
+    until the array and everything made from it are gone.
     """
     # Without blocking: what lies behind the path is not known yet.
     descriptor = os.open(
@@ -180,8 +185,8 @@ def open_arena(offer: Offer) -> Bytes:
         os.close(descriptor)
 
 
-def is_there(offer: Offer) -> bool:
-    """Whether the writer of the arena still has it."""
+def is_there(offer: ArenaOffer) -> bool:
+    """Tell whether the writer still has the arena open."""
     try:
         return os.readlink(f"/proc/{offer.process}/fd/{offer.descriptor}") == f"/memfd:{label(offer.token)} (deleted)"
     except OSError:

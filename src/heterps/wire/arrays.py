@@ -1,4 +1,4 @@
-"""Arrays as frames: values in fp32, fp16 or bf16, optionally compressed, and keys raw or as differences.
+"""Encode arrays as frames: values in fp32, fp16 or bf16, optionally compressed, and keys raw or as differences.
 
     array --pack--> (Packed: a struct for the header, frame) ~~~> unpack(packed, frame, limits) --> array
 
@@ -25,13 +25,14 @@ FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
 
 WIDTHS: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""Bytes of one value."""
 Room = Callable[[int], NDArray[np.uint8] | None]
-"""Memory of so many bytes to make a frame in, if there is a better place than any other: see Shared.room."""
+"""Takes a number of bytes and returns shared memory of that size to build a frame in, or None: see Shared.room."""
 Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """How a frame of values is to be read."""
+    """How to read a frame of values: its shape, dtype and compression."""
 
     shape: Annotated[tuple[Size, ...], msgspec.Meta(min_length=1, max_length=8)]
     dtype: Dtype
@@ -39,12 +40,12 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackedKeys(msgspec.Struct, frozen=True, array_like=True):
-    """How a frame of keys is to be read: raw, or the first key and the differences of sorted keys in `width` bytes."""
+    """How to read a frame of keys: raw, or the first key and the differences of sorted keys in `width` bytes each."""
 
     num_keys: Size
     first: Size = 0
     width: Literal[0, 1, 2, 4, 8] = 0
-    """Bytes of a difference; 0: raw keys."""
+    """Bytes of one difference; 0 means raw keys."""
 
 
 def pack_values(
@@ -54,10 +55,10 @@ def pack_values(
     least_bytes: int = 4096,
     room: Room = lambda _: None,
 ) -> tuple[Packed, Frame]:
-    """`array` [n, ...] of float32 as a frame. fp16 and bf16 round to nearest even; fp16 keeps finite values finite.
+    """Encode a float32 array [n, ...]. fp16 and bf16 round to nearest even; finite values stay finite.
 
-    Frames under `least_bytes`, and those that compression does not shrink, stay as they are. The frame may be the
-    array's own memory, and where it is neither that nor compressed it is made in a `room`.
+    Frames under `least_bytes`, and frames that compression does not shrink, are not compressed. The frame may be the
+    array's own memory; a converted frame that is not compressed is built in memory from `room`.
     """
     if array.dtype != np.float32:
         raise ValueError(f"values are packed from float32, not {array.dtype}: convert them first")
@@ -74,7 +75,7 @@ def pack_values(
 
 
 def unpack_values(packed: Packed, frame: Frame, limits: Limits = Limits()) -> FloatArray:
-    """The array; a read-only view of the frame where that needs no conversion. WireError if they do not match."""
+    """Decode a frame; the array is a read-only view of it where no conversion is needed. WireError if it is invalid."""
     num_bytes = math.prod(packed.shape) * WIDTHS[packed.dtype]
     if math.prod(max(side, 1) for side in packed.shape) * 4 > limits.message_bytes:  # NumPy refuses 0 x 2**62 too
         raise TooLarge(f"values of shape {packed.shape} exceed the limit of {limits.message_bytes} bytes")
@@ -88,7 +89,7 @@ def unpack_values(packed: Packed, frame: Frame, limits: Limits = Limits()) -> Fl
 
 
 def narrow(array: FloatArray, dtype: Dtype, room: Room = lambda _: None) -> NDArray[Any]:
-    """float32 as it is, as fp16 or as bf16, contiguous; the last as uint16, because NumPy does not know it."""
+    """Convert float32 to a contiguous array of `dtype`; bf16 comes as uint16, because NumPy has no bf16."""
     array = np.ascontiguousarray(array)
     if dtype == "fp32":
         return array
@@ -107,7 +108,10 @@ def widen(stored: NDArray[Any], dtype: Dtype) -> FloatArray:
 
 
 def _decompress(data: memoryview, compression: str, num_bytes: int) -> memoryview:
-    """At most `num_bytes` + 1 bytes. A stream, because pyarrow.decompress hides that fewer came than were announced."""
+    """Decompress at most `num_bytes` + 1 bytes.
+
+    A stream is read, because pyarrow.decompress hides that fewer bytes came than were announced.
+    """
     import pyarrow as pa
 
     try:
@@ -118,7 +122,7 @@ def _decompress(data: memoryview, compression: str, num_bytes: int) -> memoryvie
 
 
 def pack_keys(keys: KeyArray, *, delta: bool = False) -> tuple[PackedKeys, Frame]:
-    """`keys` [n] of uint64 as a frame; with `delta`, which needs sorted keys, as differences where those are less."""
+    """Encode uint64 keys [n]; with `delta`, which needs sorted keys, as differences where those are smaller."""
     if keys.dtype != np.uint64 or keys.ndim != 1:
         raise ValueError(f"keys are packed from uint64 of one dimension, not {keys.dtype} of {keys.ndim}")
     if delta and len(keys):
@@ -133,7 +137,7 @@ def pack_keys(keys: KeyArray, *, delta: bool = False) -> tuple[PackedKeys, Frame
 
 
 def unpack_keys(packed: PackedKeys, frame: Frame, limits: Limits = Limits()) -> KeyArray:
-    """The keys; a read-only view of the frame where they are raw. WireError if struct and frame do not match."""
+    """Decode keys; raw keys are a read-only view of the frame. Raises WireError if struct and frame do not match."""
     if packed.num_keys * 8 > limits.message_bytes:
         raise TooLarge(f"{packed.num_keys} keys exceed the limit of {limits.message_bytes} bytes")
     data = contiguous(frame)

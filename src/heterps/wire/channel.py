@@ -3,9 +3,9 @@
     sender                                        receiver
     send(peer, parts) --> [queue of the peer] --> receive(timeout_s) -> (sender, parts)
 
-A channel delivers each message whole or not at all, and those of one peer in the order of sending. It does not
-promise that a message arrives: whoever needs an answer asks again. `MemoryNetwork` connects channels in one
-process; the other carriers are in `zmq_channel`, and `Faulty`, `Checked` and `Shared` wrap any of them.
+A channel delivers each message whole or not at all, and the messages of one peer in the order of sending. It does not
+promise that a message arrives: a sender that needs an answer must ask again. `MemoryNetwork` connects channels in one
+process, `zmq_channel` connects processes, and `Faulty`, `Checked` and `Shared` wrap any channel.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from heterps.wire.counters import Counters
 from heterps.wire.message import Frame, contiguous
 
 Received = tuple[str, list[memoryview]]
+"""The sender's name and the parts of its message."""
 
 
 class BackPressure(PeerLost):
-    """A peer is there but takes no more messages, and went on so beyond the deadline; the text names it."""
+    """A connected peer took no more messages until the deadline; the text names it."""
 
 
 class Channel(Protocol):
-    """One named end. Any thread may send; one thread at a time receives; close when no other thread is inside."""
+    """One named end. Any thread may send; one thread at a time may receive; close it when no other thread uses it."""
 
     name: str
-    """Who I am, to my peers."""
+    """Name by which peers know this end."""
     counters: Counters
 
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
-        """Hand a message over. Returns before it arrives: a sender must not write into its frames afterwards.
+        """Send a message. Returns before it arrives: the sender must not write into its frames afterwards.
 
-        Raises PeerLost if the peer is not there, BackPressure if its queue stays full, beyond the deadline: seconds
-        from now, None for the channel's own, 0 not to wait.
+        Raises PeerLost if the peer is not connected, BackPressure if its queue stays full, until the deadline. The
+        deadline is in seconds from now; None takes the channel's own, 0 does not wait.
         """
 
     def receive(self, timeout_s: float) -> Received | None:
-        """The next message and who sent it; None if none came in time. 0 does not wait. Frames may be read-only."""
+        """Return the next sender and message; None if none came in time. 0 does not wait. Frames may be read-only."""
 
     def close(self) -> None:
-        """Let go of everything, messages under way included. A second time does nothing."""
+        """Release all resources; messages under way are lost. Closing twice does nothing."""
 
 
 class MemoryNetwork:
-    """Channels of one process: messages are handed over as they are, so that receivers see the sender's memory."""
+    """Connects channels inside one process. Messages are not copied: receivers see the sender's memory."""
 
     def __init__(self, *, queue_messages: int = 1024, send_deadline_s: float = 5.0) -> None:
         self._queue_messages = queue_messages
@@ -58,7 +59,7 @@ class MemoryNetwork:
         self._lock = threading.Lock()
 
     def channel(self, name: str) -> MemoryChannel:
-        """A new end with this name; a name is free again when its channel was closed."""
+        """Create a channel with this name; a name can be used again after its channel was closed."""
         with self._lock:
             if name in self._channels:
                 raise ValueError(f"there is a channel named {name!r} already: close it first")
@@ -120,7 +121,7 @@ class MemoryChannel:
 
 
 def receive_within(channel: Channel, deadline_s: float, waited_for: str) -> Received:
-    """The next message, or PeerLost that names who was waited for."""
+    """Return the next message; raises PeerLost, which names `waited_for`, if none comes in time."""
     begin = time.monotonic()
     received = channel.receive(deadline_s)
     if received is None:

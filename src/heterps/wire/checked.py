@@ -13,10 +13,10 @@ from heterps.wire.message import Frame, contiguous
 
 
 class Checked:
-    """Adds a last part, the XXH3 of lengths and bytes of the others, and takes it off again at the other end.
+    """Appends a checksum (XXH3 of the lengths and bytes of all parts) to each message, and checks it when receiving.
 
-    Both ends must be checked. TCP's own checksum lets about one in 2**16 corrupt segments pass, ipc and memory have
-    none; encrypted connections (CURVE) need no other.
+    Both ends must be Checked. TCP's own checksum lets about one in 2**16 corrupt segments pass, and ipc and memory
+    have none. Encrypted connections (CURVE) detect corruption themselves.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -43,7 +43,7 @@ class Checked:
 
 
 def digest(parts: Sequence[Frame]) -> bytes:
-    """8 bytes that depend on every byte, and on where each part ends."""
+    """Return a checksum of 8 bytes that depends on every byte and on where each part ends."""
     views = [contiguous(part) for part in parts]
     state = xxhash.xxh3_64(struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views)))
     for view in views:

@@ -1,4 +1,4 @@
-"""What a channel did: messages and bytes in both directions, and what was dropped, by reason."""
+"""Counters of a channel: messages and bytes in both directions, and dropped messages by reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heterps.wire.message import Frame, message_bytes
 
 @dataclass
 class Counters:
-    """Totals since the channel was made. Any thread may count; a reader sees totals that may be a message apart."""
+    """Totals since the channel was made. Any thread may count; totals read together may differ by one message."""
 
     messages_sent: int = 0
     bytes_sent: int = 0
@@ -21,15 +21,15 @@ class Counters:
     dropped: Counter[str] = field(default_factory=Counter)
     """Messages that were not delivered, by reason: `malformed`, `corrupt`, a fault's name, ..."""
     connects: int = 0
-    """Handshakes that succeeded."""
+    """Number of handshakes that succeeded."""
     disconnects: int = 0
-    """Ends of connections, of those that failed in their handshake too."""
+    """Number of connections that ended, including those that failed in their handshake."""
     refusals: int = 0
-    """Connections that failed in their handshake: another key, or another protocol."""
+    """Number of connections that failed in their handshake: another key, or another protocol."""
     shared_bytes: int = 0
-    """Sent through shared memory, beside `bytes_sent`."""
+    """Bytes sent through shared memory; `bytes_sent` does not include them."""
     shared_full: int = 0
-    """Large frames that took the socket because no shared memory was free."""
+    """Number of large frames sent over the socket because no shared memory was free."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def sent(self, parts: Sequence[Frame]) -> None:

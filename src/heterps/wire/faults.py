@@ -1,11 +1,11 @@
-"""What can go wrong on the way: messages lost, doubled, late, overtaken, corrupt, or a way cut for a while.
+"""Fault injection: messages are lost, doubled, delayed, reordered or corrupted, or a route is cut for a while.
 
     send --> [cut?] [dropped?] [twice?] [how late?] [overtaken?] [a bit flipped?] --> (arrival time, message) ...
 
-`Fates` is a pure state machine that is told the time; `Faulty` puts it before any channel, and the simulated network
-before its own deliveries. Each pair of sender and receiver has random numbers of its own, and each message
-takes equally many of them: with the same seed the n-th message from one to another meets the same fate, whatever
-the others do.
+`FaultPlan` is a pure state machine that is given the time. `Faulty` applies it to any channel, and the simulated
+network to its own deliveries. Each pair of sender and receiver has its own random numbers, and every message draws
+equally many of them: with the same seed, the n-th message from one peer to another meets the same faults, whatever
+other peers send.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from heterps.wire.counters import Counters
 from heterps.wire.message import Frame, contiguous
 
 
-class Fates:
-    """What becomes of the messages of one sender. Times are seconds of any clock that does not go back."""
+class FaultPlan:
+    """Decides which faults the messages of one sender meet. Times are seconds of any monotonic clock."""
 
     def __init__(self, sender: str, faults: Faults, seed: int, counters: Counters) -> None:
         self._sender = sender
         self._faults = faults
         self._seed = seed
         self._counters = counters
-        self._ways: dict[str, _Way] = {}
+        self._routes: dict[str, _Route] = {}
 
-    def of(self, peer: str, parts: Sequence[Frame], now_s: float) -> list[tuple[float, list[Frame]]]:
-        """When the message arrives, and as what: once, twice, or never, which is counted."""
+    def arrivals(self, peer: str, parts: Sequence[Frame], now_s: float) -> list[tuple[float, list[Frame]]]:
+        """Return (arrival time, message) for each copy that arrives: one, two, or none. Lost messages are counted."""
         faults = self._faults
-        if peer not in self._ways:
-            self._ways[peer] = _Way(random.Random(f"{self._seed}/{self._sender}/{peer}"))
-        way = self._ways[peer]
-        is_cut, is_dropped, is_doubled = [way.random.random() < p for p in (faults.cut, faults.drop, faults.double)]
-        numbers = [[way.random.random() for _ in range(5)] for _ in range(2)]
-        if is_cut and now_s >= way.cut_until_s:
-            way.cut_until_s = now_s + faults.cut_s
-        if now_s < way.cut_until_s or is_dropped:
-            self._counters.drop("cut" if now_s < way.cut_until_s else "drop")
+        if peer not in self._routes:
+            self._routes[peer] = _Route(random.Random(f"{self._seed}/{self._sender}/{peer}"))
+        route = self._routes[peer]
+        is_cut, is_dropped, is_doubled = [route.random.random() < p for p in (faults.cut, faults.drop, faults.double)]
+        numbers = [[route.random.random() for _ in range(5)] for _ in range(2)]
+        if is_cut and now_s >= route.cut_until_s:
+            route.cut_until_s = now_s + faults.cut_s
+        if now_s < route.cut_until_s or is_dropped:
+            self._counters.drop("cut" if now_s < route.cut_until_s else "drop")
             return []
-        return [way.arrival(faults, parts, now_s, *five) for five in numbers[: 2 if is_doubled else 1]]
+        return [route.arrival(faults, parts, now_s, *five) for five in numbers[: 2 if is_doubled else 1]]
 
 
-class _Way:
-    """From one sender to one receiver."""
+class _Route:
+    """The state of the connection from one sender to one receiver."""
 
     def __init__(self, numbers: random.Random) -> None:
         self.random = numbers
@@ -69,7 +69,7 @@ class _Way:
         corrupt: float,
         place: float,
     ) -> tuple[float, list[Frame]]:
-        """When and as what a message arrives, by five random numbers."""
+        """Return (arrival time, message), decided by five random numbers in [0, 1)."""
         due_s = now_s + late * faults.delay_s
         if overtaken < faults.reorder:
             due_s += held * faults.reorder_s
@@ -79,7 +79,7 @@ class _Way:
 
 
 def flip_bit(parts: Sequence[Frame], place: float) -> list[Frame]:
-    """A copy of the message with the bit at `place` (0 to 1) of all its bits flipped."""
+    """Copy the message and flip one bit; `place` in [0, 1) says where among all its bits."""
     copies = [bytearray(contiguous(part)) for part in parts]
     bit = int(place * 8 * sum(map(len, copies)))
     for copy in copies:
@@ -91,9 +91,9 @@ def flip_bit(parts: Sequence[Frame], place: float) -> list[Frame]:
 
 
 class Faulty:
-    """A channel whose outgoing messages meet faults. Late ones go on when it is next used, so it has no thread.
+    """A channel whose outgoing messages meet faults. Delayed ones are sent when it is next used: it has no thread.
 
-    A message that was late and then finds its receiver gone is dropped and counted, as on any network.
+    A delayed message whose receiver has gone is dropped and counted, as on any network.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class Faulty:
         self._channel = channel
         self._clock = clock
         self._lock = threading.Lock()
-        self._fates = Fates(channel.name, faults, seed, channel.counters)
+        self._plan = FaultPlan(channel.name, faults, seed, channel.counters)
         self._late: list[tuple[float, int, str, list[Frame]]] = []
         self._number = itertools.count()
 
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         with self._lock:
             copies = set()
-            for due_s, message in self._fates.of(peer, parts, self._clock()):
+            for due_s, message in self._plan.arrivals(peer, parts, self._clock()):
                 copies.add(number := next(self._number))
                 heapq.heappush(self._late, (due_s, number, peer, message))
             self._pass_on(copies, deadline_s)
@@ -130,7 +130,7 @@ class Faulty:
         self._channel.close()
 
     def _pass_on(self, copies: Collection[int] = (), deadline_s: float | None = 0.0) -> None:
-        """Send what is due. `copies` are of a message that is just being sent: PeerLost if none of them can arrive."""
+        """Send what is due. `copies` numbers the copies of the message being sent: PeerLost if none can arrive."""
         hopes = set(copies)
         while self._late and self._late[0][0] <= self._clock():
             _, number, peer, parts = heapq.heappop(self._late)

@@ -1,7 +1,7 @@
-"""Who may connect to a server with keys: whoever holds the job's key, and nobody else.
+"""Authentication: only clients that hold the job's key may connect to a server with keys.
 
-CURVE alone admits any client that knows the server's public key. ZeroMQ asks a handler (ZAP, RFC 27) for each client's
-own key; this one says yes to the job's key only. pyzmq runs it on a thread of its own.
+CURVE alone admits any client that knows the server's public key. ZeroMQ passes each client's own key to a handler (ZAP,
+RFC 27); this one accepts the job's key only. pyzmq runs it on its own thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heterps.wire.keys import Keys
 
 
 class Gatekeeper:
-    """Answers ZeroMQ's question for every client of one context, until it is closed."""
+    """Authenticates every client of one ZeroMQ context, until it is closed."""
 
     def __init__(self, context: zmq.Context[Any], keys: Keys) -> None:
         self._public = z85.decode(keys.public)
@@ -27,7 +27,7 @@ class Gatekeeper:
         self._authenticator.configure_curve_callback(domain="*", credentials_provider=self)
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Whether a client with this public key (Z85) may come in."""
+        """Tell whether a client with this public key (Z85) may connect."""
         return hmac.compare_digest(z85.decode(key), self._public)
 
     def close(self) -> None:

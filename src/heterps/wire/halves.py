@@ -1,8 +1,8 @@
-"""float32 to 16 bits and back, by whole arrays: fp16 (5 bits of exponent, 10 of mantissa) and bf16 (8 and 7).
+"""Convert arrays of float32 to 16 bits and back: fp16 (5 bits of exponent, 10 of mantissa) and bf16 (8 and 7).
 
-Rounding is to nearest even, as in torch and in hardware. There are no branches in the loops, only choices between
-results that are all computed, so that the compiler vectorises them: several times faster than NumPy's conversion.
-A finite value never becomes infinite: what is too large for fp16 or bf16 becomes its largest value.
+Rounding is to nearest even, as in torch and in hardware. The loops have no branches, only selections between results
+that are all computed, so that the compiler vectorises them: several times faster than NumPy's conversion. A finite
+value never becomes infinite: a value that is too large for fp16 or bf16 becomes the largest one of that type.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Halves = NDArray[np.uint16]
 _SIGN, _INFINITE = np.uint32(0x80000000), np.uint32(0x7F800000)
 _1, _13, _16 = np.uint32(1), np.uint32(13), np.uint32(16)
 _HALF, _HALF_BITS = np.float32(0.5), np.uint32(0x3F000000)
-_LEAST_NORMAL = np.uint32(0x38800000)  # 2**-14, the least that fp16 has with a full mantissa
-_EXPONENT = np.uint32(0x0F800000)  # of fp16, moved to where float32 has its mantissa and lowest bits of exponent
-_REBIAS = np.uint32(112 << 23)  # from the exponents of fp16 to those of float32
+_LEAST_NORMAL = np.uint32(0x38800000)  # 2**-14, the smallest normal number of fp16, as float32 bits
+_EXPONENT = np.uint32(0x0F800000)  # the exponent bits of fp16 after a shift left by 13
+_REBIAS = np.uint32(112 << 23)  # difference of the exponent biases of float32 and fp16
 _TINY = np.float32(2.0**-14)
 
 
@@ -29,7 +29,7 @@ def to_fp16(values: Floats, out: Halves) -> None:
         bits = np.float32(values[i]).view(np.uint32)
         size = np.uint32(bits & ~_SIGN)
         normal = np.uint32(np.uint32(size - _REBIAS + np.uint32(0xFFF) + ((size >> _13) & _1)) >> _13)
-        # The addition moves the mantissa to where fp16 has that of its small numbers, and rounds it.
+        # The addition shifts the mantissa to where a subnormal fp16 number has it, and rounds it.
         small = np.uint32(np.float32(np.uint32(size).view(np.float32) + _HALF).view(np.uint32) - _HALF_BITS)
         nan = np.uint32(np.uint32(0x7E00) | ((size >> _13) & np.uint32(0x3FF)))
         half = small if size < _LEAST_NORMAL else min(normal, np.uint32(0x7BFF))
@@ -45,7 +45,7 @@ def from_fp16(halves: Halves, out: Floats) -> None:
         size = np.uint32((half & np.uint32(0x7FFF)) << _13)
         exponent = np.uint32(size & _EXPONENT)
         bits = np.uint32(size + _REBIAS)
-        # The subtraction gives the small numbers of fp16, which have no full mantissa there, the one they have here.
+        # The subtraction normalises subnormal fp16 numbers: in float32 they have a full mantissa.
         small = np.float32(np.uint32(bits + np.uint32(1 << 23)).view(np.float32) - _TINY).view(np.uint32)
         bits = np.uint32(bits + _REBIAS) if exponent == _EXPONENT else bits  # infinite, or not a number
         bits = small if exponent == np.uint32(0) else bits

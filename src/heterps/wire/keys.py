@@ -1,7 +1,7 @@
 """The key of a job: one CURVE key pair that every process of the job holds, in a file that only its owner can read.
 
-Who has the file belongs to the job: servers admit no other client key, and clients talk to no other server key. The
-secret is never an argument or an environment variable, where other users of a machine could see it.
+A process that has the file belongs to the job: servers admit no other client key, and clients talk to no other server
+key. The secret is never an argument or an environment variable, where other users of a machine could see it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ABOUT = "The key of a heterps job. Whoever has it can join the job: keep it to y
 
 @dataclass(frozen=True)
 class Keys:
-    """A CURVE key pair, both halves in Z85: 40 ASCII characters."""
+    """A CURVE key pair that authenticates and encrypts; each half is 40 ASCII characters (Z85)."""
 
     public: str
     secret: str = field(repr=False)
@@ -34,7 +34,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def make_keys() -> Keys:
-    """A new key pair, in memory only."""
+    """Create a key pair in memory only."""
     import zmq
 
     public, secret = (half.decode() for half in zmq.curve_keypair())
@@ -42,7 +42,7 @@ def make_keys() -> Keys:
 
 
 def create_keys(folder: str | Path) -> Path:
-    """Make a new key pair in `folder`/job.key, mode 0600, and give its path. Never replaces a file."""
+    """Write a new key pair to `folder`/job.key, mode 0600, and return its path. It never replaces a file."""
     path, keys = Path(folder) / FILE, make_keys()
     text = msgspec.json.format(msgspec.json.encode(_File(ABOUT, keys.public, keys.secret)), indent=1) + b"\n"
     try:
@@ -61,7 +61,7 @@ def create_keys(folder: str | Path) -> Path:
 
 
 def load_keys(path: str | Path) -> Keys:
-    """The keys in the file at `path` (or in the job.key of a folder), if nobody else can read it."""
+    """Read the key pair at `path`, a file or a folder with a job.key; ConfigError if other users can read it."""
     path = Path(path)
     path = path / FILE if path.is_dir() else path
     try:
@@ -83,7 +83,7 @@ def load_keys(path: str | Path) -> Keys:
 
 
 def check_pair(keys: Keys) -> Keys:
-    """ValueError unless the halves belong together."""
+    """Return `keys`; raises ValueError unless the two halves belong together."""
     import zmq
 
     try:

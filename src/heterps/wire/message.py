@@ -1,12 +1,12 @@
-"""A message is a typed header and raw frames: small things are described, large ones travel as they are.
+"""The message format: a typed header for small fields, and raw frames for large arrays.
 
     parts[0]   prefix   magic "HPSW" | version u8 | zero u8 | num_frames u16 | header_bytes u32 | frame_bytes u64 ...
                header   msgpack of a tagged msgspec.Struct
     parts[1:]  frames   as they are in memory, never copied
 
-All integers are little-endian. The prefix says how long everything is, so a message that lost or grew a part, or a
-part that was cut, is refused before anything is made of it. What is decoded never exceeds `Limits`. Which headers
-there are is the business of whoever uses the wire; nothing is ever unpickled.
+All integers are little-endian. The prefix gives every length, so a message with a missing, extra or truncated part is
+refused before it is decoded. What is decoded never exceeds `Limits`. Users of the wire define the headers; nothing is
+ever unpickled.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ H = TypeVar("H")
 
 
 class WireError(HeterpsError):
-    """Bytes from a peer are not a message that this version can take. The message is lost, its receiver is not."""
+    """Bytes from a peer are not a message that this version can read. The message is dropped; the receiver goes on."""
 
     exit_code = 8
 
 
 class BadMagic(WireError):
-    """The first bytes are not those of a message of heterps: something else is talking to this address."""
+    """The first bytes are not those of a heterps message: another program is talking to this address."""
 
 
 class BadVersion(WireError):
-    """The message is of another version of the format."""
+    """The message uses another version of the format."""
 
 
 class TooLarge(WireError):
@@ -57,7 +57,7 @@ class Malformed(WireError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a receiver is willing to take in one message."""
+    """The largest message that a receiver accepts."""
 
     header_bytes: int = 64 * 1024
     frames: int = 1024
@@ -69,9 +69,9 @@ class Limits:
 
 
 class Codec(Generic[H]):
-    """Messages whose headers are one of `headers`: a msgspec.Struct, or a union of them with distinct tags.
+    """Encodes and decodes messages whose header is one of `headers`: a msgspec.Struct, or a union with distinct tags.
 
-    A codec has no state that changes: threads may share one.
+    A codec has no mutable state: threads may share one.
     """
 
     def __init__(self, headers: type[H] | UnionType, limits: Limits = Limits()) -> None:
@@ -80,9 +80,9 @@ class Codec(Generic[H]):
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(headers)
 
     def encode(self, header: H, frames: Sequence[Frame] = ()) -> list[Frame]:
-        """The parts of a message. Frames are passed on, not copied, and must be contiguous.
+        """Return the parts of a message. Frames are passed on, not copied, and must be contiguous.
 
-        Raises TooLarge for what a receiver with the same limits would refuse.
+        Raises TooLarge if a receiver with the same limits would refuse the message.
         """
         data = self._encoder.encode(header)
         sizes = [contiguous(frame).nbytes for frame in frames]
@@ -91,7 +91,7 @@ class Codec(Generic[H]):
         return [b"".join((prefix, struct.pack(f"<{len(sizes)}Q", *sizes), data)), *frames]
 
     def decode(self, parts: Sequence[Frame]) -> tuple[H, list[memoryview]]:
-        """The header and the frames, as views of what came in; WireError, and no memory taken, if it is no message."""
+        """Return the header and the frames, as views of `parts`; raises WireError, allocating nothing, if invalid."""
         if not parts:
             raise Malformed("a message of no parts: expected a header at least")
         views = [contiguous(part) for part in parts]
@@ -138,7 +138,7 @@ class Codec(Generic[H]):
 
 
 def contiguous(frame: Frame) -> memoryview:
-    """The bytes of a frame as a flat view; ValueError if they do not lie next to each other."""
+    """Return the bytes of a frame as a flat view; ValueError if they are not contiguous in memory."""
     view = memoryview(cast("bytes", frame))  # NumPy says only from Python 3.12 on that its arrays are buffers
     if not view.c_contiguous:
         raise ValueError("a frame must be contiguous in memory: pass numpy.ascontiguousarray(frame)")

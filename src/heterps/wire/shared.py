@@ -1,16 +1,16 @@
-"""Large frames between processes of one machine through shared memory; the channel carries where they are.
+"""Pass large frames between processes of one machine through shared memory; the channel carries only their place.
 
     sender                                                  receiver
-    [1] offers its arena with the first large message  -->  [2] maps it, accepts (or refuses: sockets go on)
+    [1] offers its arena with the first large message  -->  [2] maps it, accepts (or refuses: the socket is used)
     [3] copies a large frame into a free block, sends
         the block's number and place in its stead      -->  [4] hands out the block itself, read-only, no copy
     [6] the block is free again  <-- with the next message  [5] when the last view of it is gone
 
 Every message has one more part in front, `Notes`: offers, answers, releases, and which parts are blocks. A frame goes
-over the socket as before when the arena is full, refused or not there yet. A sender may make a frame in a `room` of
-the arena, which spares the copy of step 3. A block is never used anew before it was released. When releases do not
-come (a message was lost with its connection), the arena is given up as a whole after `lease_s`, and a new one offered:
-whoever still looks at the old one keeps it.
+over the socket when the arena is full, refused or not accepted yet. A sender may build a frame in a `room` of the
+arena, which saves the copy of step 3. A block is never reused before it was released. If releases stay away (a message
+was lost with its connection), the whole arena is given up after `lease_s`, and a new one is offered; receivers that
+still have views of the old one keep it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from dataclasses import dataclass
 import msgspec
 
 from heterps.errors import PeerLost
-from heterps.wire.arena import Arena, Bytes, Offer, Whole, is_there, open_arena
+from heterps.wire.arena import Arena, ArenaOffer, Bytes, Whole, is_there, open_arena
 from heterps.wire.channel import BackPressure, Channel, Received
 from heterps.wire.message import Frame, contiguous
 
 NOTES_BYTES = 64 * 1024
-"""Longest notes that a receiver looks at."""
+"""Longest encoded notes that a receiver decodes."""
 RELEASES = 1024
-"""Most releases in one message."""
+"""Largest number of releases in one message."""
 MANY_PEERS = 256
-"""From so many on, peers of which there is nothing to know are forgotten when another comes: most are gone."""
+"""Number of peers from which on those without an arena or releases are forgotten when a new peer comes."""
 
 
 Release = tuple[str, int, int]
-"""Token of the arena, number and bytes of the block."""
+"""The arena's token, the block's number, and its size in bytes."""
 
 
-class Block(msgspec.Struct, frozen=True, array_like=True):
+class SharedBlock(msgspec.Struct, frozen=True, array_like=True):
+    """The place of one part of a message in the sender's arena."""
+
     part: Whole
     number: Whole
     begin: Whole
@@ -50,15 +52,15 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Notes(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What the two ends of a Shared channel tell each other in front of a message."""
+    """Control data that the two ends of a Shared channel exchange in front of a message."""
 
     has_message: bool = True
     token: str = ""
-    """The arena of the blocks."""
-    blocks: list[Block] = []
+    """Token of the arena that `blocks` are in."""
+    blocks: list[SharedBlock] = []
     released: list[Release] = []
-    """Blocks of the receiver of these notes."""
-    offer: Offer | None = None
+    """Blocks that the sender of these notes has released, in the arena of their receiver."""
+    offer: ArenaOffer | None = None
     accepted: str = ""
     refused: str = ""
 
@@ -66,15 +68,15 @@ class Notes(msgspec.Struct, array_like=True, omit_defaults=True):
 @dataclass(frozen=True)
 class SharedOptions:
     least_bytes: int = 64 * 1024
-    """Smaller frames stay on the socket."""
+    """Frames below this size go over the socket."""
     arena_bytes: int = 64 * 1024 * 1024
-    """For each peer that is sent to. Memory is taken as blocks are first used."""
+    """Size of the arena for each peer that is sent to. Memory is taken as blocks are first used."""
     lease_s: float = 30.0
-    """How long an arena may stay full, or unused while another peer needs one, before it is given up."""
+    """Seconds for which an arena may stay full, or unused while another peer needs one, before it is given up."""
 
 
 class _Outgoing:
-    """What a sender knows of one peer."""
+    """The state of sending to one peer."""
 
     def __init__(self) -> None:
         self.arena: Arena | None = None
@@ -86,9 +88,9 @@ class _Outgoing:
 
 
 class _Incoming:
-    """The arena that a peer offered, and the last of its blocks that came: a block comes once."""
+    """The arena that a peer offered, and the number of its last received block: a block comes once."""
 
-    def __init__(self, offer: Offer, memory: Bytes) -> None:
+    def __init__(self, offer: ArenaOffer, memory: Bytes) -> None:
         self.offer = offer
         self.token = offer.token
         self.memory = memory
@@ -98,7 +100,7 @@ class _Incoming:
 class Shared:
     """A channel that carries large frames in shared memory. Both ends must be Shared, on one machine, of one user.
 
-    What is received is read-only, and keeps its block while any view of it lives: copy what is kept for long.
+    Received frames are read-only, and occupy their block while any view of them lives: copy what is kept for long.
     """
 
     def __init__(self, channel: Channel, options: SharedOptions = SharedOptions()) -> None:
@@ -140,7 +142,7 @@ class Shared:
     def receive(self, timeout_s: float) -> Received | None:
         deadline_s = time.monotonic() + timeout_s
         while True:
-            # Releases ride on messages; alone they go when much memory waits for them, or nothing else happens.
+            # Releases travel with messages. They are sent alone if much memory waits for them, or if no message comes.
             self._flush_releases(self._options.arena_bytes // 8)
             received = self._channel.receive(max(deadline_s - time.monotonic(), 0.0))
             if received is None:
@@ -152,7 +154,7 @@ class Shared:
                 return received[0], message
 
     def room(self, peer: str, num_bytes: int) -> Bytes | None:
-        """Shared memory to make a frame for `peer` in, which its first sending then need not copy.
+        """Return shared memory to build a frame for `peer` in; the first send of that frame then copies nothing.
 
         None where frames of this size would be copied anyway, to the socket or to the arena.
         """
@@ -172,11 +174,11 @@ class Shared:
             self._incoming.clear()
 
     def _use_arena(self, outgoing: _Outgoing, notes: Notes, views: list[memoryview]) -> None:
-        """Put blocks for the large views into the notes, as far as there is room, or offer an arena. [1]"""
+        """Put the large views into blocks and note them, as far as the arena has space, or offer an arena. [1]"""
         now_s = time.monotonic()
         outgoing.used_s = now_s
         if outgoing.arena is None and not outgoing.is_refused:
-            for other in self._outgoing.values():  # of peers that are gone, or can be offered another one when needed
+            for other in self._outgoing.values():  # their peers are gone, or will be offered a new arena when needed
                 if now_s - other.used_s > self._options.lease_s:
                     _give_up(other)
             try:
@@ -197,7 +199,7 @@ class Shared:
                 number, begin = taken
                 if not is_room:
                     outgoing.arena.write(begin, view)  # [3] under the lock: a refusal would close the arena
-                notes.blocks.append(Block(place, number, begin, view.nbytes))
+                notes.blocks.append(SharedBlock(place, number, begin, view.nbytes))
                 self.counters.shared(view.nbytes, is_full=False)
                 continue
             self.counters.shared(0, is_full=True)
@@ -207,7 +209,7 @@ class Shared:
             return
 
     def _open(self, peer: str, parts: list[memoryview]) -> list[memoryview] | None:
-        """The message behind the notes; None if there is none, or if it cannot be put together, which is counted."""
+        """Return the message behind the notes; None if there is none, or if it is malformed, which is counted."""
         try:
             if not parts or parts[0].nbytes > NOTES_BYTES:
                 raise ValueError("no notes")
@@ -219,7 +221,7 @@ class Shared:
             return None
 
     def _handle(self, peer: str, notes: Notes) -> None:
-        """Take note of offers, answers and releases. [2] [6]"""
+        """Handle the offers, answers and releases in the notes. [2] [6]"""
         with self._lock:
             if peer not in self._outgoing and len(self._outgoing) >= MANY_PEERS:
                 self._outgoing = {
@@ -241,7 +243,7 @@ class Shared:
         if notes.offer is not None:
             self._answer(peer, notes.offer)
 
-    def _answer(self, peer: str, offer: Offer) -> None:
+    def _answer(self, peer: str, offer: ArenaOffer) -> None:
         known = self._incoming.get(peer)
         answer = Notes(has_message=False, accepted=offer.token)
         if known is None or known.token != offer.token:
@@ -271,16 +273,16 @@ class Shared:
             parts.insert(block.part, self._view(peer, known, block))
         return parts
 
-    def _view(self, peer: str, known: _Incoming, block: Block) -> memoryview:
-        """A view of the block that tells when the last thing made of it is gone. [4] [5]"""
+    def _view(self, peer: str, known: _Incoming, block: SharedBlock) -> memoryview:
+        """Return a view of the block; the block is released when everything made from the view is gone. [4] [5]"""
         array = known.memory[block.begin : block.begin + block.num_bytes]
         releases = self._outgoing[peer].releases
-        # The array is what all views share: they keep it alive, and nothing else does. Appending needs no lock.
+        # All views keep this array alive, and nothing else does. Appending to a deque needs no lock.
         weakref.finalize(array, releases.append, (known.token, block.number, block.num_bytes)).atexit = False
         return contiguous(array)
 
     def _flush_releases(self, least_bytes: int) -> None:
-        """Send releases alone to the peers of which at least so many bytes could be free again."""
+        """Send releases without a message to each peer that waits for at least `least_bytes` of them."""
         with self._lock:
             waiting = [(peer, outgoing.releases) for peer, outgoing in self._outgoing.items() if outgoing.releases]
         for peer, releases in waiting:
@@ -290,7 +292,7 @@ class Shared:
                     releases.extendleft(reversed(some))
 
     def _tell(self, peer: str, notes: Notes) -> bool:
-        """Send notes alone, without waiting; False if the peer could not take them now."""
+        """Send notes without a message and without waiting; False if the peer's queue is full."""
         try:
             self._channel.send(peer, [self._encoder.encode(notes)], 0.0)
         except BackPressure:
@@ -301,7 +303,7 @@ class Shared:
 
 
 def _take_some(releases: deque[Release]) -> list[Release]:
-    """Up to RELEASES of them. Another thread may take some at the same time: each goes to one of them."""
+    """Remove and return up to RELEASES releases. Threads may call this at the same time: each release goes to one."""
     some: list[Release] = []
     with contextlib.suppress(IndexError):  # there are no more
         while len(some) < RELEASES:

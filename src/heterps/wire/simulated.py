@@ -19,7 +19,7 @@ from heterps.config import Faults
 from heterps.errors import PeerLost
 from heterps.wire.channel import Received
 from heterps.wire.counters import Counters
-from heterps.wire.faults import Fates
+from heterps.wire.faults import FaultPlan
 from heterps.wire.message import Frame, contiguous
 
 Outgoing = Iterable[tuple[str, Sequence[Frame]]]
@@ -28,7 +28,7 @@ Handler = Callable[[float, str, list[memoryview]], Outgoing]
 
 
 class SimulatedNetwork:
-    """Peers, their messages under way, and the clock. Messages are copied, as between processes."""
+    """Holds peers, messages under way, and the simulated clock. Messages are copied, as between processes."""
 
     def __init__(self, seed: int = 0, *, latency_s: float = 0.001, faults: Faults = Faults()) -> None:
         self.now_s = 0.0
@@ -36,18 +36,18 @@ class SimulatedNetwork:
         self._seed = seed
         self._latency_s = latency_s
         self._faults = faults
-        self._fates: dict[str, Fates] = {}
+        self._fault_plans: dict[str, FaultPlan] = {}
         self._peers: dict[str, Handler] = {}
-        self._apart: list[tuple[frozenset[str], float]] = []
+        self._partitions: list[tuple[frozenset[str], float]] = []  # (names on one side, when it ends)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
 
     def attach(self, name: str, handler: Handler) -> None:
-        """From now on messages to `name` go to `handler`; one of the same name is replaced, as by a restart."""
+        """Deliver messages to `name` to `handler` from now on; it replaces an earlier one, as a restart does."""
         self._peers[name] = handler
 
     def detach(self, name: str) -> None:
-        """`name` is gone, as if killed: messages to it, also those under way, are dropped."""
+        """Remove a peer as if it were killed: messages to it, also those under way, are dropped."""
         self._peers.pop(name, None)
 
     def channel(self, name: str) -> SimulatedChannel:
@@ -56,31 +56,31 @@ class SimulatedNetwork:
         return channel
 
     def part(self, names: Collection[str], until_s: float) -> None:
-        """Drop what is sent between `names` and all others before `until_s`."""
-        self._apart.append((frozenset(names), until_s))
+        """Partition the network: drop what is sent between `names` and all others before `until_s`."""
+        self._partitions.append((frozenset(names), until_s))
 
     def call_at(self, time_s: float, action: Callable[[], None]) -> None:
-        """Run `action` at a time, now at the earliest: a tick, a kill, a restart."""
+        """Schedule `action` for `time_s`, or for now if that is past: a tick, a kill, a restart."""
         heapq.heappush(self._events, (max(time_s, self.now_s), next(self._number), action))
 
     def send(self, sender: str, peer: str, parts: Sequence[Frame]) -> None:
         copies = [memoryview(bytes(contiguous(part))) for part in parts]
         self.counters.sent(copies)
-        if any((sender in names) != (peer in names) and self.now_s < until_s for names, until_s in self._apart):
+        if any((sender in names) != (peer in names) and self.now_s < until_s for names, until_s in self._partitions):
             self.counters.drop("apart")
             return
-        if sender not in self._fates:
-            self._fates[sender] = Fates(sender, self._faults, self._seed, self.counters)
-        for due_s, message in self._fates[sender].of(peer, copies, self.now_s + self._latency_s):
+        if sender not in self._fault_plans:
+            self._fault_plans[sender] = FaultPlan(sender, self._faults, self._seed, self.counters)
+        for due_s, message in self._fault_plans[sender].arrivals(peer, copies, self.now_s + self._latency_s):
             self.call_at(due_s, functools.partial(self._arrive, sender, peer, message))
 
     @property
     def next_time_s(self) -> float | None:
-        """When the next event happens; None while nothing is under way."""
+        """Time of the next event; None while nothing is under way."""
         return self._events[0][0] if self._events else None
 
     def step(self, until_s: float) -> bool:
-        """Go to the next event and let it happen; False, with the clock at `until_s`, if there is none by then."""
+        """Advance to the next event and run it; False, with the clock at `until_s`, if there is none by then."""
         if not self._events or self._events[0][0] > until_s:
             self.now_s = max(self.now_s, until_s)
             return False
@@ -104,7 +104,7 @@ class SimulatedNetwork:
 
 
 class SimulatedChannel:
-    """A channel whose waiting passes simulated time. Senders are never told that a peer is gone."""
+    """A channel on which waiting advances the simulated clock. Senders are never told that a peer is gone."""
 
     def __init__(self, name: str, network: SimulatedNetwork) -> None:
         self.name = name
@@ -119,7 +119,7 @@ class SimulatedChannel:
         self.counters.sent(parts)
 
     def receive(self, timeout_s: float) -> Received | None:
-        """The next message; until one is here, or `timeout_s` simulated seconds are over, the network runs."""
+        """Return the next message; runs the network until one arrives or `timeout_s` simulated seconds are over."""
         self._check_open()
         until_s = self._network.now_s + timeout_s
         while not self._inbox:

@@ -1,13 +1,13 @@
-"""The channel that every process of a job speaks through, whatever carries it.
+"""The stack of channel layers that every process of a job uses, over any carrier.
 
-    Shared     large frames in shared memory     between processes of one machine; others go on over the socket
-    Checked    a checksum over each message      a bit that flips on the way is noticed, and the message asked for again
-    Faulty     faults on purpose                 where the job asks for them, below the checksum that finds them out
+    Shared     large frames in shared memory     between processes of one machine; other frames use the socket
+    Checked    a checksum over each message      a flipped bit is detected, and the message is requested again
+    Faulty     injected faults                   where the job asks for them, below the checksum that detects them
     socket, or memory
 
 Both ends stack the same layers, so that no two processes have to agree on them first. The checksum is below the shared
-memory: it covers what travels, where each shared frame lies included. What lies in memory does not travel, and a pass
-over it at both ends would take as long as everything else that is done with it.
+memory: it covers what the carrier moves, including the place of each shared frame, but not the shared memory itself. A
+pass over that at both ends would take as long as everything else that is done with it.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ from heterps.wire.shared import Shared
 
 
 def layered(channel: Channel, faults: Faults = Faults(), seed: int = 0) -> Shared:
-    """`channel` with the layers of a job's processes. `seed` decides what meets a fault."""
+    """Wrap `channel` in the layers that every process of a job uses. `seed` decides which messages meet a fault."""
     return Shared(Checked(channel if faults == Faults() else Faulty(channel, faults, seed)))

@@ -1,16 +1,16 @@
-"""Channels between processes over ZeroMQ: a server end that many connect to, and a client end that connects to many.
+"""Channels between processes over ZeroMQ: a server end that accepts many peers, a client end that connects to many.
 
     ClientChannel "worker-0"                       ServerChannel "server-1"
       DEALER --> server-0                            ROUTER, bound to ipc://... or tcp://...
       DEALER ----------------------------------->      knows its peers by the names they connect with
 
-Any thread may send while one receives. ZeroMQ sockets bear one thread at a time, so a lock is held for each attempt
-and never while waiting; waiting is done on file descriptors:
+Any thread may send while one receives. A ZeroMQ socket may be used by one thread at a time, so a lock is held for each
+attempt and never while waiting; waiting is done on file descriptors:
 
     receive:  [1] attempt   [2] nothing: poll the sockets' descriptors and our own   [3] again, until the deadline
     send:     [4] attempt   [5] if a message came in meanwhile and a receiver waits, wake it
 
-Step 5 is needed because a socket's descriptor tells of a change only once, and an attempt to send consumes the news.
+Step 5 is needed because a socket's descriptor signals a change only once, and an attempt to send consumes the signal.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from heterps.wire.counters import Counters
 from heterps.wire.gatekeeper import Gatekeeper
 from heterps.wire.keys import Keys
 from heterps.wire.message import Frame, contiguous
-from heterps.wire.zmq_socket import Options, Socket
+from heterps.wire.zmq_socket import Socket, SocketOptions
 
 MAX_REFUSALS = 3
-"""Handshakes in a row that a peer may refuse: one may fail because it is just being stopped, more have a reason."""
+"""Number of handshakes in a row that a peer may refuse; one may fail only because the peer is being stopped."""
 RETRY_S = 0.005
-"""How soon a sender tries again: no descriptor tells it reliably that a queue has room."""
+"""Seconds until a sender tries again: no descriptor signals reliably that a queue has space."""
 
 
 class _ZmqChannel(ABC):
-    """What both ends share: the lock, the waiting, the wake-up."""
+    """Common base of both ends: the lock, waiting and waking up."""
 
-    def __init__(self, name: str, keys: Keys | None, options: Options) -> None:
+    def __init__(self, name: str, keys: Keys | None, options: SocketOptions) -> None:
         if not 1 <= len(name.encode()) <= 255 or name[0] == "\0":
             raise ConfigError(f"a peer's name has 1 to 255 bytes, not {len(name.encode())}: {name[:50]!r}")
         self.name = name
@@ -78,7 +78,7 @@ class _ZmqChannel(ABC):
             self._wait(left_s)
 
     def _wait(self, left_s: float) -> None:
-        """Until something may have come, or a connection changed, which is noted."""
+        """Wait until a message may have come or a connection changed, and record changed connections."""
         ready = {descriptor for descriptor, _ in self._poll.poll(math.ceil(left_s * 1000))}  # [2]
         self._is_waiting = False
         if self._wake in ready:
@@ -103,11 +103,11 @@ class _ZmqChannel(ABC):
 
     @abstractmethod
     def _take(self) -> Received | None:
-        """A message that is there already."""
+        """Return a message that has already arrived, or None."""
 
     @abstractmethod
     def _leave(self) -> None:
-        """Let go of what else the channel has, while its sockets are still open."""
+        """Release the channel's other resources, while its sockets are still open."""
 
     def _add(self, name: str, socket: Socket) -> None:
         self._sockets[name] = socket
@@ -133,19 +133,21 @@ class _ZmqChannel(ABC):
 
 
 class ServerChannel(_ZmqChannel):
-    """Bound to an address; answers peers by the names that they connected with.
+    """A bound end; it sends to peers by the names that they connected with.
 
-    With `keys` every peer must hold the same key. A peer that connects again under its name takes its place; two that
-    live take it from each other again and again, so a name should carry the incarnation.
+    With `keys` every peer must hold the same key. A peer that connects under a name in use replaces the earlier one;
+    two living peers would replace each other again and again, so a name should contain the incarnation.
     """
 
-    def __init__(self, name: str, address: str, *, keys: Keys | None = None, options: Options = Options()) -> None:
+    def __init__(
+        self, name: str, address: str, *, keys: Keys | None = None, options: SocketOptions = SocketOptions()
+    ) -> None:
         check_address(address, keys, open_loopback=options.open_loopback)
         check_folder(address, keys)
         refuse_if_served(address)
         super().__init__(name, keys, options)
         self.address = ""
-        """Where it is bound, with the number of the port."""
+        """Address to which the channel is bound, with its port number."""
         self._gatekeeper = Gatekeeper(self._context, keys) if keys is not None else None
         self._socket = Socket(self._context, zmq.ROUTER, options, self.counters)
         self._add(name, self._socket)
@@ -163,7 +165,7 @@ class ServerChannel(_ZmqChannel):
 
     @property
     def num_connected(self) -> int:
-        """How many connections are open now, those that still shake hands included."""
+        """Number of open connections, including those in their handshake."""
         with self._lock:
             self._check_open()
             self._socket.watch()
@@ -203,15 +205,15 @@ class ServerChannel(_ZmqChannel):
         if self._gatekeeper is not None:
             self._gatekeeper.close()
         if self.address.startswith("ipc://"):
-            # ZeroMQ leaves the file. It goes while we still listen, so that it cannot be a successor's.
+            # ZeroMQ leaves the file. Delete it while we still listen, so that it cannot belong to a successor.
             Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 class ClientChannel(_ZmqChannel):
-    """Connects to servers, each by a name and an address, now and whenever the connection is lost."""
+    """A connecting end; it knows each server by a name and an address, and reconnects when a connection is lost."""
 
     def __init__(
-        self, name: str, peers: Mapping[str, str], *, keys: Keys | None = None, options: Options = Options()
+        self, name: str, peers: Mapping[str, str], *, keys: Keys | None = None, options: SocketOptions = SocketOptions()
     ) -> None:
         for address in peers.values():
             _check_peer(address, keys, options)
@@ -222,7 +224,7 @@ class ClientChannel(_ZmqChannel):
             self.connect(peer, address)
 
     def connect(self, peer: str, address: str) -> None:
-        """Add a peer, or move it to another address; what was under way to the old one is lost."""
+        """Add a peer, or change its address; messages under way to the old address are lost."""
         _check_peer(address, self._keys, self._options)
         with self._lock:
             self._check_open()
@@ -239,7 +241,7 @@ class ClientChannel(_ZmqChannel):
             os.eventfd_write(self._wake, 1)
 
     def disconnect(self, peer: str) -> None:
-        """Forget a peer; what was under way to it is lost."""
+        """Remove a peer; messages under way to it are lost."""
         with self._lock:
             self._socket_of(peer)
             self._remove(peer)
@@ -252,7 +254,7 @@ class ClientChannel(_ZmqChannel):
             return socket.is_connected
 
     def wait_connected(self, peer: str, deadline_s: float) -> None:
-        """PeerLost if the peer cannot be reached in time."""
+        """Wait until the peer is connected; raises PeerLost if that takes longer than `deadline_s`."""
         begin = time.monotonic()
         while not self.is_connected(peer):
             waited_s = time.monotonic() - begin
@@ -277,7 +279,7 @@ class ClientChannel(_ZmqChannel):
         self.counters.sent(views)
 
     def _take(self) -> Received | None:
-        """From the sockets in turn, so that a busy peer does not silence the others."""
+        """Return a message from the sockets in turn, so that a busy peer does not block the others."""
         names = list(self._sockets)
         for step in range(len(names)):
             peer = names[(self._turn + step) % len(names)]
@@ -306,12 +308,12 @@ class ClientChannel(_ZmqChannel):
         return f"{self.name} waited {waited_s:.1f} s for a connection to {where}: {hint}"
 
 
-def _check_peer(address: str, keys: Keys | None, options: Options) -> None:
+def _check_peer(address: str, keys: Keys | None, options: SocketOptions) -> None:
     check_address(address, keys, open_loopback=options.open_loopback)
     check_folder(address, keys)
 
 
-def _full(name: str, peer: str, waited_s: float, options: Options) -> str:
+def _full(name: str, peer: str, waited_s: float, options: SocketOptions) -> str:
     return (
         f"{name} waited {waited_s} s to send to {peer}, which is connected but took nothing while "
         f"{options.queue_messages} messages waited: is it busy or stopped?"

@@ -1,4 +1,4 @@
-"""One ZeroMQ socket with its options, its monitor and its key, without any waiting: the channels wait.
+"""One ZeroMQ socket with its options, its monitor and its key. It never waits: the channels do.
 
 A ZeroMQ socket belongs to one thread at a time. The methods here are called with the channel's lock held.
 """
@@ -18,41 +18,42 @@ from heterps.wire.keys import Keys
 from heterps.wire.message import Frame
 
 COPY_BELOW_BYTES = 256 * 1024
-"""A frame that is not copied is released by a thread of pyzmq, which costs more than copying a small one."""
+"""Smaller frames are copied: releasing an uncopied frame takes a thread of pyzmq, which costs more than the copy."""
 
 WATCH_EVERY = 64
+"""Number of attempts to receive after which the monitor is read."""
 REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | REFUSALS
 
 
 @dataclass(frozen=True)
-class Options:
-    """How much a socket holds, and how long its channel waits."""
+class SocketOptions:
+    """Queue sizes, message limits and deadlines of a ZeroMQ socket."""
 
     queue_messages: int = 64
-    """High-water mark of each direction and peer; beyond it senders wait."""
+    """High-water mark of each direction and peer: senders wait when this many messages are queued."""
     frame_bytes: int = 1024**3
     """A peer that sends a larger frame is disconnected before memory is taken."""
     message_frames: int = 1200
-    """A message of more frames is let go frame by frame as it is read, and counted. More than any codec allows."""
+    """Messages with more frames are dropped and counted. It is more than any codec allows."""
     send_deadline_s: float = 5.0
     heartbeat_s: float = 5.0
-    """ZeroMQ's own heartbeats over tcp: a connection is given up after three."""
+    """Seconds between ZeroMQ's own heartbeats over tcp; a connection is closed when three are missing."""
     open_loopback: bool = False
-    """Whether tcp on loopback, which every user of the machine can reach, may be used without keys: for tests."""
+    """Allow tcp on loopback, which every user of the machine can reach, without keys: for tests."""
 
 
 class Socket:
     """A ROUTER or DEALER that never blocks, counts its connections and carries the job's key."""
 
-    def __init__(self, context: zmq.Context[Any], kind: int, options: Options, counters: Counters) -> None:
+    def __init__(self, context: zmq.Context[Any], kind: int, options: SocketOptions, counters: Counters) -> None:
         self.counters = counters
         self.is_connected = False
-        """Of a DEALER, which has one connection at a time: the last one shook hands and lasts."""
+        """Whether the one connection of a DEALER is open and its handshake done."""
         self.accepted: set[int] = set()
-        """Of a ROUTER: descriptors of its open connections."""
+        """Descriptors of the open connections of a ROUTER."""
         self.num_refused = 0
-        """Handshakes that failed since the last that succeeded."""
+        """Number of handshakes that failed since the last one that succeeded."""
         self._num_attempts = 0
         self._max_frames = options.message_frames
         self._socket: zmq.Socket[bytes] = context.socket(kind)
@@ -72,8 +73,8 @@ class Socket:
         self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(WATCHED)
         self._monitor.setsockopt(zmq.LINGER, 0)
         self.descriptors = (self._socket.fileno(), self._monitor.fileno())
-        """What to poll: readable when something may have changed on the socket, or on its monitor."""
-        self.watch()  # a descriptor tells of nothing before the first look
+        """Descriptors to poll: readable when the socket, or its monitor, may have changed."""
+        self.watch()  # a descriptor signals nothing before the first read
 
     def set(self, option: int, value: int | bytes) -> None:
         self._socket.setsockopt(option, value)
@@ -87,7 +88,7 @@ class Socket:
             self.set(zmq.CURVE_SERVERKEY, keys.public.encode())
 
     def bind(self, address: str) -> str:
-        """The address bound, with the number of the port where `address` left it open."""
+        """Bind, and return the bound address, with its port number where `address` has a *."""
         before = os.umask(0o177)  # a socket in the file system is for its owner, from its first moment
         try:
             self._socket.bind(address)
@@ -99,7 +100,10 @@ class Socket:
         self._socket.connect(address)
 
     def try_send(self, parts: Sequence[Frame]) -> bool:
-        """False if the queue is full or nobody is connected. zmq.ZMQError EHOSTUNREACH: a ROUTER without that peer."""
+        """Send without waiting; False if the queue is full or no peer is connected.
+
+        Raises zmq.ZMQError with EHOSTUNREACH if this is a ROUTER and the named peer is not connected.
+        """
         try:
             self._socket.send_multipart(cast("Sequence[bytes]", parts), zmq.DONTWAIT, copy=False)
         except zmq.Again:
@@ -108,7 +112,7 @@ class Socket:
 
     def try_receive(self) -> list[memoryview] | None:
         self._num_attempts += 1
-        if self._num_attempts % WATCH_EVERY == 0:  # a busy receiver never waits, and waiting is when one watches
+        if self._num_attempts % WATCH_EVERY == 0:  # a busy receiver never waits, where it would read the monitor
             self.watch()
         try:
             while (views := self._receive_whole()) is None:
@@ -118,7 +122,7 @@ class Socket:
         return views
 
     def _receive_whole(self) -> list[memoryview] | None:
-        """The next message; None, and no more than a frame of it in memory at a time, if it has too many frames."""
+        """Return the next message; None if it has too many frames, which are discarded one by one."""
         views: list[memoryview] = []
         num_frames, more = 0, True
         while more:  # the first frame of a message comes with all others: none of them makes us wait
@@ -134,7 +138,7 @@ class Socket:
         return _is_readable(self._socket)
 
     def watch(self) -> None:
-        """Note what the monitor saw. To be called often: libzmq waits for the reader of a monitor that is full."""
+        """Record what the monitor saw. Call it often: libzmq blocks when the monitor's queue is full."""
         while _is_readable(self._monitor):
             seen = recv_monitor_message(self._monitor, zmq.DONTWAIT)
             event = seen["event"]

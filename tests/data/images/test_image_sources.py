@@ -22,11 +22,11 @@ from image_files import (
 )
 
 from heterps.data.images import open_images
-from heterps.data.images.records import Source, Split
+from heterps.data.images.records import ImageSource, Split
 from heterps.errors import ConfigError, DataError
 
 
-def read(source: Source, split: Split = "train", most: int = 7) -> tuple[np.ndarray, np.ndarray]:
+def read(source: ImageSource, split: Split = "train", most: int = 7) -> tuple[np.ndarray, np.ndarray]:
     """All labels and pixels of a split."""
     pieces = list(source.read(split, most))
     assert all(1 <= len(piece.labels) <= most for piece in pieces)

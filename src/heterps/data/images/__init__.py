@@ -15,13 +15,13 @@ from pathlib import Path
 from heterps.data.images.cifar import Cifar
 from heterps.data.images.digits import Digits
 from heterps.data.images.mnist import Mnist
-from heterps.data.images.records import Source
+from heterps.data.images.records import ImageSource
 from heterps.data.images.write import ImagesInfo, write_images
 from heterps.errors import ConfigError
 
 __all__ = ["KINDS", "ImagesInfo", "open_images", "write_images"]
 
-FROM_FILES: dict[str, Callable[[Path], Source]] = {
+FROM_FILES: dict[str, Callable[[Path], ImageSource]] = {
     "cifar10": Cifar.ten,
     "cifar100": Cifar.hundred,
     "mnist": Mnist,
@@ -29,7 +29,7 @@ FROM_FILES: dict[str, Callable[[Path], Source]] = {
 KINDS = ("digits", *FROM_FILES)
 
 
-def open_images(kind: str, source: str | Path | None = None) -> Source:
+def open_images(kind: str, source: str | Path | None = None) -> ImageSource:
     """The images of one of KINDS at `source`, which only digits do without."""
     if kind not in KINDS:
         raise ConfigError(f"there is no kind of images {kind!r}; choose one of: {', '.join(KINDS)}.")

@@ -41,7 +41,7 @@ class Records:
     pixels: ByteArray  # [n, Form.num_pixels]
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Where labelled images come from."""
 
     @property

@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from heterps.config.base import Record
 from heterps.data.folder import INFO_NAME, new_dataset
-from heterps.data.images.records import SPLITS, Form, Records, Source, Split
+from heterps.data.images.records import SPLITS, Form, ImageSource, Records, Split
 from heterps.errors import DataError
 
 ROWS_PER_GROUP = 2_048
@@ -33,11 +34,7 @@ LEVELS = 256  # of a pixel
 Progress = Callable[[str, int, int | None], object]
 
 
-class Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ImageSplit(Value):
+class ImageSplit(Record):
     """What is in train/ or test/."""
 
     rows: int
@@ -45,7 +42,7 @@ class ImageSplit(Value):
     class_rows: tuple[int, ...] = Field(description="Rows of each class.")
 
 
-class ImagesInfo(Value):
+class ImagesInfo(Record):
     """The file `dataset.json` beside the data."""
 
     version: int = 1
@@ -66,7 +63,7 @@ class ImagesInfo(Value):
 
 
 def write_images(
-    source: Source, folder: str | Path, *, force: bool = False, progress: Progress = lambda *_: None
+    source: ImageSource, folder: str | Path, *, force: bool = False, progress: Progress = lambda *_: None
 ) -> ImagesInfo:
     """Write the images of `source` to `folder` (see `new_dataset` for what becomes of that).
 
@@ -146,7 +143,7 @@ class _Writer:
         image = pa.field("image", pa.list_(pixel, form.num_pixels), nullable=False)
         self._schema = pa.schema([*(pa.field(n, pa.uint8(), nullable=False) for n in form.classes), image])
 
-    def write(self, source: Source, split: Split, folder: Path) -> int:
+    def write(self, source: ImageSource, split: Split, folder: Path) -> int:
         """Write a split; the number of its files."""
         folder.mkdir()
         files, rows = 0, ROWS_PER_FILE  # of the open file: none is open yet

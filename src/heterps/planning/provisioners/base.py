@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps.planning.cost import Floats, Ints, Problem, Schedules, bill, runs
-from heterps.planning.plan import Plan, Servers, Stage
+from heterps.planning.plan import Plan, PlannedServers, Stage
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
         layers=tuple(layer.name for layer in problem.profile.layers),
         estimated=_estimated(problem, stages),
         stages=stages,
-        servers=Servers(resource=problem.cluster.server_resource, count=num_servers),
+        servers=PlannedServers(resource=problem.cluster.server_resource, count=num_servers),
         throughput=predicted.throughput,
         hours=predicted.hours,
         usd=predicted.usd,

@@ -42,7 +42,7 @@ class Unproven:
 
 
 @dataclass(frozen=True)
-class Budget:
+class SearchBudget:
     """When to stop a scheduler that is not done by itself."""
 
     evaluations: int | None = None
@@ -85,7 +85,7 @@ class Search:
 def search(
     problem: Problem,
     scheduler: Scheduler,
-    budget: Budget,
+    budget: SearchBudget,
     provisioner: Provisioner = exact,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:

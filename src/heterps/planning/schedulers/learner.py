@@ -17,7 +17,7 @@ import torch
 
 from heterps.planning.cost import Floats, Ints, Schedules
 from heterps.planning.schedulers.features import Features
-from heterps.planning.schedulers.policy import Cell, Policy
+from heterps.planning.schedulers.policy import Cell, SchedulePolicy
 from heterps.planning.schedulers.random_plans import pick_runs
 from heterps.threads import torch_threads
 
@@ -48,7 +48,7 @@ class Learner:
         self._settings = s = settings
         with torch_threads(1), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._policy = Policy(features, cell, s.hidden, s.width, s.trust, s.stay)
+            self._policy = SchedulePolicy(features, cell, s.hidden, s.width, s.trust, s.stay)
             self._adam = torch.optim.Adam(self._policy.parameters(), lr=s.lr)
         self._generator = torch.Generator().manual_seed(seed)
         self._rng = np.random.default_rng(seed)

@@ -31,7 +31,7 @@ IMPOSSIBLE = -1e9
 """Logit of a resource that a layer cannot run on; not infinite, so that entropies and gradients stay numbers."""
 
 
-class Policy(nn.Module):
+class SchedulePolicy(nn.Module):
     layers: Tensor
     pairs: Tensor
     cheap: Tensor

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from heterps.planning.api import Comparison, Option
+from heterps.planning.api import Option, PlanComparison
 from heterps.profiling.profile import Profile
 from heterps.report.figures import short
 from heterps.report.terminal.plan_table import ESTIMATED, show_verdict, usd
@@ -19,7 +19,7 @@ from heterps.report.terminal.stage_bar import Keys, StageBar, make_keys
 from heterps.report.terminal.tables import plain_table
 
 
-def show_every_method(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
+def show_every_method(console: Console, comparison: PlanComparison, profile: Profile, throughput: float) -> None:
     """Prints a row a method with the chosen one ticked, the legend of the bars, and what was chosen and why."""
     plans = [option.plan for option in comparison.options if option.plan]
     keys = make_keys(profile.resources)
@@ -30,7 +30,7 @@ def show_every_method(console: Console, comparison: Comparison, profile: Profile
     show_verdict(console, comparison, profile, throughput)
 
 
-def _reasons(comparison: Comparison) -> dict[str, list[str]]:
+def _reasons(comparison: PlanComparison) -> dict[str, list[str]]:
     """Why methods have no plan, each reason once."""
     found: dict[str, list[str]] = {}
     for option in comparison.options:
@@ -39,7 +39,7 @@ def _reasons(comparison: Comparison) -> dict[str, list[str]]:
     return found
 
 
-def _table(comparison: Comparison, keys: Keys) -> Table:
+def _table(comparison: PlanComparison, keys: Keys) -> Table:
     table = plain_table()
     table.add_column("", width=1)
     table.add_column("method", no_wrap=True)

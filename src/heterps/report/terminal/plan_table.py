@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from heterps.planning.api import Comparison, Option
+from heterps.planning.api import Option, PlanComparison
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.names import Ranges
@@ -21,13 +21,13 @@ from heterps.report.terminal.tables import plain_table
 ESTIMATED = "~"
 
 
-def show_comparison(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
+def show_comparison(console: Console, comparison: PlanComparison, profile: Profile, throughput: float) -> None:
     """Prints the options, then what was chosen and why; `throughput` is the floor that was asked for."""
     console.print(_table(comparison, profile))
     show_verdict(console, comparison, profile, throughput)
 
 
-def show_verdict(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
+def show_verdict(console: Console, comparison: PlanComparison, profile: Profile, throughput: float) -> None:
     """Prints what was chosen, how good that is, and which figures are estimates."""
     chosen = comparison.chosen
     verdict = Text.assemble(
@@ -69,7 +69,7 @@ def hours(value: float) -> str:
     return f"{value:,.1f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
-def _table(comparison: Comparison, profile: Profile) -> Table:
+def _table(comparison: PlanComparison, profile: Profile) -> Table:
     table = plain_table()
     table.add_column("", width=1)
     table.add_column("method", no_wrap=True)
