@@ -13,7 +13,7 @@ from heterps.config import PAPER_CLUSTER
 from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 
-PROBLEMS = Path(__file__).parents[2] / "benchmarks" / "schedulers" / "validation.py"
+PROBLEMS = Path(__file__).parents[2] / "benchmarks" / "schedulers" / "problems.py"
 
 
 @pytest.fixture(scope="module")

@@ -53,15 +53,15 @@ def requests() -> list[tuple[m.Op, list[Frame]]]:
 
 
 def deliveries() -> list[tuple[m.ToServer, list[Frame]]]:
-    """A label and a part for a server that is being filled."""
+    """A manifest and a part for a server that is being filled."""
     server = make_server()
     server.shard.sparse["rows"].push(KEYS, GRADS)
-    label, first, *_ = to_chunks(server.save())
+    manifest, first, *_ = to_chunks(server.save())
     assert first.part is not None
     part, frames = pack_part(first.part)
     return [
-        (m.Deliver(1, 2, 0, 0, True, "", None), [label.label]),
-        (m.Deliver(1, 2, 0, 0, False, "", None), [label.label]),
+        (m.Deliver(1, 2, 0, 0, True, "", None), [manifest.manifest]),
+        (m.Deliver(1, 2, 0, 0, False, "", None), [manifest.manifest]),
         (m.Deliver(1, 2, 0, 1, True, "rows", part), frames),
     ]
 

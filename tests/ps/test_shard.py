@@ -90,8 +90,8 @@ def test_what_is_saved_does_not_change_with_the_tables() -> None:
     assert server.shard.dense["dense"].num_steps == 2
     for expected, got in zip(before, (saved.rows["rows"].values, part.values, part.state), strict=True):
         np.testing.assert_array_equal(got, expected)
-    assert saved.label.pieces[0].ledger.num_pushes == {"rows": 1}
-    assert [label.ledger.num_pushes for label in saved.label.ranges] == [{"dense": 1}]
+    assert saved.manifest.pieces[0].ledger.num_pushes == {"rows": 1}
+    assert [manifest.ledger.num_pushes for manifest in saved.manifest.ranges] == [{"dense": 1}]
 
 
 def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
@@ -185,7 +185,7 @@ def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPat
 def test_what_servers_saved_does_not_bring_back_an_old_life_of_a_worker() -> None:
     """One of two servers had not heard of the worker's second life yet."""
     first, second = (server.save() for server in pushed(2, 1).servers.values())
-    first.label.workers["worker"], second.label.workers["worker"] = 2, 1
+    first.manifest.workers["worker"], second.manifest.workers["worker"] = 2, 1
     server = Server("server-0", make_roster(1), TABLES)
     server.restore([first, second])
     hello = m.server_codec().encode(m.Hello(1, "worker", 1, TABLES.digest), [])
@@ -198,15 +198,15 @@ def test_what_servers_saved_does_not_bring_back_an_old_life_of_a_worker() -> Non
 def test_a_label_with_a_slot_that_does_not_exist_is_refused() -> None:
     for slot in (-1, NUM_SLOTS):
         transfer = pushed(1, 1).servers["server-0"].save()
-        transfer.label.pieces[0].slots.append(slot)
+        transfer.manifest.pieces[0].slots.append(slot)
         with pytest.raises(Malformed, match="names a slot beyond"):
             from_chunks(to_chunks(transfer))
 
 
 def test_a_label_that_cannot_be_read_is_refused() -> None:
     chunks = to_chunks(pushed(1, 1).servers["server-0"].save())
-    chunks[0].label = b"nonsense"
-    with pytest.raises(Malformed, match="the label of a transfer cannot be read"):
+    chunks[0].manifest = b"nonsense"
+    with pytest.raises(Malformed, match="the manifest of a transfer cannot be read"):
         from_chunks(chunks)
 
 
