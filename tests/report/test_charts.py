@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps.report.figures import ratio, short
-from heterps.report.page.charts import HEIGHT, MAX_POINTS, WIDTH, Chart, draw
+from heterps.report.page.charts import MAX_POINTS, Chart, draw
+from heterps.report.page.panel import HEIGHT, WIDTH
 
 SVG = "{http://www.w3.org/2000/svg}"
 numbers = st.floats(-1e12, 1e12, allow_nan=False).map(lambda y: round(y, 6))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from heterps.report.lines import DASHES, MARKS, Line, draw_lines
+from heterps.report.page.charts import DASHES, MARKS, Series, draw_lines
 
 
 def parse(figure: str) -> ElementTree.Element:
@@ -16,8 +16,8 @@ def found(root: ElementTree.Element, kind: str, **fields: str) -> list[ElementTr
     ]  # fmt: skip
 
 
-def make_line(name: str, *values: float) -> Line:
-    return Line(name, [(10.0 * i, value, f"{value:g} at {10 * i} s") for i, value in enumerate(values, start=1)])
+def make_line(name: str, *values: float) -> Series:
+    return Series(name, [(10.0 * i, value, f"{value:g} at {10 * i} s") for i, value in enumerate(values, start=1)])
 
 
 def test_every_line_has_a_dash_and_a_mark_of_its_own_also_in_the_legend() -> None:
@@ -53,9 +53,9 @@ def test_a_level_line_and_its_name_are_shown_and_stay_inside() -> None:
 
 def test_a_level_series_and_an_empty_chart_can_be_drawn() -> None:
     assert found(parse(draw_lines("A", [make_line("asp", 0.5, 0.5)], x_name="s")), "polyline")
-    assert "No values" in draw_lines("A", [Line("asp", [])], x_name="s")
+    assert "No values" in draw_lines("A", [Series("asp", [])], x_name="s")
 
 
 def test_a_line_without_points_keeps_its_place_in_the_legend() -> None:
-    root = parse(draw_lines("A", [Line("diverged", []), make_line("asp", 0.5, 0.6)], x_name="s"))
+    root = parse(draw_lines("A", [Series("diverged", []), make_line("asp", 0.5, 0.6)], x_name="s"))
     assert ["".join(node.itertext()) for node in found(root, "li")] == ["diverged", "asp"]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.report.page.charts import BOTTOM, HEIGHT, TOP
-from heterps.report.terminal.share_chart import MOST_BARS, Span, draw_shares, thin
+from heterps.report.page.charts import MAX_POINTS, Span, draw_shares, thin
+from heterps.report.page.panel import BOTTOM, HEIGHT, TOP
 
 HALF = (0.5, 0.25, 0.25)
 
@@ -44,7 +44,7 @@ def test_many_intervals_are_averaged_and_cover_the_same_samples(computes):
         for i, share in enumerate(computes)
     ]
     thinned = thin(spans)
-    assert len(thinned) <= MOST_BARS
+    assert len(thinned) <= MAX_POINTS
     assert (thinned[0].start, thinned[-1].end) == (0.0, len(computes) * 10.0)
     assert all(a.end == b.start for a, b in pairwise(thinned))
     assert all(span.shares is None or sum(span.shares) == pytest.approx(1.0) for span in thinned)

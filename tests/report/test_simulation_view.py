@@ -10,8 +10,8 @@ import pytest
 from plans import recording_console, text_of
 
 from heterps.errors import StorageError
-from heterps.report.page.simulation import draw_histogram, render_page, write_page, write_svg
-from heterps.report.page.timeline import draw_timeline
+from heterps.report.page.charts import draw_timeline
+from heterps.report.page.simulation import draw_staleness, render_page, write_page, write_svg
 from heterps.report.terminal.simulation_table import make_groups, outcome, show_policies, show_simulation
 from heterps.report.terminal.timeline import make_rows
 from heterps.sim import Scenario, SimResult, simulate
@@ -146,11 +146,11 @@ def test_a_page_has_the_figures_and_a_timeline_a_policy(tmp_path: Path) -> None:
 
 
 def test_a_histogram_has_a_bar_for_each_staleness_or_range() -> None:
-    assert draw_histogram(run("asp", "3x1.0")).count("<title>") == 3
-    wide = draw_histogram(run("asp", "500x1.0", jitter=0.5))
+    assert draw_staleness(run("asp", "3x1.0")).count("<title>") == 3
+    wide = draw_staleness(run("asp", "500x1.0", jitter=0.5))
     assert 10 < wide.count("<title>") <= 40
     assert re.search(r"<title>\d+ to \d+: [\d,]+ gradients", wide)
-    assert "Nobody pushed" in draw_histogram(run("asp", "3x100.0"))
+    assert "Nobody pushed" in draw_staleness(run("asp", "3x100.0"))
 
 
 def test_a_simulation_in_which_nothing_happens_can_be_shown() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def metrics():
 def page(summary, metrics, plan=PLAN):
     job = load_job(RUN / "job.yaml").model_copy(update={"launcher": "local", "plan": "plan.json"})
     html = render_run(job, plan, summary, metrics)
-    return html, " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", html, flags=re.S).split())
+    return html, unescape(" ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", html, flags=re.S).split()))
 
 
 def printed(summary):
@@ -70,7 +71,7 @@ def test_emulated_figures_have_a_banner_with_the_scale_and_what_was_late(summary
     assert "takes 28 real ones" in text
     assert "Predicted and measured, of the emulated units" in text
     assert "this machine could not keep up" in text
-    assert "stage 2 (v100) was late by 12.0 s of this machine, 45% of its workers' time" in text.replace("&#x27;", "'")
+    assert "stage 2 (v100) was late by 12.0 s of this machine, 45% of its workers' time" in text
     assert "raise emulation.scale to 31" in text, "38,122 were predicted and 34,786 measured"
     assert "could not keep up" not in shown(summary | EMULATED, metrics)
 

@@ -1,8 +1,10 @@
-"""Pages for a browser, each one file without outside parts.
+"""Pages for a browser, each one file that loads nothing.
 
 run          the report of a run          frontier     cost against throughput
 simulation   policies on their clocks     virtual      policies by what a job learns
-charts, timeline, stages                  what pages draw
+stages       the stages of a run          *.html.j2    what each page looks like
+charts       every chart, as SVG          panel        axes, grid, captions and legends of charts
+templates    renders a page               style.css    the look of all pages and pictures
 
-Read first: run.py, then charts.py.
+Read first: run.py and run.html.j2, then charts.py.
 """

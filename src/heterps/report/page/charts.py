@@ -1,124 +1,122 @@
-"""Line charts as inline SVG: no script, colours from the page's style sheet, every point a tooltip.
+"""Charts as inline SVG: no script, colours from style.css, a tooltip on every point and bar, readable without colours.
 
 value
- 0.80 |- - - - - - - - - - reference     x: samples, or what x_name says    y: ticks at 1, 2 or 5 times a power of ten
- 0.75 |        ____----o                 gaps where a value is null
- 0.70 |___/----                          more points than MAX_POINTS are averaged in groups of neighbours
-      +------------------ samples
+ 0.80 |- - - - - - - - - - reference     Panel           maps values to pixels; draws the grid and both axes
+ 0.75 |        ____----o                 Chart           one series, with gaps where a value is None
+ 0.70 |___/----                          draw_lines      several series, each with its own colour, dash and mark
+      +------------------ samples        draw_shares     stacked shares of a stage's time, one bar per interval
+                                         draw_histogram  one bar per value, or per range of values
+                                         draw_timeline   what each worker did when, one row of bars per worker
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby, pairwise
 
-from heterps.report.figures import short
+from markupsafe import Markup
 
-WIDTH, HEIGHT = 440, 206
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 38
+from heterps.report.page.panel import EMPTY, Panel, corners, figure, legend, tag, tick_labels, value_ticks
+from heterps.report.stage_figures import DOINGS, percent
+from heterps.report.terminal.timeline import WORDS, TimelineRow, make_rows
+from heterps.sim.result import SimResult
+
 MAX_POINTS = 120
-TINY = 1e-300
-"""Differences below this have no tick that a float could hold."""
+"""Largest number of points or bars in a small chart: more are averaged in groups of neighbours."""
 LEAST_SPAN = 1e-6
+"""Least width of the x axis, as a part of its start."""
 
 Point = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A series over samples, or over `x_name`. `show` writes a value with its unit; `reference` is a level to compare
-    it with, `mark` a place on the other axis. `steps`: a value holds from the point before up to its own.
-    """
+    """One series over samples, or over `x_name`, with gaps where a value is None."""
 
     title: str
     points: Sequence[Point]
     show: Callable[[float | None], str]
-    tick: Callable[[float], str] | None = None  # writes a label of the value axis
+    """Writes a value with its unit."""
+    tick: Callable[[float], str] | None = None
+    """Writes a label of the value axis; None: a plain number."""
     from_zero: bool = False
     reference: float | None = None
+    """A value to compare the series with, drawn as a horizontal line."""
     reference_name: str = ""
     x_name: str = "samples"
     x_from: float = 0.0
     steps: bool = False
+    """Whether a value holds from the point before up to its own, instead of only at its own."""
     mark: float | None = None
+    """A place on the x axis, drawn as a vertical line."""
     mark_name: str = ""
 
     @property
     def known(self) -> list[tuple[float, float]]:
+        """The points that have a value."""
         return [(x, y) for x, y in self.points if y is not None]
 
     @property
     def last(self) -> float | None:
+        """The last value that is known."""
         return self.known[-1][1] if self.known else None
 
 
-def draw(chart: Chart) -> str:
-    """The chart as a `<figure>`: its name, the reference or the mark, the last value, and the SVG."""
-    reference = f"{chart.reference_name} {chart.show(chart.reference)}" if chart.reference is not None else ""
+def draw(chart: Chart) -> Markup:
+    """The chart as a `<figure>`: its title, the reference or the mark, the last value, and the SVG."""
+    note = f"{chart.reference_name} {chart.show(chart.reference)}" if chart.reference is not None else ""
     if chart.mark is not None:
-        reference = f"{chart.mark:,.0f} {chart.x_name} {chart.mark_name}"
-    return (
-        f"<figure><figcaption>{escape(chart.title)}<span>{escape(reference)}</span>"
-        f"<strong>{escape(chart.show(chart.last))}</strong></figcaption>{draw_svg(chart)}</figure>"
+        note = f"{chart.mark:,.0f} {chart.x_name} {chart.mark_name}"
+    return figure(chart.title, draw_svg(chart), note=note, value=chart.show(chart.last))
+
+
+def draw_svg(chart: Chart, style: str = "") -> Markup:
+    """The SVG alone; `style` is put inside it, for a file of its own."""
+    if not chart.known:
+        return EMPTY
+    places = [x for x, _ in chart.points] + ([chart.mark] if chart.mark is not None else [])
+    values = [y for _, y in chart.known] + ([chart.reference] if chart.reference is not None else [])
+    ticks = value_ticks(values, 4, from_zero=chart.from_zero)
+    end = max(max(places), chart.x_from * (1 + LEAST_SPAN)) or 1.0
+    panel = Panel((chart.x_from, end), (ticks[0], ticks[-1]))
+    return panel.svg(
+        f"{chart.title}: {chart.show(chart.last)} at {chart.known[-1][0]:,.0f} {chart.x_name}",
+        *panel.levels(ticks, [chart.tick(tick) for tick in ticks] if chart.tick else tick_labels(ticks)),
+        *panel.positions(chart.x_name),
+        *([panel.level("reference", chart.reference)] if chart.reference is not None else []),
+        *_mark(panel, chart),
+        *_series(panel, chart),
+        style=style,
     )
 
 
-def draw_svg(chart: Chart, style: str = "") -> str:
-    """The SVG alone; `style` is put inside it, for a file of its own."""
-    if not chart.known:
-        return '<p class="empty">No values were recorded.</p>'
-    places = [x for x, _ in chart.points] + ([chart.mark] if chart.mark is not None else [])
-    start, end = chart.x_from, max(max(places), chart.x_from * (1 + LEAST_SPAN)) or 1
-    low, high, ticks = _value_axis(chart)
-
-    def across(x: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (x - start) / (end - start)
-
-    def down(y: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - low) / (high - low)
-
-    label = escape(f"{chart.title}: {chart.show(chart.last)} at {chart.known[-1][0]:,.0f} {chart.x_name}")
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">',
-        style,
-        *(_level(down(tick), text) for tick, text in zip(ticks, _labels(chart, ticks), strict=True)),
-        *(_position(across(tick), short(tick)) for tick in make_ticks(start, end, 4) if start <= tick <= end),
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 4}" text-anchor="end">{escape(chart.x_name)}</text>',
-        _line("reference", down(chart.reference)) if chart.reference is not None else "",
-        _upright(across(chart.mark), chart.mark_name) if chart.mark is not None else "",
-        *_series(chart, across, down),
-        "</svg>",
-    ]
-    return "".join(parts)
+def _mark(panel: Panel, chart: Chart) -> Iterator[Markup]:
+    if chart.mark is not None:
+        x = panel.across(chart.mark)
+        is_left = x < panel.width / 2
+        yield panel.upright("reference", chart.mark)
+        yield panel.text(x + (5 if is_left else -5), panel.top + 10, chart.mark_name, "start" if is_left else "end")
 
 
-def _value_axis(chart: Chart) -> tuple[float, float, list[float]]:
-    """Lowest and highest value shown, and the ticks between them; everything drawn lies inside."""
-    values = [y for _, y in chart.known]
-    values += [chart.reference] if chart.reference is not None else []
-    values += [0.0] if chart.from_zero else []
-    low, high = min(values), max(values)
-    if high - low <= max(1e-6 * max(abs(low), abs(high)), TINY):  # a level line: give it room on both sides
-        room = max(abs(high) * 0.1, TINY) if abs(high) > TINY else 1.0
-        low, high = (low if chart.from_zero else low - room), high + room
-    ticks = make_ticks(low, high, 4)
-    return ticks[0], ticks[-1], ticks
+def _series(panel: Panel, chart: Chart) -> list[Markup]:
+    lines, dots = [], []
+    for is_known, run in groupby(_thin_points(chart.points), lambda point: point[1] is not None):
+        places = [(panel.across(x), panel.down(y), x, y) for x, y in run if y is not None]
+        if is_known and len(places) > 1:
+            path = [(x, y) for x, y, _, _ in places]
+            lines.append(tag("polyline", class_="line", points=corners(_stairs(path) if chart.steps else path)))
+        kind = "point alone" if len(places) == 1 or chart.steps else "point"
+        for cx, cy, x, y in places:
+            title = tag("title", f"{chart.show(y)} at {x:,.0f} {chart.x_name}")
+            dots.append(tag("circle", title, class_=kind, cx=cx, cy=cy, r=4))
+    x, y = chart.known[-1]
+    return [*lines, tag("circle", class_="last", cx=panel.across(x), cy=panel.down(y), r=4), *dots]
 
 
-def make_ticks(low: float, high: float, wanted: int) -> list[float]:
-    """About `wanted` steps of 1, 2 or 5 times a power of ten that cover low to high."""
-    rough = (high - low) / wanted
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [n * step for n in range(first, last + 1)]
-
-
-def _thin(points: Sequence[Point]) -> list[Point]:
-    """About MAX_POINTS at most, each the mean of its neighbours at the place of the last of them; the end as it is."""
+def _thin_points(points: Sequence[Point]) -> list[Point]:
+    """At most about MAX_POINTS points: means of neighbours, at the place of the last of them; the end is kept."""
     group = math.ceil(len(points) / MAX_POINTS)
     if group == 1:
         return list(points)
@@ -130,56 +128,225 @@ def _thin(points: Sequence[Point]) -> list[Point]:
     return [*thinned, points[-1]]
 
 
-def _series(chart: Chart, across: Callable[[float], float], down: Callable[[float], float]) -> list[str]:
-    parts, dots = [], []
-    points = _thin(chart.points)
-    for is_known, run in groupby(points, lambda point: point[1] is not None):
-        places = [(across(x), down(y), x, y) for x, y in run if y is not None]
-        if is_known and len(places) > 1:
-            corners = [(x, y) for x, y, _, _ in places]
-            corners = _stairs(corners) if chart.steps else corners
-            parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in corners)}"/>')
-        for x, y, samples, value in places:
-            title = escape(f"{chart.show(value)} at {samples:,.0f} {chart.x_name}")
-            alone = " alone" if len(places) == 1 or chart.steps else ""
-            dots.append(f'<circle class="point{alone}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{title}</title></circle>')
-    samples, value = chart.known[-1]
-    last = f'<circle class="last" cx="{across(samples):.1f}" cy="{down(value):.1f}" r="4"/>'
-    return [*parts, last, *dots]
+def _stairs(path: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The path with a corner between each two places: up first, then along."""
+    return [path[0], *(corner for a, b in pairwise(path) for corner in ((a[0], b[1]), b))]
 
 
-def _stairs(corners: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """With a corner between each two: up first, then along."""
-    between = [(a[0], b[1]) for a, b in pairwise(corners)]
-    return [corners[0], *(corner for pair in zip(between, corners[1:], strict=True) for corner in pair)]
+# --- several series --------------------------------------------------------------------------------------------------
+
+DASHES = ("none", "9 4", "2 4", "9 4 2 4", "16 4", "5 3", "16 4 2 4", "2 7")
+MARKS = (
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",  # circle
+    "M-3.5 -3.5h7v7h-7z",  # square
+    "M0 -4.5L4.5 3.5H-4.5z",  # triangle
+    "M0 -5L5 0L0 5L-5 0z",  # diamond
+    "M0 4.5L4.5 -3.5H-4.5z",  # triangle upside down
+    "M-4 -4L4 4M-4 4L4 -4",  # cross
+    "M0 -5V5M-5 0H5",  # plus
+    "M-4 0H4",  # bar
+)
+MARKED = 10
+"""About how many points of a series carry its mark; all of them have a tooltip."""
+EARLY = 0.15
+"""Values in this first part of each series do not widen the axis: an untrained model would flatten the rest."""
 
 
-def _labels(chart: Chart, ticks: list[float]) -> list[str]:
-    """The ticks as text, with equally many digits after the point."""
-    if chart.tick is not None:
-        return [chart.tick(tick) for tick in ticks]
-    if max(map(abs, ticks)) >= 1000:
-        return [short(tick) for tick in ticks]
-    digits = max(len(short(tick).partition(".")[2]) for tick in ticks)
-    return [f"{tick:.{digits}f}" for tick in ticks]
+@dataclass(frozen=True)
+class Series:
+    """A named series whose points are (x, y, tooltip), in the order of x."""
+
+    name: str
+    points: Sequence[tuple[float, float, str]]
 
 
-def _level(y: float, text: str) -> str:
-    return _line("grid", y) + f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+def draw_lines(
+    title: str, series: Sequence[Series], *, x_name: str, level: float | None = None, level_name: str = ""
+) -> Markup:
+    """Several series in one `<figure>` with a legend; `level` is a value to compare them with."""
+    if not any(one.points for one in series):
+        return figure(title, EMPTY)
+    values = [y for one in series for _, y, _ in one.points[int(len(one.points) * EARLY) :]]
+    ticks = value_ticks(values + ([level] if level is not None else []), 5)
+    end = max(x for one in series for x, _, _ in one.points) or 1.0
+    panel = Panel((0.0, end), (ticks[0], ticks[-1]), 960, 400, 62, 16, 12, 40)
+    clip = "clip-" + "".join(letter for letter in title.lower() if letter.isalnum())
+    width, height = panel.width - panel.left - panel.right + 8, panel.height - panel.top - panel.bottom + 12
+    drawing = panel.svg(
+        f"{title}: {len(series)} lines over {x_name}",
+        tag("clipPath", tag("rect", x=panel.left, y=panel.top - 6, width=width, height=height), id=clip),
+        *panel.levels(ticks, tick_labels(ticks)),
+        *panel.positions(x_name, 8),
+        *([panel.level("reference", level)] if level is not None else []),
+        tag("g", *(_marked_line(panel, i, one) for i, one in enumerate(series)), clip_path=f"url(#{clip})"),
+    )
+    keys = legend((_line_sample(i), one.name) for i, one in enumerate(series))
+    return figure(title, drawing, keys, note=level_name if level is not None else "")
 
 
-def _line(kind: str, y: float) -> str:
-    return f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-
-
-def _upright(x: float, name: str) -> str:
-    is_left = x < WIDTH / 2
-    return (
-        f'<line class="reference" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        f'<text x="{x + (5 if is_left else -5):.1f}" y="{TOP + 10}" text-anchor="{"start" if is_left else "end"}">'
-        f"{escape(name)}</text>"
+def _marked_line(panel: Panel, i: int, series: Series) -> Markup:
+    places = [(panel.across(x), panel.down(y), told) for x, y, told in series.points]
+    step = max(1, -(-len(places) // MARKED))
+    return tag(
+        "g",
+        tag("polyline", class_="series", stroke_dasharray=_dash(i), points=corners((x, y) for x, y, _ in places)),
+        *(_series_mark(i, f"{x:.1f} {y:.1f}") for x, y, _ in places[i % step :: step]),
+        *(
+            tag("circle", tag("title", f"{series.name}: {told}"), class_="spot", cx=x, cy=y, r=6)
+            for x, y, told in places
+        ),
+        class_=f"series-{i % len(MARKS)}",
     )
 
 
-def _position(x: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{HEIGHT - 20}" text-anchor="middle">{escape(text)}</text>'
+def _line_sample(i: int) -> Markup:
+    line = tag("path", class_="series", stroke_dasharray=_dash(i), d="M0 7H46")
+    return tag("svg", line, _series_mark(i, "23 7"), viewBox="0 0 46 14", class_=f"series-{i % len(MARKS)}")
+
+
+def _series_mark(i: int, place: str) -> Markup:
+    return tag("path", class_="mark", transform=f"translate({place})", d=MARKS[i % len(MARKS)])
+
+
+def _dash(i: int) -> str:
+    """The dash of series `i`; beyond the number of dashes, marks and dashes meet in other pairs."""
+    return DASHES[(i + i // len(DASHES)) % len(DASHES)]
+
+
+# --- bars ------------------------------------------------------------------------------------------------------------
+
+
+def bar(kind: str, told: str, x: float, y: float, width: float, height: float) -> Markup:
+    """A bar with a tooltip, at a place in pixels."""
+    return tag("rect", tag("title", told), class_=kind, x=x, y=y, width=max(width, 0.5), height=height)
+
+
+@dataclass(frozen=True)
+class Span:
+    """An interval from sample `start` to `end`, with a share of time for each of DOINGS; None: not known."""
+
+    start: float
+    end: float
+    shares: tuple[float, ...] | None
+
+
+def draw_shares(title: str, value: str, spans: Sequence[Span]) -> Markup:
+    """Stacked shares of a stage's time as a `<figure>`: one bar per interval, as wide as its samples."""
+    if not any(span.shares for span in spans):
+        return figure(title, EMPTY, value=value)
+    panel = Panel((0.0, spans[-1].end or 1.0))
+    levels = (0.0, 0.25, 0.5, 0.75, 1.0)
+    drawing = panel.svg(
+        f"{title}: shares of {', '.join(DOINGS)} over {panel.x[1]:,.0f} samples",
+        *(part for span in thin(spans) if span.shares for part in _stack(panel, span, span.shares)),
+        *panel.levels(levels, [f"{share:.0%}" for share in levels]),
+        *panel.positions("samples"),
+    )
+    return figure(title, drawing, value=value)
+
+
+def share_legend() -> Markup:
+    """How `draw_shares` draws each of DOINGS."""
+    return legend(
+        (tag("svg", tag("rect", class_=f"sample share {doing}", width=18, height=12), viewBox="0 0 18 12"), doing)
+        for doing in DOINGS
+    )
+
+
+def thin(spans: Sequence[Span]) -> list[Span]:
+    """At most MAX_POINTS spans: neighbours become one, with the mean of their shares by samples."""
+    size = math.ceil(len(spans) / MAX_POINTS)
+    if size <= 1:
+        return list(spans)
+    thinned = []
+    for first in range(0, len(spans), size):
+        some = spans[first : first + size]
+        known = [(span.end - span.start, span.shares) for span in some if span.shares]
+        weight = sum(samples for samples, _ in known)
+        means = (
+            tuple(sum(n * shares[i] for n, shares in known) / weight for i in range(len(DOINGS))) if weight else None
+        )
+        thinned.append(Span(some[0].start, some[-1].end, means))
+    return thinned
+
+
+def _stack(panel: Panel, span: Span, shares: Sequence[float]) -> Iterator[Markup]:
+    left, width, floor = panel.across(span.start), panel.across(span.end) - panel.across(span.start) - 0.5, 0.0
+    for doing, share in zip(DOINGS, shares, strict=True):
+        told = f"{doing} {percent(share)}, from {span.start:,.0f} to {span.end:,.0f} samples"
+        top = panel.down(floor + share)
+        yield bar(f"share {doing}", told, left, top, width, panel.down(floor) - top)
+        floor += share
+
+
+def draw_histogram(label: str, counts: dict[int, int], x_name: str, noun: str) -> Markup:
+    """How often each value occurs: one bar per value, or one per range of values where there are many."""
+    most_bins, widest = 40, 40
+    size = max(1, -(-(max(counts) + 1) // most_bins))
+    bins = [0] * (max(counts) // size + 1)
+    for value, count in counts.items():
+        bins[value // size] += count
+    panel = Panel((0.0, 1.0), (0.0, max(bins)), height=170, left=8, right=8, bottom=34)
+    step, floor = min((panel.width - panel.left - panel.right) / len(bins), widest), panel.height - panel.bottom
+    parts = [panel.text(panel.width - panel.right, panel.height - 4, x_name, "end")]
+    for i, count in enumerate(bins):
+        name, x = f"{i}" if size == 1 else f"{i * size} to {(i + 1) * size - 1}", panel.left + i * step
+        top = panel.down(count)
+        parts.append(bar("compute", f"{name}: {count:,} {noun}", x, top, step, floor - top))
+        if i % max(1, len(bins) // 8) == 0:
+            parts.append(panel.text(x + step / 2, panel.height - 20, f"{i * size}"))
+    return panel.svg(label, *parts)
+
+
+# --- the timeline ----------------------------------------------------------------------------------------------------
+
+ROW, GAP = 18, 5
+"""Height of a row of a timeline and of the gap below it, in pixels."""
+MOST_ROWS, MOST_BARS, NUM_CELLS = 48, 6000, 290
+"""A timeline with more rows or bars than this is drawn in rows of cells that show what took most of their time."""
+
+
+def draw_timeline(result: SimResult, style: str = "") -> Markup:
+    """The SVG of the window that `result` kept segments for; `style` is put inside it, for a file of its own."""
+    first, last = result.window or (0.0, result.end_s or 1.0)
+    rows = list(_timeline_rows(result, first, last))
+    panel = Panel((first, last), width=960, height=68 + len(rows) * (ROW + GAP), left=74, top=34, bottom=34)
+    parts = []
+    for i, (kind, word) in enumerate(WORDS.items()):
+        parts.append(tag("rect", class_=kind, x=panel.left + 110 * i, y=6, width=18, height=12))
+        parts.append(panel.text(panel.left + 110 * i + 24, 16, word, "start"))
+    parts += panel.positions("seconds", 8, has_lines=True)
+    for i, (name, bars) in enumerate(rows):
+        y = panel.top + i * (ROW + GAP)
+        parts.append(panel.text(panel.left - 8, y + ROW - 5, name, "end"))
+        for start, end, kind, told in bars:
+            parts.append(bar(kind, told, panel.across(start), y, panel.across(end) - panel.across(start), ROW))
+    label = f"{result.policy}: what {len(result.workers)} workers did from {first:g} to {last:g} s"
+    return panel.svg(label, *parts, style=style)
+
+
+TimelineBar = tuple[float, float, str, str]  # start and end in seconds, what the worker did, tooltip
+
+
+def _timeline_rows(result: SimResult, first: float, last: float) -> Iterator[tuple[str, list[TimelineBar]]]:
+    """One row per worker with its segments; where there are many workers or segments, rows of cells."""
+    if len(result.workers) > MOST_ROWS or sum(len(worker.segments) for worker in result.workers) > MOST_BARS:
+        yield from ((row.name, _cell_bars(row, first, last)) for row in make_rows(result, NUM_CELLS, MOST_ROWS))
+        return
+    for worker in result.workers:
+        bars = []
+        for start, end, kind in worker.segments:
+            told = f"{worker.name} {WORDS[kind]} from {start:,.2f} to {end:,.2f} s ({end - start:,.2f} s)"
+            bars.append((max(start, first), min(end, last), kind, told))
+        yield worker.name, bars
+
+
+def _cell_bars(row: TimelineRow, first: float, last: float) -> list[TimelineBar]:
+    """Neighbouring cells of one kind as one bar."""
+    cell_s, bars, end = (last - first) / len(row.kinds), [], first
+    for kind, cells in groupby(row.kinds):
+        start, end = end, end + cell_s * len(list(cells))
+        if kind:
+            told = f"{row.name}: mostly {WORDS[kind]} from {start:,.2f} to {end:,.2f} s"
+            bars.append((start, min(end, last), kind, told))
+    return bars

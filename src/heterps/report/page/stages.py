@@ -1,57 +1,35 @@
-"""The stages of a run by a plan on its page: what each did, how they were kept in step, and a chart each."""
+"""What the page of a run by a plan shows of its stages: what each did, how they were kept in step, and a chart each."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from heterps.planning.plan import Plan
-from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, seconds_word
+from heterps.report.emulated import seconds_word
 from heterps.report.figures import plural, rate
 from heterps.report.meaning import COMPLETED, UNFINISHED, UNPREDICTED
+from heterps.report.page.charts import Span, draw_shares, share_legend
 from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, in_step, percent, title
-from heterps.report.terminal.share_chart import Span, draw_shares, share_legend
-from heterps.report.terminal.tables import html_table
 
 
-def emulation_banner(summary: dict[str, Any]) -> str:
-    """What stands above all figures of emulated units, with the warning where this machine was too slow for them."""
-    if not is_emulated(summary):
-        return ""
-    late = "".join(
-        f'<p class="warning"><strong>Warning:</strong> {escape(text)}.</p>' for text in late_warnings(summary)
-    )
-    return f'<div class="banner"><p><strong>{MARK}</strong>: {escape(banner(summary))}.</p>{late}</div>'
-
-
-def stages_section(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
-    """Nothing for a run without stages."""
+def stage_values(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What run.html.j2 shows of the stages; None for a run without stages."""
     stages = summary.get("stages")
     if not stages:
-        return ""
+        return None
     slowest = bottleneck(stages)
-    heads = (
-        "Stage",
-        "Layers",
-        "Workers",
-        f"Samples/s{seconds_word(summary)}",
-        *(doing.capitalize() for doing in DOINGS),
-        "Queue",
-    )
-    rows = [_row(stages, number, plan, is_slowest=number == slowest) for number in range(len(stages))]
-    charts = "".join(
-        draw_shares(
-            f"S{title(stages, number)[1:]}", f"{percent(stage.get('compute'))} compute", _spans(metrics, number)
-        )
-        for number, stage in enumerate(stages)
-    )
-    notes = "".join(f"<p>{escape(text)}</p>" for text in _notes(plan, summary))
-    return (
-        f"<section><h2>Stages</h2>{html_table(heads, rows)}{notes}"
-        f'<p class="note">Shares are of the time of a stage\'s workers, {_when(summary)}. The stage that waits least '
-        "is the bottleneck. Queue: micro-batches that wait for a worker, at its last push. Each bar below is an "
-        f'interval.</p>{share_legend()}<div class="charts">{charts}</div></section>'
-    )
+    doings = (doing.capitalize() for doing in DOINGS)
+    return {
+        "heads": ("Stage", "Layers", "Workers", f"Samples/s{seconds_word(summary)}", *doings, "Queue"),
+        "rows": [_row(stages, number, plan, is_slowest=number == slowest) for number in range(len(stages))],
+        "notes": _notes(plan, summary),
+        "when": _when(summary),
+        "legend": share_legend(),
+        "charts": [
+            draw_shares(f"S{title(stages, i)[1:]}", f"{percent(stage.get('compute'))} compute", _spans(metrics, i))
+            for i, stage in enumerate(stages)
+        ],
+    }
 
 
 def _row(stages: list[StageFigures], number: int, plan: Plan, *, is_slowest: bool) -> tuple[str, ...]:
@@ -94,7 +72,7 @@ def _when(summary: dict[str, Any]) -> str:
 
 
 def _spans(metrics: list[dict[str, Any]], number: int) -> list[Span]:
-    """A span an interval; without shares where the run had other stages then."""
+    """One span per interval; without shares where the run had other stages at that time."""
     spans, start = [], 0
     for line in metrics:
         stages = line.get("stages") or []

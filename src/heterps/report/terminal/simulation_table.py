@@ -59,10 +59,10 @@ def show_simulation(console: Console, result: SimResult) -> None:
 
 def show_policies(console: Console, results: Sequence[SimResult]) -> None:
     """Prints a row a policy, and what should be known beside the figures."""
-    dropped = any(result.dropped for result in results)
-    table = _table((*POLICY_HEADS, "dropped") if dropped else POLICY_HEADS)
-    for result in results:
-        table.add_row(*policy_cells(result), *([f"{result.dropped:,}"] if dropped else []))
+    heads, rows = policy_table(results)
+    table = _table(heads)
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
     console.print(MEANING, style="dim")
     for result in results:
@@ -82,18 +82,24 @@ def make_groups(workers: Sequence[WorkerResult], most: int = MOST_ROWS) -> list[
     return [Group(tuple(workers[i : i + size])) for i in range(0, len(workers), size)]
 
 
-def policy_cells(result: SimResult) -> tuple[str, ...]:
-    """The cells of POLICY_HEADS."""
-    return (
-        result.policy,
-        f"{result.pushes:,}",
-        f"{result.pushes_per_s:,.4g}",
-        f"{result.waits:,}",
-        f"{result.wait_s:,.{1 if result.wait_s < 1000 else 0}f}",
-        share(result.wait_s, result.present_s),
-        f"{result.max_lead:,}",
-        staleness(result),
-    )
+def policy_table(results: Sequence[SimResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The heads and the rows of the table of policies; dropped gradients have a column only where there are some."""
+    has_dropped = any(result.dropped for result in results)
+    rows = [
+        (
+            result.policy,
+            f"{result.pushes:,}",
+            f"{result.pushes_per_s:,.4g}",
+            f"{result.waits:,}",
+            f"{result.wait_s:,.{1 if result.wait_s < 1000 else 0}f}",
+            share(result.wait_s, result.present_s),
+            f"{result.max_lead:,}",
+            staleness(result),
+            *([f"{result.dropped:,}"] if has_dropped else []),
+        )
+        for result in results
+    ]
+    return (*POLICY_HEADS, "dropped") if has_dropped else POLICY_HEADS, rows
 
 
 def outcome(result: SimResult) -> str:

@@ -21,11 +21,12 @@ from heterps.sim.result import COMPUTE, PUSH, WAIT, SimResult, WorkerResult
 
 MOST_ROWS, WIDEST = 20, 110
 LOOKS = {COMPUTE: ("█", "#56b4e9"), PUSH: ("▒", "#e69f00"), WAIT: ("·", "dim"), "": (" ", "")}
+WORDS = {COMPUTE: "computes", PUSH: "pushes", WAIT: "waits"}
 ENDED, LEFT = "▊", "×"
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     """Workers that share a bar, and for each cell what took most of its time, and whether an iteration ended in it."""
 
     name: str
@@ -35,7 +36,7 @@ class Row:
     """The cell in which the last of them left."""
 
 
-def make_rows(result: SimResult, num_cells: int, most_rows: int = MOST_ROWS) -> list[Row]:
+def make_rows(result: SimResult, num_cells: int, most_rows: int = MOST_ROWS) -> list[TimelineRow]:
     """The window of `result` in `num_cells` equal parts, if it has one; at most `most_rows` rows."""
     if result.window is None:
         return []
@@ -58,12 +59,12 @@ def show_timeline(console: Console, result: SimResult) -> None:
     start, end = f"{short(first)} s", f"{short(last)} s"
     console.print(Text(" " * (names + 2) + start + end.rjust(room - len(start)), style="dim"), no_wrap=True)
     legend = Text(" " * (names + 2))
-    for kind, word in ((COMPUTE, "computes"), (PUSH, "pushes"), (WAIT, "waits")):
+    for kind, word in WORDS.items():
         legend.append(*LOOKS[kind]).append(f" {word}   ")
     console.print(legend.append(f"{ENDED} ends an iteration   {LEFT} leaves"), overflow="fold")
 
 
-def _row(workers: Sequence[WorkerResult], first: float, last: float, num_cells: int) -> Row:
+def _row(workers: Sequence[WorkerResult], first: float, last: float, num_cells: int) -> TimelineRow:
     cell_s = (last - first) / num_cells
     spent = [dict.fromkeys((COMPUTE, PUSH, WAIT), 0.0) for _ in range(num_cells)]
     ends = [False] * num_cells
@@ -81,7 +82,7 @@ def _row(workers: Sequence[WorkerResult], first: float, last: float, num_cells: 
                 ends[place(math.nextafter(end, first))] = True
     lefts = [worker.left_s for worker in workers]
     left = max((seconds for seconds in lefts if seconds is not None), default=None) if None not in lefts else None
-    return Row(
+    return TimelineRow(
         name=workers[0].name if len(workers) == 1 else f"{workers[0].name}-{workers[-1].name}",
         kinds=tuple(max(cell, key=lambda kind: cell[kind]) if any(cell.values()) else "" for cell in spent),
         ends=tuple(ends),
@@ -89,7 +90,7 @@ def _row(workers: Sequence[WorkerResult], first: float, last: float, num_cells: 
     )
 
 
-def _bar(row: Row) -> Text:
+def _bar(row: TimelineRow) -> Text:
     bar = Text()
     for cell, (kind, is_end) in enumerate(zip(row.kinds, row.ends, strict=True)):
         character, style = LOOKS[kind]
