@@ -62,7 +62,7 @@ def heterps(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code; errors a user can mend show without a traceback."""
+    """Runs the command line and exits with its code; errors that a user can fix are shown without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]

@@ -32,7 +32,7 @@ def measure_plans(
     json: bool,
     **search: Any,
 ) -> int:
-    """Print what the trials of the plans of a job gave; the exit code."""
+    """Runs short trials of the plans of a job, prints what they gave, and returns the exit code."""
     from heterps.config import load_job
     from heterps.launch.trials import TrialRunner, trial_job
     from heterps.planning.online import measure
@@ -78,7 +78,7 @@ def _problem(
     samples: float | None,
     epochs: float | None,
 ) -> tuple[Problem, Job]:
-    """What is planned, by the job where no option says it; and the job with what the options say."""
+    """What is planned, and the job with what the options say; what no option says comes from the job."""
     from heterps.config import load_cluster
     from heterps.data.reader import open_reader
     from heterps.errors import ConfigError
@@ -113,7 +113,7 @@ def _problem(
 
 
 def _check_devices(job: Job, problem: Problem) -> None:
-    """ConfigError where a plan may run on what is not here, before any time is spent."""
+    """Raises ConfigError where a plan may need devices that are not here, before any time is spent."""
     from heterps.errors import ConfigError
     from heterps.training.protocol.emulation import lacks_devices
 

@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import TextIO
 
 _answers: list[TextIO] = []
-"""Where `print_json` writes while everything else goes to standard error; empty: to standard output."""
+"""Stack of the streams that `print_json` writes to while everything else goes to standard error; empty: stdout."""
 
 
 @contextmanager
 def json_alone() -> Iterator[None]:
-    """While it is open, only `print_json` writes to standard output; what others print goes to standard error."""
+    """While it is open, only `print_json` writes to standard output; other output goes to standard error."""
     with ExitStack() as opened:
         answers = sys.stdout
         try:
@@ -34,7 +34,7 @@ def json_alone() -> Iterator[None]:
 
 
 def print_json(text: str) -> None:
-    """Print the answer of a command to standard output."""
+    """Prints the answer of a command to standard output."""
     answers = _answers[-1] if _answers else sys.stdout
     answers.write(text + "\n")
     answers.flush()

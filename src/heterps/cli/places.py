@@ -8,7 +8,7 @@ from heterps.errors import StorageError
 
 
 def check_folder(path: Path, what: str) -> None:
-    """Raises StorageError where a `what` cannot be written to `path`: its folder is not there, or it is one itself."""
+    """Raises StorageError where a `what` cannot be written to `path`: no such folder, or the path itself is one."""
     if not path.parent.is_dir():
         raise StorageError(
             f"{path}: cannot write the {what}: there is no folder {path.parent}. Make it first, or name another file."

@@ -177,7 +177,7 @@ def plan(
 
 
 def _check_options(context: typer.Context, *, is_measured: bool) -> None:
-    """A usage error where an option has no meaning with --measure, or without."""
+    """Raises a usage error where an option has no meaning with --measure, or without it."""
     strange = NOT_MEASURED if is_measured else MEASURED
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
@@ -186,7 +186,7 @@ def _check_options(context: typer.Context, *, is_measured: bool) -> None:
 
 
 def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> Comparison:
-    """By `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
+    """Plans by `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
     from heterps import planning
 
     inputs = (problem.given, problem.cluster)
@@ -248,7 +248,7 @@ def _show(
 
 
 def _as_json(compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None) -> str:
-    """The plan, or with every method `chosen` and `options`; `explain` and `frontier` beside it where asked for."""
+    """The plan, or with every method `chosen` and `options`; also `explain` and `frontier` where asked for."""
     import json
     from dataclasses import asdict
 

@@ -131,7 +131,7 @@ def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job
 
 
 def _columns(factory: str | None) -> Schema:
-    """What a model is profiled with where no job says which columns there are."""
+    """The columns that a model is profiled with where no job names them."""
     from heterps.model.zoo import COLUMNS
 
     return COLUMNS.get(factory or "", Schema())

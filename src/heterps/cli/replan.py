@@ -140,7 +140,7 @@ def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
 
 
 def _pairs(words: Sequence[str], option: str, number: Callable[[str], T]) -> dict[str, T]:
-    """`v100=1.20` of an option that may be given again."""
+    """Parses the `v100=1.20` words of an option that may be given again."""
     from heterps.errors import ConfigError
 
     pairs: dict[str, T] = {}

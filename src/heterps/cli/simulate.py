@@ -211,7 +211,7 @@ def _run(scenario: Scenario, policy: PolicyConfig, window: tuple[float, float] |
 
 @contextmanager
 def _progress(scenario: Scenario, name: str) -> Iterator[Callable[[float, int], None] | None]:
-    """On a terminal a bar over the simulated time, or over the pushes where only these end; elsewhere nothing."""
+    """A progress bar over the simulated time, or over pushes where only these end it; nothing without a terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from heterps.report.terminal.consoles import make_console

@@ -55,7 +55,7 @@ def status(
 
 
 def ask_status(found: Found) -> str:
-    """The status as JSON; RunError where the job has none (any more)."""
+    """The status of a running job as JSON. Raises RunError where no job runs there."""
     from heterps.errors import RunError
     from heterps.training.run.commands import AskStatus
 
@@ -66,7 +66,7 @@ def ask_status(found: Found) -> str:
 
 
 def _watch(found: Found, told: dict[str, Any], *, as_json: bool) -> None:
-    """Until the job ends, which is no error, or Ctrl-C."""
+    """Shows the status again and again until Ctrl-C or until the job ends, which is no error."""
     import time
     from contextlib import suppress
     from json import dumps, loads

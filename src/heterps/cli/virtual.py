@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heterps.sim import Scenario
-    from heterps.sim.compare import Comparison
+    from heterps.sim.compare import VariantComparison
     from heterps.sim.course import VirtualRun
     from heterps.sim.variants import Variant
 
@@ -29,9 +29,9 @@ def train(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Train the job at `path` under every policy of `words`, and show how soon each reaches the target.
+    """Trains the job at `path` under every policy of `words`, and shows how soon each reaches the target.
 
-    Of a scenario that leaves its seed open, the job's is taken.
+    A scenario without a seed takes the job's.
     """
 
     from heterps.cli.output import print_json
@@ -75,7 +75,7 @@ def _variants(words: str | None, scenario: Scenario) -> tuple[Variant, ...]:
     return default_variants(scenario) if words is None else parse_variants(words)
 
 
-def _as_json(runs: list[VirtualRun], comparison: Comparison, advice: list[str]) -> str:
+def _as_json(runs: list[VirtualRun], comparison: VariantComparison, advice: list[str]) -> str:
     shown: dict[str, Any] = {
         "target": comparison.target,
         "measure": comparison.measure,

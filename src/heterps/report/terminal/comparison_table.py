@@ -15,12 +15,12 @@ from heterps.planning.api import Comparison, Option
 from heterps.profiling.profile import Profile
 from heterps.report.figures import short
 from heterps.report.terminal.plan_table import ESTIMATED, show_verdict, usd
-from heterps.report.terminal.stage_bar import Keys, StageBar, make_keys
+from heterps.report.terminal.stage_bar import ResourceKeys, StageBar, make_keys
 from heterps.report.terminal.tables import plain_table
 
 
 def show_every_method(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
-    """Prints a row a method with the chosen one ticked, the legend of the bars, and what was chosen and why."""
+    """Prints one row per method with the chosen one ticked, the legend of the bars, and what was chosen and why."""
     plans = [option.plan for option in comparison.options if option.plan]
     keys = make_keys(profile.resources)
     console.print(_table(comparison, keys))
@@ -31,7 +31,7 @@ def show_every_method(console: Console, comparison: Comparison, profile: Profile
 
 
 def _reasons(comparison: Comparison) -> dict[str, list[str]]:
-    """Why methods have no plan, each reason once."""
+    """The methods without a plan, by the reason for it."""
     found: dict[str, list[str]] = {}
     for option in comparison.options:
         if option.plan is None:
@@ -39,7 +39,7 @@ def _reasons(comparison: Comparison) -> dict[str, list[str]]:
     return found
 
 
-def _table(comparison: Comparison, keys: Keys) -> Table:
+def _table(comparison: Comparison, keys: ResourceKeys) -> Table:
     table = plain_table()
     table.add_column("", width=1)
     table.add_column("method", no_wrap=True)
@@ -53,7 +53,7 @@ def _table(comparison: Comparison, keys: Keys) -> Table:
     return table
 
 
-def _row(option: Option, keys: Keys, is_chosen: bool) -> tuple[RenderableType, ...]:
+def _row(option: Option, keys: ResourceKeys, is_chosen: bool) -> tuple[RenderableType, ...]:
     tick = Text("✓", style="green") if is_chosen else ""
     plan = option.plan
     if plan is None:

@@ -27,7 +27,7 @@ HEIGHT, WIDEST, BAR = 12, 100, 18
 
 
 def show_frontier(console: Console, frontier: Frontier, profile: Profile, floor: float) -> None:
-    """Prints the plot and the table; the plan for `floor`, which was asked for, is ticked."""
+    """Prints the plot and the table; the plan for `floor`, the throughput that was asked for, is ticked."""
     points = [(plan.throughput, plan.usd) for plan in frontier.plans]
     for line in plot(points, floor, min(console.width, WIDEST), HEIGHT):
         console.print(line, markup=False, no_wrap=True, overflow="crop")
@@ -59,7 +59,7 @@ def chosen_for(plans: Sequence[Plan], floor: float) -> Plan | None:
 
 
 def meaning(frontier: Frontier, floor: float) -> str:
-    """What the points are, in words."""
+    """What the points of the frontier are, in words."""
     between = "no other is" if frontier.complete else "there are more"
     proof = "" if frontier.proven else " Not all of them are proven to be the cheapest: their search was cut short."
     return (
@@ -69,7 +69,7 @@ def meaning(frontier: Frontier, floor: float) -> str:
 
 
 def plot(points: Sequence[tuple[float, float]], floor: float, width: int, height: int) -> list[str]:
-    """(throughput, usd) of the plans, slowest first, as lines of at most `width` characters."""
+    """Plots (throughput, usd) of the plans, slowest first, as lines of at most `width` characters."""
     low, high = min(floor, points[0][0]), max(floor, points[-1][0])
     top = max(y for _, y in points) or 1.0
     label = f"{usd(top)} USD "

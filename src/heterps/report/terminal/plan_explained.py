@@ -19,7 +19,7 @@ MOST_NAMED = 6
 
 
 def show_explanation(console: Console, told: Explanation, plan: Plan, profile: Profile, floor: float) -> None:
-    """Prints it; `floor` is the throughput that was asked for. That a cheaper plan meets it too comes first."""
+    """Prints why the plan is as it is; `floor` is the throughput that was asked for. A cheaper plan comes first."""
     beaten = told.cheaper is not None and told.cheaper.meets_floor
     if beaten:
         console.print(Text.assemble(("\nBeaten by: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
@@ -124,7 +124,7 @@ def _named(names: list[str]) -> str:
 
 
 def _pairs(told: Explanation) -> list[tuple[Sensitivity, Sensitivity]]:
-    """(higher, lower) of each input."""
+    """The two changes of each input as pairs: (higher, lower)."""
     return list(zip(told.sensitivities[::2], told.sensitivities[1::2], strict=True))
 
 

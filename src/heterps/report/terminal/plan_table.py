@@ -46,7 +46,7 @@ def show_verdict(console: Console, comparison: Comparison, profile: Profile, thr
 
 
 def draw_stages(plan: Plan, profile: Profile, *, servers: bool = False) -> Ranges:
-    """A line a stage: cpu×12 [embedding..concat], and an arrow to the next; and one for the servers, if asked for."""
+    """One line per stage: cpu×12 [embedding..concat], with an arrow to the next; and the servers, if asked for."""
     lines = []
     for stage in plan.stages:
         first, last = profile.layers[stage.first].name, profile.layers[stage.last].name
@@ -57,15 +57,17 @@ def draw_stages(plan: Plan, profile: Profile, *, servers: bool = False) -> Range
 
 
 def draw_units(plan: Plan) -> str:
-    """Stages in a few words: cpu×12 → v100×1."""
+    """The units of the stages in short: cpu×12 → v100×1."""
     return " → ".join(f"{stage.resource}×{stage.count}" for stage in plan.stages)
 
 
 def usd(value: float) -> str:
+    """An amount in USD without its unit: cents, or two significant digits below ten cents."""
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
 
 
 def hours(value: float) -> str:
+    """Hours with one decimal, or two significant digits below ten."""
     return f"{value:,.1f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 

@@ -11,9 +11,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 @contextmanager
 def show_progress(console: Console, what: str, *, only_terminal: bool = False) -> Iterator[Callable[[str], None]]:
-    """Gives a function that is told what is under way: on a terminal a line with a clock, elsewhere a line each.
+    """Yields a function that is told what is under way: one line with a clock on a terminal, elsewhere a line each.
 
-    `only_terminal`: nothing elsewhere, for what is told too often to be read.
+    only_terminal  prints nothing elsewhere, for what is told too often to be read
     """
     if not console.is_terminal:
         yield lambda name: None if only_terminal else console.print(f"{what} {name}", markup=False)

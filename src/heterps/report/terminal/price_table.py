@@ -21,11 +21,11 @@ from heterps.offers import OFFERS, SOURCE, device_of
 from heterps.report.terminal.tables import plain_table
 
 NARROW = 110
-"""Below this width the table does without the devices' full names."""
+"""Width in characters below which the table leaves out the devices' full names."""
 
 
 def price_list() -> list[dict[str, Any]]:
-    """A row a device. A core of this machine has no figures: it is measured."""
+    """One row per device. A core of this machine has no figures, because it is measured."""
     rows = []
     for name in (LOCAL, *CATALOGUE):
         device, spot = device_of(OFFERS[name]), OFFERS.get(f"{name}-spot")
@@ -45,7 +45,7 @@ def price_list() -> list[dict[str, Any]]:
 
 
 def rented_list(cluster: Cluster) -> list[dict[str, Any]]:
-    """A row a resource of the cluster, with the list price where it is an offer; `overridden`: the two differ."""
+    """One row per resource of the cluster, with the list price of an offer; `overridden`: the two differ."""
     rows = []
     for name, resource in cluster.resources.items():
         offer = cluster.offer(name)
@@ -116,7 +116,7 @@ def cluster_table(cluster: Cluster) -> RenderableType:
 
 
 def usd(value: float | None) -> str:
-    """Cents, and four digits below ten cents, where cores differ."""
+    """An amount in USD: cents, or four decimals below ten cents, where cores differ."""
     return "-" if value is None else f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
 
 

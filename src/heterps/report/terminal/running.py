@@ -23,7 +23,7 @@ from heterps.report.terminal.tables import plain_table
 
 
 def status_table(name: str, status: dict[str, Any]) -> RenderableType:
-    """A line about the job, and a row a stage."""
+    """A line about the job, and one row per stage."""
     samples, total = status["samples"], status["total"]
     head = [
         f"{name}  {samples:,} of {total:,} samples ({samples / total if total else 1:.0%}), "
@@ -45,7 +45,7 @@ def status_table(name: str, status: dict[str, Any]) -> RenderableType:
 
 
 def plans_table(old: Plan, new: Plan, *, is_chosen: bool) -> RenderableType:
-    """The plan that runs and the other, with a tick at the one that the job goes on by."""
+    """The plan that runs and the new one, with a tick at the one that the job continues with."""
     table = plain_table()
     table.add_column("", width=1)
     table.add_column("plan", no_wrap=True)

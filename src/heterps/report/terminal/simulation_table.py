@@ -25,16 +25,18 @@ WORKER_HEADS = ("worker", "s/iteration", "pushes", "waits", "wait s", "wait %", 
 
 @dataclass(frozen=True)
 class Group:
-    """Workers in a row of the table: one, or several of the same speed, for whom the figures are means."""
+    """Workers in one row of the table: one, or several neighbours, whose figures are then means."""
 
     workers: tuple[WorkerResult, ...]
 
     @property
     def name(self) -> str:
+        """The name of the worker, or of the first and the last."""
         first, last = self.workers[0].name, self.workers[-1].name
         return first if len(self.workers) == 1 else f"{first}-{last} (mean)"
 
     def cells(self) -> tuple[str, ...]:
+        """The cells of WORKER_HEADS."""
         seconds = self.workers[0].seconds
         speed = short(seconds) if all(worker.seconds == seconds for worker in self.workers) else "several"
         waiting = share(self._mean("wait_s"), sum(self._mean(name) for name in ("wait_s", "compute_s", "push_s")))
@@ -58,7 +60,7 @@ def show_simulation(console: Console, result: SimResult) -> None:
 
 
 def show_policies(console: Console, results: Sequence[SimResult]) -> None:
-    """Prints a row a policy, and what should be known beside the figures."""
+    """Prints one row per policy, and warnings about the figures."""
     heads, rows = policy_table(results)
     table = _table(heads)
     for row in rows:
@@ -71,8 +73,7 @@ def show_policies(console: Console, results: Sequence[SimResult]) -> None:
 
 
 def make_groups(workers: Sequence[WorkerResult], most: int = MOST_ROWS) -> list[Group]:
-    """One row a worker; where there are more than `most`, neighbours of the same speed share one, and if these are too
-    many still, equally many neighbours do."""
+    """At most `most` groups: one per worker, else one per run of neighbours of equal speed, else equally large ones."""
     if len(workers) <= most:
         return [Group((worker,)) for worker in workers]
     groups = [Group(tuple(some)) for _, some in groupby(workers, lambda worker: worker.seconds)]
@@ -103,7 +104,7 @@ def policy_table(results: Sequence[SimResult]) -> tuple[tuple[str, ...], list[tu
 
 
 def outcome(result: SimResult) -> str:
-    """What came of it, in words."""
+    """What the simulation found, in words."""
     sentence = (
         f"{result.pushes:,} {'push' if result.pushes == 1 else 'pushes'} in {result.end_s:,.6g} s "
         f"({result.pushes_per_s:,.4g} a second). Workers waited {plural(result.waits, 'time')}, "
@@ -115,7 +116,7 @@ def outcome(result: SimResult) -> str:
 
 
 def warning(result: SimResult) -> str:
-    """What a reader of the figures must know besides, if anything."""
+    """What a reader of the figures must know besides; empty: nothing."""
     if result.policy.endswith("+literal"):
         return "This is DSSP as it was printed, which bounds no lead: to compare with, not to train with."
     if result.dropped:
@@ -124,10 +125,12 @@ def warning(result: SimResult) -> str:
 
 
 def share(part: float, whole: float) -> str:
+    """A part of a whole as a percentage; `-` of nothing."""
     return f"{part / whole:.1%}" if whole else "-"
 
 
 def staleness(result: SimResult) -> str:
+    """The mean staleness in updates; `-` where nobody pushed."""
     return "-" if result.mean_staleness is None else f"{result.mean_staleness:,.2f}"
 
 

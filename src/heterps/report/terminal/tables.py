@@ -7,5 +7,5 @@ from rich.table import Table
 
 
 def plain_table() -> Table:
-    """A line under the heads, and no other."""
+    """A table with a line under its heads, and no other lines."""
     return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)

@@ -26,7 +26,7 @@ LATE = 0.05
 
 
 def show_trials(console: Console, found: Measurement, profile: Profile, throughput: float) -> None:
-    """Prints a row a trial, the best one ticked, then what that means; `throughput` is the floor."""
+    """Prints one row per trial, the best one ticked, then what that means; `throughput` is the floor."""
     console.print(_table(found, profile))
     for line, style in _verdict(found, throughput):
         console.print(Padding(Text(line, style=style), (0, 0, 0, 2), expand=False))
@@ -150,7 +150,7 @@ def _verdict(found: Measurement, throughput: float) -> list[tuple[str, str]]:
 
 
 def _where(found: Measurement) -> str:
-    """Which trial was of the predicted optimum."""
+    """A phrase on which trial was of the predicted optimum."""
     for number, attempt in enumerate(found.attempts, 1):
         if (attempt.plan.stages, attempt.plan.servers) == (found.optimum.stages, found.optimum.servers):
             measured = f", measured {attempt.throughput:,.0f}" if attempt.trial is not None else ""

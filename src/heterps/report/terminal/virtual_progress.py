@@ -17,8 +17,10 @@ from heterps.sim.variants import Variant
 def show_virtual_progress(
     console: Console, variants: Sequence[Variant], num_seeds: int, num_points: int
 ) -> Iterator[Callable[[Variant, int, Point], None]]:
-    """Gives a function that is told each point of each run, from any thread: on a terminal a bar a policy over its
-    `num_points` for each seed, elsewhere nothing."""
+    """Yields a function that is told each point of each run, from any thread.
+
+    On a terminal it shows one bar per policy over `num_points` for each seed, elsewhere nothing.
+    """
     if not console.is_terminal:
         yield lambda _variant, _seed, _point: None
         return

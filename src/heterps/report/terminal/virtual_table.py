@@ -9,13 +9,13 @@ from rich.console import Console
 
 from heterps.report.figures import rate
 from heterps.report.terminal.tables import plain_table
-from heterps.sim.compare import Comparison, Row
+from heterps.sim.compare import VariantComparison, VariantSummary
 
 NEVER = "never"
 
 
-def show_comparison(console: Console, comparison: Comparison, advice: Sequence[str] = ()) -> None:
-    """Prints a row a policy, ticked where the target is reached soonest, and the advice."""
+def show_comparison(console: Console, comparison: VariantComparison, advice: Sequence[str] = ()) -> None:
+    """Prints one row per policy, with a tick where the target is reached soonest, and the advice."""
     table = plain_table()
     for i, name in enumerate(heads(comparison)):
         table.add_column(name, justify="right" if i else "left", no_wrap=True)
@@ -34,7 +34,7 @@ def show_comparison(console: Console, comparison: Comparison, advice: Sequence[s
         console.print(sentence, markup=False)
 
 
-def heads(comparison: Comparison) -> tuple[str, ...]:
+def heads(comparison: VariantComparison) -> tuple[str, ...]:
     """The names of the columns of `cells`."""
     several = ("seeds",) if _has_seeds(comparison) else ()
     wasted = ("drop",) if _drops(comparison) else ()
@@ -50,7 +50,8 @@ def heads(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def cells(row: Row, comparison: Comparison) -> tuple[str, ...]:
+def cells(row: VariantSummary, comparison: VariantComparison) -> tuple[str, ...]:
+    """The cells of a variant under `heads`."""
     several = (_range(row),) if _has_seeds(comparison) else ()
     wasted = (f"{row.dropped_share:.0%}",) if _drops(comparison) else ()
     tick = " ✓" if row is comparison.soonest else ""
@@ -66,7 +67,7 @@ def cells(row: Row, comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def meaning(comparison: Comparison) -> str:
+def meaning(comparison: VariantComparison) -> str:
     """What the columns are, in words."""
     seeds = "medians, and beside them the fastest and the slowest seed; " if _has_seeds(comparison) else ""
     step = max(row.step_s for row in comparison.rows)
@@ -77,13 +78,13 @@ def meaning(comparison: Comparison) -> str:
     )
 
 
-def _reached(row: Row) -> str:
+def _reached(row: VariantSummary) -> str:
     if row.failed:
         return "diverged"
     return NEVER if row.median_s is None else f"{row.median_s:,.1f}"
 
 
-def _range(row: Row) -> str:
+def _range(row: VariantSummary) -> str:
     if row.range_s is None:
         reached = sum(s is not None for s in row.seconds)
         return f"{reached} of {len(row.seconds)}"
@@ -91,9 +92,9 @@ def _range(row: Row) -> str:
     return f"{row.range_s[0]:,.{digits}f}-{row.range_s[1]:,.{digits}f}"
 
 
-def _has_seeds(comparison: Comparison) -> bool:
+def _has_seeds(comparison: VariantComparison) -> bool:
     return len(comparison.rows[0].seconds) > 1
 
 
-def _drops(comparison: Comparison) -> bool:
+def _drops(comparison: VariantComparison) -> bool:
     return any(row.dropped_share for row in comparison.rows)
