@@ -6,8 +6,8 @@ import pytest
 from plans import make_plan, make_profile, recording_console, text_of
 
 from heterps.planning.api import Comparison, Option
-from heterps.report.terminal.comparison_table import show_every_method
-from heterps.report.terminal.planning_progress import show_progress
+from heterps.report.terminal.plan_table import show_every_method
+from heterps.report.terminal.progress import show_progress
 
 EXACT = make_plan(
     ("cpu", 2, 480), ("v100", 10, 32), ("cpu", 4, 7), servers=12, usd=1234.5, gap=0.0, search_s=0.01, evaluations=12

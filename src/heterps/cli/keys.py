@@ -14,12 +14,10 @@ Examples:
 """
 
 
-def register(app: typer.Typer) -> None:
-    keys = typer.Typer(help="Make the key of a job.", no_args_is_help=True)
-    keys.command(epilog=EXAMPLES)(create)
-    app.add_typer(keys, name="keys")
+group = typer.Typer(help="Make the key of a job.", no_args_is_help=True)
 
 
+@group.command(epilog=EXAMPLES)
 def create(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put job.key; made if it is not there.")],
 ) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import print_json
-from heterps.cli.places import check_folder
+from heterps.cli.output import check_folders, print_json, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,10 +39,6 @@ Examples:
 
 Exit code 3: there is no plan; the error says which constraint binds and what would relax it.
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(plan)
 
 
 def plan(
@@ -126,7 +121,6 @@ def plan(
 ) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""
     from heterps.config import load_cluster
-    from heterps.errors import StorageError
     from heterps.planning.cost import Problem
     from heterps.profiling.profile import load_profile
     from heterps.report.page.frontier import check_plot, write_plot
@@ -147,9 +141,7 @@ def plan(
         context.fail("Missing option '--samples'.")
     if plot is not None:
         check_plot(plot)
-        check_folder(plot, "plot")
-    if out is not None:
-        check_folder(out, "plan")
+    check_folders(plot=plot, plan=out)
     profiled = load_profile(profile)
     profiled_with = profiled.batch_size
     if batch_size is not None:
@@ -168,11 +160,7 @@ def plan(
         _show(problem, compared, compare, told, found, profiled_with)
     if plot is not None and found is not None:
         write_plot(plot, found, problem.profile, throughput)
-    if out is not None:
-        try:
-            compared.chosen.write(out)
-        except OSError as error:
-            raise StorageError(f"{out}: cannot write the plan: {error.strerror}. Name another file.") from None
+    write_file(out, "plan", compared.chosen.write)
     return 0
 
 
@@ -216,7 +204,7 @@ def _frontier(problem: Problem) -> Frontier:
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:
     from heterps.report.terminal.consoles import make_console
-    from heterps.report.terminal.planning_progress import show_progress
+    from heterps.report.terminal.progress import show_progress
 
     return show_progress(make_console(stderr=True), what, only_terminal=only_terminal)
 
@@ -229,11 +217,10 @@ def _show(
     found: Frontier | None,
     profiled_with: int,
 ) -> None:
-    from heterps.report.terminal.comparison_table import show_every_method
     from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.frontier_view import show_frontier
     from heterps.report.terminal.plan_explained import show_explanation
-    from heterps.report.terminal.plan_table import show_comparison
+    from heterps.report.terminal.plan_table import show_comparison, show_every_method
 
     console = make_console()
     profile, floor = problem.profile, problem.throughput
@@ -247,9 +234,8 @@ def _show(
         show_frontier(console, found, profile, floor)
 
 
-def _as_json(compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None) -> str:
+def _as_json(compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None) -> dict[str, Any]:
     """The plan, or with every method `chosen` and `options`; also `explain` and `frontier` where asked for."""
-    import json
     from dataclasses import asdict
 
     def fields(plan: Plan) -> dict[str, Any]:
@@ -271,4 +257,4 @@ def _as_json(compared: Comparison, every: bool, told: Explanation | None, found:
         shown["explain"] = told.as_json()
     if found is not None:
         shown["frontier"] = {"complete": found.complete, "plans": [fields(plan) for plan in found.plans]}
-    return json.dumps(shown)
+    return shown

@@ -19,9 +19,9 @@ from rich.text import Text
 from heterps.planning.frontier import Frontier
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.terminal.plan_table import ESTIMATED, hours, usd
+from heterps.report.terminal.plan_table import add_option, figures, usd
 from heterps.report.terminal.stage_bar import StageBar, make_keys
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.tables import add_figures, plain_table
 
 HEIGHT, WIDEST, BAR = 12, 100, 18
 
@@ -35,19 +35,16 @@ def show_frontier(console: Console, frontier: Frontier, profile: Profile, floor:
     keys = make_keys(profile.resources)
     table = plain_table()
     table.add_column("", width=1)
-    for name in ("samples/s", "USD", "hours"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "samples/s", "USD", "hours")
     table.add_column("stages", max_width=BAR)
     table.add_column("units", overflow="fold")
     table.add_column("servers", justify="right")
     asked = chosen_for(frontier.plans, floor)
     for plan in frontier.plans:
-        mark = ESTIMATED if plan.estimated else ""
-        tick = Text("✓", style="green") if plan is asked else ""
-        figures = (f"{mark}{plan.throughput:,.0f}", f"{mark}{usd(plan.usd)}", f"{mark}{hours(plan.hours)}")
+        samples, duration, cost = figures(plan)
         bar = StageBar(plan, keys, with_counts=False)
         units = " ".join(f"{stage.count}{keys.letters[stage.resource]}" for stage in plan.stages)
-        table.add_row(tick, *figures, bar, units, str(plan.servers.count), style="bold" if plan is asked else "")
+        add_option(table, samples, cost, duration, bar, units, str(plan.servers.count), is_chosen=plan is asked)
     console.print(table)
     console.print(keys.legend(stage.resource for plan in frontier.plans for stage in plan.stages))
     console.print(Text(meaning(frontier, floor)))

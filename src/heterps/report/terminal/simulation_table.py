@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console
-from rich.table import Table
 
 from heterps.report.figures import plural, short
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.tables import figures_table
 from heterps.report.terminal.timeline import show_timeline
 from heterps.sim.result import SimResult, WorkerResult
 
@@ -49,10 +48,7 @@ class Group:
 
 def show_simulation(console: Console, result: SimResult) -> None:
     """Prints the workers, the timeline if it was kept, and the outcome in a sentence or three."""
-    table = _table(WORKER_HEADS)
-    for group in make_groups(result.workers):
-        table.add_row(*group.cells())
-    console.print(table)
+    console.print(figures_table(WORKER_HEADS, [group.cells() for group in make_groups(result.workers)]))
     console.print()
     show_timeline(console, result)
     console.print()
@@ -61,11 +57,7 @@ def show_simulation(console: Console, result: SimResult) -> None:
 
 def show_policies(console: Console, results: Sequence[SimResult]) -> None:
     """Prints one row per policy, and warnings about the figures."""
-    heads, rows = policy_table(results)
-    table = _table(heads)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(figures_table(*policy_table(results)))
     console.print(MEANING, style="dim")
     for result in results:
         if text := warning(result):
@@ -132,10 +124,3 @@ def share(part: float, whole: float) -> str:
 def staleness(result: SimResult) -> str:
     """The mean staleness in updates; `-` where nobody pushed."""
     return "-" if result.mean_staleness is None else f"{result.mean_staleness:,.2f}"
-
-
-def _table(heads: Iterable[str]) -> Table:
-    table = plain_table()
-    for i, name in enumerate(heads):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    return table

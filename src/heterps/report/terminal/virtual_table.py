@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from heterps.report.figures import rate
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.tables import figures_table
 from heterps.sim.compare import VariantComparison, VariantSummary
 
 NEVER = "never"
@@ -16,12 +16,8 @@ NEVER = "never"
 
 def show_comparison(console: Console, comparison: VariantComparison, advice: Sequence[str] = ()) -> None:
     """Prints one row per policy, with a tick where the target is reached soonest, and the advice."""
-    table = plain_table()
-    for i, name in enumerate(heads(comparison)):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    for row in comparison.rows:
-        table.add_row(*cells(row, comparison), style="bold" if row is comparison.soonest else "")
-    console.print(table)
+    soonest = cells(comparison.soonest, comparison)[0] if comparison.soonest else None
+    console.print(figures_table(heads(comparison), [cells(row, comparison) for row in comparison.rows], soonest))
     console.print(meaning(comparison), style="dim", markup=False)
     if comparison.soonest is None and not advice:
         console.print(f"No policy reaches {comparison.measure} {comparison.target:.4g} with every seed.", markup=False)
@@ -38,16 +34,7 @@ def heads(comparison: VariantComparison) -> tuple[str, ...]:
     """The names of the columns of `cells`."""
     several = ("seeds",) if _has_seeds(comparison) else ()
     wasted = ("drop",) if _drops(comparison) else ()
-    return (
-        "policy",
-        f"s to {comparison.target:.4g}",
-        *several,
-        "best",
-        "per s",
-        "stale",
-        "wait",
-        *wasted,
-    )
+    return ("policy", f"s to {comparison.target:.4g}", *several, "best", "per s", "stale", "wait", *wasted)
 
 
 def cells(row: VariantSummary, comparison: VariantComparison) -> tuple[str, ...]:
