@@ -24,7 +24,7 @@ def create(
     """Make a new key for a job, in DIR/job.key, which only you can read.
 
     Servers that listen beyond this machine need one. Every process of the job must have the same file, copied by a way
-    that keeps it secret (scp -p): whoever has it can join the job.
+    that keeps it secret (scp -p): anyone who has it can join the job.
     """
     from heterps.wire.keys import create_keys
 

@@ -1,4 +1,4 @@
-"""`heterps plan --measure`: the plan that turned out best in short trials, beside what was predicted for each."""
+"""`heterps plan --measure`: the plan that was best in short trials, beside what was predicted for each."""
 
 from __future__ import annotations
 

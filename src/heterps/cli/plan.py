@@ -102,7 +102,7 @@ def plan(
             show_default=False,
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Of --measure: at most so many.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="Of --measure: largest number of trials.")] = 8,
     trial_seconds: Annotated[
         float, typer.Option(min=0, help="Of --measure: how long a trial measures, after its warm-up.")
     ] = 5.0,

@@ -60,10 +60,12 @@ def simulate(
         str | None, typer.Option(help="dssp: last, ema or elapsed; last if left out.", show_default=False)
     ] = None,
     hysteresis: Annotated[
-        int | None, typer.Option(help="dssp: whoever waits goes on at lower less this.", show_default=False)
+        int | None,
+        typer.Option(help="dssp: a waiting worker goes on once its lead is lower less this.", show_default=False),
     ] = None,
     backup: Annotated[
-        int | None, typer.Option(help="bsp: a round does not wait for its last so many workers.", show_default=False)
+        int | None,
+        typer.Option(help="bsp: number of slowest workers that a round does not wait for.", show_default=False),
     ] = None,
     literal: Annotated[
         bool, typer.Option("--literal", help="dssp: as it was printed, which bounds no lead. To compare with.")
@@ -77,7 +79,9 @@ def simulate(
         ),
     ] = None,
     horizon: Annotated[float | None, typer.Option(help="Seconds until it ends.", show_default=False)] = None,
-    iterations: Annotated[int | None, typer.Option(help="A worker is done after so many.", show_default=False)] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations after which a worker is done.", show_default=False)
+    ] = None,
     jitter: Annotated[
         float | None, typer.Option(help="Deviation of an iteration's seconds, as a part of them.", show_default=False)
     ] = None,
@@ -103,7 +107,7 @@ def simulate(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="--job: train with so many seeds; 1 if left out.", show_default=False)
+        int | None, typer.Option(min=1, help="--job: number of seeds to train with; 1 if left out.", show_default=False)
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="--job: passes over the data, instead of the job's.", show_default=False)

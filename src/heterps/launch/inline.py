@@ -1,5 +1,4 @@
-"""The inline launcher: the worker and the coordinator are this one process, and the servers too unless the job has some
-of their own."""
+"""The inline launcher: worker and coordinator are this one process, and so are the servers unless the job has some."""
 
 from __future__ import annotations
 

@@ -66,8 +66,9 @@ class Proposal:
 
 
 def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal:
-    """[1] [2] Plans again for the job that was `found` with this `status`. Raises PlanInfeasible, ConfigError,
-    RunError.
+    """[1] [2] Plans again for the job that was `found` with this `status`.
+
+    Raises PlanInfeasible, ConfigError and RunError.
     """
     job = load_job(found.folder / "job.yaml")
     cluster = new_cluster(job.cluster, wishes)

@@ -1,4 +1,4 @@
-"""Restarts: what becomes of a run that lost a worker, a server or a node.
+"""Restarts: whether and how a run goes on that lost a worker, a server or a node.
 
 lost --> [may_restart] --yes--> everything is closed --> a new fleet goes on from the last checkpoint
               |

@@ -54,7 +54,7 @@ class RunningServers:
 
 
 def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
-    """Of these processes, with what they do, the one whose end best explains why others ended; None: all run."""
+    """The process, of these with what they do, whose end best explains why others ended; None: all run."""
     ended = [lost for child, what in children.items() if (lost := _loss_of(child, what)) is not None]
     if not ended:
         return None

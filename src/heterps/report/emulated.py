@@ -1,4 +1,4 @@
-"""Marks of emulation: wherever figures are of units that were emulated, people are told so, and how well it went.
+"""Marks and warnings for figures of emulated units: that they are emulated, and how well this machine kept up.
 
 `figures` are a line of metrics.jsonl, a summary, or a view of a running job: `emulated` of them has the time scale.
 """

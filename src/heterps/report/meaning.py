@@ -1,4 +1,4 @@
-"""What the numbers of a run mean: metrics with a word on what is good, and predictions beside measurements."""
+"""What the numbers of a run mean: metrics with a verdict, and predictions beside measurements."""
 
 from __future__ import annotations
 

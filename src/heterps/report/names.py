@@ -1,4 +1,4 @@
-"""Names of layers where there is little room: ranges break at their dots, long names lose their middle.
+"""Names of layers in narrow columns: ranges break at their dots, long names lose their middle.
 
 → v100×1 [cat..deep.linear2]   in 20 cells:   → v100×1 [cat..
                                                 deep.linear2]

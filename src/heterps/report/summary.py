@@ -1,4 +1,4 @@
-"""What came of a run, as the plain numbers of summary.json."""
+"""The result of a run as the plain values of summary.json."""
 
 from __future__ import annotations
 

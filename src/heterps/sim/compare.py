@@ -1,4 +1,4 @@
-"""Variants side by side: who reaches the target soonest on this cluster, and why.
+"""Variants side by side: which reaches the target soonest on this cluster, and why.
 
 seconds to the target  =  samples to the target  /  samples a second
                           what staleness costs      what waiting costs

@@ -1,4 +1,4 @@
-"""A virtual run as values: how long it goes on, and what came of it."""
+"""The settings and the result of a virtual run."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ def train_all(
     num_processes: int = 1,
     on_point: OnPoint = lambda _variant, _seed, _point: None,
 ) -> list[VirtualRun]:
-    """Trains each variant with the scenario's seed and those after it. Results are in that order, not in order of
-    finish.
+    """Trains each variant with the scenario's seed and those after it; results are in the order of variants and seeds.
 
     `on_point` is told what each run finds while it goes on, from several threads where there are several processes.
     """

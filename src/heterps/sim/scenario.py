@@ -95,7 +95,7 @@ class Scenario(Frozen):
     server_s: NonNegativeFloat = Field(0.0, description="Of the server for a push; others queue meanwhile.")
     latency_s: NonNegativeFloat = Field(0.0, description="Of a message, one way.")
     horizon_s: PositiveFloat | None = Field(None, description="When it ends.")
-    iterations: PositiveInt | None = Field(None, description="After so many a worker is done and leaves.")
+    iterations: PositiveInt | None = Field(None, description="Iterations after which a worker is done and leaves.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Of the jitter.")
 
     @property

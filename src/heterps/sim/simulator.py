@@ -34,9 +34,7 @@ class Hooks:
     """Callbacks of the simulator: override them to train for real. `now` is the simulated time in seconds."""
 
     def start(self, worker: str, now: float) -> bool | None:  # noqa: ARG002
-        """The worker starts an iteration with the current weights. Returning False makes it leave: no work is left for
-        it.
-        """
+        """The worker starts an iteration with the current weights. False: no work is left for it, and it leaves."""
         return None
 
     def push(self, worker: str, now: float) -> None:

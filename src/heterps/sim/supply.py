@@ -24,8 +24,9 @@ class Supply:
         self._returned: deque[Batch] = deque()
 
     def take(self, num_samples: int) -> Batch | None:
-        """The next `num_samples`, or as many as are left of the reader's batch; None at the end. Returned batches come
-        first.
+        """The next `num_samples`, or as many as are left of the reader's batch; None at the end.
+
+        Batches that were given back come first.
         """
         if self._returned:
             return self._returned.popleft()

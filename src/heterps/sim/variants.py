@@ -1,4 +1,4 @@
-"""What is compared: a policy, and what is done with gradients and batches beside it.
+"""Variants to compare: a policy, and what is done with gradients and batches beside it.
 
 bsp   asp   ssp:3   dssp:3:12        policies (see heterps.sync)
 bsp+fitted                           batches fitted to the speed of each worker (LB-BSP): all are done at once

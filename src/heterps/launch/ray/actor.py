@@ -1,4 +1,4 @@
-"""Actor: a role of the job that Ray runs somewhere, as its driver sees it. What processes.Child is to a process."""
+"""Actor: a role of the job that Ray runs somewhere, as its driver sees it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ class Place:
 
 
 class Actor:
-    """A role of class `kind` in a new process on `reserved`. Ray does not restart it: its state would be lost
-    unnoticed.
-    """
+    """A role of class `kind` in a new process on `reserved`. Ray does not restart it: its state would be lost."""
 
     def __init__(self, name: str, kind: type[Role], reserved: ReservedBundle) -> None:
         import ray

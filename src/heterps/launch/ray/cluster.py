@@ -4,7 +4,7 @@
     no address                 -->  start: this machine is labelled with all resources of the job's cluster;
                                     a token that only this user can read admits to it, and its dashboard is off
 
-Whoever reaches a Ray cluster can run any code on all of its nodes, as the user that started it. That is what Ray is
+Anyone who reaches a Ray cluster can run any code on all of its nodes, as the user that started it. That is what Ray is
 for, so a cluster needs a token (RAY_AUTH_MODE=token), or a network that nobody else is in.
 """
 
@@ -123,9 +123,7 @@ def _started(ray: Any, labels: Mapping[str, float]) -> Iterator[None]:
 
 @contextmanager
 def _token(folder: Path) -> Iterator[None]:
-    """Makes a token for the Ray that is started inside, in a file that only this user can read; variables name the
-    file.
-    """
+    """Makes a token for a Ray that is started inside, in a file that only this user can read."""
     path = folder / "token"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

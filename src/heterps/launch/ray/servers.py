@@ -24,8 +24,9 @@ from heterps.wire.keys import Keys
 
 
 class RayServers:
-    """The servers of a run as Ray actors on reservations of `resource`; `start` has the values that every role is
-    given.
+    """The servers of a run as Ray actors on reservations of `resource`.
+
+    start  values that every role is given
     """
 
     def __init__(

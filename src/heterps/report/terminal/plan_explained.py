@@ -1,4 +1,4 @@
-"""The explanation of a plan in words: who is busy, what the next plans would change, and what the cost hangs on."""
+"""The explanation of a plan in words: what is busy, what the next plans would change, and what the cost depends on."""
 
 from __future__ import annotations
 

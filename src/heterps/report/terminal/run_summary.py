@@ -1,4 +1,4 @@
-"""The end of a run on a terminal: what came of it, what it means, and what to do next, in 80 columns."""
+"""The summary of a run on a terminal, 80 columns wide: its result, what it means, and what to do next."""
 
 from __future__ import annotations
 
