@@ -17,7 +17,7 @@ from heterps.config import Job, load_job
 from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, PeerLost, StaleIncarnation, StorageError
 from heterps.launch import train
 from heterps.launch.ray.cluster import NoRay
-from heterps.launch.ray.seats import NoPlace
+from heterps.launch.ray.reservations import NoPlace
 from heterps.launch.restarts import last_words, may_restart
 from heterps.launch.trials import trial_job
 from heterps.planning.plan import load_plan

@@ -7,7 +7,8 @@ import io
 from elastic import make_plan
 
 from heterps.report.terminal.consoles import make_console
-from heterps.report.terminal.running import plans_table, status_table
+from heterps.report.terminal.plan_table import plans_table
+from heterps.report.terminal.running import status_table
 
 STAGE = {"resource": "cpu", "workers": 3, "samples_per_s": 12_742.0, "compute": 0.61, "communicate": 0.2, "wait": 0.19}
 STATUS = {

@@ -8,7 +8,7 @@ from rich.console import Console
 from virtual_runs import SCENARIO, make_run
 
 from heterps.report.page.virtual import render_virtual_page
-from heterps.report.terminal.virtual_progress import show_virtual_progress
+from heterps.report.terminal.progress import show_virtual_progress
 from heterps.report.terminal.virtual_table import cells, heads, show_comparison
 from heterps.sim.compare import advise, compare
 from heterps.sim.course import Point

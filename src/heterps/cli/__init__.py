@@ -42,8 +42,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (data, profile, prices, plan, simulate, train, status, scale, replan, server, report, config, keys):
-    command.register(app)
+for command, examples in (
+    (profile.profile, profile.EXAMPLES),
+    (prices.prices, prices.EXAMPLES),
+    (plan.plan, plan.EXAMPLES),
+    (simulate.simulate, simulate.EXAMPLES),
+    (train.train, train.EXAMPLES),
+    (status.status, status.EXAMPLES),
+    (scale.scale, scale.EXAMPLES),
+    (replan.replan, replan.EXAMPLES),
+    (report.report, report.EXAMPLES),
+):
+    app.command(epilog=examples)(command)
+for name, group in (("data", data.group), ("server", server.group), ("config", config.group), ("keys", keys.group)):
+    app.add_typer(group, name=name)
 
 
 def _show_version(asked: bool) -> None:
@@ -62,7 +74,7 @@ def heterps(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code; errors a user can mend show without a traceback."""
+    """Runs the command line and exits with its code; errors that a user can fix are shown without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]

@@ -14,10 +14,6 @@ from heterps.yamlfile import dump_yaml
 group = typer.Typer(help="Check and show job files.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="config")
-
-
 @group.command(epilog="Example: heterps config show examples/ctr.yaml")
 def show(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],

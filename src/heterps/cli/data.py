@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 group = typer.Typer(help="Make and look at training data.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="data")
-
-
 @group.command(
     epilog="Examples: heterps data synth data --rows 500000 --test-rows 50000 --seed 0    "
     "heterps data synth data/match --task match"

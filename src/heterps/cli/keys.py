@@ -14,19 +14,17 @@ Examples:
 """
 
 
-def register(app: typer.Typer) -> None:
-    keys = typer.Typer(help="Make the key of a job.", no_args_is_help=True)
-    keys.command(epilog=EXAMPLES)(create)
-    app.add_typer(keys, name="keys")
+group = typer.Typer(help="Make the key of a job.", no_args_is_help=True)
 
 
+@group.command(epilog=EXAMPLES)
 def create(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put job.key; made if it is not there.")],
 ) -> None:
     """Make a new key for a job, in DIR/job.key, which only you can read.
 
     Servers that listen beyond this machine need one. Every process of the job must have the same file, copied by a way
-    that keeps it secret (scp -p): whoever has it can join the job.
+    that keeps it secret (scp -p): anyone who has it can join the job.
     """
     from heterps.wire.keys import create_keys
 

@@ -1,12 +1,11 @@
-"""`heterps plan --measure`: the plan that turned out best in short trials, beside what was predicted for each."""
+"""`heterps plan --measure`: the plan that was best in short trials, beside what was predicted for each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heterps.cli.output import print_json
-from heterps.cli.places import check_folder
+from heterps.cli.output import check_folders, print_json, write_file
 from heterps.cli.train import EXIT_CODES
 
 if TYPE_CHECKING:
@@ -32,18 +31,16 @@ def measure_plans(
     json: bool,
     **search: Any,
 ) -> int:
-    """Print what the trials of the plans of a job gave; the exit code."""
+    """Runs short trials of the plans of a job, prints what they gave, and returns the exit code."""
     from heterps.config import load_job
     from heterps.launch.trials import TrialRunner, trial_job
     from heterps.planning.online import measure
     from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.plan_table import draw_units
-    from heterps.report.terminal.planning_progress import show_progress
+    from heterps.report.terminal.progress import show_progress
     from heterps.report.terminal.trials_table import show_trials, trials_as_json
 
-    for path, what in ((out, "plan"), (profile_out, "profile")):
-        if path is not None:
-            check_folder(path, what)
+    check_folders(plan=out, profile=profile_out)
     job = load_job(job_file)
     problem, job = _problem(job, job_file, profile, cluster, throughput, samples, epochs)
     job = trial_job(job, launcher=launcher, emulate=emulate)
@@ -53,19 +50,13 @@ def measure_plans(
         def on_trial(number: int, plan: Plan) -> None:
             announce(f"{number} of {trials}: {draw_units(plan)}, predicted {plan.throughput:,.0f} samples/s")
 
-        found = measure(
-            problem,
-            TrialRunner(job, trial_seconds),
-            trials=trials,
-            on_trial=on_trial,
-            **search,
-        )
+        found = measure(problem, TrialRunner(job, trial_seconds), trials=trials, on_trial=on_trial, **search)
     if json:
-        print_json(_as_json(trials_as_json(found)))
+        print_json(trials_as_json(found))
     else:
         show_trials(make_console(), found, problem.profile, throughput)
-    _write(found.plan, out, "plan")
-    _write(found.profile, profile_out, "profile")
+    write_file(out, "plan", found.plan.write)
+    write_file(profile_out, "profile", found.profile.write)
     return EXIT_CODES.get(found.stopped_by or "", 0)
 
 
@@ -78,7 +69,7 @@ def _problem(
     samples: float | None,
     epochs: float | None,
 ) -> tuple[Problem, Job]:
-    """What is planned, by the job where no option says it; and the job with what the options say."""
+    """What is planned, and the job with what the options say; what no option says comes from the job."""
     from heterps.config import load_cluster
     from heterps.data.reader import open_reader
     from heterps.errors import ConfigError
@@ -113,7 +104,7 @@ def _problem(
 
 
 def _check_devices(job: Job, problem: Problem) -> None:
-    """ConfigError where a plan may run on what is not here, before any time is spent."""
+    """Raises ConfigError where a plan may need devices that are not here, before any time is spent."""
     from heterps.errors import ConfigError
     from heterps.training.protocol.emulation import lacks_devices
 
@@ -123,20 +114,3 @@ def _check_devices(job: Job, problem: Problem) -> None:
             f"plans may run on {', '.join(missing)}, and this machine has no such device. Emulate it with --emulate "
             "(or `emulation: {}` in the job), or set its limit in the cluster to 0."
         )
-
-
-def _write(what: Any, path: Path | None, name: str) -> None:
-    from heterps.errors import StorageError
-
-    if path is None:
-        return
-    try:
-        what.write(path)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot write the {name}: {error.strerror}. Name another file.") from None
-
-
-def _as_json(shown: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(shown)

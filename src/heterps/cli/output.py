@@ -1,21 +1,25 @@
-"""Standard output of commands with --json: JSON and nothing else, whatever a model or a library prints."""
+"""What commands leave behind: JSON alone on standard output with --json, and files where the user wants them."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import TextIO
+from pathlib import Path
+from typing import Any, TextIO
+
+from heterps.errors import StorageError
 
 _answers: list[TextIO] = []
-"""Where `print_json` writes while everything else goes to standard error; empty: to standard output."""
+"""Stack of the streams that `print_json` writes to while everything else goes to standard error; empty: stdout."""
 
 
 @contextmanager
 def json_alone() -> Iterator[None]:
-    """While it is open, only `print_json` writes to standard output; what others print goes to standard error."""
+    """While it is open, only `print_json` writes to standard output; other output goes to standard error."""
     with ExitStack() as opened:
         answers = sys.stdout
         try:
@@ -33,8 +37,29 @@ def json_alone() -> Iterator[None]:
         yield
 
 
-def print_json(text: str) -> None:
-    """Print the answer of a command to standard output."""
-    answers = _answers[-1] if _answers else sys.stdout
-    answers.write(text + "\n")
-    answers.flush()
+def print_json(answer: Any, indent: int | None = None) -> None:
+    """Prints the answer of a command to standard output: text as it is, other values as JSON."""
+    stream = _answers[-1] if _answers else sys.stdout
+    stream.write((answer if isinstance(answer, str) else json.dumps(answer, indent=indent)) + "\n")
+    stream.flush()
+
+
+def check_folders(**files: Path | None) -> None:
+    """Raises StorageError where a file that is wanted cannot be written: no such folder, or the path itself is one."""
+    for what, path in files.items():
+        if path is not None and not path.parent.is_dir():
+            raise StorageError(
+                f"{path}: cannot write the {what}: there is no folder {path.parent}. Make it first, or name another "
+                "file."
+            )
+        if path is not None and path.is_dir():
+            raise StorageError(f"{path}: cannot write the {what}: this is a folder. Name a file in it.")
+
+
+def write_file(path: Path | None, what: str, write: Callable[[Path], None], advice: str = "Name another file") -> None:
+    """Writes a file, if a path was given. Raises StorageError with the advice when that fails."""
+    try:
+        if path is not None:
+            write(path)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot write the {what}: {error.strerror}. {advice}.") from None

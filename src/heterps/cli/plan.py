@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import print_json
-from heterps.cli.places import check_folder
+from heterps.cli.output import check_folders, print_json, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from heterps.planning import PlanComparison
+    from heterps.planning import Comparison
     from heterps.planning.cost import Problem
     from heterps.planning.explain import Explanation
     from heterps.planning.frontier import Frontier
@@ -40,10 +39,6 @@ Examples:
 
 Exit code 3: there is no plan; the error says which constraint binds and what would relax it.
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(plan)
 
 
 def plan(
@@ -107,7 +102,7 @@ def plan(
             show_default=False,
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Of --measure: at most so many.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="Of --measure: largest number of trials.")] = 8,
     trial_seconds: Annotated[
         float, typer.Option(min=0, help="Of --measure: how long a trial measures, after its warm-up.")
     ] = 5.0,
@@ -126,7 +121,6 @@ def plan(
 ) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""
     from heterps.config import load_cluster
-    from heterps.errors import StorageError
     from heterps.planning.cost import Problem
     from heterps.profiling.profile import load_profile
     from heterps.report.page.frontier import check_plot, write_plot
@@ -147,9 +141,7 @@ def plan(
         context.fail("Missing option '--samples'.")
     if plot is not None:
         check_plot(plot)
-        check_folder(plot, "plot")
-    if out is not None:
-        check_folder(out, "plan")
+    check_folders(plot=plot, plan=out)
     profiled = load_profile(profile)
     profiled_with = profiled.batch_size
     if batch_size is not None:
@@ -168,16 +160,12 @@ def plan(
         _show(problem, compared, compare, told, found, profiled_with)
     if plot is not None and found is not None:
         write_plot(plot, found, problem.profile, throughput)
-    if out is not None:
-        try:
-            compared.chosen.write(out)
-        except OSError as error:
-            raise StorageError(f"{out}: cannot write the plan: {error.strerror}. Name another file.") from None
+    write_file(out, "plan", compared.chosen.write)
     return 0
 
 
 def _check_options(context: typer.Context, *, is_measured: bool) -> None:
-    """A usage error where an option has no meaning with --measure, or without."""
+    """Raises a usage error where an option has no meaning with --measure, or without it."""
     strange = NOT_MEASURED if is_measured else MEASURED
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
@@ -185,8 +173,8 @@ def _check_options(context: typer.Context, *, is_measured: bool) -> None:
             context.fail(f"{option.opts[0]} is {'not for' if is_measured else 'for'} --measure.")
 
 
-def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> PlanComparison:
-    """By `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
+def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> Comparison:
+    """Plans by `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
     from heterps import planning
 
     inputs = (problem.given, problem.cluster)
@@ -195,7 +183,7 @@ def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bo
         with _progress("searching by") as announce:
             return planning.compare(*inputs, every=True, on_start=announce, **options)
     if alone:
-        return planning.PlanComparison(planning.plan(*inputs, **options), ())
+        return planning.Comparison(planning.plan(*inputs, **options), ())
     return planning.compare(*inputs, **options)
 
 
@@ -216,24 +204,23 @@ def _frontier(problem: Problem) -> Frontier:
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:
     from heterps.report.terminal.consoles import make_console
-    from heterps.report.terminal.planning_progress import show_progress
+    from heterps.report.terminal.progress import show_progress
 
     return show_progress(make_console(stderr=True), what, only_terminal=only_terminal)
 
 
 def _show(
     problem: Problem,
-    compared: PlanComparison,
+    compared: Comparison,
     every: bool,
     told: Explanation | None,
     found: Frontier | None,
     profiled_with: int,
 ) -> None:
-    from heterps.report.terminal.comparison_table import show_every_method
     from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.frontier_view import show_frontier
     from heterps.report.terminal.plan_explained import show_explanation
-    from heterps.report.terminal.plan_table import show_comparison
+    from heterps.report.terminal.plan_table import show_comparison, show_every_method
 
     console = make_console()
     profile, floor = problem.profile, problem.throughput
@@ -247,9 +234,8 @@ def _show(
         show_frontier(console, found, profile, floor)
 
 
-def _as_json(compared: PlanComparison, every: bool, told: Explanation | None, found: Frontier | None) -> str:
-    """The plan, or with every method `chosen` and `options`; `explain` and `frontier` beside it where asked for."""
-    import json
+def _as_json(compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None) -> dict[str, Any]:
+    """The plan, or with every method `chosen` and `options`; also `explain` and `frontier` where asked for."""
     from dataclasses import asdict
 
     def fields(plan: Plan) -> dict[str, Any]:
@@ -271,4 +257,4 @@ def _as_json(compared: PlanComparison, every: bool, told: Explanation | None, fo
         shown["explain"] = told.as_json()
     if found is not None:
         shown["frontier"] = {"complete": found.complete, "plans": [fields(plan) for plan in found.plans]}
-    return json.dumps(shown)
+    return shown

@@ -20,10 +20,6 @@ Examples:
 """
 
 
-def register(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(prices)
-
-
 def prices(
     cluster: Annotated[
         Path | None,
@@ -40,9 +36,7 @@ def prices(
 
     rented = load_cluster(cluster) if cluster is not None else None
     if json:
-        import json as text
-
-        print_json(text.dumps(price_list() if rented is None else rented_list(rented), indent=1))
+        print_json(price_list() if rented is None else rented_list(rented), indent=1)
         return
     from heterps.report.terminal.consoles import make_console
 

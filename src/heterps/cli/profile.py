@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from heterps.cli.output import print_json
-from heterps.cli.places import check_folder
+from heterps.cli.output import check_folders, print_json, write_file
 from heterps.config import Data, Job, Model, Schema, load_job
-from heterps.errors import ConfigError, DataError, StorageError
+from heterps.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from heterps.profiling.job import UnitsFrom
@@ -29,10 +28,6 @@ Examples:
 
 Next: heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command(name="profile", epilog=EXAMPLES)(profile)
 
 
 def profile(
@@ -95,7 +90,7 @@ def profile(
     """Trace a model into layers and measure each; devices that are not here are estimated, and marked so."""
     from heterps.profiling.profile import load_profile
 
-    check_folder(out, "profile")
+    check_folders(profile=out)
     others = [load_profile(path) for path in merge or ()]
     if job is not None or model is not None:
         chosen = _choose(load_job(job) if job else None, model, batch_size)
@@ -108,12 +103,7 @@ def profile(
             "profiles or more to merge: heterps profile --merge cpu.json --merge v100.json."
         )
     result = others[0].merge(*others[1:])
-    try:
-        result.write(out)
-    except OSError as error:
-        raise StorageError(
-            f"{out}: cannot write the profile: {error.strerror}. Choose another place with --out."
-        ) from None
+    write_file(out, "profile", result.write, "Choose another place with --out")
     if json:
         print_json(result.model_dump_json(indent=1))
     else:
@@ -131,7 +121,7 @@ def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job
 
 
 def _columns(factory: str | None) -> Schema:
-    """What a model is profiled with where no job says which columns there are."""
+    """The columns that a model is profiled with where no job names them."""
     from heterps.model.zoo import COLUMNS
 
     return COLUMNS.get(factory or "", Schema())

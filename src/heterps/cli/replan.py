@@ -30,10 +30,6 @@ Exit code 2: it cannot be, and the job goes on as it was; 3: there is no plan; 6
 """
 
 
-def register(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(replan)
-
-
 def replan(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
@@ -101,14 +97,12 @@ def replan(
 
 
 def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
-    import json
-
     from heterps.report.figures import usd
     from heterps.report.terminal.consoles import make_console
-    from heterps.report.terminal.running import plans_table
+    from heterps.report.terminal.plan_table import plans_table
 
     if as_json:
-        print_json(json.dumps(_as_json(proposal, text)))
+        print_json(_as_json(proposal, text))
         return
     console = make_console(soft_wrap=True)
     console.print(plans_table(proposal.old, proposal.new, is_chosen=bool(text)))
@@ -140,7 +134,7 @@ def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
 
 
 def _pairs(words: Sequence[str], option: str, number: Callable[[str], T]) -> dict[str, T]:
-    """`v100=1.20` of an option that may be given again."""
+    """Parses the `v100=1.20` words of an option that may be given again."""
     from heterps.errors import ConfigError
 
     pairs: dict[str, T] = {}

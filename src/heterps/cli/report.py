@@ -9,9 +9,7 @@ import typer
 
 from heterps.cli.output import print_json
 
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: heterps report runs/ctr-1")(report)
+EXAMPLES = "Example: heterps report runs/ctr-1"
 
 
 def report(
@@ -19,8 +17,6 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> None:
     """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""
-    from json import dumps
-
     from heterps.report.page.run import render_run
     from heterps.report.read_run import read_run
     from heterps.report.terminal.consoles import make_console
@@ -30,6 +26,6 @@ def report(
     recorded = read_run(run)
     Run(run).write("report.html", render_run(recorded.job, recorded.plan, recorded.summary, recorded.metrics))
     if json:
-        print_json(dumps(recorded.summary, indent=1))
+        print_json(recorded.summary, indent=1)
     else:
         print_summary(make_console(), run, recorded.summary)

@@ -16,10 +16,6 @@ Exit code 2: it cannot be, and the job goes on as it was; 6: no job runs there; 
 """
 
 
-def register(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(scale)
-
-
 def scale(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)

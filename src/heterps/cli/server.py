@@ -21,10 +21,6 @@ KeyFile = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="server")
-
-
 @group.command(
     epilog="Examples: heterps server start job.yaml --address ipc://./ps-0 --address ipc://./ps-1 --shard 0  |  "
     "heterps server start job.yaml --address ipc://./ps-2 --join ipc://./ps-0"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import print_json
-from heterps.cli.places import check_folder
+from heterps.cli.output import check_folders, print_json
 from heterps.cli.simulated import read_policies, read_scenario, read_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from heterps.config import PolicyConfig
     from heterps.sim import Scenario, SimResult
 
@@ -33,10 +29,6 @@ Examples:
 
   heterps simulate --job job.yaml --workers 1.0,2.5 --advise --html policies.html
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(simulate)
 
 
 def simulate(
@@ -68,10 +60,12 @@ def simulate(
         str | None, typer.Option(help="dssp: last, ema or elapsed; last if left out.", show_default=False)
     ] = None,
     hysteresis: Annotated[
-        int | None, typer.Option(help="dssp: whoever waits goes on at lower less this.", show_default=False)
+        int | None,
+        typer.Option(help="dssp: a waiting worker goes on once its lead is lower less this.", show_default=False),
     ] = None,
     backup: Annotated[
-        int | None, typer.Option(help="bsp: a round does not wait for its last so many workers.", show_default=False)
+        int | None,
+        typer.Option(help="bsp: number of slowest workers that a round does not wait for.", show_default=False),
     ] = None,
     literal: Annotated[
         bool, typer.Option("--literal", help="dssp: as it was printed, which bounds no lead. To compare with.")
@@ -85,7 +79,9 @@ def simulate(
         ),
     ] = None,
     horizon: Annotated[float | None, typer.Option(help="Seconds until it ends.", show_default=False)] = None,
-    iterations: Annotated[int | None, typer.Option(help="A worker is done after so many.", show_default=False)] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations after which a worker is done.", show_default=False)
+    ] = None,
     jitter: Annotated[
         float | None, typer.Option(help="Deviation of an iteration's seconds, as a part of them.", show_default=False)
     ] = None,
@@ -111,7 +107,7 @@ def simulate(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="--job: train with so many seeds; 1 if left out.", show_default=False)
+        int | None, typer.Option(min=1, help="--job: number of seeds to train with; 1 if left out.", show_default=False)
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="--job: passes over the data, instead of the job's.", show_default=False)
@@ -148,10 +144,11 @@ def simulate(
     every worker computes real gradients with the weights it would have had.
     """
     from heterps.errors import ConfigError
+    from heterps.report.page.simulation import write_page, write_svg
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.simulation_table import show_policies, show_simulation
 
-    for path, what in ((trace, "trace"), (svg, "picture"), (html, "page")):
-        if path is not None:
-            check_folder(path, what)
+    check_folders(trace=trace, picture=svg, page=html)
     if compare is not None and (svg is not None or trace is not None):
         raise ConfigError("--svg and --trace are of one policy: leave out --compare, or use --html for a page of all.")
     virtual: dict[str, Any] = {
@@ -186,18 +183,26 @@ def simulate(
     keep = shown if html or svg or not (json or compare) else None
     results = [_run(played, policy, keep, trace) for policy in policies]
     if json:
-        print_json(_as_json(results, every=compare is not None))
+        found = [result.as_json() for result in results]
+        print_json(found[0] if compare is None else {"policies": found})
+    elif compare is not None:
+        show_policies(make_console(), results)
     else:
-        _show(results, every=compare is not None)
-    _write(results, svg, html)
+        show_simulation(make_console(), results[0])
+    if svg is not None:
+        write_svg(svg, results[0])
+    if html is not None:
+        write_page(html, results)
 
 
 def _run(scenario: Scenario, policy: PolicyConfig, window: tuple[float, float] | None, trace: Path | None) -> SimResult:
     from heterps.errors import StorageError
+    from heterps.report.terminal.consoles import make_console
+    from heterps.report.terminal.progress import show_simulation_progress
     from heterps.sim import Simulator
     from heterps.sync import record
 
-    with _progress(scenario, policy.label) as tell:
+    with show_simulation_progress(make_console(stderr=True), scenario, policy.label) as tell:
         simulator = Simulator(scenario, policy, window=window, on_progress=tell)
         if trace is None:
             return simulator.run()
@@ -207,49 +212,3 @@ def _run(scenario: Scenario, policy: PolicyConfig, window: tuple[float, float] |
                 return simulator.run()
         except OSError as error:
             raise StorageError(f"{trace}: cannot write the trace: {error.strerror}. Name another file.") from None
-
-
-@contextmanager
-def _progress(scenario: Scenario, name: str) -> Iterator[Callable[[float, int], None] | None]:
-    """On a terminal a bar over the simulated time, or over the pushes where only these end; elsewhere nothing."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from heterps.report.terminal.consoles import make_console
-
-    console = make_console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    by_time = scenario.horizon_s is not None
-    total = scenario.horizon_s or float((scenario.iterations or 0) * len(scenario.seconds))
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"simulating {name}", total=total)
-        yield lambda now, pushes: bar.update(task, completed=now if by_time else float(pushes))
-
-
-def _show(results: list[SimResult], *, every: bool) -> None:
-    from heterps.report.terminal.consoles import make_console
-    from heterps.report.terminal.simulation_table import show_policies, show_simulation
-
-    console = make_console()
-    if every:
-        show_policies(console, results)
-    else:
-        show_simulation(console, results[0])
-
-
-def _write(results: list[SimResult], svg: Path | None, html: Path | None) -> None:
-    from heterps.report.page.simulation import write_page, write_svg
-
-    if svg is not None:
-        write_svg(svg, results[0])
-    if html is not None:
-        write_page(html, results)
-
-
-def _as_json(results: list[SimResult], *, every: bool) -> str:
-    """The result of the policy, or with --compare `policies`, a list of them."""
-    import json
-
-    return json.dumps({"policies": [result.as_json() for result in results]} if every else results[0].as_json())

@@ -13,8 +13,10 @@ SHOWN_ITERATIONS = 25
 
 
 def read_scenario(path: Path | None, given: dict[str, Any], *, ends_by_itself: bool) -> Scenario:
-    """Of the file, where there is one, with what the options say instead. One that ends by itself, with the data of a
-    job, needs no end."""
+    """The scenario of the file, if there is one, with the options replacing its fields.
+
+    A scenario that ends with the data of a job needs no end of its own.
+    """
     from heterps.errors import ConfigError
     from heterps.sim.scenario import ENDLESS, Scenario
     from heterps.yamlfile import check_role, parse, read_text, validate
@@ -33,7 +35,7 @@ def read_scenario(path: Path | None, given: dict[str, Any], *, ends_by_itself: b
 
 
 def read_policies(mode: str, compare: str | None, options: dict[str, Any]) -> list[PolicyConfig]:
-    """Those to compare, or the one of the mode and its options; which of them it does not have is noted."""
+    """The policies to compare, or the one of --mode and its options; warns of options that the policy does not have."""
     from heterps.errors import ConfigError
     from heterps.report.terminal.consoles import make_console
     from heterps.sim.variants import Variant, parse_variants
@@ -59,7 +61,7 @@ def read_policies(mode: str, compare: str | None, options: dict[str, Any]) -> li
 
 
 def read_window(text: str | None, scenario: Scenario) -> tuple[float, float]:
-    """As asked for; or the first iterations, as many as can be told apart."""
+    """The part of the time to show, in seconds: as asked for, or as many first iterations as can be told apart."""
     from math import inf, isfinite
 
     from heterps.errors import ConfigError

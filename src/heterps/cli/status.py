@@ -26,10 +26,6 @@ Exit code 6: no job runs there; 8: the job did not answer.
 """
 
 
-def register(app: typer.Typer) -> None:
-    app.command(epilog=EXAMPLES)(status)
-
-
 def status(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
@@ -38,7 +34,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print JSON; with --watch a line each time.")] = False,
 ) -> None:
     """Show how far a running job is: samples, USD, and each stage's samples/s, utilisation, queue and staleness."""
-    from json import dumps, loads
+    from json import loads
 
     from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.running import status_table
@@ -49,13 +45,13 @@ def status(
     if watch:
         _watch(found, told, as_json=json)
     elif json:
-        print_json(dumps(told, indent=1))
+        print_json(told, indent=1)
     else:
         make_console().print(status_table(str(run), told))
 
 
 def ask_status(found: Found) -> str:
-    """The status as JSON; RunError where the job has none (any more)."""
+    """The status of a running job as JSON. Raises RunError where no job runs there."""
     from heterps.errors import RunError
     from heterps.training.run.commands import AskStatus
 
@@ -66,10 +62,10 @@ def ask_status(found: Found) -> str:
 
 
 def _watch(found: Found, told: dict[str, Any], *, as_json: bool) -> None:
-    """Until the job ends, which is no error, or Ctrl-C."""
+    """Shows the status again and again until Ctrl-C or until the job ends, which is no error."""
     import time
     from contextlib import suppress
-    from json import dumps, loads
+    from json import loads
 
     from rich.live import Live
 
@@ -82,7 +78,7 @@ def _watch(found: Found, told: dict[str, Any], *, as_json: bool) -> None:
     with suppress(KeyboardInterrupt, RunError, PeerLost), Live(console=console, auto_refresh=False) as live:
         while True:
             if as_json:
-                print_json(dumps(told))
+                print_json(told)
             else:
                 live.update(status_table(str(found.folder), told), refresh=True)
             time.sleep(WATCH_S)

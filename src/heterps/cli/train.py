@@ -12,13 +12,12 @@ from heterps.cli.output import print_json
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples: heterps train examples/ctr.yaml  |  heterps train examples/ctr.yaml --run runs/mine --resume"
-        "  |  heterps train examples/ctr.yaml --plan plan.json"
-        "  |  heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12"
-        "  |  heterps train examples/ctr.yaml --launcher local --profile profile.json --plan plan.json --emulate"
-    )(train)
+EXAMPLES = (
+    "Examples: heterps train examples/ctr.yaml  |  heterps train examples/ctr.yaml --run runs/mine --resume"
+    "  |  heterps train examples/ctr.yaml --plan plan.json"
+    "  |  heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12"
+    "  |  heterps train examples/ctr.yaml --launcher local --profile profile.json --plan plan.json --emulate"
+)
 
 
 def train(
@@ -90,7 +89,7 @@ def train(
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
     if json:
-        print_json(_as_json(finished.summary))
+        print_json(finished.summary, indent=1)
     else:
         print_summary(console, finished.folder, finished.summary)
     return EXIT_CODES.get(finished.summary["status"].rpartition(" ")[2], 0)
@@ -108,9 +107,3 @@ def _refuse_restarts() -> None:
     from heterps.errors import ConfigError
 
     raise ConfigError("--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out.")
-
-
-def _as_json(summary: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(summary, indent=1)

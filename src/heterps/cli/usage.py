@@ -1,4 +1,4 @@
-"""What is wrong with the words of a command, in the form of every other error: the option, the value, the rule."""
+"""Usage errors of the command line in the form of every other error: the option, the value, the rule."""
 
 from __future__ import annotations
 

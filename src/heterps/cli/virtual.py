@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heterps.sim import Scenario
-    from heterps.sim.compare import Comparison
+    from heterps.sim.compare import VariantComparison
     from heterps.sim.course import VirtualRun
     from heterps.sim.variants import Variant
 
@@ -29,16 +28,17 @@ def train(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Train the job at `path` under every policy of `words`, and show how soon each reaches the target.
+    """Trains the job at `path` under every policy of `words`, and shows how soon each reaches the target.
 
-    Of a scenario that leaves its seed open, the job's is taken.
+    A scenario without a seed takes the job's.
     """
 
     from heterps.cli.output import print_json
     from heterps.config import load_job
-    from heterps.report.page.virtual import write_virtual_page
+    from heterps.report.page.templates import write_text
+    from heterps.report.page.virtual import render_virtual_page
     from heterps.report.terminal.consoles import make_console
-    from heterps.report.terminal.virtual_progress import show_virtual_progress
+    from heterps.report.terminal.progress import show_virtual_progress
     from heterps.report.terminal.virtual_table import show_comparison
     from heterps.sim.compare import advise, compare
     from heterps.sim.course import Course
@@ -66,7 +66,7 @@ def train(
     else:
         show_comparison(make_console(), comparison, advice)
     if html is not None:
-        write_virtual_page(html, job.name, scenario, runs, comparison, advise(comparison))
+        write_text(html, render_virtual_page(job.name, scenario, runs, comparison, advise(comparison)), "page")
 
 
 def _variants(words: str | None, scenario: Scenario) -> tuple[Variant, ...]:
@@ -75,7 +75,7 @@ def _variants(words: str | None, scenario: Scenario) -> tuple[Variant, ...]:
     return default_variants(scenario) if words is None else parse_variants(words)
 
 
-def _as_json(runs: list[VirtualRun], comparison: Comparison, advice: list[str]) -> str:
+def _as_json(runs: list[VirtualRun], comparison: VariantComparison, advice: list[str]) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "target": comparison.target,
         "measure": comparison.measure,
@@ -87,4 +87,4 @@ def _as_json(runs: list[VirtualRun], comparison: Comparison, advice: list[str]) 
             for run in runs
         ],
     }
-    return json.dumps(shown | ({"advice": advice} if advice else {}))
+    return shown | ({"advice": advice} if advice else {})

@@ -27,7 +27,7 @@ from heterps.training.run.folder import Run, choose_folder
 from heterps.training.run.loop import Observer, Outcome
 
 QUICK_PROFILE_S = 1.0
-"""What a run without a profile spends on one, so that every run can be compared with its prediction."""
+"""Seconds that a run without a profile spends on making one, so that every run has a prediction."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def train(
     resume: bool = False,
     observer: Observer | None = None,
 ) -> FinishedRun:
-    """Train `job` (or the job in that file) and write its run folder, by default `runs/<name>-<number>`."""
+    """Trains `job`, or the job in that file, and writes its run folder, by default `runs/<name>-<number>`."""
     if not isinstance(job, Job):
         job = load_job(job)
     _refuse_unhonoured(job)
@@ -74,7 +74,7 @@ def train(
 
 
 def _refuse_unhonoured(job: Job) -> None:
-    """ConfigError where the job's launcher cannot do what a field of the job asks for."""
+    """Raises ConfigError where the job's launcher cannot do what a field of the job asks for."""
     if job.launcher == "inline" and job.emulation is not None:
         raise ConfigError(
             "emulation is of the units of a plan, which the inline launcher has not: use --launcher local, or leave it "
@@ -83,7 +83,7 @@ def _refuse_unhonoured(job: Job) -> None:
 
 
 def _tell_replanned(job: Job, run: Run, observer: Observer) -> None:
-    """A job that was replanned while it ran has its plan in the run's own job file only."""
+    """Warns that a resumed run follows the plan of the given job, although the run itself was replanned to another."""
     if not (run.folder / "job.yaml").is_file():
         return
     before = load_job(run.folder / "job.yaml").plan
@@ -117,14 +117,14 @@ def _given_plan(job: Job) -> Plan | None:
 
 
 def _num_samples(job: Job) -> int:
-    """Samples of all epochs. What can be seen to be wrong with the data, the test set's too, is found here."""
+    """The number of samples of all epochs. Raises DataError where the training or the test data is visibly wrong."""
     if job.data.test is not None:
         open_test_reader(job)
     return open_reader(job).num_rows * job.data.epochs
 
 
 def _plan(job: Job, num_samples: int, observer: Observer) -> Plan:
-    """What this machine is predicted to do with the job."""
+    """The plan of an inline run: what this machine is predicted to do with the job."""
     if job.servers is not None:
         observer.warned(
             "the prediction is of this job with its tables in this process: servers take cores and time of their own."

@@ -16,7 +16,7 @@ from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals
 from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
-from heterps.launch.ray.seats import NoPlace
+from heterps.launch.ray.reservations import NoPlace
 from heterps.launch.restarts import last_words, may_restart, restart_words
 from heterps.model.build import build_model
 from heterps.model.trace import trace
@@ -37,9 +37,9 @@ from heterps.training.run.loop import Observer, Outcome
 def run_by_plan(
     job: Job, run: Run, given: Plan | None, *, resume: bool, observer: Observer
 ) -> tuple[Job, Plan, Outcome]:
-    """Train `job` by the `given` plan, or by the plan that a job without one has.
+    """Trains `job` by the `given` plan, or by the default plan of a job without one.
 
-    Also returns the job and the plan that it ended by, which are others if somebody asked for it.
+    Also returns the job and the plan that the run ended with: both differ from the given ones after a replan.
     """
     plan = given or default_plan(job)
     emulated = emulation_of(job, plan)
@@ -89,9 +89,9 @@ def train_once(
     control: Control | None = None,
     received: list[str] | None = None,
 ) -> Outcome | Replanned:
-    """Train `job` by `plan` on its launcher. Ctrl-C and SIGTERM end it, with everything saved.
+    """Trains `job` by `plan` on its launcher. Ctrl-C and SIGTERM end the run after saving everything.
 
-    received  signals, also those that came before
+    received  names of the signals that have come, also those from before this call
     """
     received = [] if received is None else received
     open_fleet = ray_fleet if job.launcher == "ray" else local_fleet
@@ -128,7 +128,7 @@ def describe(plan: Plan) -> str:
 
 
 def emulation_of(job: Job, plan: Plan) -> Emulated | None:
-    """How the units of `plan` are emulated, if the job asks for it. ConfigError where it should ask and does not."""
+    """How the units of `plan` are emulated, if the job asks for it. Raises ConfigError where emulation is needed."""
     if missing := lacks_devices(job, (stage.resource for stage in plan.stages)):
         raise ConfigError(
             f"the plan runs on {', '.join(missing)}, and this machine has no such device. Emulate it with --emulate "
@@ -159,7 +159,7 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
 
 
 def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
-    """Samples a second by `plan` in BSP, whose batches wait for each other, as the plan's own prediction does not know.
+    """Samples a second by `plan` in BSP, where batches wait for each other; the plan's own prediction omits that.
 
     None with another policy, and where the job has no profile for the units of the plan.
     """
@@ -175,7 +175,7 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
 
 
 def _updates_a_batch(job: Job, layout: Layout, in_rounds: bool) -> int:
-    """Of all tables on servers."""
+    """Number of updates that one batch makes, summed over all tables on servers."""
     model = build_model(job.model, job.data.columns, job.seed)
     tables = stage_tables(job, model, trace(model), [stage.first for stage in layout.stages])
     served = tables.on_servers(job.workers.dense == "servers")

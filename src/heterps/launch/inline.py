@@ -1,5 +1,4 @@
-"""The inline launcher: the worker and the coordinator are this one process, and the servers too unless the job has some
-of their own."""
+"""The inline launcher: worker and coordinator are this one process, and so are the servers unless the job has some."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ WORKER = "worker-0"
 
 
 def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Outcome:
-    """Train `job` here. Ctrl-C and SIGTERM end it after the running step, with everything saved."""
+    """Trains `job` in this process. Ctrl-C and SIGTERM end the run after the current step, with everything saved."""
     warm_up()
     with (
         torch_threads(job.num_threads),
@@ -46,7 +45,7 @@ def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Out
 
 
 def warm_up() -> None:
-    """Compile the kernels, or load them compiled, so that the first step is not slower than the others."""
+    """Compiles the kernels, or loads compiled ones, so that the first step is as fast as the others."""
     lookup = make_lookup(np.arange(2, dtype=np.uint64))
     for optimizer in (SGD(), Adagrad(), Adam()):
         client = LocalClient([TableSpec("t", 1, optimizer, 0, 0.0)], {"d": DenseTable(1, optimizer)})
@@ -58,7 +57,7 @@ def warm_up() -> None:
 
 @contextmanager
 def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tables], JobClient] | None]:
-    """How the trainer reaches the servers of a job that has some."""
+    """Connects the trainer to the servers of a job that has some, while the context lasts."""
     if job.servers is None:
         yield None
         return
@@ -68,9 +67,9 @@ def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tab
 
 @contextmanager
 def signals(received: list[str] | None = None) -> Iterator[list[str]]:
-    """The names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving.
+    """Collects the names of the signals `received` so far. A second Ctrl-C interrupts at once, without saving.
 
-    More of them do not disturb what still has to be ended after that, which takes seconds at most.
+    Further signals do not disturb the cleanup after that, which takes seconds at most.
     """
     received = [] if received is None else received
     interrupted: list[bool] = []

@@ -40,16 +40,16 @@ from heterps.wire.address import socket_folder
 from heterps.wire.stack import layered
 
 FAILED_S = 2.0
-"""For workers to end in peace after an error: one of them may wait for another that is gone."""
+"""Seconds that workers get to end by themselves after an error: one may wait for another that is gone."""
 
 
 @contextmanager
 def local_fleet(
     job: Job, run: Run, plan: Plan, *, observer: Observer, emulated: Emulated | None, received: list[str]
 ) -> Iterator[tuple[Fleet, str]]:
-    """Servers and a fleet of workers for `plan` on this machine, and a folder for their sockets; all gone at the end.
+    """Servers and workers for `plan` on this machine and a folder for their sockets; all are removed at the end.
 
-    received  is told the signals that come
+    received  gets the names of the signals that come
     """
     warm_up()
     job_file, logs = run.folder / "job.yaml", run.folder / "logs"
@@ -91,7 +91,7 @@ def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs
 
 
 class ProcessFleet:
-    """Workers as processes that find the coordinator's socket, and make their own, in `folder`."""
+    """Workers as processes, which find the coordinator's socket and make their own in `folder`."""
 
     def __init__(self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, logs: Path) -> None:
         self._channel, self._job_file, self._folder, self._servers = channel, job_file, folder, servers
@@ -131,7 +131,7 @@ class ProcessFleet:
             raise WorkerLost(lost.peer, str(lost), lost.cause)
 
     def close(self, within_s: float) -> None:
-        """End all of them: those in peace that can within a while."""
+        """Ends all processes: waits a while for those that end by themselves, then kills the rest."""
         children, self._children = list(self._children.values()), {}
         deadline = time.monotonic() + within_s
         try:
@@ -168,7 +168,7 @@ class ThreadFleet:
             thread.start()
 
     def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
-        """A thread cannot be ended by force: one that stays is waited for again at the end."""
+        """Asks a worker to stop. A thread cannot be killed: one that stays is waited for again in `close`."""
         self._left.add(worker)
         self._threads[worker].join(deadline_s)
         if not self._threads[worker].is_alive():
@@ -184,7 +184,7 @@ class ThreadFleet:
                 raise WorkerLost(worker, str(error), error)
 
     def close(self, within_s: float) -> None:
-        """Threads end in peace or not at all."""
+        """Waits until all threads have ended: they cannot be killed."""
         self._stop.set()
         deadline = time.monotonic() + within_s
         for thread in self._threads.values():

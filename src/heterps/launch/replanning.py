@@ -27,12 +27,12 @@ from heterps.yamlfile import dump_yaml, validate
 
 FIRST_PLAN = "plan-1.json"
 CHEAPER = 1e-6
-"""Relative. What saves less is not worth a checkpoint."""
+"""Least relative saving for which a job changes its plan: a smaller one is not worth a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is other than when the job began. None: as it was."""
+    """What has changed since the job began. None: unchanged."""
 
     cluster: Path | None = None
     prices: Mapping[str, float] | None = None
@@ -46,7 +46,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Bills are for the samples that are left; a plan that cannot be billed has throughput 0."""
+    """The plan that runs and a new one. Bills are for the remaining samples; throughput 0 means there is no bill."""
 
     old: Plan  # with the counts that run now
     new: Plan
@@ -59,14 +59,17 @@ class Proposal:
 
     @property
     def is_better(self) -> bool:
-        """Whether the job should change."""
+        """Whether the job should change to the new plan."""
         if _same(self.old, self.new):
             return False
         return self.is_given or bool(self.cannot_stay) or self.new.usd < self.old.usd * (1 - CHEAPER)
 
 
 def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal:
-    """[1] [2] For the job that was `found`, and told its `status`. Raises PlanInfeasible, ConfigError and RunError."""
+    """[1] [2] Plans again for the job that was `found` with this `status`.
+
+    Raises PlanInfeasible, ConfigError and RunError.
+    """
     job = load_job(found.folder / "job.yaml")
     cluster = new_cluster(job.cluster, wishes)
     left = status["total"] - status["samples"]
@@ -103,7 +106,7 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
 
 
 def write_files(folder: Path, proposal: Proposal) -> Replan:
-    """[3] The plan and the cluster under the next free number; and the run's first plan, about to go, as number 1."""
+    """[3] Writes the plan and the cluster under the next free number, and keeps the run's first plan as number 1."""
     if not (folder / FIRST_PLAN).exists():
         Run(folder).write(FIRST_PLAN, (folder / "plan.json").read_text(encoding="utf-8"))
     number = 2
@@ -117,14 +120,14 @@ def write_files(folder: Path, proposal: Proposal) -> Replan:
 
 
 def remove_files(folder: Path, asked: Replan) -> None:
-    """The job did not want them."""
+    """Removes the files of a plan that the job refused."""
     for name in (asked.plan, asked.cluster):
         if name is not None:
             (folder / name).unlink(missing_ok=True)
 
 
 def new_cluster(cluster: Cluster, wishes: Wishes) -> Cluster:
-    """Another cluster, with other prices and limits of single resources."""
+    """The cluster with other prices and limits of single resources."""
     if wishes.cluster is not None:
         cluster = load_cluster(wishes.cluster)
     fields = cluster.model_dump()
@@ -149,7 +152,7 @@ def _profile(job: Job, found: Found, wishes: Wishes) -> Profile | None:
 
 
 def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int) -> Plan:
-    """The plan with its bill for so many samples at these prices, within the limits or not."""
+    """The plan with its bill for that many samples at these prices, whether it is within the limits or not."""
     from heterps.planning.cost import Problem, bill
 
     unknown = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "not predicted"}
@@ -169,7 +172,7 @@ def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int)
 
 
 def _first_throughput(folder: Path, profile: Profile | None, cluster: Cluster, samples: int) -> float:
-    """As fast as the run was meant to be: a faster plan, once it is there, must not become the least that is wanted."""
+    """The throughput of the run's first plan: a faster plan must not become the least that is wanted later."""
     path = folder / FIRST_PLAN
     first = load_plan(path if path.exists() else folder / "plan.json")
     return _billed(first, profile, cluster, samples).throughput or first.throughput

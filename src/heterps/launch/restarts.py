@@ -1,4 +1,4 @@
-"""Restarts: what becomes of a run that lost a worker, a server or a node.
+"""Restarts: whether and how a run goes on that lost a worker, a server or a node.
 
 lost --> [may_restart] --yes--> everything is closed --> a new fleet goes on from the last checkpoint
               |
@@ -12,28 +12,28 @@ from collections.abc import Sequence
 from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.cluster import NoRay
-from heterps.launch.ray.seats import NoPlace
+from heterps.launch.ray.reservations import NoPlace
 
 
 def may_restart(error: HeterpsError, job: Job, num_restarts: int, signals: Sequence[str]) -> bool:
-    """Whether a run that was restarted so often, and got these signals, goes on from its last checkpoint.
+    """Whether a run continues from its last checkpoint after an error, given its number of restarts and its signals.
 
-    Only what died, or was silent, can be better the next time: an error of the job (its model, data, configuration)
-    would come again, and so would a Ray that is not there. Servers that run already (`servers.addresses`) hold rows
-    that are newer than the checkpoint, if they are still there, and refuse a second run.
+    Only a peer that died or was silent can do better the next time: an error of the job (its model, data,
+    configuration) would come again, and so would a missing Ray. Servers that run already (`servers.addresses`) may hold
+    rows that are newer than the checkpoint, and refuse a second run.
     """
     is_loss = isinstance(error, PeerLost) and not isinstance(error, NoRay)
     return is_loss and num_restarts < job.workers.restarts and not signals and not _has_own_servers(job)
 
 
 def restart_words(error: HeterpsError, samples: int | None, number: int, job: Job) -> str:
-    """What to tell about restart `number`, from a checkpoint of so many samples, if there is one."""
+    """What to tell the user about restart `number`, from a checkpoint of that many samples, if there is one."""
     where = "from its beginning" if samples is None else f"from its last checkpoint, at {samples:,} samples"
     return f"{error}. The job goes on {where}: restart {number} of {job.workers.restarts}"
 
 
 def last_words(error: HeterpsError, lost: str, job: Job, num_restarts: int) -> str | None:
-    """What the error that ends a run after so many restarts should say, with advice on how to go on. None: as it is.
+    """What the error that ends a run after that many restarts should say, with advice. None: the error as it is.
 
     lost  the loss after which the run had just begun again; "": none
     """

@@ -29,18 +29,18 @@ from heterps.wire.address import socket_folder
 from heterps.wire.keys import load_keys
 
 START_S = 180.0
-"""For a server to import what it needs, compile kernels that no run has compiled yet, and make the model's tables."""
+"""Seconds that a server gets to import its modules, compile kernels for the first time, and make the tables."""
 STOP_S = 10.0
 WATCH_S = 0.2
-"""How soon the end of a server is noticed."""
+"""Seconds between two looks at whether a server has ended."""
 
 Connect = Callable[[str, Tables], JobClient]
-"""A client of the servers, for a worker of this name."""
+"""Makes a client of the servers for the worker with this name."""
 
 
 @dataclass
 class RunningServers:
-    """How the workers of a run reach its servers, whatever these are."""
+    """How the workers of a run reach its servers, wherever these run."""
 
     connect: Connect
     addresses: Sequence[str] = ()  # for workers that are processes of their own
@@ -54,7 +54,7 @@ class RunningServers:
 
 
 def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
-    """Of these processes, with what they do, the one that has ended on its own and explains best why others have."""
+    """The process, of these with what they do, whose end best explains why others ended; None: all run."""
     ended = [lost for child, what in children.items() if (lost := _loss_of(child, what)) is not None]
     if not ended:
         return None
@@ -63,7 +63,7 @@ def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
 
 
 def _loss_of(child: Child, what: str) -> PeerDied | None:
-    """How a process ended; None while it runs, or where it says that it was told to stop."""
+    """The error with which a process ended; None while it runs, or where it was told to stop."""
     if (how := child.ended) is None or "stopped" in child.parting:
         return None
     if "kind" in child.parting:
@@ -84,14 +84,15 @@ def run_servers(
     pace: Mapping[str, Any] | None = None,
     logs: Path | None = None,
 ) -> Iterator[RunningServers]:
-    """The servers of the job that is written in `job_file`, while the context lasts. `waiting` is told what takes long.
+    """The servers of the job that is written in `job_file`, while the context lasts.
 
-    firsts  the first layers of the job's stages; none: its model is whole
-    count   of servers, where the job does not say it
-    pace    of emulated ones: fields of emulation.ServerPace
-    logs    folder for what processes print
+    waiting  is told what takes long
+    firsts   the first layers of the job's stages; none: its model is whole
+    count    number of servers, where the job does not say it
+    pace     speed of emulated servers: fields of emulation.ServerPace
+    logs     folder for the output of processes
 
-    An error of a server that ended on its own says so, whatever the worker met because of it, and at once.
+    Where a server ends on its own, its error is raised at once, instead of the errors that workers meet because of it.
     """
     servers = job.servers or Servers()
     if servers.addresses:
@@ -139,7 +140,7 @@ def _found(servers: Servers, seed: int) -> Connect:
 
 
 def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) -> None:
-    """ConfigError if another run has trained on these servers."""
+    """Raises ConfigError if another run has trained on these servers."""
     rows = [spec.name for spec in tables.sparse if client.num_rows(spec.name)]
     values = [spec.name for spec in tables.dense if client.export_dense(spec.name)[2]]
     if used := rows or values:
@@ -151,7 +152,7 @@ def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) ->
 
 @contextmanager
 def _threads(servers: Servers, count: int, seed: int, pace: Mapping[str, Any] | None) -> Iterator[RunningServers]:
-    """Servers on threads of this process. They are made when the tables are known, and end with the context."""
+    """Servers as threads of this process, made when the tables are known; they end with the context."""
     network, stop, lock = MemoryNetwork(), threading.Event(), threading.Lock()
     roster = Roster(tuple(Seat(f"server-{number}") for number in range(count)))
     started: list[threading.Thread] = []
@@ -238,7 +239,7 @@ def _processes(
 
 @contextmanager
 def _hang_up(children: Sequence[Child], clients: Sequence[JobClient]) -> Iterator[None]:
-    """Meanwhile, close the clients once a server has ended: nobody shall wait for its answer until the deadline."""
+    """While it is open, closes the clients once a server has ended, so that no worker waits until its deadline."""
     over = threading.Event()
 
     def watch() -> None:

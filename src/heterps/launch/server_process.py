@@ -40,7 +40,7 @@ def main() -> None:
         if orphaned.is_set():  # nobody else removes the folder of the sockets, once the last server has left it
             with suppress(OSError):
                 Path(start["addresses"][0].removeprefix("ipc://")).parent.rmdir()
-    except Exception as error:  # told to whoever waits
+    except Exception as error:  # told to the process that waits
         traceback.print_exc()
         give_answer(answers, {"kind": type(error).__name__, "error": f"{type(error).__name__}: {error}"})
         sys.exit(1)

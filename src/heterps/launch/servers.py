@@ -30,8 +30,7 @@ from heterps.wire.zmq_channel import ServerChannel
 
 
 def job_tables(job: Job, firsts: Sequence[int] | None = None) -> Tables:
-    """What the servers of a job hold: what its trainer would hold itself, or the tables of stages that begin at the
-    layers `firsts`."""
+    """The tables that the servers of a job hold: those of its trainer, or of stages that begin at layers `firsts`."""
     model = build_model(job.model, job.data.columns, job.seed)
     if firsts is None:
         return model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
@@ -39,7 +38,7 @@ def job_tables(job: Job, firsts: Sequence[int] | None = None) -> Tables:
 
 
 def client_options(servers: Servers, tables: Tables) -> Options:
-    """How workers talk to the servers of a job."""
+    """Options of the clients through which workers talk to the servers of a job."""
     names = [spec.name for spec in tables.sparse] + [spec.name for spec in tables.dense]
     if unknown := sorted(set(servers.codings) - set(names)):
         raise ConfigError(f"servers.codings: the job has no table {unknown[0]!r}; it has {', '.join(names)}")
@@ -52,7 +51,7 @@ def client_options(servers: Servers, tables: Tables) -> Options:
 
 
 def first_roster(addresses: Sequence[str]) -> Roster:
-    """The roster that a job begins with: a server an address."""
+    """The roster that a job begins with: one server per address."""
     if len(set(addresses)) < len(addresses):
         raise ConfigError(f"every server needs an address of its own, got {', '.join(addresses)}")
     return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)))
@@ -76,7 +75,7 @@ def ask_roster(address: str, keys: Keys | None) -> Roster:
 
 
 def rebalance_servers(address: str, *, drop_last: bool, keys: Keys | None) -> tuple[Roster, int]:
-    """Follow the roster of the server that joins at `address`, or drop the last one of its job; and bytes moved."""
+    """Moves rows to the server that joins at `address`, or from the last one of its job. Returns the bytes moved."""
     known = ask_roster(address, keys)
     try:
         old, new = (known, known.drop_last()) if drop_last else (known.before_add(), known)
@@ -101,10 +100,10 @@ def run_server(
     ended: Callable[[], bool] = lambda: False,
     pace: ServerPace | None = None,
 ) -> None:
-    """Serve at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
+    """Serves at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
 
-    servers  what the job says of them: its faults
-    pace     of an emulated unit
+    servers  the job's configuration of its servers, with their injected faults
+    pace     speed of an emulated server
     """
     warm_up_server(server)
     with _stop_signals() as stopped:
@@ -118,7 +117,7 @@ def run_server(
 
 
 def warm_up_server(server: Server) -> None:
-    """Compile the kernels, or load them compiled, before the first worker waits: messages bring read-only arrays."""
+    """Compiles the kernels, or loads compiled ones, before the first worker waits: messages bring read-only arrays."""
     keys, grads = np.zeros(1, np.uint64), np.zeros((1, 1), np.float32)
     for optimizer in {spec.optimizer for spec in server.tables.sparse}:
         table = next(spec for spec in server.tables.sparse if spec.optimizer == optimizer).make_shard()
@@ -132,7 +131,7 @@ def warm_up_server(server: Server) -> None:
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or SIGINT has come; before and after, they do what they did."""
+    """An event that SIGTERM or SIGINT sets; outside the context both signals do what they did before."""
     received: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:

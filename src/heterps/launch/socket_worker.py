@@ -39,13 +39,13 @@ def work(
     incarnation: int = 1,
     log: str = "",
 ) -> None:
-    """Listen at `address`, reach the coordinator and the `servers` at theirs, and work as `run_worker` does.
+    """Listens at `address`, connects to the coordinator and the `servers`, and works as `run_worker` does.
 
     keys         of the job's workers and coordinator
     server_keys  of its servers
     client       the worker's name among the clients of the servers; none: its own
-    incarnation  which life of this worker it is
-    log          where the traceback of an error is written
+    incarnation  how many times this worker has been started
+    log          file for the traceback of an error
     """
     torch.set_num_threads(1)  # a worker is one unit
     listening = ServerChannel(worker.name, address, keys=keys)

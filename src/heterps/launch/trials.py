@@ -32,16 +32,16 @@ INTERVAL = 4  # batches, at least
 MANY_EPOCHS = 1_000_000
 STEP, MOST_STEPS = 4.0, 3  # of scales
 STEADY = 0.05
-"""A plan that is not faster than by this at a larger scale was not held up by this machine."""
+"""Largest relative gain at a larger scale with which this machine counts as fast enough for the smaller scale."""
 SMALL = 4_000_000
-"""Dense parameters of a model whose emulated workers may be threads: their computing is short beside their waiting."""
+"""Largest number of dense parameters with which emulated workers may be threads: they compute little and wait long."""
 
 
 def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -> Job:
-    """The job as trials run it: over and over the same data, without evaluation and checkpoints, on servers of its own.
+    """The job as trials run it: over the same data again and again, without evaluation and checkpoints, on new servers.
 
     launcher  overrides the job's; inline runs no plan, so that it becomes local
-    emulate   units that the job does not ask to emulate
+    emulate   units to emulate that the job does not ask to emulate
 
     Emulated workers of a small model are threads, which start at once, unless the job says what its workers are.
     """
@@ -69,9 +69,9 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
 class TrialRunner:
     """Runs trials of a job, made by `trial_job`, one after the other.
 
-    Emulated ones, unless the job says at which scale, at one that this machine keeps up with: the first plan is tried
-    at larger and larger scales until it is not faster at the next one, in emulated seconds. All others then get as many
-    real seconds for a batch, and more where they have more workers.
+    Unless the job sets the scale of emulation, it is one that this machine keeps up with: the first plan is tried at
+    larger and larger scales until the next one makes it no faster, in emulated seconds. All other plans then get as
+    many real seconds for a batch, and more where they have more workers.
     """
 
     def __init__(self, job: Job, seconds: float, run: Callable[..., Trial] | None = None) -> None:
@@ -103,7 +103,7 @@ class TrialRunner:
         return self._run(self._job.model_copy(update={"emulation": emulation}), plan, seconds=self._seconds)
 
     def _batch_s(self, plan: Plan) -> float:
-        """Emulated, as predicted."""
+        """Predicted seconds of one batch, on the emulated units."""
         return self._job.data.batch_size / plan.throughput
 
     @staticmethod
@@ -112,10 +112,10 @@ class TrialRunner:
 
 
 def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | None = None) -> Trial:
-    """Run `job`, made by `trial_job`, by `plan`, and say how fast it was after a warm-up.
+    """Runs `job`, made by `trial_job`, by `plan`, and measures its speed after a warm-up.
 
-    Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed
-    or `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
+    Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed or
+    `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
     """
     in_rounds = job.sync.in_rounds
     lanes = make_layout(
@@ -133,12 +133,12 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
 
 
 class _Enough(Exception):
-    """The trial is over."""
+    """Ends a trial that has measured enough."""
 
 
 @dataclass
 class _Watch(Observer):
-    """Counts from the end of the first interval on, and ends the run after the last."""
+    """Counts samples and seconds from the end of the first interval on, and ends the run after the last."""
 
     most_s: float
     most_batches: int | None

@@ -1,4 +1,4 @@
-"""Marks of emulation: wherever figures are of units that were emulated, people are told so, and how well it went.
+"""Marks and warnings for figures of emulated units: that they are emulated, and how well this machine kept up.
 
 `figures` are a line of metrics.jsonl, a summary, or a view of a running job: `emulated` of them has the time scale.
 """
@@ -13,7 +13,7 @@ from heterps.report.stage_figures import title
 
 MARK = "EMULATED"
 LATE = 0.05
-"""The part of a stage's time that its computing may be late without a warning: waits of others hide less."""
+"""Largest part of a stage's time by which its computing may be late without a warning."""
 
 
 def is_emulated(figures: dict[str, Any]) -> bool:
@@ -21,17 +21,17 @@ def is_emulated(figures: dict[str, Any]) -> bool:
 
 
 def scale_of(figures: dict[str, Any]) -> float:
-    """Real seconds for each second that is shown."""
+    """Real seconds for each second that is shown; 1 without emulation."""
     return float(figures["emulated"]["scale"]) if is_emulated(figures) else 1.0
 
 
 def seconds_word(figures: dict[str, Any]) -> str:
-    """What stands behind times and rates: `, emulated`, or nothing."""
+    """The suffix of times and rates: `, emulated`, or nothing."""
     return ", emulated" if is_emulated(figures) else ""
 
 
 def banner(figures: dict[str, Any]) -> str:
-    """What is emulated and by which scale, in a sentence behind the MARK."""
+    """A sentence that says what is emulated and at which scale, to stand after MARK."""
     return (
         f"seconds, samples/s and USD are those of the units that this machine emulates; one of their seconds takes "
         f"{scale_of(figures):g} real ones"
@@ -39,16 +39,16 @@ def banner(figures: dict[str, Any]) -> str:
 
 
 def late_stages(figures: dict[str, Any]) -> list[int]:
-    """Emulated stages, from 0 on, that this machine is too slow for."""
+    """Emulated stages, numbered from 0, that this machine is too slow for."""
     stages = (figures.get("stages") or []) if is_emulated(figures) else []
     return [number for number, stage in enumerate(stages) if (stage.get("late") or 0.0) > LATE]
 
 
 def late_warnings(figures: dict[str, Any]) -> list[str]:
-    """A sentence where this machine could not keep up with its emulated units: which stages, by how much, what to do.
+    """A warning where this machine could not keep up with its emulated units: which stages, by how much, what to do.
 
-    At a scale so many times as large as the prediction is above what was measured, this machine need not do more a real
-    second than it did.
+    The advised scale is larger by the ratio of predicted to measured throughput, so that this machine needs to do no
+    more in a real second than it did.
     """
     stages = figures.get("stages") or []
     late = {number: stages[number] for number in late_stages(figures)}

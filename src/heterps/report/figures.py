@@ -8,7 +8,7 @@ UNDEFINED = "undefined"
 
 
 def ratio(value: float | None) -> str:
-    """A metric between about 0 and 2."""
+    """A metric between about 0 and 2, with four decimals."""
     return UNDEFINED if value is None else f"{value:.4f}"
 
 
@@ -18,7 +18,7 @@ def rate(value: float | None) -> str:
 
 
 def usd(value: float | None) -> str:
-    """Cents from a dollar on, below that two digits that matter, never an exponent: 1,234.50, 0.042, 0.00031 USD."""
+    """An amount in USD: cents from a dollar on, below that two significant digits: 1,234.50, 0.042, 0.00031 USD."""
     if value is None:
         return UNDEFINED
     cents_suffice = abs(value) >= 1 or round(value, 2) == value
@@ -27,7 +27,7 @@ def usd(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most, and below a second two digits that matter: 0.057 s, 14.2 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    """At most two units, and below a second two significant digits: 0.057 s, 14.2 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     if seconds is None:
         return UNDEFINED
     if 0 < seconds < 0.995:
@@ -43,7 +43,7 @@ def duration(seconds: float | None) -> str:
 
 
 def short(value: float) -> str:
-    """The label of an axis: 0.5, 250k, 1.5M, 2B."""
+    """A number as the label of an axis: 0.5, 250k, 1.5M, 2B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.6g}{unit}"
@@ -51,4 +51,5 @@ def short(value: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
+    """A count with its noun: 1 worker, 2 workers."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

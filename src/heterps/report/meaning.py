@@ -1,4 +1,4 @@
-"""What the numbers of a run mean: metrics with a word on what is good, and predictions beside measurements."""
+"""What the numbers of a run mean: metrics with a verdict, and predictions beside measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNPREDICTED = (
     "Nothing was predicted for this run. A job without a plan is predicted by its profile (`heterps profile` makes "
     "one, `profile` of the job names it), and `heterps plan` makes plans with their predictions"
 )
-"""Of a run on workers."""
+"""What a run on workers says when nothing was predicted for it."""
 
 
 @dataclass(frozen=True)
@@ -98,29 +98,29 @@ CLASS_MEASURES = (
         _judge_entropy,
     ),
 )
-"""In the place of MEASURES where there are more than two classes."""
+"""The metrics of a model that tells more than two classes apart, instead of MEASURES."""
 
 
 def measures_in(figures: dict[str, Any]) -> tuple[Measure, ...]:
-    """The metrics of a summary, or of a line of metrics.jsonl."""
+    """The metrics that a summary, or a line of metrics.jsonl, has."""
     return CLASS_MEASURES if ACCURACY in figures else MEASURES
 
 
 def headline(figures: dict[str, Any]) -> tuple[str, float | None]:
-    """The first of them, AUC or accuracy, with its value; None: undefined."""
+    """The name and the value of the first metric, AUC or accuracy; None: undefined."""
     measure = measures_in(figures)[0]
     return measure.title, figures.get(measure.field)
 
 
 def verdict(measure: Measure, value: float, summary: dict[str, Any]) -> str:
-    """What a value means; of a model with a loss of its own, nothing but its ranking was trained for."""
+    """What the value of a metric means; of a model with a loss of its own, only the ranking or accuracy is judged."""
     if summary.get("own_loss") and measure.field not in ("auc", ACCURACY):
         return "not judged: the model has a loss of its own"
     return measure.judge(value)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PredictionCheck:
     """A quantity that the plan predicted and the run measured."""
 
     title: str
@@ -132,11 +132,12 @@ class Comparison:
 
     @property
     def error(self) -> float | None:
-        """Measured over predicted, less one."""
+        """Measured over predicted, less one; None without a prediction."""
         return self.measured / self.predicted - 1 if self.predicted else None
 
     @property
     def verdict(self) -> str:
+        """The error in words."""
         if self.error is None:
             return "no prediction"
         if abs(self.error) < AS_PREDICTED:
@@ -146,8 +147,8 @@ class Comparison:
         return f"{abs(self.error):.1%} {self.too_much if self.error > 0 else self.too_little}"
 
 
-def compare(summary: dict[str, Any]) -> list[Comparison]:
-    """Throughput, time and cost of the samples trained so far: a run that was stopped is not held to the whole job.
+def compare(summary: dict[str, Any]) -> list[PredictionCheck]:
+    """Checks throughput, time and cost of the samples trained so far: a stopped run is not held to the whole job.
 
     A plan is predicted for batches that overlap. Those of BSP wait for each other, which is predicted beside it.
     """
@@ -159,10 +160,10 @@ def compare(summary: dict[str, Any]) -> list[Comparison]:
         predicted_usd = summary["measured_usd"] / seconds * predicted_s if predicted_s and seconds else None
     measured, in_rounds = summary["measured_throughput"], summary.get("predicted_in_rounds")
     return [
-        Comparison("Samples/s", throughput, measured, rate, "faster", "slower"),
-        *([Comparison("In rounds (BSP)", in_rounds, measured, rate, "faster", "slower")] if in_rounds else []),
-        Comparison("Time", predicted_s, seconds, duration, "longer", "shorter"),
-        Comparison("Cost", predicted_usd, summary["measured_usd"], usd, "dearer", "cheaper"),
+        PredictionCheck("Samples/s", throughput, measured, rate, "faster", "slower"),
+        *([PredictionCheck("In rounds (BSP)", in_rounds, measured, rate, "faster", "slower")] if in_rounds else []),
+        PredictionCheck("Time", predicted_s, seconds, duration, "longer", "shorter"),
+        PredictionCheck("Cost", predicted_usd, summary["measured_usd"], usd, "dearer", "cheaper"),
     ]
 
 
@@ -172,18 +173,18 @@ def follows_plan(summary: dict[str, Any]) -> bool:
 
 
 def bill_of(plan: Plan) -> dict[str, float | str]:
-    """What a plan that was given to a run promises on the units that it rents: `plan` of summary.json."""
+    """The `plan` of summary.json: what a plan that was given to a run promises on the units that it rents."""
     return {"method": plan.method, "throughput": plan.throughput, "hours": plan.hours, "usd": plan.usd}
 
 
 def promised(bill: dict[str, Any]) -> str:
-    """The same in words."""
+    """What a bill of `bill_of` promises, in words."""
     samples = bill["throughput"] * bill["hours"] * 3600
     return f"{rate(bill['throughput'])} samples/s and {usd(bill['usd'])} for {samples:,.0f} samples"
 
 
 def not_rented(plan: Plan) -> str:
-    """What the inline launcher makes of a plan for other machines."""
+    """A sentence on what the inline launcher does with a plan for other machines."""
     units = ", ".join(f"{name}×{count}" for name, count in plan.units.items())
     stages = "the one stage" if len(plan.stages) == 1 else f"all {len(plan.stages)} stages"
     return (
@@ -193,7 +194,7 @@ def not_rented(plan: Plan) -> str:
 
 
 def metrics_of(summary: dict[str, Any]) -> str:
-    """Which samples the metrics are of, in words."""
+    """The samples that the metrics were computed on, in words."""
     return {
         "test": "test set",
         "train": "training stream (each sample before it was learned from)",
@@ -202,7 +203,7 @@ def metrics_of(summary: dict[str, Any]) -> str:
 
 
 def against_teacher(summary: dict[str, Any]) -> str | None:
-    """The AUC on the way from chance to the teacher's, which no model can beat; None where either is not known."""
+    """How far the AUC is on the way from chance to the teacher's, which no model can beat; None: not known."""
     auc, teacher = summary.get("auc"), summary.get("teacher_auc")
     if auc is None or teacher is None or teacher <= 0.5:
         return None
@@ -210,5 +211,5 @@ def against_teacher(summary: dict[str, Any]) -> str | None:
 
 
 def usd_per_billion(summary: dict[str, Any]) -> str:
-    """The cost in a unit that can be compared between runs of any length."""
+    """The cost of a billion samples, in words: comparable between runs of any length."""
     return f"{usd(summary['measured_usd'] / summary['samples'] * 1e9)} a billion samples" if summary["samples"] else ""

@@ -1,4 +1,4 @@
-"""Names of layers where there is little room: ranges break at their dots, long names lose their middle.
+"""Names of layers in narrow columns: ranges break at their dots, long names lose their middle.
 
 → v100×1 [cat..deep.linear2]   in 20 cells:   → v100×1 [cat..
                                                 deep.linear2]
@@ -17,7 +17,7 @@ INDENT = "  "
 
 
 def shortened(name: str, width: int) -> str:
-    """At most `width` characters. Ends of layers' names tell them apart, so the middle goes: user_tow…linear2."""
+    """The name in at most `width` characters. The middle goes, because ends tell layers apart: user_tow…linear2."""
     if len(name) <= width:
         return name
     tail = (width - 1) // 2
@@ -35,7 +35,7 @@ def broken(line: str, width: int) -> list[str]:
 
 
 class Ranges:
-    """A renderable of such lines, as wide as its place allows."""
+    """A renderable of `first..last` lines, as wide as its place allows."""
 
     def __init__(self, *lines: str) -> None:
         self._lines: Sequence[str] = lines

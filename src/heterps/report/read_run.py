@@ -18,11 +18,13 @@ SHOWN_FIELDS = (
     "name", "status", "samples", "seconds", "samples_per_s", "metrics_of", "predicted_throughput",
     "measured_throughput", "predicted_usd", "measured_usd", "rows", "table_bytes",
 )  # fmt: skip
-"""What every summary has; metrics, counts of missing data and the teacher may be absent."""
+"""Fields that every summary has; metrics, counts of missing data and the teacher may be absent."""
 
 
 @dataclass(frozen=True)
 class RecordedRun:
+    """What a run folder holds: the job, the plan, summary.json and the lines of metrics.jsonl."""
+
     job: Job
     plan: Plan
     summary: dict[str, Any]
@@ -30,7 +32,7 @@ class RecordedRun:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """What the folder tells. Without a summary, or with one older than the metrics, the metrics are summarised."""
+    """Reads a run folder. Without a summary, or with one older than the metrics, the metrics are summarised."""
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such run folder. Runs are in runs/ unless --run named another place.")
     for name in ("job.yaml", "plan.json"):

@@ -11,26 +11,27 @@ from typing import Any
 StageFigures = dict[str, Any]
 
 DOINGS = {"compute": "█", "communicate": "▒", "wait": "·"}
-"""What a worker does with its time, and how a bar shows it: told apart without colours too."""
+"""What a worker spends its time on, and the character that shows it in a bar, readable without colours."""
 
 
 def title(stages: Sequence[StageFigures], number: int) -> str:
-    """`stage 2 (v100)`; `number` from 0 on."""
+    """The name of a stage as people say it: `stage 2 (v100)`. `number` starts at 0."""
     return f"stage {number + 1} ({stages[number]['resource']})"
 
 
 def percent(share: float | None) -> str:
+    """A share as a percentage; `-` where it is not known."""
     return "-" if share is None else f"{share:.0%}"
 
 
 def bottleneck(stages: Sequence[StageFigures]) -> int | None:
-    """The stage that waits least; None where there is one stage only, or nothing is known yet."""
+    """The number of the stage that waits least, from 0; None for a single stage, or where nothing is known yet."""
     known = {number: stage["wait"] for number, stage in enumerate(stages) if stage.get("wait") is not None}
     return min(known, key=lambda number: known[number]) if len(stages) > 1 and len(known) == len(stages) else None
 
 
 def busiest(stages: Sequence[StageFigures]) -> str:
-    """One phrase about the stages: the bottleneck and what it does, or what the only stage does."""
+    """A phrase about the stages: the bottleneck and what it does, or what the only stage does."""
     number = bottleneck(stages)
     if number is None and len(stages) > 1:
         return ""
@@ -39,7 +40,7 @@ def busiest(stages: Sequence[StageFigures]) -> str:
 
 
 def cells(stage: StageFigures, width: int) -> list[tuple[str, str]]:
-    """(doing, its cells) of a bar so wide; rounded so that they fill it, or nothing where nothing is known."""
+    """Pairs of (doing, its characters) that fill a bar of `width` characters; none where nothing is known."""
     if stage.get("compute") is None:
         return []
     bar, done, share = [], 0, 0.0
@@ -52,7 +53,7 @@ def cells(stage: StageFigures, width: int) -> list[tuple[str, str]]:
 
 
 def group_title(group: str) -> str:
-    """A key of `max_lead`, stages from 0 on that are kept in step together, as people say it: `stages 1 and 2`."""
+    """A key of `max_lead`, stages from 0 that are kept in step together, as people say it: `stages 1 and 2`."""
     numbers = [str(int(stage) + 1) for stage in group.split("-")]
     return f"stage {numbers[0]}" if len(numbers) == 1 else f"stages {', '.join(numbers[:-1])} and {numbers[-1]}"
 

@@ -1,4 +1,4 @@
-"""What came of a run, as the plain numbers of summary.json."""
+"""The result of a run as the plain values of summary.json."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def summarise(
 ) -> dict[str, Any]:
     """The fields of summary.json. Metrics are of the test set; without one, of the training stream.
 
-    `plan` is what the run was predicted to do: on this machine, or on the units of a plan that it followed. The bill of
-    a `given` plan that it did not follow, for other machines, stands beside it. `in_rounds` is the throughput that the
-    plan has where batches wait for each other, if that is so and can be said.
+    plan       what the run was predicted to do: on this machine, or on the units of a plan that it followed
+    given      a plan for other machines that the run did not follow; its bill stands in the summary
+    in_rounds  throughput of the plan where batches wait for each other, if that applies and is known
     """
     tested = outcome.test is not None
     staged = outcome.staged or {}
@@ -55,7 +55,7 @@ def summarise(
 
 
 def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
-    """For the whole job; a plan that is followed may have been made for other samples, so of those trained on."""
+    """Predicted cost of the whole job; of a plan that is followed, the cost of the samples trained on."""
     if not plan.is_predicted:
         return None
     if not outcome.staged:
@@ -64,7 +64,7 @@ def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
 
 
 def _teacher_auc(job: Job, tested: bool) -> float | None:
-    """What no model can beat on this data, where it is synthetic and so is known."""
+    """The AUC that no model can beat on this data: known where the data is synthetic."""
     source = job.data.test if tested else job.data.train
     info = info_beside(source) if source is not None else None
     split = info and (info.test if tested else info.train)

@@ -38,7 +38,7 @@ def main() -> None:
             give_answer(answers, {"run": run.as_json()})
     except HeterpsError as error:
         give_answer(answers, {"refused": str(error), "kind": type(error).__name__})
-    except Exception as error:  # the model's own code, memory that is not there: told to whoever waits
+    except Exception as error:  # the model's own code, memory that is not there: told to the process that waits
         give_answer(answers, {"error": f"{type(error).__name__}: {error}"})
 
 

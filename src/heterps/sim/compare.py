@@ -1,4 +1,4 @@
-"""Variants side by side: who reaches the target soonest on this cluster, and why.
+"""Variants side by side: which reaches the target soonest on this cluster, and why.
 
 seconds to the target  =  samples to the target  /  samples a second
                           what staleness costs      what waiting costs
@@ -15,14 +15,14 @@ from typing import Any
 from heterps.sim.course import VirtualRun
 
 DEFAULT_PART = 0.99
-"""Without a target, it is this part of what every variant has reached with every seed."""
+"""The default target, as a part of the quality that every variant has reached with every seed."""
 ALIKE = 0.02
-"""Rates and samples that differ by less than this part are called the same."""
+"""Relative difference below which two rates or numbers of samples are called the same."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A variant over all seeds. Seconds are simulated; None: the target was never reached, or training diverged."""
+class VariantSummary:
+    """What one variant did over all seeds. Seconds are simulated; None: target never reached, or training diverged."""
 
     label: str
     seconds: tuple[float | None, ...]  # to the target, by seed
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def median_s(self) -> float | None:
-        """To the target; where a seed never reaches it, None."""
+        """Median of the seconds to the target; None where a seed never reaches it."""
         return _median(self.seconds)
 
     @property
@@ -49,13 +49,13 @@ class Row:
 
     @property
     def range_s(self) -> tuple[float, float] | None:
-        """Of the fastest and of the slowest seed."""
+        """Seconds to the target of the fastest and of the slowest seed; None where a seed never reaches it."""
         reached = [s for s in self.seconds if s is not None]
         return (min(reached), max(reached)) if len(reached) == len(self.seconds) else None
 
     @property
     def noise_s(self) -> float:
-        """What a difference in seconds must exceed to mean anything."""
+        """Least difference in seconds that means anything: the range of the seeds, or the time between evaluations."""
         first, last = self.range_s or (0.0, 0.0)
         return max(last - first, self.step_s)
 
@@ -64,45 +64,47 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VariantComparison:
+    """All variants that were compared, with the target they were to reach."""
+
     target: float
     measure: str  # what the target is of: AUC or accuracy
-    rows: tuple[Row, ...]  # in the order they were asked for
+    rows: tuple[VariantSummary, ...]  # in the order they were asked for
 
     @property
-    def soonest(self) -> Row | None:
-        """None where no variant reaches the target with every seed."""
+    def soonest(self) -> VariantSummary | None:
+        """The variant that reaches the target first; None where none reaches it with every seed."""
         return _soonest(self.rows)
 
     @property
-    def advised(self) -> Row | None:
-        """The soonest of those that `heterps train` can run."""
+    def advised(self) -> VariantSummary | None:
+        """The variant that reaches the target first among those that `heterps train` can run."""
         return _soonest([row for row in self.rows if row.can_train])
 
 
-def _soonest(rows: Sequence[Row]) -> Row | None:
+def _soonest(rows: Sequence[VariantSummary]) -> VariantSummary | None:
     reaching = [row for row in rows if row.median_s is not None]
     return min(reaching, key=lambda row: row.median_s or 0.0, default=None)
 
 
-def compare(runs: Sequence[VirtualRun], target: float | None = None) -> Comparison:
-    """Runs of several variants and seeds as a table. Raises ValueError without runs."""
+def compare(runs: Sequence[VirtualRun], target: float | None = None) -> VariantComparison:
+    """Summarises runs of several variants and seeds. Raises ValueError without runs."""
     if not runs:
         raise ValueError("there is nothing to compare: give at least one run")
     if target is None:
         target = DEFAULT_PART * min((run.best for run in runs if run.failed is None), default=0.0)
     labels = dict.fromkeys(run.variant.label for run in runs)
     rows = tuple(_row(label, [run for run in runs if run.variant.label == label], target) for label in labels)
-    return Comparison(target, runs[0].measure, rows)
+    return VariantComparison(target, runs[0].measure, rows)
 
 
-def _row(label: str, runs: Sequence[VirtualRun], target: float) -> Row:
+def _row(label: str, runs: Sequence[VirtualRun], target: float) -> VariantSummary:
     reached = [run.reaches(target) for run in runs]
 
     def mean(of: Callable[[VirtualRun], float]) -> float:
         return statistics.fmean(map(of, runs))
 
-    return Row(
+    return VariantSummary(
         label=label,
         seconds=tuple(point.now_s if point else None for point in reached),
         samples=tuple(point.samples if point else None for point in reached),
@@ -119,8 +121,8 @@ def _row(label: str, runs: Sequence[VirtualRun], target: float) -> Row:
     )
 
 
-def advise(comparison: Comparison) -> list[str]:
-    """Which variant to take and why, in sentences, by what was measured: one that `heterps train` can run."""
+def advise(comparison: VariantComparison) -> list[str]:
+    """Sentences that say which variant to take and why, by what was measured: one that `heterps train` can run."""
     best, wanted = comparison.advised, f"{comparison.measure} {comparison.target:.4g}"
     if best is None or best.median_s is None:
         runnable = [row for row in comparison.rows if row.can_train]
@@ -143,12 +145,12 @@ def advise(comparison: Comparison) -> list[str]:
     return says
 
 
-def _is_close(median_s: float, row: Row, best: Row) -> bool:
+def _is_close(median_s: float, row: VariantSummary, best: VariantSummary) -> bool:
     assert best.median_s is not None
     return abs(median_s - best.median_s) <= max(row.noise_s, best.noise_s)
 
 
-def _why_not(row: Row, best: Row, seconds: float) -> str:
+def _why_not(row: VariantSummary, best: VariantSummary, seconds: float) -> str:
     if not row.can_train and row.median_s is not None and row.median_s < seconds:
         return (
             f"{row.label} would take {row.median_s / seconds:.2f} times as long, but `heterps train` cannot run it: it "
@@ -165,8 +167,8 @@ def _why_not(row: Row, best: Row, seconds: float) -> str:
     return f"{row.label} takes {row.median_s / seconds:.2f} times as long: {_reasons(row, best)}."
 
 
-def _reasons(row: Row, best: Row) -> str:
-    """The two factors of the seconds to the target, against those of the best, each with what is behind it."""
+def _reasons(row: VariantSummary, best: VariantSummary) -> str:
+    """Compares the two factors of the seconds to the target with those of the best variant, each with its cause."""
     assert row.median_samples is not None
     assert best.median_samples is not None
     rate, need = row.samples_per_s / best.samples_per_s, row.median_samples / best.median_samples
@@ -176,8 +178,8 @@ def _reasons(row: Row, best: Row) -> str:
     )
 
 
-def _why_rate(row: Row, best: Row) -> str:
-    """What makes samples come faster or slower: waiting, and gradients that nobody takes."""
+def _why_rate(row: VariantSummary, best: VariantSummary) -> str:
+    """Why samples come faster or slower: waiting, and gradients that are dropped."""
     reasons = []
     if abs(row.wait_share - best.wait_share) >= ALIKE:
         reasons.append(f"its workers wait {row.wait_share:.0%} of their time, against {best.wait_share:.0%}")
@@ -186,8 +188,8 @@ def _why_rate(row: Row, best: Row) -> str:
     return f" ({', and '.join(reasons)})" if reasons else ""
 
 
-def _why_need(row: Row, best: Row) -> str:
-    """What makes samples worth more or less: how many updates are made of them, and how stale those are."""
+def _why_need(row: VariantSummary, best: VariantSummary) -> str:
+    """Why more or fewer samples are needed: the number of updates made of them, and how stale these are."""
     reasons = []
     if abs(row.updates - best.updates) >= ALIKE * best.updates:
         reasons.append(f"it makes {row.updates:,.0f} updates in all, against {best.updates:,.0f}")

@@ -1,4 +1,4 @@
-"""A virtual run as values: how long it goes on, and what came of it."""
+"""The settings and the result of a virtual run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Course(Frozen):
 
 @dataclass(frozen=True)
 class Point:
-    """The model on the test set at a moment of the simulated time."""
+    """An evaluation of the model on the test set at a moment of the simulated time."""
 
     now_s: float
     samples: int
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class VirtualRun:
-    """What came of a job on a simulated cluster."""
+    """The result of training a job on a simulated cluster."""
 
     variant: Variant
     seed: int
@@ -46,11 +46,11 @@ class VirtualRun:
 
     @property
     def best(self) -> float:
-        """The highest quality; 0 where none was measured."""
+        """The highest quality of all points; 0 where none was measured."""
         return max((point.quality for point in self.points if math.isfinite(point.quality)), default=0.0)
 
     def reaches(self, target: float) -> Point | None:
-        """The first point of at least that quality; None: never, or it diverged in the end."""
+        """The first point of at least that quality; None if there is none, or if training diverged."""
         return None if self.failed else next((point for point in self.points if point.quality >= target), None)
 
     def as_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class VirtualRun:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> Self:
-        """The run that `as_json` was of, also after a way as text."""
+        """The run that `as_json` wrote, also after a round trip through JSON text."""
         sim = given["sim"] | {
             "staleness": {int(key): count for key, count in given["sim"]["staleness"].items()},
             "workers": tuple(WorkerResult(**worker | {"segments": ()}) for worker in given["sim"]["workers"]),

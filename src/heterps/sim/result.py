@@ -18,22 +18,21 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerResult:
-    """Times are in seconds up to the end of the simulation, or to when the worker left; their sum is how long it was
-    there."""
+    """What one worker did. Its compute, push and wait seconds add up to the time that it was present."""
 
     name: str
     seconds: float
-    """Of an iteration, as the scenario says."""
+    """Seconds of one iteration, as the scenario says."""
     pushes: int
     waits: int
     compute_s: float
     push_s: float
     wait_s: float
     dropped: int
-    """Pushes that came too late for their round, and were not applied."""
+    """Number of pushes that came too late for their round and were not applied."""
     joined_s: float
     left_s: float | None
-    """When it died or was done; None: it was there to the end."""
+    """When the worker died or was done; None: it was present to the end."""
     segments: tuple[Segment, ...] = field(default=(), repr=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -43,7 +42,7 @@ class WorkerResult:
 
 @dataclass(frozen=True)
 class SimResult:
-    """`updates` are the versions of the weights: one a push, or one a round in BSP."""
+    """What a simulation found. `updates` counts the versions of the weights: one per push, or one per round in BSP."""
 
     policy: str
     seed: int
@@ -52,14 +51,14 @@ class SimResult:
     updates: int
     dropped: int
     max_lead: int
-    """Largest lead at which an iteration was started."""
+    """Largest lead over the slowest worker at which an iteration was started."""
     mean_staleness: float | None
-    """Updates of others between a worker's pull and its push; None: nobody pushed."""
+    """Mean number of updates by others between a worker's pull and its push; None: nobody pushed."""
     staleness: dict[int, int]
-    """Staleness: how many gradients had it."""
+    """Number of gradients by their staleness."""
     workers: tuple[WorkerResult, ...]
     window: tuple[float, float] | None = None
-    """What part of the time the workers' segments are kept for; None: no part, or one after the end."""
+    """Part of the time, in seconds, for which segments of workers are kept; None: none, or one after the end."""
 
     @property
     def waits(self) -> int:
@@ -71,7 +70,7 @@ class SimResult:
 
     @property
     def present_s(self) -> float:
-        """Seconds of all workers together."""
+        """Sum over all workers of the seconds that they were present."""
         return sum(worker.compute_s + worker.push_s + worker.wait_s for worker in self.workers)
 
     @property

@@ -22,7 +22,7 @@ from heterps.sim.variants import Variant
 from heterps.sim.virtual import train_virtually
 
 POINT_S = 3600.0
-"""A process that has nothing to tell for so long is taken to be lost."""
+"""Seconds of silence after which a process is taken to be lost."""
 
 OnPoint = Callable[[Variant, int, Point], None]
 Task = tuple[Variant, Scenario]
@@ -38,9 +38,9 @@ def train_all(
     num_processes: int = 1,
     on_point: OnPoint = lambda _variant, _seed, _point: None,
 ) -> list[VirtualRun]:
-    """Runs of each variant with the scenario's seed and those after it; in that order, whoever is done first.
+    """Trains each variant with the scenario's seed and those after it; results are in the order of variants and seeds.
 
-    `on_point` hears what each run finds while it goes on, from several threads where there are several processes.
+    `on_point` is told what each run finds while it goes on, from several threads where there are several processes.
     """
     seeds = range(scenario.seed, scenario.seed + num_seeds)
     tasks = [(variant, scenario.model_copy(update={"seed": seed})) for variant in variants for seed in seeds]

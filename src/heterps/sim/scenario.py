@@ -27,7 +27,7 @@ GROUP = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?([0-9.]+(?:[eE][-+]?\d+)?)\s*")
 
 
 def _expand(given: Any) -> Any:
-    """`8x1.0, 2.3`, or a list of such words and numbers, as the seconds of each worker."""
+    """The seconds of each worker from `8x1.0, 2.3`, or from a list of such words and numbers."""
     items = given.split(",") if isinstance(given, str) else given
     if not isinstance(items, list | tuple):
         items = [items]
@@ -53,7 +53,7 @@ Workers = Annotated[tuple[PositiveFloat, ...], BeforeValidator(_expand), Field(m
 
 
 class Slowdown(Frozen):
-    """A worker computes more slowly for a while; where two overlap, their factors are multiplied."""
+    """A worker computes more slowly for a while; where two slowdowns overlap, their factors are multiplied."""
 
     worker: Name = Field(description="Which one: w0 is the first.")
     from_s: NonNegativeFloat = Field(description="When it begins.")
@@ -76,7 +76,7 @@ class Death(Frozen):
 
 
 class Join(Frozen):
-    """New workers, named on from the last; with the lowest clock of all."""
+    """New workers, numbered after the last; they start with the lowest clock of all."""
 
     at_s: NonNegativeFloat = Field(description="When.")
     workers: Workers = Field(description="Seconds of an iteration, as in `workers`.")
@@ -95,18 +95,18 @@ class Scenario(Frozen):
     server_s: NonNegativeFloat = Field(0.0, description="Of the server for a push; others queue meanwhile.")
     latency_s: NonNegativeFloat = Field(0.0, description="Of a message, one way.")
     horizon_s: PositiveFloat | None = Field(None, description="When it ends.")
-    iterations: PositiveInt | None = Field(None, description="After so many a worker is done and leaves.")
+    iterations: PositiveInt | None = Field(None, description="Iterations after which a worker is done and leaves.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Of the jitter.")
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Name of each worker, also of those who join, and the seconds of its iterations."""
+        """Seconds per iteration of each worker by name, those who join included."""
         every = (*self.workers, *(seconds for join in self.joins for seconds in join.workers))
         return {f"w{i}": seconds for i, seconds in enumerate(every)}
 
     @property
     def joins_at(self) -> dict[str, float]:
-        """When each worker joins; 0 for those who are there from the beginning."""
+        """When each worker joins, in seconds; 0 for those present from the beginning."""
         later = [join.at_s for join in self.joins for _ in join.workers]
         return {f"w{i}": at_s for i, at_s in enumerate([0.0] * len(self.workers) + later)}
 

@@ -31,29 +31,30 @@ PROGRESS_EVERY = 4096
 
 
 class Hooks:
-    """What happens besides the passing of time: override to train for real. `now` is the simulated time in seconds."""
+    """Callbacks of the simulator: override them to train for real. `now` is the simulated time in seconds."""
 
     def start(self, worker: str, now: float) -> bool | None:  # noqa: ARG002
-        """The worker starts an iteration, with the weights as they are now. False, and only that: there is nothing left
-        to do for it, and it leaves."""
+        """The worker starts an iteration with the current weights. False: no work is left for it, and it leaves."""
         return None
 
     def push(self, worker: str, now: float) -> None:
-        """Its gradient, of the weights of its last start, reaches the server. It is applied now; where the policy is
-        `by_rounds` it is kept for the mean of the round."""
+        """The worker's gradient, of the weights of its last start, reaches the server and is applied.
+
+        Where the policy is `by_rounds`, it is kept for the mean of the round instead.
+        """
 
     def drop(self, worker: str, now: float) -> None:
-        """Its gradient came too late for its round, and is not applied."""
+        """The worker's gradient came too late for its round, and is not applied."""
 
     def lose(self, worker: str, now: float) -> None:
-        """It died, which is noticed now: what it was working on, if anything, is free for others."""
+        """The worker's death is noticed now: its unfinished batch, if any, is free for others."""
 
     def end_round(self, now: float) -> None:
         """The mean of the gradients since the last round is applied (only where the policy is `by_rounds`)."""
 
 
 class _Worker:
-    """A worker's state, and what it has done so far."""
+    """The state of a worker, and what it has done so far."""
 
     __slots__ = (
         "compute_s", "computed_at", "dropped", "finish", "index", "is_here", "joined_s", "left_s", "name", "push_s",
@@ -73,7 +74,7 @@ class _Worker:
 
 
 class Simulator:
-    """One scenario under one policy. `run` may be called once."""
+    """Simulates one scenario under one policy. `run` may be called once."""
 
     def __init__(
         self,
@@ -216,7 +217,7 @@ class Simulator:
             self._start(self._leave(worker, now), now)
 
     def _leave(self, worker: _Worker, now: float) -> list[str]:
-        """The worker is done, or gone. Returns who waited for it alone."""
+        """Removes a worker that is done or dead. Returns the workers that waited for it alone."""
         worker.left_s = now if worker.left_s is None else worker.left_s
         rounds = self.policy.rounds
         released = self.policy.on_leave(worker.name, now)
@@ -230,7 +231,7 @@ class Simulator:
             self._hooks.end_round(now)
 
     def _account(self, worker: _Worker, now: float) -> None:
-        """Add what the worker has done since it was released, or has waited since it pushed, up to `now`."""
+        """Adds what the worker has done since it was released, or has waited since it pushed, up to `now`."""
         since = worker.waiting_since
         if since is not None:
             worker.wait_s += now - since
@@ -253,7 +254,7 @@ class Simulator:
         worker.segments += [Segment(*part) for part in segments if first < part[1] > part[0] < last]
 
     def result(self) -> SimResult:
-        """What came of it so far."""
+        """What the simulation found so far."""
         for worker in self._workers:
             if worker.is_here and worker.left_s is None:
                 self._account(worker, self._now)
@@ -300,9 +301,9 @@ def simulate(
     window: tuple[float, float] | None = None,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> SimResult:
-    """Play `scenario` under `policy`, a value or a word such as dssp:3:12. Raises ConfigError.
+    """Simulates `scenario` under `policy`, a value or a word such as dssp:3:12. Raises ConfigError.
 
-    Segments of the workers are kept for `window`, from and to in seconds, if it is given. `on_progress` hears the time
-    and the number of pushes now and then.
+    Segments of the workers are kept for `window`, start and end in seconds, if it is given. `on_progress` is told the
+    time and the number of pushes now and then.
     """
     return Simulator(scenario, policy, hooks=hooks, window=window, on_progress=on_progress).run()

@@ -15,7 +15,7 @@ from heterps.sim.scenario import Scenario
 
 
 class Speed:
-    """Draws of its own for each worker: the n-th iteration takes as long under any policy, so policies compare."""
+    """The duration of a worker's iterations. Each worker draws its own: the n-th takes as long under every policy."""
 
     __slots__ = ("_draw", "_factors", "_places", "_seconds", "_sigma")
 
@@ -30,7 +30,7 @@ class Speed:
         ]
 
     def finish(self, start: float) -> float:
-        """When the next iteration ends if it starts at `start`."""
+        """When the next iteration ends, in seconds, if it starts at `start`."""
         work = self._seconds
         if self._sigma:
             work *= math.exp(self._sigma * (self._draw(0.0, 1.0) - self._sigma / 2))  # its mean is 1

@@ -41,7 +41,7 @@ def mean_of(gradients: Sequence[Gradients]) -> Gradients:
 
 
 def sum_of(gradients: Sequence[Gradients]) -> Gradients:
-    """Their mean times their number. The loss stays the mean."""
+    """The sum of the gradients: their mean times their number. The loss stays the mean."""
     mean, number = mean_of(gradients), np.float32(len(gradients))
     rows = [part._replace(grads=number * part.grads) for part in mean.rows]
     return mean._replace(rows=rows, dense=number * mean.dense)
@@ -66,7 +66,7 @@ def compensate(
     dense: tuple[FloatArray, FloatArray],
     rows: Mapping[str, tuple[FloatArray, FloatArray]],
 ) -> Gradients:
-    """As they would be, to a first order, at the newer weights: pairs of (then, now), for tables of unique rows."""
+    """The gradients corrected, to first order, for newer weights, given pairs of (old, new) weights of unique rows."""
     corrected = []
     for part in gradients.rows:
         summed = np.empty((len(part.lookup.unique), part.grads.shape[1]), np.float32)
@@ -81,11 +81,11 @@ def _compensated(grads: FloatArray, strength: float, then: FloatArray, now: Floa
 
 
 def _one_each(lookup: Lookup) -> Lookup:
-    """The lookup of the same unique keys, each of which comes once."""
+    """A lookup of the same unique keys in which each key comes once."""
     each = np.arange(len(lookup.unique), dtype=np.int32)
     return Lookup(lookup.unique, lookup.bounds, each, each, np.arange(len(each) + 1, dtype=np.int32))
 
 
 def damping(staleness: int) -> float:
-    """What the learning rate is multiplied by for a gradient that missed so many updates."""
+    """The factor on the learning rate for a gradient that missed that many updates."""
     return 1.0 / max(staleness, 1)

@@ -15,7 +15,7 @@ from heterps.nn import cut
 
 
 class Supply:
-    """Every sample of every batch once, in order."""
+    """Hands out every sample of every batch once, in order."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
@@ -24,8 +24,10 @@ class Supply:
         self._returned: deque[Batch] = deque()
 
     def take(self, num_samples: int) -> Batch | None:
-        """The next `num_samples`, or as many as are left of the reader's batch; None at the end. What was given back
-        comes first, as it is."""
+        """The next `num_samples`, or as many as are left of the reader's batch; None at the end.
+
+        Batches that were given back come first.
+        """
         if self._returned:
             return self._returned.popleft()
         if self._batch is None or self._used == len(self._batch):
@@ -36,7 +38,7 @@ class Supply:
         return _part(self._batch, first, self._used)
 
     def give_back(self, batch: Batch) -> None:
-        """Nobody has trained on it: the next who takes has it."""
+        """Returns a batch that nobody has trained on: the next `take` hands it out."""
         self._returned.append(batch)
 
 

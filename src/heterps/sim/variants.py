@@ -1,4 +1,4 @@
-"""What is compared: a policy, and what is done with gradients and batches beside it.
+"""Variants to compare: a policy, and what is done with gradients and batches beside it.
 
 bsp   asp   ssp:3   dssp:3:12        policies (see heterps.sync)
 bsp+fitted                           batches fitted to the speed of each worker (LB-BSP): all are done at once
@@ -21,7 +21,7 @@ from heterps.sync import parse_policy
 
 COMPENSATION = 0.04
 UNEQUAL = 1.1
-"""From this ratio of the slowest to the fastest worker on, fitted batches are worth a try."""
+"""Ratio of the slowest to the fastest worker from which fitted batches are tried by default."""
 STEPS = "besides a policy's own options there are +fitted and +summed for bsp, +damped and +compensated:0.04 for others"
 
 
@@ -35,7 +35,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """What `parse_variant` reads."""
+        """The word from which `parse_variant` makes this variant."""
         words = [self.policy.label]
         words += ["damped"] if self.damped else []
         words += [f"compensated:{self.compensation:g}"] if self.compensation else []
@@ -49,15 +49,15 @@ class Variant:
 
     @property
     def can_train(self) -> bool:
-        """Whether `heterps train --sync` takes it: it knows plain policies, and its rounds need all workers."""
+        """Whether `heterps train --sync` accepts it: it knows plain policies, whose rounds need all workers."""
         has_backups = isinstance(self.policy, BSP) and self.policy.backup > 0
         return self == Variant(self.policy) and not has_backups
 
     def fit(self, scenario: Scenario, batch_size: int) -> tuple[Scenario, dict[str, int]]:
-        """The scenario with the seconds of each worker's own batch, and how many samples that has.
+        """The scenario with the seconds of each worker's own batch, and the samples of that batch by worker.
 
-        Fitted batches have together the samples that equal ones have. Their seconds are in proportion to them, and as
-        nearly equal as whole samples allow; every worker has at least one.
+        Fitted batches have as many samples together as equal ones. Their seconds are as nearly equal as whole samples
+        allow; every worker has at least one sample.
         """
         if not self.fitted:
             return scenario, dict.fromkeys(scenario.seconds, batch_size)
@@ -70,8 +70,9 @@ class Variant:
 
 
 def fitted_sizes(seconds: Sequence[float], num_samples: int) -> list[int]:
-    """The samples of each worker, at least one, where worker i takes `seconds[i]` for as many as any other: each goes
-    to whoever would be done with it first. So no other division is done sooner.
+    """Samples of each worker, at least one, where worker i takes `seconds[i]` for an equal batch.
+
+    Each sample goes to the worker that would finish it first, so that no other division finishes sooner.
     """
     sizes = [1] * len(seconds)
     done = [(2 * s, i) for i, s in enumerate(seconds)]
@@ -84,7 +85,7 @@ def fitted_sizes(seconds: Sequence[float], num_samples: int) -> list[int]:
 
 
 def default_variants(scenario: Scenario) -> tuple[Variant, ...]:
-    """What is worth comparing on these workers when nobody says: the four policies, and steps that fit them."""
+    """The variants to compare on these workers by default: the four policies, and steps that fit them."""
     words = ["bsp", "asp", "ssp:3", "dssp:3:12"]
     if len(scenario.workers) > 1:
         words += ["asp+damped", f"asp+compensated:{COMPENSATION}"]
@@ -97,7 +98,7 @@ def default_variants(scenario: Scenario) -> tuple[Variant, ...]:
 
 
 def parse_variants(text: str) -> tuple[Variant, ...]:
-    """Those that the words of a list, parted by commas, name. Raises ConfigError, also where one is there twice."""
+    """The variants in a comma-separated list. Raises ConfigError, also where one is listed twice."""
     variants = tuple(parse_variant(word) for word in text.split(","))
     for variant in variants:
         if variants.count(variant) > 1:
@@ -106,7 +107,7 @@ def parse_variants(text: str) -> tuple[Variant, ...]:
 
 
 def parse_variant(text: str) -> Variant:
-    """A policy's word with any of +damped, +compensated[:STRENGTH], +fitted and +summed. Raises ConfigError."""
+    """A policy word with any of +damped, +compensated[:STRENGTH], +fitted and +summed. Raises ConfigError."""
     steps: dict[str, str] = {}
     words = []
     for word in text.strip().lower().split("+"):

@@ -43,13 +43,13 @@ from heterps.training.run.class_metrics import AnyMetrics
 from heterps.training.run.metrics import Metrics
 
 TEST_BATCH = 1024
-"""At least so many samples are evaluated at once, as far as there are."""
+"""Least number of samples that are evaluated at once, as far as there are that many."""
 
 FloatArray = NDArray[np.float32]
 
 
-class _Pending(NamedTuple):
-    """A gradient on its way, and what the server must know of it."""
+class _PendingGradient(NamedTuple):
+    """A gradient on its way to the server, with what the server needs to know of it."""
 
     batch: Batch
     gradients: Gradients
@@ -59,7 +59,7 @@ class _Pending(NamedTuple):
 
 
 class Training(Hooks):
-    """Gradients of `trainer` for a simulator, on what `supply` has until it ends, by batches of each worker's size.
+    """Computes gradients of `trainer` for a simulator, on batches of each worker's size, until `supply` ends.
 
     Training that diverges ends like any other, and says so in `failed`.
     """
@@ -83,7 +83,7 @@ class Training(Hooks):
         self._supply, self._variant, self._sizes = supply, variant, sizes
         self._evaluate, self._every_samples, self._on_point = evaluate, every_samples, on_point
         self._next_point = every_samples
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingGradient] = {}
         self._round: list[Gradients] = []
 
     def start(self, worker: str, now: float) -> bool:  # noqa: ARG002
@@ -96,7 +96,7 @@ class Training(Hooks):
             self.failed = str(error)
             return False
         dense, rows = self._weights(gradients) if self._variant.compensation else (None, {})
-        self._pending[worker] = _Pending(batch, gradients, self.updates, dense, rows)
+        self._pending[worker] = _PendingGradient(batch, gradients, self.updates, dense, rows)
         return True
 
     def push(self, worker: str, now: float) -> None:
@@ -119,7 +119,7 @@ class Training(Hooks):
             self._apply(gradients, 0, now)
 
     def finish(self, now: float) -> None:
-        """The last point, of the model at the end."""
+        """Adds the last point: the model at the end."""
         if not self.failed and (not self.points or self.points[-1].updates < self.updates):
             self._measure(now)
 
@@ -145,12 +145,12 @@ class Training(Hooks):
         self._on_point(self.points[-1])
 
     def _weights(self, gradients: Gradients) -> tuple[FloatArray, dict[str, FloatArray]]:
-        """Copies of the weights that the gradients are of. Looking creates no rows."""
+        """Copies of the weights that the gradients were computed with. Reading them creates no rows."""
         dense = self._client.pull_dense(DENSE).result().copy()
         pulls = {part.table: self._client.pull(part.table, part.lookup, create=False) for part in gradients.rows}
         return dense, {table: pull.result() for table, pull in pulls.items()}
 
-    def _adjusted(self, pending: _Pending) -> Gradients:
+    def _adjusted(self, pending: _PendingGradient) -> Gradients:
         if pending.dense is None:
             return pending.gradients
         dense, rows = self._weights(pending.gradients)
@@ -169,7 +169,7 @@ def train_virtually(
     course: Course = Course(),
     on_point: Callable[[Point], None] = lambda _: None,
 ) -> VirtualRun:
-    """Train `job` on the workers of `scenario`, each with batches of the job's size, kept in step as `variant` says.
+    """Trains `job` on the workers of `scenario`, with batches of the job's size, kept in step as `variant` says.
 
     It ends with the last epoch, or where the scenario ends if that is sooner. The random numbers of model, data and
     jitter follow scenario.seed, and torch has one thread, so that a run is the same wherever it is repeated. Parameters
@@ -213,12 +213,12 @@ def train_virtually(
 
 
 def _expected_samples(scenario: Scenario, batch_size: int, most: int) -> int:
-    """That a run will get through, if nobody waits."""
+    """The number of samples that a run will train on, if nobody waits."""
     if scenario.horizon_s is None:
         return most
     return min(most, int(scenario.horizon_s * sum(batch_size / seconds for seconds in scenario.workers)))
 
 
 def _read_test(job: Job) -> list[Batch]:
-    """The test set, in memory: it is looked at again and again."""
+    """The test set, in memory: it is evaluated many times."""
     return [batch for batch, _ in open_test_reader(job, least=TEST_BATCH).read()]

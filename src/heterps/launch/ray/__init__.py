@@ -5,8 +5,8 @@
     [worker-1.0 on cpu] --tcp--> [worker-2.0 on v100]      actors; what they say to each other is not Ray's business
               [server-0 on cpu]
 
-[1] find or start the cluster   [2] keep a seat for every role, all or none   [3] servers, workers, training
-[4] stop the actors, give the seats back, end Ray if it was started here
+[1] find or start the cluster   [2] reserve a bundle for every role, all or none   [3] servers, workers, training
+[4] stop the actors, give the reservations back, end Ray if it was started here
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from heterps.launch.inline import signals, warm_up
 from heterps.launch.ray.cluster import TOLD_TO_STOP, RayCluster, open_ray
 from heterps.launch.ray.fleet import RayFleet, RunServers
 from heterps.launch.ray.placement import Bundle, bundle_of, check_labels
+from heterps.launch.ray.reservations import Reservations
 from heterps.launch.ray.roles import listen_address
-from heterps.launch.ray.seats import Seats
 from heterps.launch.ray.servers import RayServers
 from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
@@ -42,18 +42,18 @@ from heterps.wire.stack import layered
 from heterps.yamlfile import dump_yaml
 
 PLACE_S = 120.0
-"""For a cluster to have places for all roles; one that grows on demand adds nodes meanwhile."""
+"""Seconds to wait until a cluster has room for all roles; an autoscaling cluster adds nodes meanwhile."""
 DEAD_S = 10.0
-"""For Ray to notice a death that the coordinator met first."""
+"""Seconds to wait until Ray notices a death that the coordinator met first."""
 
 
 @contextmanager
 def ray_fleet(
     job: Job, run: Run, plan: Plan, *, observer: Observer, emulated: Emulated | None, received: list[str]
 ) -> Iterator[tuple[Fleet, str]]:
-    """Servers and a fleet of workers for `plan` on a Ray cluster, and a folder for them; all gone at the end.
+    """Servers and workers for `plan` on a Ray cluster and a folder for them; all are removed at the end.
 
-    received  is told the signals that come
+    received  gets the names of the signals that come
     """
     _check(job)
     num_servers = _num_servers(job, plan)
@@ -67,11 +67,13 @@ def ray_fleet(
             raise ConfigError(
                 "workers.dense: all_reduce is for workers on one machine, and this Ray cluster has several: use servers"
             )
-        seats = Seats(_bundles(job, roles, cluster, emulated))
-        opened.callback(seats.close)
+        reservations = Reservations(_bundles(job, roles, cluster, emulated))
+        opened.callback(reservations.close)
         observer.waiting(f"waiting for places on the Ray cluster: {_counted(roles)}")
-        seats.reserve(roles, PLACE_S, lambda: _leave_if(received))  # [2]
-        fleet, folder = _open_fleet(job, run, plan, num_servers, cluster, seats, observer, emulated, opened)  # [3]
+        reservations.reserve(roles, PLACE_S, lambda: _leave_if(received))  # [2]
+        fleet, folder = _open_fleet(
+            job, run, plan, num_servers, cluster, reservations, observer, emulated, opened
+        )  # [3]
         try:
             yield fleet, folder
         except PeerLost as error:
@@ -84,7 +86,7 @@ def ray_fleet(
 
 
 def _leave_if(received: list[str]) -> None:
-    """A signal before anything has begun: there is nothing to save."""
+    """Leaves when a signal has come before training began: there is nothing to save."""
     if "SIGINT" in received:
         raise KeyboardInterrupt
     if received:
@@ -106,19 +108,19 @@ def _check(job: Job) -> None:
 
 
 def _num_servers(job: Job, plan: Plan) -> int:
-    """Of servers that are started for the run."""
+    """The number of servers that are started for the run."""
     servers = job.servers or Servers()
     return 0 if servers.addresses else servers.count or plan.servers.count or 1
 
 
 def _bundles(job: Job, roles: list[str], cluster: RayCluster, emulated: Emulated | None) -> dict[str, Bundle]:
-    """What a unit of each resource takes. On this machine alone all share its cores, as those of launcher local do."""
+    """The Ray bundle of one unit of each resource. On this machine alone, units share its cores."""
     devices = {name: "cpu" if emulated else job.cluster.resources[name].device for name in roles}
     return {name: bundle_of(name, device, num_cores=int(not cluster.is_ours)) for name, device in devices.items()}
 
 
 def _labels(job: Job, roles: list[str]) -> dict[str, float]:
-    """Of this machine, if Ray is started here: as many units as the job may ever use."""
+    """Labels for a Ray that is started on this machine: as many units of each resource as the job may ever use."""
     return {
         name: float(max(resource.limit, roles.count(name)))
         for name, resource in job.cluster.resources.items()
@@ -136,12 +138,12 @@ def _open_fleet(
     plan: Plan,
     num_servers: int,
     cluster: RayCluster,
-    seats: Seats,
+    reservations: Reservations,
     observer: Observer,
     emulated: Emulated | None,
     opened: ExitStack,
 ) -> tuple[RayFleet, str]:
-    """Servers and the coordinator's socket, with keys that exist in this run's processes only; and a folder."""
+    """Starts the servers and the coordinator's socket, with keys that only this run's processes have."""
     keys = make_keys()
     socket = ServerChannel(COORDINATOR, listen_address(cluster.host), keys=keys)
     channel = layered(socket)
@@ -162,7 +164,7 @@ def _open_fleet(
     servers: RunServers
     if num_servers:
         observer.waiting(f"starting {plural(num_servers, 'server')}")
-        servers = started = RayServers(job, num_servers, plan.servers.resource, start, seats, observer)
+        servers = started = RayServers(job, num_servers, plan.servers.resource, start, reservations, observer)
         opened.callback(started.close)
     else:
         key = job.servers.key if job.servers is not None else None
@@ -170,7 +172,7 @@ def _open_fleet(
         servers = opened.enter_context(run_servers(job, run.folder / "job.yaml", observer.waiting))
     observer.waiting(f"starting {plural(sum(stage.count for stage in plan.stages), 'worker')}")
     resources = [stage.resource for stage in plan.stages]
-    fleet = RayFleet(channel, resources, start, seats, servers, observer, is_shared=not num_servers)
+    fleet = RayFleet(channel, resources, start, reservations, servers, observer, is_shared=not num_servers)
     opened.callback(fleet.close)
     return fleet, folder
 

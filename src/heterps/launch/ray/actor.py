@@ -1,4 +1,4 @@
-"""Actor: a role of the job that Ray runs somewhere, as its driver sees it. What processes.Child is to a process."""
+"""Actor: a role of the job that Ray runs somewhere, as its driver sees it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterps.errors import HeterpsError, PeerLost
+from heterps.launch.ray.reservations import ReservedBundle
 from heterps.launch.ray.roles import Role
-from heterps.launch.ray.seats import Seat
 
 ASK_S = 10.0
-"""For Ray to find out what became of an actor."""
+"""Seconds that Ray gets to find out what became of an actor."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an actor is: Ray's name of the node, its host, and the process there."""
+    """Where an actor runs: Ray's id of the node, its host, and the process id there."""
 
     node: str
     host: str
@@ -26,13 +26,13 @@ class Place:
 
 
 class Actor:
-    """`kind` in a new process on `seat`. It is not started again by Ray: what it knew would be lost in silence."""
+    """A role of class `kind` in a new process on `reserved`. Ray does not restart it: its state would be lost."""
 
-    def __init__(self, name: str, kind: type[Role], seat: Seat) -> None:
+    def __init__(self, name: str, kind: type[Role], reserved: ReservedBundle) -> None:
         import ray
 
-        self.name, self.seat = name, seat
-        made = ray.remote(kind).options(max_concurrency=2, max_restarts=0, max_task_retries=0, **seat.options)
+        self.name, self.reserved = name, reserved
+        made = ray.remote(kind).options(max_concurrency=2, max_restarts=0, max_task_retries=0, **reserved.options)
         self._actor = made.remote()
         self._placed = self._actor.place.remote()
         self._place: Place | None = None
@@ -40,7 +40,7 @@ class Actor:
 
     @property
     def place(self) -> Place | None:
-        """None until it is known."""
+        """Where the actor runs; None until it is known."""
         import ray
 
         if self._place is None and ray.wait([self._placed], timeout=0)[0]:
@@ -49,11 +49,11 @@ class Actor:
         return self._place
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method; `answer` waits for what it gives."""
+        """Calls a method of the role without waiting; `answer` waits for the result."""
         return getattr(self._actor, method).remote(*arguments)
 
     def answer(self, asked: Any, deadline_s: float, doing: str) -> Any:
-        """What the call gave; its own error where it is one of ours, PeerLost for all others, with the actor's name."""
+        """The result of a call. Raises the role's own error if it is one of ours, else PeerLost."""
         import ray
 
         try:
@@ -68,7 +68,7 @@ class Actor:
 
     @property
     def ended(self) -> HeterpsError | None:
-        """How its run ended, as an error that names it; None while it runs."""
+        """The error that ended the role's run, with the actor's name; None while it runs."""
         import ray
 
         if self._running is None or not ray.wait([self._running], timeout=0)[0]:
@@ -81,7 +81,7 @@ class Actor:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process is gone, and not only its run has ended with an error."""
+        """Whether the process is gone; a run that only failed with an error is not dead."""
         import ray
 
         try:
@@ -91,7 +91,7 @@ class Actor:
         return False
 
     def release(self) -> None:
-        """Let it end in peace."""
+        """Lets the actor end by itself."""
         with suppress(Exception):  # of Ray: it is gone already
             self._actor.stop.remote()
 
@@ -125,7 +125,7 @@ class Actor:
 
 
 def summary_of(text: str) -> str:
-    """Of what Ray says about a death: the sentence that it begins with, and the error at the end of a traceback."""
+    """A short text for what Ray says about a death: its first sentence and the error at the end of a traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return "Ray does not say why"
@@ -134,7 +134,7 @@ def summary_of(text: str) -> str:
 
 
 def wait_ended(actors: Iterable[Actor], deadline_s: float) -> None:
-    """Until the runs of all have ended, or the time is over."""
+    """Waits until the runs of all actors have ended, or the time is over."""
     import ray
 
     running = [actor._running for actor in actors if actor._running is not None]
@@ -143,7 +143,7 @@ def wait_ended(actors: Iterable[Actor], deadline_s: float) -> None:
 
 
 def first_dead(actors: Iterable[Actor], deadline_s: float) -> HeterpsError | None:
-    """How the first of them died, if Ray notices in time that one has. A run that failed is no death."""
+    """The error of the first actor whose process Ray reports as gone in time; a run that failed does not count."""
     import ray
 
     by_run = {actor._running: actor for actor in actors if actor._running is not None}

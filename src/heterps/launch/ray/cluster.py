@@ -4,7 +4,7 @@
     no address                 -->  start: this machine is labelled with all resources of the job's cluster;
                                     a token that only this user can read admits to it, and its dashboard is off
 
-Whoever reaches a Ray cluster can run any code on all of its nodes, as the user that started it. That is what Ray is
+Anyone who reaches a Ray cluster can run any code on all of its nodes, as the user that started it. That is what Ray is
 for, so a cluster needs a token (RAY_AUTH_MODE=token), or a network that nobody else is in.
 """
 
@@ -25,9 +25,9 @@ from heterps.errors import ConfigError, PeerLost
 from heterps.training.run.loop import Observer
 
 OBJECT_STORE_BYTES = 80 << 20
-"""About the least that Ray takes: nothing of ours travels through its object store."""
+"""Size of Ray's object store: about the smallest that Ray accepts, because nothing of ours travels through it."""
 LONGEST_TEMPORARY = 30
-"""Characters of a temporary folder in which the paths of Ray's sockets are still allowed."""
+"""Largest number of characters of a temporary folder with which paths of Ray's sockets are still allowed."""
 TOLD_TO_STOP = 143
 """The exit code of a program that SIGTERM ends."""
 NO_RAY = {
@@ -35,14 +35,14 @@ NO_RAY = {
     False: " Does the cluster run (`ray status` on this node), and does this process have its token (RAY_AUTH_MODE and "
     "RAY_AUTH_TOKEN_PATH)?",
 }
-"""What to do when Ray cannot be started here, or be reached."""
+"""Advice for errors: what to do when Ray cannot be started here, or cannot be reached."""
 KNOCK_S = 10.0
 LOOPBACK = "127.0.0.1"
 MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
 
 
 class NoRay(PeerLost):
-    """Ray cannot be reached, or not be started."""
+    """Ray cannot be reached or cannot be started."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RayCluster:
 
     @property
     def host(self) -> str:
-        """By which the sockets of this process are reached from all nodes."""
+        """The host name or address by which all nodes reach the sockets of this process."""
         return LOOPBACK if self.is_one_machine else self.driver
 
 
@@ -68,7 +68,7 @@ def import_ray() -> Any:
 
 @contextmanager
 def open_ray(address: str | None, labels: Mapping[str, float], observer: Observer) -> Iterator[RayCluster]:
-    """The cluster at `address`, or one that is started here and has these labels; left, or ended, with the context.
+    """Connects to the cluster at `address`, or starts one here with these labels; disconnects or ends it afterwards.
 
     A program that is connected to Ray already keeps its connection, whatever the address.
     """
@@ -123,7 +123,7 @@ def _started(ray: Any, labels: Mapping[str, float]) -> Iterator[None]:
 
 @contextmanager
 def _token(folder: Path) -> Iterator[None]:
-    """A token for the Ray that is started inside. The file is this user's alone, and the variables tell where it is."""
+    """Makes a token for a Ray that is started inside, in a file that only this user can read."""
     path = folder / "token"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -156,7 +156,7 @@ def _asks_for_token() -> bool:
 
 
 def _knock(address: str) -> None:
-    """NoRay where nobody listens at HOST:PORT: Ray itself would try again for minutes."""
+    """Raises NoRay where nothing listens at HOST:PORT: Ray itself would retry for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return  # auto: Ray knows where
@@ -168,7 +168,7 @@ def _knock(address: str) -> None:
 
 
 def _init(ray: Any, **how: Any) -> None:
-    """Without Ray's words on our screen. SIGTERM ends the program meanwhile, which is Ray's doing."""
+    """Calls ray.init without its output on our terminal. Meanwhile SIGTERM ends the program, as Ray decides."""
     try:
         ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **how)
     except SystemExit:

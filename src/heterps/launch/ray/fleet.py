@@ -1,6 +1,6 @@
 """RayFleet: workers as Ray actors, as the coordinator sees them.
 
-start --> an actor on a seat of the stage's resource --> its run() --> messages by our own sockets
+start --> an actor on a reserved bundle of the stage's resource --> its run() --> messages by our own sockets
                                                            |
 check --> the call has ended? --> [1] before a word of it: it has done nothing yet, so it is started again, once
                                   [2] later: PeerLost, which says who, where, and what Ray knows of it
@@ -17,8 +17,8 @@ import msgspec
 
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
+from heterps.launch.ray.reservations import Reservations
 from heterps.launch.ray.roles import WorkerRole
-from heterps.launch.ray.seats import Seats
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.fleet import STOP_S, WorkerLost
@@ -28,9 +28,9 @@ from heterps.wire import Channel, Frame, Received
 
 CHECK_S = 0.2
 TOLD_S = 2.0
-"""For the message in which a worker that failed tells the coordinator why: its error has the right kind."""
+"""Seconds to wait for the message in which a failed worker tells the coordinator why: its error has the right kind."""
 SCALE_S = 5.0
-"""For more seats in a running job, which waits meanwhile: nodes are started first, and then the job is scaled."""
+"""Seconds to wait for more reservations while a running job waits: nodes must be started before the job is scaled."""
 
 
 class RunServers(Protocol):
@@ -45,9 +45,10 @@ class RunServers(Protocol):
 
 
 class RayFleet:
-    """`start` has what all roles are told; workers of stage s take seats of resource `resources[s]`.
+    """Workers as Ray actors. Workers of stage s take reservations of `resources[s]`.
 
-    is_shared  the servers are others' too, so that this run's workers need names of their own there
+    start      values that every role is given
+    is_shared  whether other runs use the servers too, so that this run's workers need names of their own there
     """
 
     def __init__(
@@ -55,14 +56,19 @@ class RayFleet:
         channel: Channel,
         resources: Sequence[str],
         start: Mapping[str, Any],
-        seats: Seats,
+        reservations: Reservations,
         servers: RunServers,
         observer: Observer,
         *,
         is_shared: bool = False,
     ) -> None:
         self._heard = _Heard(channel)
-        self._resources, self._start_of_all, self._seats, self._observer = resources, start, seats, observer
+        self._resources, self._start_of_all, self._reservations, self._observer = (
+            resources,
+            start,
+            reservations,
+            observer,
+        )
         self._servers = servers
         self._life = f"-{secrets.token_hex(3)}" if is_shared else ""
         self._starts: dict[str, WorkerStart] = {}
@@ -78,13 +84,13 @@ class RayFleet:
 
     @property
     def actors(self) -> Mapping[str, Actor]:
-        """Those of the workers, by their names."""
+        """The actors of the workers, by worker name."""
         return self._actors
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
-        """ConfigError, and none is started, where the cluster has no place for all of them."""
-        if more := self._seats.more_than_free([self._resources[worker.stage] for worker in workers]):
-            self._seats.reserve(more, SCALE_S)
+        """Starts all workers. Raises ConfigError, and starts none, where the cluster has no room for all of them."""
+        if more := self._reservations.more_than_free([self._resources[worker.stage] for worker in workers]):
+            self._reservations.reserve(more, SCALE_S)
         for worker in workers:
             self._starts[worker.name] = worker
             self._actors[worker.name] = self._make(worker)
@@ -97,7 +103,7 @@ class RayFleet:
         actor.release()
         wait_ended([actor], deadline_s)
         actor.kill()
-        self._seats.give_back(actor.seat)
+        self._reservations.give_back(actor.reserved)
 
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
@@ -113,7 +119,7 @@ class RayFleet:
                 self._start_again(actor, how)
 
     def dead(self, deadline_s: float) -> HeterpsError | None:
-        """How a worker died, if Ray notices within this time that one has."""
+        """The error of a worker that died, if Ray notices within this time that one has."""
         return first_dead(self._actors.values(), deadline_s)
 
     def close(self) -> None:
@@ -126,7 +132,7 @@ class RayFleet:
 
     def _make(self, worker: WorkerStart) -> Actor:
         self._incarnations[worker.name] = self._incarnations.get(worker.name, 0) + 1
-        return Actor(worker.name, WorkerRole, self._seats.take(self._resources[worker.stage]))
+        return Actor(worker.name, WorkerRole, self._reservations.take(self._resources[worker.stage]))
 
     def _run(self, name: str) -> None:
         self._actors[name].run(
@@ -150,13 +156,13 @@ class RayFleet:
         self._observer.warned(f"{how}. It had not begun, and is started again")  # [1]
         self._restarted.add(name)
         actor.kill()
-        self._seats.give_back(actor.seat)
+        self._reservations.give_back(actor.reserved)
         self._actors[name] = self._make(self._starts[name])
         self._run(name)
 
 
 class _Heard:
-    """A channel that remembers who has sent something."""
+    """A channel that remembers which peers have sent something."""
 
     def __init__(self, channel: Channel) -> None:
         self.name, self.counters = channel.name, channel.counters

@@ -4,7 +4,7 @@
     v100: {device: cuda} -> {"v100": 1, "CPU": 1, "GPU": 1}    <-  ray start --resources='{"v100": 8}'
 
 The name of a resource is a label: nodes say how many units of it they have, and Ray counts them. Everything here is
-about numbers and words; seats.py talks to Ray.
+about numbers and words; reservations.py talks to Ray.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from heterps.errors import ConfigError
 
 RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
-"""What Ray counts by itself: no node can be labelled with these."""
+"""Resource names that Ray counts by itself: no node can be labelled with these."""
 
 Bundle = dict[str, int]
 
 
 def check_labels(resources: Iterable[str]) -> None:
-    """ConfigError where the name of a resource cannot be a label."""
+    """Raises ConfigError where the name of a resource cannot be a Ray label."""
     if taken := [name for name in RAYS_OWN if name in set(resources)]:
         raise ConfigError(
             f"cluster: a resource named {taken[0]!r} cannot be a label of a Ray node, because Ray counts its own "
@@ -31,7 +31,7 @@ def check_labels(resources: Iterable[str]) -> None:
 
 
 def bundle_of(resource: str, device: str, num_cores: int) -> Bundle:
-    """What one unit of `resource` takes. Ray hides accelerators from whoever has not asked for them."""
+    """The Ray bundle of one unit of `resource`. Ray hides accelerators from actors that do not ask for them."""
     bundle: Bundle = {resource: 1}
     if num_cores:
         bundle["CPU"] = num_cores
@@ -41,7 +41,7 @@ def bundle_of(resource: str, device: str, num_cores: int) -> Bundle:
 
 
 def lacking(bundles: Sequence[Bundle], there: Mapping[str, float]) -> dict[str, float]:
-    """By how much the bundles together take more of something than is `there`."""
+    """How much more the bundles take together than is `there`, by resource name."""
     wanted: Counter[str] = Counter()
     for bundle in bundles:
         wanted.update(bundle)
@@ -49,9 +49,10 @@ def lacking(bundles: Sequence[Bundle], there: Mapping[str, float]) -> dict[str, 
 
 
 def explain(bundles: Sequence[Bundle], total: Mapping[str, float], free: Mapping[str, float], waited_s: float) -> str:
-    """Why a cluster did not place the bundles, and what to do.
+    """Why a cluster has no room for the bundles, and what to do.
 
-    total  what it has, beyond what the job holds already; free  what nobody holds
+    total  what the cluster has, without what the job holds already
+    free   what nobody holds
     """
     begin = f"the Ray cluster had no place for the job within {waited_s:.0f} s: "
     if missing := lacking(bundles, total):
@@ -67,7 +68,7 @@ def explain(bundles: Sequence[Bundle], total: Mapping[str, float], free: Mapping
 
 
 def start_command(labels: Mapping[str, float]) -> str:
-    """The command that starts a node with these labels."""
+    """The command that starts a Ray node with these labels."""
     resources = f" --resources='{json.dumps({name: int(amount) for name, amount in labels.items()})}'" if labels else ""
     return f"ray start --address=HEAD:6379{resources}"
 

@@ -38,7 +38,7 @@ class Role:
         self._stopped = threading.Event()
 
     def place(self) -> dict[str, Any]:
-        """Where this actor is."""
+        """Where this actor runs."""
         import ray
 
         return {"node": ray.get_runtime_context().get_node_id(), "host": _own_host(), "pid": os.getpid()}
@@ -65,17 +65,17 @@ class WorkerRole(Role):
 
 
 class ServerRole(Role):
-    """The address of every server must be known before the first has tables: `listen`, then `prepare`, then `run`."""
+    """One parameter server. Call `listen` on all, then `prepare`, then `run`: tables need every server's address."""
 
     def listen(self, start: dict[str, Any]) -> str:
-        """The address."""
+        """Opens the server's socket and returns its address."""
         self._start, self._job = start, _enter(start)
         address = listen_address(_listening_host(start))
         self._socket = ServerChannel(start["name"], address, keys=Keys(**start["keys"]))
         return self._socket.address
 
     def prepare(self, addresses: list[str]) -> None:
-        """Make the tables. Whoever asks for rows meanwhile waits."""
+        """Makes the tables. Requests that come meanwhile wait."""
         roster = first_roster(addresses)
         self._server = Server(self._start["name"], roster, job_tables(self._job, self._start["firsts"]))
         warm_up_server(self._server)
@@ -90,12 +90,12 @@ class ServerRole(Role):
 
 
 def listen_address(host: str) -> str:
-    """Any free port of `host`."""
+    """An address with any free port of `host`."""
     return f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*"
 
 
 def _enter(start: dict[str, Any]) -> Job:
-    """Be where the driver is, and what it is: its folder, its version, its job."""
+    """Makes this process like the driver: the same folder and the same job. Raises where the versions differ."""
     if start["version"] != __version__:
         raise ConfigError(
             f"node {_own_host()} has heterps {__version__}, and the job was started by {start['version']}: "
@@ -107,7 +107,7 @@ def _enter(start: dict[str, Any]) -> Job:
 
 
 def _listening_host(start: dict[str, Any]) -> str:
-    """Loopback where all of the job is on one machine, else the address by which other nodes reach this one."""
+    """Loopback where the whole job is on one machine, else the address by which other nodes reach this one."""
     own = _own_host()
     if not is_loopback(start["host"]):
         return own

@@ -11,8 +11,8 @@ from typing import Any
 from heterps.config import Job, Servers
 from heterps.errors import PeerLost
 from heterps.launch.ray.actor import Actor, wait_ended
+from heterps.launch.ray.reservations import Reservations
 from heterps.launch.ray.roles import ServerRole
-from heterps.launch.ray.seats import Seats
 from heterps.launch.run_servers import START_S, STOP_S
 from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client.connect import connect
@@ -24,12 +24,21 @@ from heterps.wire.keys import Keys
 
 
 class RayServers:
-    """`start` has what all roles are told; the servers take seats of `resource`."""
+    """The servers of a run as Ray actors on reservations of `resource`.
+
+    start  values that every role is given
+    """
 
     def __init__(
-        self, job: Job, count: int, resource: str, start: Mapping[str, Any], seats: Seats, observer: Observer
+        self,
+        job: Job,
+        count: int,
+        resource: str,
+        start: Mapping[str, Any],
+        reservations: Reservations,
+        observer: Observer,
     ) -> None:
-        self._job, self._resource, self._seats, self._observer = job, resource, seats, observer
+        self._job, self._resource, self._reservations, self._observer = job, resource, reservations, observer
         self._keys = Keys(**start["keys"])
         self._starts = [{**start, "name": f"server-{number}"} for number in range(count)]
         self.actors = [self._make(start["name"]) for start in self._starts]
@@ -39,7 +48,7 @@ class RayServers:
 
     @property
     def addresses(self) -> list[str]:
-        """[2] Known when all listen. A server that dies before is started again, once."""
+        """[2] The addresses of all servers, once all listen. A server that dies before that is started again, once."""
         if not self._addresses:
             found = [self._address(number) for number in range(len(self.actors))]
             self._preparing = [actor.ask("prepare", found) for actor in self.actors]  # [3]
@@ -64,7 +73,7 @@ class RayServers:
         )
 
     def check(self) -> None:
-        """An error where a server has ended: its own error, or else a PeerLost."""
+        """Raises the error of a server that has ended: its own error, or else a PeerLost."""
         for actor in self.actors:
             if (how := actor.ended) is not None:
                 raise how if not isinstance(how, PeerLost) else PeerDied(actor.name, str(how))
@@ -84,7 +93,7 @@ class RayServers:
                 raise
             self._observer.warned(f"{error}. It is started again")
         self.actors[number].kill()
-        self._seats.give_back(self.actors[number].seat)
+        self._reservations.give_back(self.actors[number].reserved)
         self.actors[number] = self._make(self._starts[number]["name"])
         self._listening[number] = self._listen(number)
         return self._ask_address(number)
@@ -93,7 +102,7 @@ class RayServers:
         return str(self.actors[number].answer(self._listening[number], START_S, "starts"))
 
     def _make(self, name: str) -> Actor:
-        return Actor(name, ServerRole, self._seats.take(self._resource))
+        return Actor(name, ServerRole, self._reservations.take(self._resource))
 
     def _listen(self, number: int) -> Any:
         return self.actors[number].ask("listen", self._starts[number])

@@ -7,31 +7,19 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import isfinite
-from pathlib import Path
 
 from heterps.report.page.charts import Series, draw_lines
-from heterps.report.page.templates import render, write_text
+from heterps.report.page.templates import render
 from heterps.report.terminal.virtual_table import cells, heads, meaning
-from heterps.sim.compare import Comparison
+from heterps.sim.compare import VariantComparison
 from heterps.sim.course import Point, VirtualRun
 from heterps.sim.scenario import Scenario
 
 MOST_SPEEDS = 6
 
 
-def write_virtual_page(
-    path: Path,
-    name: str,
-    scenario: Scenario,
-    runs: Sequence[VirtualRun],
-    comparison: Comparison,
-    advice: Sequence[str],
-) -> None:
-    write_text(path, render_virtual_page(name, scenario, runs, comparison, advice), "page")
-
-
 def render_virtual_page(
-    name: str, scenario: Scenario, runs: Sequence[VirtualRun], comparison: Comparison, advice: Sequence[str]
+    name: str, scenario: Scenario, runs: Sequence[VirtualRun], comparison: VariantComparison, advice: Sequence[str]
 ) -> str:
     """A page in one file: the advice, the charts over simulated time, and the table of policies."""
     measure, target, x_name = comparison.measure, comparison.target, "simulated seconds"

@@ -19,15 +19,15 @@ from rich.text import Text
 from heterps.planning.frontier import Frontier
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.terminal.plan_table import ESTIMATED, hours, usd
+from heterps.report.terminal.plan_table import add_option, figures, usd
 from heterps.report.terminal.stage_bar import StageBar, make_keys
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.tables import add_figures, plain_table
 
 HEIGHT, WIDEST, BAR = 12, 100, 18
 
 
 def show_frontier(console: Console, frontier: Frontier, profile: Profile, floor: float) -> None:
-    """Prints the plot and the table; the plan for `floor`, which was asked for, is ticked."""
+    """Prints the plot and the table; the plan for `floor`, the throughput that was asked for, is ticked."""
     points = [(plan.throughput, plan.usd) for plan in frontier.plans]
     for line in plot(points, floor, min(console.width, WIDEST), HEIGHT):
         console.print(line, markup=False, no_wrap=True, overflow="crop")
@@ -35,19 +35,16 @@ def show_frontier(console: Console, frontier: Frontier, profile: Profile, floor:
     keys = make_keys(profile.resources)
     table = plain_table()
     table.add_column("", width=1)
-    for name in ("samples/s", "USD", "hours"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "samples/s", "USD", "hours")
     table.add_column("stages", max_width=BAR)
     table.add_column("units", overflow="fold")
     table.add_column("servers", justify="right")
     asked = chosen_for(frontier.plans, floor)
     for plan in frontier.plans:
-        mark = ESTIMATED if plan.estimated else ""
-        tick = Text("✓", style="green") if plan is asked else ""
-        figures = (f"{mark}{plan.throughput:,.0f}", f"{mark}{usd(plan.usd)}", f"{mark}{hours(plan.hours)}")
+        samples, duration, cost = figures(plan)
         bar = StageBar(plan, keys, with_counts=False)
         units = " ".join(f"{stage.count}{keys.letters[stage.resource]}" for stage in plan.stages)
-        table.add_row(tick, *figures, bar, units, str(plan.servers.count), style="bold" if plan is asked else "")
+        add_option(table, samples, cost, duration, bar, units, str(plan.servers.count), is_chosen=plan is asked)
     console.print(table)
     console.print(keys.legend(stage.resource for plan in frontier.plans for stage in plan.stages))
     console.print(Text(meaning(frontier, floor)))
@@ -59,7 +56,7 @@ def chosen_for(plans: Sequence[Plan], floor: float) -> Plan | None:
 
 
 def meaning(frontier: Frontier, floor: float) -> str:
-    """What the points are, in words."""
+    """What the points of the frontier are, in words."""
     between = "no other is" if frontier.complete else "there are more"
     proof = "" if frontier.proven else " Not all of them are proven to be the cheapest: their search was cut short."
     return (
@@ -69,7 +66,7 @@ def meaning(frontier: Frontier, floor: float) -> str:
 
 
 def plot(points: Sequence[tuple[float, float]], floor: float, width: int, height: int) -> list[str]:
-    """(throughput, usd) of the plans, slowest first, as lines of at most `width` characters."""
+    """Plots (throughput, usd) of the plans, slowest first, as lines of at most `width` characters."""
     low, high = min(floor, points[0][0]), max(floor, points[-1][0])
     top = max(y for _, y in points) or 1.0
     label = f"{usd(top)} USD "

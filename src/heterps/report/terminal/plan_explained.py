@@ -1,4 +1,4 @@
-"""The explanation of a plan in words: who is busy, what the next plans would change, and what the cost hangs on."""
+"""The explanation of a plan in words: what is busy, what the next plans would change, and what the cost depends on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from heterps.profiling.profile import Profile
 from heterps.report.figures import plural, rate, usd
 from heterps.report.names import Ranges
 from heterps.report.terminal.plan_table import ESTIMATED
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.tables import add_figures, plain_table
 
 MOST_NAMED = 6
 
 
 def show_explanation(console: Console, told: Explanation, plan: Plan, profile: Profile, floor: float) -> None:
-    """Prints it; `floor` is the throughput that was asked for. That a cheaper plan meets it too comes first."""
+    """Prints why the plan is as it is; `floor` is the throughput that was asked for. A cheaper plan comes first."""
     beaten = told.cheaper is not None and told.cheaper.meets_floor
     if beaten:
         console.print(Text.assemble(("\nBeaten by: ", "bold"), cheaper_words(told.cheaper, plan, profile)))
@@ -70,11 +70,10 @@ def _change(other: Neighbour, profile: Profile) -> str:
 
 
 def _stations(told: Explanation, estimated: set[str]) -> Table:
-    table = _table()
+    table = plain_table()
     table.add_column("station", overflow="fold")
     table.add_column("units", no_wrap=True)
-    for name in ("compute", "communication", "busy"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "compute", "communication", "busy")
     for station in told.stations:
         mark = ESTIMATED if station.resource in estimated else ""
         table.add_row(*_station(station, mark), style="bold" if station is told.bottleneck else "")
@@ -92,7 +91,7 @@ def _station(station: Station, mark: str) -> tuple[RenderableType, ...]:
 
 
 def _sensitivities(told: Explanation, floor: float) -> Table:
-    table = _table()
+    table = plain_table()
     table.add_column("input", no_wrap=True)
     table.add_column("+10%, or +1 unit", overflow="fold")
     table.add_column("-10%, or -1 unit", overflow="fold")
@@ -124,7 +123,7 @@ def _named(names: list[str]) -> str:
 
 
 def _pairs(told: Explanation) -> list[tuple[Sensitivity, Sensitivity]]:
-    """(higher, lower) of each input."""
+    """The two changes of each input as pairs: (higher, lower)."""
     return list(zip(told.sensitivities[::2], told.sensitivities[1::2], strict=True))
 
 
@@ -138,7 +137,3 @@ def _outcome(changed: Sensitivity) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
-
-
-def _table() -> Table:
-    return plain_table()

@@ -12,20 +12,19 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from heterps.catalogue import CATALOGUE, LOCAL
 from heterps.config import Cluster
 from heterps.offers import OFFERS, SOURCE, device_of
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.tables import add_figures, plain_table
 
 NARROW = 110
-"""Below this width the table does without the devices' full names."""
+"""Width in characters below which the table leaves out the devices' full names."""
 
 
 def price_list() -> list[dict[str, Any]]:
-    """A row a device. A core of this machine has no figures: it is measured."""
+    """One row per device. A core of this machine has no figures, because it is measured."""
     rows = []
     for name in (LOCAL, *CATALOGUE):
         device, spot = device_of(OFFERS[name]), OFFERS.get(f"{name}-spot")
@@ -45,7 +44,7 @@ def price_list() -> list[dict[str, Any]]:
 
 
 def rented_list(cluster: Cluster) -> list[dict[str, Any]]:
-    """A row a resource of the cluster, with the list price where it is an offer; `overridden`: the two differ."""
+    """One row per resource of the cluster, with the list price of an offer; `overridden`: the two differ."""
     rows = []
     for name, resource in cluster.resources.items():
         offer = cluster.offer(name)
@@ -64,13 +63,12 @@ def rented_list(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def price_table(width: int) -> RenderableType:
-    table = _table()
+    table = plain_table()
     table.add_column("device", no_wrap=True)
     if width >= NARROW:
         table.add_column("what it is", no_wrap=True, style="dim")
     table.add_column("torch")
-    for title in ("USD/h\non demand", "USD/h\nspot", "fp32\nTFLOP/s", "memory\nGB/s", "link\nGB/s"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_figures(table, "USD/h\non demand", "USD/h\nspot", "fp32\nTFLOP/s", "memory\nGB/s", "link\nGB/s")
     for row in price_list():
         table.add_row(
             row["device"],
@@ -91,12 +89,11 @@ def price_table(width: int) -> RenderableType:
 
 
 def cluster_table(cluster: Cluster) -> RenderableType:
-    table = _table()
+    table = plain_table()
     table.add_column("resource", overflow="fold")
     table.add_column("offer", no_wrap=True)
     table.add_column("torch")
-    for title in ("USD/h", "list", "limit"):
-        table.add_column(title, justify="right", no_wrap=True)
+    add_figures(table, "USD/h", "list", "limit")
     rows = rented_list(cluster)
     for row in rows:
         table.add_row(
@@ -116,7 +113,7 @@ def cluster_table(cluster: Cluster) -> RenderableType:
 
 
 def usd(value: float | None) -> str:
-    """Cents, and four digits below ten cents, where cores differ."""
+    """An amount in USD: cents, or four decimals below ten cents, where cores differ."""
     return "-" if value is None else f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
 
 
@@ -125,7 +122,3 @@ def _scaled(value: float | None, unit: float) -> str:
         return "measured"
     scaled = value / unit
     return f"{scaled:,.0f}" if scaled >= 100 else f"{scaled:.1f}" if scaled >= 1 else f"{scaled:.2f}"
-
-
-def _table() -> Table:
-    return plain_table()

@@ -19,7 +19,7 @@ NAME, KIND, SIZE = 16, 12, 9
 
 @dataclass(frozen=True)
 class Figure:
-    """One column of a resource."""
+    """One column of the table for a resource."""
 
     title: str
     value: Callable[[Cost], float]
@@ -34,7 +34,7 @@ LEVELS = ((COMPUTE, SYNC, INPUT, ALPHA), (COMPUTE, SYNC, INPUT), (COMPUTE, SYNC)
 
 
 def profile_table(profile: Profile, width: int) -> RenderableType:
-    """Layers down, resources across; resources that find no room beside the others get a table of their own below."""
+    """A table with layers down and resources across; resources without room get a table of their own below."""
     resources = profile.resources
     room = width - NAME - KIND - 2 * SIZE
     first = max(CELL, min(max(map(len, resources)), NAME) + 1)  # the first figure's column carries the resource's name
@@ -89,7 +89,7 @@ def _cell(layer: LayerProfile, resource: str, figure: Figure) -> str:
 
 
 def _total(profile: Profile, resource: str, figure: Figure) -> str:
-    """A sum where one makes sense: of all inputs only those at borders are paid."""
+    """The sum over the layers where one makes sense: of the inputs, only those at borders of stages are paid."""
     if figure not in (COMPUTE, SYNC):
         return ""
     total = sum(figure.value(layer.costs[resource]) for layer in profile.layers if resource in layer.costs)
@@ -115,12 +115,13 @@ def _speed(profile: Profile, resource: str) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Three digits that matter."""
+    """Seconds as milliseconds, with three significant digits."""
     ms = seconds * 1e3
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}" if ms >= 1 else f"{ms:.3f}"
 
 
 def size(num_bytes: float) -> str:
+    """A number of bytes with its unit: 512 B, 1.5 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.1f} {unit}"

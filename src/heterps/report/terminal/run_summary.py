@@ -1,4 +1,4 @@
-"""The end of a run on a terminal: what came of it, what it means, and what to do next, in 80 columns."""
+"""The summary of a run on a terminal, 80 columns wide: its result, what it means, and what to do next."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_COLUMNS_NAMED = 3
 
 
 def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> None:
-    """Print the summary of the run in `folder`; one that has not completed comes with the command that resumes it."""
+    """Prints the summary of the run in `folder`; an incomplete run comes with the command that resumes it."""
     console.print()
     console.print(_headline(summary))
     if is_emulated(summary):
@@ -131,7 +131,7 @@ def _tables(summary: dict[str, Any]) -> Table:
 
 
 def _grid(title: str, num_figures: int = 1) -> Table:
-    """Names, right-aligned figures, and words that wrap in the room that is left."""
+    """A grid of names, right-aligned figures, and words that wrap in the remaining width."""
     table = Table.grid(padding=(0, 2, 0, 0), expand=False)
     table.title, table.title_justify, table.title_style = Text(f"\n{title}", style="bold"), "left", "bold"
     table.add_column(min_width=NAME, no_wrap=True)
@@ -142,7 +142,7 @@ def _grid(title: str, num_figures: int = 1) -> Table:
 
 
 def _data_notes(summary: dict[str, Any]) -> list[Text]:
-    """Skipped rows are a warning; values filled in as the job says are worth a note."""
+    """Notes on the data: skipped rows are a warning, values filled in as the job says are a note."""
     counts = summary.get("data") or {}
     notes = []
     if skipped := counts.get("num_skipped"):

@@ -12,7 +12,7 @@ from heterps.report.terminal.tables import plain_table
 
 
 def server_table(stats: ServerStats) -> RenderableType:
-    """A line about the server, a row a table, and what was not taken as it came."""
+    """A line about the server, one row per table, and what was refused or repeated."""
     place = f"shard {stats.shard} of {stats.num_shards}" if stats.shard >= 0 else "no shard: it has left the job"
     head = f"{stats.server}  {place}, epoch {stats.epoch}, {plural(stats.workers, 'worker')}"
     times = ", ".join(f"{name} {seconds * 1000:.2f} ms" for name, seconds in stats.latency_s.items())
@@ -38,7 +38,7 @@ def server_table(stats: ServerStats) -> RenderableType:
 
 
 def _tiers_table(stats: ServerStats) -> RenderableType:
-    """Where the rows of tables with tiers are."""
+    """How many rows of tables with tiers are in memory and on disk."""
     table = plain_table()
     table.add_column("table")
     for name in ("in memory", "bytes", "on disk", "bytes", "promoted", "demoted", "hits"):
@@ -52,7 +52,7 @@ def _tiers_table(stats: ServerStats) -> RenderableType:
 
 
 def _count(number: int) -> str:
-    """In full as long as it is short, so that nine columns fit on a screen: 99,999, then 100k, 13.9M."""
+    """A count that fits nine columns on a screen: in full up to 99,999, then 100k, 13.9M."""
     for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
         if number >= max(unit, 100_000):
             return f"{number / unit:.3g}{name}"

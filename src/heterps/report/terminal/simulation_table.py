@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console
-from rich.table import Table
 
 from heterps.report.figures import plural, short
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.tables import figures_table
 from heterps.report.terminal.timeline import show_timeline
 from heterps.sim.result import SimResult, WorkerResult
 
@@ -25,16 +24,18 @@ WORKER_HEADS = ("worker", "s/iteration", "pushes", "waits", "wait s", "wait %", 
 
 @dataclass(frozen=True)
 class Group:
-    """Workers in a row of the table: one, or several of the same speed, for whom the figures are means."""
+    """Workers in one row of the table: one, or several neighbours, whose figures are then means."""
 
     workers: tuple[WorkerResult, ...]
 
     @property
     def name(self) -> str:
+        """The name of the worker, or of the first and the last."""
         first, last = self.workers[0].name, self.workers[-1].name
         return first if len(self.workers) == 1 else f"{first}-{last} (mean)"
 
     def cells(self) -> tuple[str, ...]:
+        """The cells of WORKER_HEADS."""
         seconds = self.workers[0].seconds
         speed = short(seconds) if all(worker.seconds == seconds for worker in self.workers) else "several"
         waiting = share(self._mean("wait_s"), sum(self._mean(name) for name in ("wait_s", "compute_s", "push_s")))
@@ -47,10 +48,7 @@ class Group:
 
 def show_simulation(console: Console, result: SimResult) -> None:
     """Prints the workers, the timeline if it was kept, and the outcome in a sentence or three."""
-    table = _table(WORKER_HEADS)
-    for group in make_groups(result.workers):
-        table.add_row(*group.cells())
-    console.print(table)
+    console.print(figures_table(WORKER_HEADS, [group.cells() for group in make_groups(result.workers)]))
     console.print()
     show_timeline(console, result)
     console.print()
@@ -58,12 +56,8 @@ def show_simulation(console: Console, result: SimResult) -> None:
 
 
 def show_policies(console: Console, results: Sequence[SimResult]) -> None:
-    """Prints a row a policy, and what should be known beside the figures."""
-    heads, rows = policy_table(results)
-    table = _table(heads)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    """Prints one row per policy, and warnings about the figures."""
+    console.print(figures_table(*policy_table(results)))
     console.print(MEANING, style="dim")
     for result in results:
         if text := warning(result):
@@ -71,8 +65,7 @@ def show_policies(console: Console, results: Sequence[SimResult]) -> None:
 
 
 def make_groups(workers: Sequence[WorkerResult], most: int = MOST_ROWS) -> list[Group]:
-    """One row a worker; where there are more than `most`, neighbours of the same speed share one, and if these are too
-    many still, equally many neighbours do."""
+    """At most `most` groups: one per worker, else one per run of neighbours of equal speed, else equally large ones."""
     if len(workers) <= most:
         return [Group((worker,)) for worker in workers]
     groups = [Group(tuple(some)) for _, some in groupby(workers, lambda worker: worker.seconds)]
@@ -103,7 +96,7 @@ def policy_table(results: Sequence[SimResult]) -> tuple[tuple[str, ...], list[tu
 
 
 def outcome(result: SimResult) -> str:
-    """What came of it, in words."""
+    """What the simulation found, in words."""
     sentence = (
         f"{result.pushes:,} {'push' if result.pushes == 1 else 'pushes'} in {result.end_s:,.6g} s "
         f"({result.pushes_per_s:,.4g} a second). Workers waited {plural(result.waits, 'time')}, "
@@ -115,7 +108,7 @@ def outcome(result: SimResult) -> str:
 
 
 def warning(result: SimResult) -> str:
-    """What a reader of the figures must know besides, if anything."""
+    """What a reader of the figures must know besides; empty: nothing."""
     if result.policy.endswith("+literal"):
         return "This is DSSP as it was printed, which bounds no lead: to compare with, not to train with."
     if result.dropped:
@@ -124,15 +117,10 @@ def warning(result: SimResult) -> str:
 
 
 def share(part: float, whole: float) -> str:
+    """A part of a whole as a percentage; `-` of nothing."""
     return f"{part / whole:.1%}" if whole else "-"
 
 
 def staleness(result: SimResult) -> str:
+    """The mean staleness in updates; `-` where nobody pushed."""
     return "-" if result.mean_staleness is None else f"{result.mean_staleness:,.2f}"
-
-
-def _table(heads: Iterable[str]) -> Table:
-    table = plain_table()
-    for i, name in enumerate(heads):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    return table

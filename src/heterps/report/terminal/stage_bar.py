@@ -30,14 +30,14 @@ PALETTE = (  # Okabe and Ito's, which people with any colour vision tell apart, 
 
 
 @dataclass(frozen=True)
-class Keys:
-    """The letter and the style of each resource of a cluster: the same in every bar."""
+class ResourceKeys:
+    """The letter and the style that stand for each resource of a cluster in every bar."""
 
     letters: dict[str, str]
     styles: dict[str, Style]
 
     def legend(self, names: Iterable[str]) -> Columns:
-        """What the letters mean, for those resources that `names` has."""
+        """The meaning of the letters, for the resources in `names`."""
         shown = set(names)
         return Columns(
             [
@@ -49,8 +49,8 @@ class Keys:
         )
 
 
-def make_keys(resources: Sequence[str]) -> Keys:
-    """A letter of its own name for each resource where one is free, else any; colours repeat where there are many."""
+def make_keys(resources: Sequence[str]) -> ResourceKeys:
+    """Gives each resource a letter of its name where one is free, else any; colours repeat where there are many."""
     letters: dict[str, str] = {}
     for name in resources:
         wanted = [letter for letter in name.lower() + name.upper() if letter in ascii_letters]
@@ -60,13 +60,13 @@ def make_keys(resources: Sequence[str]) -> Keys:
         name: Style(bgcolor=ground, color=ink)
         for name, (ground, ink) in zip(resources, _colours(len(resources)), strict=True)
     }
-    return Keys(letters, styles)
+    return ResourceKeys(letters, styles)
 
 
 class StageBar:
-    """A renderable of a line, or of two with the counts, as wide as its place allows."""
+    """A renderable of one line, or of two with the counts of units, as wide as its place allows."""
 
-    def __init__(self, plan: Plan, keys: Keys, *, with_counts: bool = True) -> None:
+    def __init__(self, plan: Plan, keys: ResourceKeys, *, with_counts: bool = True) -> None:
         self._stages, self._keys, self._with_counts = plan.stages, keys, with_counts
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -86,7 +86,7 @@ class StageBar:
 
 
 def bar_widths(stages: Sequence[Stage], width: int) -> list[int]:
-    """Cells of each stage: in proportion to its layers, at least one, `width` in all unless there are more stages."""
+    """Characters of each stage: in proportion to its layers, at least one; their sum is `width` if that is possible."""
     num_layers = stages[-1].last + 1
     borders = [0]
     for i, stage in enumerate(stages):
@@ -97,7 +97,7 @@ def bar_widths(stages: Sequence[Stage], width: int) -> list[int]:
 
 
 def place_counts(counts: Sequence[int], widths: Sequence[int]) -> str:
-    """Each count below the start of its stage, or as soon after as there is room."""
+    """A line with each count below the start of its stage, or as soon after it as there is room."""
     line, start = "", 0
     for count, width in zip(counts, widths, strict=True):
         line = line.ljust(start) + (" " if len(line) >= start > 0 else "") + str(count)

@@ -20,7 +20,7 @@ STYLES = {"compute": "cyan", "communicate": "yellow", "wait": "dim"}
 
 
 def stage_table(stages: Sequence[StageFigures]) -> Table:
-    """At most 80 columns wide."""
+    """A table with one row per stage, at most 80 columns wide; the bottleneck is in bold."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     table.add_column("stage", no_wrap=True, max_width=16, overflow="ellipsis")
     for head in ("workers", "samples/s", *DOINGS):

@@ -23,11 +23,11 @@ from heterps.report.stage_figures import bottleneck, busiest, title
 from heterps.report.terminal.stage_table import stage_table
 
 View = dict[str, Any]
-"""`seconds`, `stages`, `staleness`, `usd` and, of emulated units, `emulated`: what Observer.staged is given."""
+"""What Observer.staged is given: `seconds`, `stages`, `staleness`, `usd` and, of emulated units, `emulated`."""
 
 
 class StagedBar(Progress):
-    """A bar of progress, and under it the newest `view` of the stages, if there is one."""
+    """A progress bar, and under it the newest `view` of the stages, if there is one."""
 
     view: View | None = None
 
@@ -58,7 +58,7 @@ def stage_lines(view: View) -> list[RenderableType]:
 
 
 def staged_words(line: dict[str, Any]) -> str:
-    """What a line of metrics.jsonl says of its stages, in a line of text; nothing of a run without any."""
+    """What a line of metrics.jsonl says about stages, as text; empty for a run without stages."""
     if "stages" not in line:
         return ""
     words = [busiest(line["stages"]), f"staleness {line['staleness']:.3g}", usd(line["usd"])]

@@ -27,17 +27,17 @@ ENDED, LEFT = "▊", "×"
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """Workers that share a bar, and for each cell what took most of its time, and whether an iteration ended in it."""
+    """Workers that share a bar: for each cell, what took most of its time, and whether an iteration ended in it."""
 
     name: str
     kinds: tuple[str, ...]
     ends: tuple[bool, ...]
     left: int | None
-    """The cell in which the last of them left."""
+    """The cell in which the last of the workers left; None: some stayed."""
 
 
 def make_rows(result: SimResult, num_cells: int, most_rows: int = MOST_ROWS) -> list[TimelineRow]:
-    """The window of `result` in `num_cells` equal parts, if it has one; at most `most_rows` rows."""
+    """The window of `result` in `num_cells` equal parts, as at most `most_rows` rows; none without a window."""
     if result.window is None:
         return []
     size = max(1, math.ceil(len(result.workers) / most_rows))

@@ -22,8 +22,7 @@ REFRESH_S = 0.25
 
 
 class TrainingProgress(Observer):
-    """Shows samples/s, time left, loss, AUC or accuracy, and the stages of a job that has some. Use it in a `with`
-    block."""
+    """Shows samples/s, time left, loss, AUC or accuracy, and the stages of a job that has some; use it with `with`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

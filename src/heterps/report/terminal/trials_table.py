@@ -18,15 +18,15 @@ from rich.text import Text
 from heterps.planning.online import Attempt, Measurement
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.terminal.plan_table import draw_stages, hours, usd
-from heterps.report.terminal.tables import plain_table
+from heterps.report.terminal.plan_table import add_option, draw_stages, hours, usd
+from heterps.report.terminal.tables import add_figures, plain_table
 
 LATE = 0.05
 """Share of the time by which an emulating machine may be late before its figures are doubted."""
 
 
 def show_trials(console: Console, found: Measurement, profile: Profile, throughput: float) -> None:
-    """Prints a row a trial, the best one ticked, then what that means; `throughput` is the floor."""
+    """Prints one row per trial, the best one ticked, then what that means; `throughput` is the floor."""
     console.print(_table(found, profile))
     for line, style in _verdict(found, throughput):
         console.print(Padding(Text(line, style=style), (0, 0, 0, 2), expand=False))
@@ -80,28 +80,19 @@ def _table(found: Measurement, profile: Profile) -> Table:
     table.add_column("", width=1)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("plan", overflow="fold")
-    for name in ("predicted", "measured", "error", "USD", "measured"):
-        table.add_column(name, justify="right", no_wrap=True)
+    add_figures(table, "predicted", "measured", "error", "USD", "measured")
     for number, attempt in enumerate(found.attempts, 1):
-        is_best = attempt is found.best
-        table.add_row(*_row(number, attempt, profile, is_best), style="bold" if is_best else "")
+        add_option(table, str(number), *_cells(attempt, profile), is_chosen=attempt is found.best)
     return table
 
 
-def _row(number: int, attempt: Attempt, profile: Profile, is_best: bool) -> tuple[RenderableType, ...]:
+def _cells(attempt: Attempt, profile: Profile) -> tuple[RenderableType, ...]:
     plan = attempt.plan
-    tick = Text("✓", style="green") if is_best else ""
-    start = tick, str(number), draw_stages(plan, profile, servers=True), f"{plan.throughput:,.0f}"
+    start = draw_stages(plan, profile, with_servers=True), f"{plan.throughput:,.0f}"
     if attempt.trial is None:
         return *start, Text("failed", style="red"), "-", usd(plan.usd), "-"
     below = "" if attempt.keeps_floor else "↓"
-    return (
-        *start,
-        f"{below}{attempt.throughput:,.0f}",
-        f"{attempt.error:+.1%}",
-        usd(plan.usd),
-        usd(attempt.usd),
-    )
+    return *start, f"{below}{attempt.throughput:,.0f}", f"{attempt.error:+.1%}", usd(plan.usd), usd(attempt.usd)
 
 
 def _verdict(found: Measurement, throughput: float) -> list[tuple[str, str]]:
@@ -150,7 +141,7 @@ def _verdict(found: Measurement, throughput: float) -> list[tuple[str, str]]:
 
 
 def _where(found: Measurement) -> str:
-    """Which trial was of the predicted optimum."""
+    """A phrase on which trial was of the predicted optimum."""
     for number, attempt in enumerate(found.attempts, 1):
         if (attempt.plan.stages, attempt.plan.servers) == (found.optimum.stages, found.optimum.servers):
             measured = f", measured {attempt.throughput:,.0f}" if attempt.trial is not None else ""

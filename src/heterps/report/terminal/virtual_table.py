@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from heterps.report.figures import rate
-from heterps.report.terminal.tables import plain_table
-from heterps.sim.compare import Comparison, Row
+from heterps.report.terminal.tables import figures_table
+from heterps.sim.compare import VariantComparison, VariantSummary
 
 NEVER = "never"
 
 
-def show_comparison(console: Console, comparison: Comparison, advice: Sequence[str] = ()) -> None:
-    """Prints a row a policy, ticked where the target is reached soonest, and the advice."""
-    table = plain_table()
-    for i, name in enumerate(heads(comparison)):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    for row in comparison.rows:
-        table.add_row(*cells(row, comparison), style="bold" if row is comparison.soonest else "")
-    console.print(table)
+def show_comparison(console: Console, comparison: VariantComparison, advice: Sequence[str] = ()) -> None:
+    """Prints one row per policy, with a tick where the target is reached soonest, and the advice."""
+    soonest = cells(comparison.soonest, comparison)[0] if comparison.soonest else None
+    console.print(figures_table(heads(comparison), [cells(row, comparison) for row in comparison.rows], soonest))
     console.print(meaning(comparison), style="dim", markup=False)
     if comparison.soonest is None and not advice:
         console.print(f"No policy reaches {comparison.measure} {comparison.target:.4g} with every seed.", markup=False)
@@ -34,23 +30,15 @@ def show_comparison(console: Console, comparison: Comparison, advice: Sequence[s
         console.print(sentence, markup=False)
 
 
-def heads(comparison: Comparison) -> tuple[str, ...]:
+def heads(comparison: VariantComparison) -> tuple[str, ...]:
     """The names of the columns of `cells`."""
     several = ("seeds",) if _has_seeds(comparison) else ()
     wasted = ("drop",) if _drops(comparison) else ()
-    return (
-        "policy",
-        f"s to {comparison.target:.4g}",
-        *several,
-        "best",
-        "per s",
-        "stale",
-        "wait",
-        *wasted,
-    )
+    return ("policy", f"s to {comparison.target:.4g}", *several, "best", "per s", "stale", "wait", *wasted)
 
 
-def cells(row: Row, comparison: Comparison) -> tuple[str, ...]:
+def cells(row: VariantSummary, comparison: VariantComparison) -> tuple[str, ...]:
+    """The cells of a variant under `heads`."""
     several = (_range(row),) if _has_seeds(comparison) else ()
     wasted = (f"{row.dropped_share:.0%}",) if _drops(comparison) else ()
     tick = " ✓" if row is comparison.soonest else ""
@@ -66,7 +54,7 @@ def cells(row: Row, comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def meaning(comparison: Comparison) -> str:
+def meaning(comparison: VariantComparison) -> str:
     """What the columns are, in words."""
     seeds = "medians, and beside them the fastest and the slowest seed; " if _has_seeds(comparison) else ""
     step = max(row.step_s for row in comparison.rows)
@@ -77,13 +65,13 @@ def meaning(comparison: Comparison) -> str:
     )
 
 
-def _reached(row: Row) -> str:
+def _reached(row: VariantSummary) -> str:
     if row.failed:
         return "diverged"
     return NEVER if row.median_s is None else f"{row.median_s:,.1f}"
 
 
-def _range(row: Row) -> str:
+def _range(row: VariantSummary) -> str:
     if row.range_s is None:
         reached = sum(s is not None for s in row.seconds)
         return f"{reached} of {len(row.seconds)}"
@@ -91,9 +79,9 @@ def _range(row: Row) -> str:
     return f"{row.range_s[0]:,.{digits}f}-{row.range_s[1]:,.{digits}f}"
 
 
-def _has_seeds(comparison: Comparison) -> bool:
+def _has_seeds(comparison: VariantComparison) -> bool:
     return len(comparison.rows[0].seconds) > 1
 
 
-def _drops(comparison: Comparison) -> bool:
+def _drops(comparison: VariantComparison) -> bool:
     return any(row.dropped_share for row in comparison.rows)

@@ -1,6 +1,6 @@
-"""Seats: the places that Ray keeps for the roles of a job, in placement groups, all of one or none.
+"""Reservations: bundles that Ray keeps for the roles of a job, in placement groups, each reserved whole or not at all.
 
-reserve(cpu, cpu, v100) --> one group, three bundles --> [cpu] [cpu] [v100]     free seats, by resource
+reserve(cpu, cpu, v100) --> one group, three bundles --> [cpu] [cpu] [v100]     free bundles, by resource
                                                            |
                                           take(cpu) -------+--> an actor      give_back when it is gone
 """
@@ -20,12 +20,12 @@ POLL_S = 0.2
 
 
 class NoPlace(ConfigError):
-    """The cluster has no place for the roles of a job, as far as it was waited for."""
+    """The cluster had no room for the roles of a job within the time that was allowed."""
 
 
 @dataclass(frozen=True)
-class Seat:
-    """One bundle of a placement group."""
+class ReservedBundle:
+    """One bundle of a placement group: the place of one actor."""
 
     resource: str
     bundle: Bundle
@@ -34,7 +34,7 @@ class Seat:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of an actor that shall sit here."""
+        """Ray options of an actor that runs on this bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         labels = {name: amount for name, amount in self.bundle.items() if name not in ("CPU", "GPU")}
@@ -48,19 +48,19 @@ class Seat:
         }
 
 
-class Seats:
-    """`bundles`: what a unit of each resource takes."""
+class Reservations:
+    """Bundles that Ray keeps for the roles of a job. `bundles` has the Ray bundle of one unit of each resource."""
 
     def __init__(self, bundles: Mapping[str, Bundle]) -> None:
         self._bundles = bundles
         self._groups: list[Any] = []
-        self._free: dict[str, list[Seat]] = {}
-        self._held: Counter[str] = Counter()  # of everything, free seats included
+        self._free: dict[str, list[ReservedBundle]] = {}
+        self._held: Counter[str] = Counter()  # of everything, free bundles included
 
     def reserve(self, resources: Sequence[str], deadline_s: float, poll: Callable[[], None] = lambda: None) -> None:
-        """Keep a seat for each; NoPlace, and nothing is kept, where the cluster has no place in time.
+        """Reserves one bundle per resource name. Raises NoPlace, and reserves nothing, after `deadline_s` seconds.
 
-        poll  is called again and again meanwhile, and may raise
+        poll  is called repeatedly while waiting, and may raise
         """
         import ray
         from ray.util.placement_group import placement_group
@@ -77,21 +77,24 @@ class Seats:
                 left = {name: amount - self._held[name] for name, amount in total.items()}
                 raise NoPlace(explain(bundles, left, free, waited_s))
         for index, resource in enumerate(resources):
-            self._free.setdefault(resource, []).append(Seat(resource, self._bundles[resource], group, index))
+            self._free.setdefault(resource, []).append(ReservedBundle(resource, self._bundles[resource], group, index))
             self._held.update(self._bundles[resource])
 
     def more_than_free(self, resources: Sequence[str]) -> list[str]:
-        """Those of `resources` for which there is no free seat."""
+        """The entries of `resources` for which no free bundle is reserved."""
         wanted = Counter(resources)
         return [name for name, count in wanted.items() for _ in range(count - len(self._free.get(name, [])))]
 
-    def take(self, resource: str) -> Seat:
+    def take(self, resource: str) -> ReservedBundle:
+        """Takes a free bundle of the resource."""
         return self._free[resource].pop(0)
 
-    def give_back(self, seat: Seat) -> None:
-        self._free.setdefault(seat.resource, []).append(seat)
+    def give_back(self, reserved: ReservedBundle) -> None:
+        """Makes a bundle free again."""
+        self._free.setdefault(reserved.resource, []).append(reserved)
 
     def close(self) -> None:
+        """Gives all bundles back to Ray."""
         for group in self._groups[:]:
             self._remove(group)
 
