@@ -25,7 +25,7 @@ import torch
 from heterps.config import Optimizers
 from heterps.model.stages import StageModule, Values, split
 from heterps.model.trace import trace
-from heterps.processes import give_answer, own_stdout
+from heterps.processes import give_answer, reserve_stdout
 from heterps.profiling.batches import batch_size_of, divide
 from heterps.profiling.sandbox import Sandbox
 from heterps.profiling.source import ModelSource
@@ -36,7 +36,7 @@ BLOCK_BYTES = 8 * 2**20
 
 
 def main() -> None:
-    commands, answers = sys.stdin, own_stdout()
+    commands, answers = sys.stdin, reserve_stdout()
     torch.set_num_threads(1)
     try:
         start = json.loads(commands.readline())
