@@ -1,4 +1,4 @@
-"""nce: vectors of words, by telling the contexts that a word was seen in from contexts sampled at random.
+"""nce: learns vectors of words by distinguishing contexts that were seen with a word from random contexts.
 
     word --------------> [0 words]   v [B, dim] ------------------+
                                                                   v
