@@ -111,6 +111,6 @@ def _module(name: str, path: str) -> Any:
 
 
 def _line_of(error: BaseException) -> str:
-    """Where the error was raised, as file:line."""
+    """Return the place where the error was raised, as file:line."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.filename}:{frame.lineno}"

@@ -111,7 +111,7 @@ def _live(graph: fx.Graph, layer_of: Mapping[str, int], border: int) -> list[fx.
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Do what torch's tree_map does, but keep a torch.Size, of which tree_map would make a tuple."""
+    """Apply a function to all leaves, as torch's tree_map does, but keep torch.Size, which tree_map makes a tuple."""
     return tree_map(function, tree, is_leaf=lambda node: isinstance(node, torch.Size))
 
 

@@ -39,8 +39,8 @@ def image_shape(schema: Schema, model: str, image: Sequence[int] | None) -> Shap
                 return channels, side, side
         raise ModelError(
             f"{model} classifies images, but the {num_values} numbers of data.columns.dense make no square one, grey "
-            "or in colour. Name the column of images with its width, as `heterps data images` tells, or give the form "
-            "in model.args: image: [channels, height, width]."
+            "or in colour. Name the column of images with its width, which `heterps data images` prints, or give the "
+            "shape in model.args: image: [channels, height, width]."
         )
     if len(image) != 3 or min(image) < 1 or math.prod(image) != num_values:
         raise ModelError(

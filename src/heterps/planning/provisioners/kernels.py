@@ -99,7 +99,7 @@ def real_minimum(stations: Floats, resource: Ints, num: int, prices: Floats, tau
             return tau_max
         else:
             lo = tau
-        # By the distance from the pole at `fastest`: beside it a step that is small against tau moves the cost a lot.
+        # Relative to the distance from the pole at `fastest`: near it, small steps change the cost a lot.
         least = max(1e-8 * (tau - fastest), 1e-15 * tau)
         if hi - lo <= 2.0 * least:
             break
@@ -110,7 +110,7 @@ def real_minimum(stations: Floats, resource: Ints, num: int, prices: Floats, tau
         # g jumps where a station comes down to one unit, and the step leaves the bracket; or the steps are tiny.
         if turn % 3 == 2 or not lo < tau < hi:
             tau = (lo + hi) / 2.0
-    return hi  # left of a jump beside the pole the cost is steep, right of it never
+    return hi  # near the pole the cost is steep to the left of a jump, and never to the right
 
 
 @compiled

@@ -25,7 +25,7 @@ FARTHEST = 12.0
 MATTERS = 0.03
 """Share of the whole bill below which a difference in cost hardly counts."""
 SCARCITY = 2.0
-"""Exponent by which a layer costs more on a resource of which it alone needs more units than may be rented."""
+"""Exponent of the extra cost of a layer that alone needs more units of a resource than may be rented."""
 
 
 @dataclass(frozen=True)
