@@ -18,8 +18,8 @@ from heterps.processes import Child
 
 ECHO = """
     import json, sys
-    from heterps.processes import give_answer, own_stdout
-    answers = own_stdout()
+    from heterps.processes import give_answer, reserve_stdout
+    answers = reserve_stdout()
     print("user code prints")
     for line in sys.stdin:
         give_answer(answers, {"got": json.loads(line)})
@@ -61,7 +61,7 @@ def test_commands_are_answered_whatever_user_code_prints(child) -> None:
 
 
 def test_an_error_is_told_with_the_name_and_what_it_did(child) -> None:
-    failing = child('import sys\nfrom heterps.processes import *\ngive_answer(own_stdout(), {"error": "no disk"})')
+    failing = child('import sys\nfrom heterps.processes import *\ngive_answer(reserve_stdout(), {"error": "no disk"})')
     with pytest.raises(PeerLost, match=rf"helper-7 \(process {failing.pid}\), which looks, failed with no disk"):
         failing.answer(60, "looks")
 
@@ -145,8 +145,8 @@ def test_its_parting_word_and_what_it_left_behind(child) -> None:
     leaving = child(
         """
         import os, sys, time
-        from heterps.processes import give_answer, own_stdout
-        answers = own_stdout()
+        from heterps.processes import give_answer, reserve_stdout
+        answers = reserve_stdout()
         if os.fork() == 0:
             time.sleep(600)
         give_answer(answers, {"kind": "DataError", "error": "row 3 is bad"})
@@ -157,7 +157,7 @@ def test_its_parting_word_and_what_it_left_behind(child) -> None:
     while leaving.is_running:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert leaving.parting == {"kind": "DataError", "error": "row 3 is bad"}
+    assert leaving.last_answer == {"kind": "DataError", "error": "row 3 is bad"}
     assert leaving.ended == "ended with exit code 3: row 3 is bad"
 
 
@@ -168,7 +168,7 @@ def test_a_child_that_cannot_stop_is_ended_some_time_after_its_input(child) -> N
         import heterps.processes
         heterps.processes.ORPHAN_S = 0.1
         ended = heterps.processes.watch_input()
-        heterps.processes.give_answer(heterps.processes.own_stdout(), {})
+        heterps.processes.give_answer(heterps.processes.reserve_stdout(), {})
         threading.Event().wait()
         """
     )

@@ -1,11 +1,11 @@
 """heterps trains large sparse models on the cheapest mix of machines that is fast enough.
 
-    profile = heterps.profile(model, batch)                                  how long each layer takes, where
-    plan = heterps.plan(profile, cluster, throughput=20_000, samples=1e9)    who runs what, and what it costs
+    profile = heterps.profile(model, batch)                                  time of each layer on each resource
+    plan = heterps.plan(profile, cluster, throughput=20_000, samples=1e9)    the cheapest resources that are fast enough
     run = heterps.train(job)                                                 the job, from data to report
 
-`heterps.Trainer` is for a loop of your own, `heterps.nn` and `heterps.ps` are the modules and tables under it,
-and `heterps.sync` the policies that keep workers in step.
+`heterps.Trainer` is for your own training loop; `heterps.nn` and `heterps.ps` are the modules and tables under it, and
+`heterps.sync` has the policies that synchronise workers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: a plan needs no torch, and the command line starts at once."""
+    """Import names when they are first used: planning needs no torch, and the command line starts quickly."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in _ROOMS:

@@ -1,11 +1,11 @@
-"""Devices that a profile can be estimated for without having one. Every figure names its source.
+"""The catalogue of devices for which a profile can be estimated without having one. Every figure names its source.
 
 To add a device, add an entry here and its price to `heterps.offers`: the estimate, the command line and the error
 messages find it there. A unit is one GPU, or one physical core of a CPU with its share of the socket's memory channels.
 
-Figures of GPUs are those of NVIDIA's data sheets for dense float32 without tensor cores (no TF32): what torch runs
-by default. Those of CPU cores follow from the microarchitecture: lanes x FMA units x 2 FLOP x clock. "Assumption" marks
-what no source could be found for.
+Figures of GPUs are those of NVIDIA's data sheets for dense float32 without tensor cores (no TF32), which torch uses by
+default. Figures of CPU cores follow from the microarchitecture: lanes x FMA units x 2 FLOP x clock. "Assumption" marks
+a figure without a source.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class Link:
-    """How bytes reach one unit from elsewhere: from servers, from the stage before, from the data cluster."""
+    """The connection of one unit to servers, to the previous stage and to the data cluster."""
 
     bytes_per_s: float
     latency_s: float
 
     def seconds(self, num_bytes: float, num_messages: int = 1) -> float:
-        """Nothing to send takes no time, not even the latency."""
+        """Seconds to transfer `num_bytes` in `num_messages` messages; 0 if there is nothing to send."""
         return num_messages * self.latency_s + num_bytes / self.bytes_per_s if num_bytes else 0.0
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One unit of a resource: a GPU, or one core of a CPU."""
+    """Figures of one unit of a device: a GPU, or one core of a CPU."""
 
     name: str
     title: str
     torch_device: str  # "cpu", "cuda"
-    torch_name: str  # part of the name by which torch knows it; tells whether this device is the one that is here
+    torch_name: str  # part of torch's name of the device; tells whether this machine has it
     peak_flops: float  # float32, multiply and add counted as two
     memory_bytes_per_s: float
     link: Link
-    launch_s: float  # to start one kernel
-    # What real kernels reach of the two peaks; the time of a kernel is the slower of the two sides.
+    launch_s: float  # seconds to start one kernel
+    # Fraction of each peak that real kernels reach; a kernel takes the longer of compute and memory time.
     compute_efficiency: float
     memory_efficiency: float
 
 
-# 100 Gb/s, the network of the HeterPS paper's cluster: 12.5 GB/s a port, for every device, so that estimates differ by
-# the device and not by where it is rented. The latency is an assumption: a request and its answer over TCP inside one
-# data centre.
+# 100 Gb/s, the network of the HeterPS paper's cluster: 12.5 GB/s per port, for every device, so that estimates differ
+# by the device and not by where it is rented. The latency is an assumption: a request and its answer over TCP inside
+# one data centre.
 NETWORK = Link(bytes_per_s=12.5 * GB, latency_s=30e-6)
 
 # To an accelerator the network comes first, then PCIe; the two hops overlap, so the slower one counts. The latency is
@@ -157,7 +157,7 @@ KUNLUN = DeviceSpec(
 def _core(
     name: str, title: str, *, flops_per_cycle: int, clock_hz: float, socket_bytes_per_s: float, num_cores: int
 ) -> DeviceSpec:
-    """One core of a socket with `num_cores`, which share its memory channels."""
+    """Figures of one core of a socket with `num_cores` cores, which share its memory channels."""
     return DeviceSpec(
         name=name,
         title=f"a core of {title}",
@@ -210,11 +210,11 @@ CATALOGUE: dict[str, DeviceSpec] = {
 }
 
 LOCAL = "cpu"
-"""The resource that is always here: one core of this machine. It is measured, never estimated."""
+"""Name of the resource that is one core of this machine. It is measured, never estimated."""
 
 
 def find_device(name: str) -> DeviceSpec:
-    """The catalogue's entry, or a ConfigError that lists what there is."""
+    """Return the catalogue's entry; raises ConfigError, which lists the known devices."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     known: Iterable[str] = (LOCAL, *CATALOGUE)

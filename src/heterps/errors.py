@@ -1,4 +1,4 @@
-"""Errors are help: each says what is wrong, where, and what to do next, and carries the exit code of the command.
+"""Typed errors. Each says what is wrong, where, and what to do next, and carries the exit code of the command.
 
 0  done                     4  bad data                   8  a peer, deadline or worker failed
 1  a bug of ours            5  bad model                130  interrupted (Ctrl-C), state saved
@@ -8,25 +8,25 @@
 
 
 class HeterpsError(Exception):
-    """The base of every error a user can cause or mend. Its text is shown as it is, without a traceback."""
+    """Base of all errors that a user can cause or fix. Commands show its text without a traceback."""
 
     exit_code = 1
 
 
 class ConfigError(HeterpsError):
-    """A job, cluster, profile or plan file, or an option, says something that cannot be."""
+    """A job, cluster, profile or plan file, or an option, is invalid."""
 
     exit_code = 2
 
 
 class PlanInfeasible(HeterpsError):
-    """No plan meets the constraints; the text names the one that binds and what would relax it."""
+    """No plan meets the constraints; the text names the binding constraint and what would relax it."""
 
     exit_code = 3
 
 
 class DataError(HeterpsError):
-    """Training data is missing, unreadable or not what the schema says; the text names file, row and column."""
+    """Training data is missing, unreadable or does not match the schema; the text names file, row and column."""
 
     exit_code = 4
 
@@ -38,11 +38,11 @@ class ModelError(HeterpsError):
 
 
 class NotFinite(ModelError):
-    """A prediction, loss or gradient is NaN or infinite; the text says which, and when."""
+    """A prediction, loss or gradient is NaN or infinite; the text says which one, and when."""
 
 
 class RunError(HeterpsError):
-    """A run folder is not what the command needs: not there, not empty, of another job."""
+    """A run folder cannot be used by the command: it is missing, not empty, or of another job."""
 
     exit_code = 6
 
@@ -52,18 +52,18 @@ class CorruptCheckpoint(RunError):
 
 
 class PeerLost(HeterpsError):
-    """Another process that was waited for died, failed or did not answer in time; the text names it."""
+    """Another process died, failed or did not answer in time; the text names it."""
 
     exit_code = 8
 
 
 class StaleIncarnation(HeterpsError):
-    """A process goes on although a newer one has taken its place; it must end, and changes nothing any more."""
+    """A process still runs although a newer one has replaced it; it must end and can change nothing any more."""
 
     exit_code = 8
 
 
 class StorageError(HeterpsError):
-    """The file system refused a write: full disk, no permission, read-only."""
+    """The file system refused a write: the disk is full or read-only, or permission is missing."""
 
     exit_code = 7

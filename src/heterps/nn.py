@@ -1,12 +1,12 @@
 """Modules for models whose embedding rows live on parameter-server tables.
 
-    slots --lookup--> unique keys --pull--> rows --spread--> values [n, dim] (a leaf of autograd) --pool--> output
+    slots --lookup--> unique keys --pull--> rows --gather--> values [n, dim] (a leaf of autograd) --pool--> output
                                                                 |
-    table <--one optimizer step a key-- sum by key <--push------+ values.grad, after backward
+    table <--one optimizer step per key-- sum by key <--push----+ values.grad, after backward
 
-The values are a leaf: autograd ends there, and what it leaves in `values.grad` is what the servers need. So any module,
-loss and loop of plain PyTorch works around a SparseEmbedding; after `backward`, `push_gradients(model)` takes the place
-of the optimizer's step for the tables.
+The values are a leaf of autograd: `values.grad` holds exactly the gradients that the servers need. So a SparseEmbedding
+works with any module, loss and training loop of plain PyTorch; after `backward`, `push_gradients(model)` replaces the
+optimizer's step for the tables.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from heterps.ps.protocol.specs import Tables as ModelTables
 __all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
 
 DENSE = "dense"
-"""The dense table of a model: all its trainable parameters, one after another."""
+"""Name of a model's dense table, which holds all its trainable parameters one after another."""
 
 Pooling = Literal["sum", "mean", "none"]
 
 
 class _TableKeys(NamedTuple):
-    """What one table has to do with a batch. It must not hold the Slots that keep it: a cycle would outlive them."""
+    """The keys of a batch for one table. It must not refer to the Slots that cache it: such a cycle would leak."""
 
     keys: KeyArray
     offsets: OffsetArray | None
@@ -59,7 +59,7 @@ class _TableKeys(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """One use of a table in a forward pass, whose gradient `backward` has left in `values.grad`."""
+    """One use of a table in a forward pass; `backward` has stored its gradient in `values.grad`."""
 
     table: str
     part: _TableKeys
@@ -67,7 +67,7 @@ class _Use(NamedTuple):
 
 
 class RowGradients(NamedTuple):
-    """Gradients [n, dim] of all keys of a lookup, for one push to a table."""
+    """The gradients [n, dim] of all keys of a lookup, for one push to a table."""
 
     table: str
     lookup: Lookup
@@ -75,18 +75,18 @@ class RowGradients(NamedTuple):
 
 
 class SparseEmbedding(nn.Module):
-    """Rows for the keys of some slots. They are on a table and not in the module: `state_dict` knows nothing of them.
+    """An embedding of the keys of some slots. Its rows are on tables, not in the module or its `state_dict`.
 
-    slots       the slots it reads; a batch may have others
-    dim         values of a row
-    pooling     how the rows of a bag become one: "sum" and "mean" (an empty bag gives zeros), or "none"
+    slots       names of the slots to read; a batch may have others
+    dim         number of values per row
+    pooling     how the rows of a bag are combined: "sum" or "mean" (an empty bag gives zeros), or "none"
     tables      "one" table for all slots, or one table "per_slot"
-    optimizer   of its tables; none: what the job says, Adagrad(lr=0.05) outside a job
-    init_scale  rows start uniform in [-init_scale, init_scale), a pure function of (seed, table, key)
-    init        another start than that: Normal(std=...), Constant(value=...), Zero(), ... of heterps.config
-    schedule    of its learning rate; none: what the job says, and a constant rate outside a job
-    admission   which keys get a row; none: what the job says, and every key outside a job
-    eviction    which rows go; none: what the job says, and no row outside a job
+    optimizer   optimizer of its tables; None: the job's, or Adagrad(lr=0.05) outside a job
+    init_scale  initial values are uniform in [-init_scale, init_scale), a pure function of (seed, table, key)
+    init        other initial values: Normal(std=...), Constant(value=...), Zero(), ... of heterps.config
+    schedule    schedule of the learning rate; None: the job's, or a constant rate outside a job
+    admission   which keys get a row; None: the job's setting, or every key outside a job
+    eviction    which rows are deleted; None: the job's setting, or none outside a job
 
     The output is [batch, len(slots), dim]; with pooling "none" and bags of several keys it is [number of keys, dim],
     in the order of `Slots.keys`. In `eval` mode unknown keys read their initial values and are not created.
@@ -150,9 +150,9 @@ class SparseEmbedding(nn.Module):
         schedule: Schedule = ConstantRate(),
         tables: Tables = Tables(),
     ) -> list[TableSpec]:
-        """The tables that this module, called `name` in its model, needs.
+        """The specs of the tables that this module needs; `name` is its name in the model.
 
-        `optimizer`, `schedule` and `tables` are for what the module does not say itself.
+        `optimizer`, `schedule` and `tables` apply where the module has no settings of its own.
         """
         names = self.names_in(name)
         chosen = self.optimizer or optimizer
@@ -173,21 +173,21 @@ class SparseEmbedding(nn.Module):
         ]
 
     def names_in(self, name: str) -> list[str]:
-        """Of its tables, where it is called `name` in its model."""
+        """The names of its tables; `name` is its name in the model."""
         return [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
 
     def bind(self, client: RowClient, tables: Sequence[str]) -> None:
-        """From now on rows come from these `tables` of `client`, a table a group of slots."""
+        """Take rows from these `tables` of `client` from now on: one table, or one per slot."""
         self._client, self._tables, self._uses = client, list(tables), {}
 
     @property
     def table_names(self) -> tuple[str, ...]:
-        """The tables that the module is bound to."""
+        """The names of the tables to which the module is bound."""
         return tuple(self._tables)
 
     @property
     def client(self) -> RowClient:
-        """Where the rows are. A module that was bound to nothing makes tables of its own in this process."""
+        """The client that has the rows. A module that was not bound creates its own tables in this process."""
         if self._client is None:
             specs = self.table_specs("embedding", Adagrad(lr=0.05))
             self.bind(LocalClient(specs, {}), [spec.name for spec in specs])
@@ -195,23 +195,23 @@ class SparseEmbedding(nn.Module):
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of the module starts without tables, as a new module does: rows are not part of it."""
+        """The state without tables: a copy of the module is unbound, since rows are not part of it."""
         return {**self.__dict__, "_client": None, "_tables": [], "_uses": {}}
 
     # --- forward and push --------------------------------------------------------------------------------------------
 
     def prepare(self, slots: Slots) -> None:
-        """Work out ahead of use, in any thread, which rows `forward` will ask for."""
+        """Compute ahead of use, in any thread, which rows `forward` will pull."""
         for group in self._groups:
             self._part(slots, group)
 
     def lookups(self, slots: Slots, num_shards: int | None = None) -> list[tuple[str, Lookup]]:
-        """What `forward` will ask for: each table with its lookup, for so many shards, or as many as there are now."""
+        """The tables and lookups that `forward` will pull, for `num_shards` shards; None means the client's number."""
         parts = [self._part(slots, group, num_shards) for group in self._groups]
         return [(table, part.lookup) for table, part in zip(self._tables, parts, strict=True)]
 
     def forward(self, slots: Slots | Tensor) -> Tensor:
-        """Rows of a batch: of its Slots, or of raw integer ids [batch, len(slots)] ([batch] for a single slot)."""
+        """Return the rows of a batch, given Slots or raw integer ids [batch, len(slots)] ([batch] for one slot)."""
         if isinstance(slots, Tensor):
             ids = slots.unsqueeze(1) if slots.ndim == 1 else slots
             slots = slots_from_ids(ids.cpu().numpy(), self.slots)
@@ -239,11 +239,11 @@ class SparseEmbedding(nn.Module):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def push(self) -> list[Future[None]]:
-        """Send the gradients of every `backward` since the last push; one optimizer step a key and table."""
+        """Send the gradients of every `backward` since the last push; each key of a table gets one optimizer step."""
         return [self.client.push(*gradients) for gradients in self.take_gradients()]
 
     def take_gradients(self) -> list[RowGradients]:
-        """What `push` would send. It is the caller's now: the module has forgotten it."""
+        """Remove and return the gradients that `push` would send."""
         uses, self._uses = list(self._uses.values()), {}
         taken = []
         for table in dict.fromkeys(use.table for use in uses):
@@ -257,7 +257,7 @@ class SparseEmbedding(nn.Module):
         return taken
 
     def _on_gradient(self, table: str, part: _TableKeys, values: Tensor) -> None:
-        """`backward` reached the values. A pass that it never reaches leaves nothing behind in the module."""
+        """Record that `backward` reached the values. A forward pass without a backward leaves nothing in the module."""
         self._uses[id(values)] = _Use(table, part, values)
 
     def _part(self, slots: Slots, group: tuple[str, ...], num_shards: int | None = None) -> _TableKeys:
@@ -284,8 +284,8 @@ class SparseEmbedding(nn.Module):
         return pooled.view(-1, num_slots, self.dim)
 
 
-def cut(slots: Slots, first: int, last: int) -> Slots:
-    """Samples first..last-1 of `slots`. What was prepared is cut as well: its unique keys stay those of the whole."""
+def slice_slots(slots: Slots, first: int, last: int) -> Slots:
+    """Return samples first..last-1 of `slots`. Prepared lookups are sliced too, but keep the whole's unique keys."""
     piece = Slots(slots.names, *_cut_bags(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
     for owner, part in slots.prepared.items():
         keys, offsets, where = _cut_bags(part.keys, part.offsets, len(owner[0]), first, last)
@@ -296,7 +296,7 @@ def cut(slots: Slots, first: int, last: int) -> Slots:
 def _cut_bags(
     keys: KeyArray, offsets: OffsetArray | None, num_slots: int, first: int, last: int
 ) -> tuple[KeyArray, OffsetArray | None, slice]:
-    """Keys and offsets of samples first..last-1, and where those keys were."""
+    """Return keys and offsets of samples first..last-1, and the slice of `keys` that they are."""
     if offsets is None:
         where = slice(first * num_slots, last * num_slots)
         return keys[where], None, where
@@ -311,7 +311,7 @@ def _gradient(values: Tensor) -> FloatArray:
 
 
 def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:
-    """Every SparseEmbedding of a model with its name; a model that is one has the name "embedding"."""
+    """Iterate over the SparseEmbeddings of a model with their names; a model that is one is named "embedding"."""
     for name, module in model.named_modules():
         if isinstance(module, SparseEmbedding):
             yield name or "embedding", module
@@ -325,9 +325,9 @@ def model_tables(
     tiers: Tiers | None = None,
     seed: int = 0,
 ) -> ModelTables:
-    """Every table that a model needs, wherever it is: those of its embeddings, and DENSE with its other parameters.
+    """The specs of all tables of a model: those of its embeddings, and DENSE with its other parameters.
 
-    The same arguments give the same tables in every process of a job: its servers make what its workers ask for.
+    The same arguments give the same specs in every process of a job, so servers create what workers ask for.
     """
     sparse = [
         spec
@@ -342,13 +342,13 @@ def model_tables(
 
 
 def bind_tables(model: nn.Module, client: RowClient) -> None:
-    """From now on the embeddings of `model` have their rows from `client`, which has the tables of `model_tables`."""
+    """Let the embeddings of `model` take their rows from `client`, which must have the tables of `model_tables`."""
     for name, module in embeddings(model):
         module.bind(client, module.names_in(name))
 
 
 def push_gradients(model: nn.Module) -> None:
-    """Apply the gradients that `backward` left for every SparseEmbedding of `model`. Returns when they are applied."""
+    """Push the gradients of every SparseEmbedding of `model`, and return when they are applied."""
     futures = [future for _, module in embeddings(model) for future in module.push()]
     for future in futures:
         future.result()

@@ -1,8 +1,9 @@
-"""Offers: what a unit of each device is rented for. List prices, to start from: a cluster file says what you pay.
+"""Offers: the list price of one unit of each device. A cluster file overrides it with the price that you pay.
 
-On demand an offer has the name of its device; spot capacity, which the lender may take back, is `<device>-spot`.
-Prices of GPUs are those of an instance divided by its GPUs, host included (but for v100-spot); prices of cores those of
-an instance divided by its physical cores (on AWS c5, c6i, c7i and c6a two vCPUs are one core, on c7a and c7g one is).
+An on-demand offer has the name of its device; spot capacity, which the provider may take back, is `<device>-spot`.
+The price of a GPU is that of an instance divided by its GPUs, including the host (except v100-spot). The price of a
+core is that of an instance divided by its physical cores (one core is two vCPUs on AWS c5, c6i, c7i and c6a, and one
+vCPU on c7a and c7g).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class Offer:
-    """A unit of a device at a price."""
+    """One unit of a device at a price."""
 
     name: str
-    device: str  # of the catalogue, or "cpu"
+    device: str  # name in the catalogue, or "cpu"
     usd_per_hour: float
     spot: bool = False
 
@@ -67,7 +68,7 @@ OFFERS: dict[str, Offer] = _offers()
 
 
 def find_offer(name: str) -> Offer:
-    """The offer of that name, or a ConfigError that names the nearest one and the command that lists them."""
+    """Return the offer `name`; raises ConfigError, which names the nearest one and the command that lists them."""
     if name in OFFERS:
         return OFFERS[name]
     near = get_close_matches(name, OFFERS, n=1)
@@ -76,5 +77,5 @@ def find_offer(name: str) -> Offer:
 
 
 def device_of(offer: Offer) -> DeviceSpec | None:
-    """The catalogue's device; None for a core of this machine, which is measured."""
+    """The catalogue entry of the offer's device; None for a core of this machine, which is measured."""
     return CATALOGUE.get(offer.device)

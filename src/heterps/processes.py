@@ -1,12 +1,12 @@
-"""Child: a process of ours that answers lines of JSON with lines of JSON, and ends when its input ends.
+"""Child processes that answer lines of JSON with lines of JSON, and end when their input ends.
 
-    {"command": ...}  -->  stdin        nothing of the user's is pickled: a child makes what it needs anew from files
-    {"answer": ...}   <--  stdout       an answer {"error": text} says what went wrong there
-                           stderr  -->  a file, with all that user code prints; its last line tells why a child ended
-                                        that said nothing
+    {"command": ...}  -->  stdin        nothing is pickled: a child rebuilds what it needs from files
+    {"answer": ...}   <--  stdout       an answer {"error": text} reports a failure in the child
+                           stderr  -->  a file with everything that user code prints; if a child ends without an
+                                        answer, the last line of this file is given as the reason
 
-Every wait has a deadline that ends the child, and its error names it. `close` leaves nothing running, and a child whose
-parent is gone, however that happened, ends by itself.
+Every wait has a deadline, after which the child is killed; the error names the child. `close` leaves nothing running,
+and a child whose parent is gone ends by itself.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from typing import IO, Any, TextIO
 from heterps.errors import PeerLost
 
 STOP_S = 5.0
-"""For a process that was ended to be gone."""
+"""Seconds to wait until a killed process is gone."""
 ORPHAN_S = 5.0
-"""For a process whose input has ended to end in peace."""
-LAST_WORDS_BYTES = 64 * 1024
-"""Of its errors, to look for the last line in."""
+"""Seconds for which a process may go on after its input has ended."""
+LOG_TAIL_BYTES = 64 * 1024
+"""Size of the end of the log in which the last line is looked for."""
 
 
 class ChildFailed(PeerLost):
-    """A process said what went wrong there; `kind` is the name of that error's class."""
+    """A child process reported an error; `kind` is the name of the error's class."""
 
     def __init__(self, text: str, kind: str) -> None:
         super().__init__(text)
@@ -45,9 +45,9 @@ class ChildFailed(PeerLost):
 
 
 class Child:
-    """`python -m module` under the name that errors shall call it by. It gets the files `pass_fds` too.
+    """A child process that runs `python -m module`. Errors call it `name`; it inherits the descriptors `pass_fds`.
 
-    log  what it prints is added to this file, which is there afterwards if there is anything in it
+    log  file to which its standard error is appended; `close` deletes it if it is empty
     """
 
     def __init__(self, name: str, module: str, pass_fds: Sequence[int] = (), log: Path | None = None) -> None:
@@ -55,7 +55,7 @@ class Child:
         self.log = log
         self._errors = _open_log(log)
         self._errors_from = self._errors.seek(0, os.SEEK_END)
-        self._rest: str | None = None  # of its answers, once it has ended
+        self._rest: str | None = None  # answers that were not read, once it has ended
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -64,7 +64,7 @@ class Child:
             text=True,
             encoding="utf-8",
             pass_fds=pass_fds,
-            start_new_session=True,  # Ctrl-C is for the parent; and a group, to end what user code may have started
+            start_new_session=True,  # Ctrl-C reaches the parent only; and kill() ends what user code has started
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
 
@@ -79,8 +79,10 @@ class Child:
             self._process.stdin.flush()
 
     def answer(self, deadline_s: float, doing: str) -> dict[str, Any]:
-        """The next answer; PeerLost where none comes in time, ChildFailed where it is an error: the process is ended
-        then."""
+        """Return the next answer; raises PeerLost if none comes in time, ChildFailed if it is an error.
+
+        A child that misses the deadline is killed. `doing` describes the work in error messages.
+        """
         assert self._process.stdout is not None
         late: list[bool] = []
 
@@ -114,41 +116,41 @@ class Child:
 
     @property
     def ended(self) -> str | None:
-        """How the process ended, and why, as far as it said so; None while it runs."""
+        """How the process ended, and why if it said so; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
         by = f" ({signal.Signals(-code).name})" if code < 0 else ""
-        why = self.parting.get("error") or self._last_words()
+        why = self.last_answer.get("error") or self._last_error_line()
         where = f" (all it printed: {self.log})" if self.log is not None and _has_text(self.log) else ""
         return f"ended with exit code {code}{by}{f': {why}' if why else ''}{where}"
 
     @property
-    def parting(self) -> dict[str, Any]:
-        """The last answer of a process that has ended, if nobody took it; else nothing."""
+    def last_answer(self) -> dict[str, Any]:
+        """The last answer of an ended process, if it was not read yet; else an empty dict."""
         assert self._process.stdout is not None
         if self._rest is None and not self._process.stdout.closed:
-            self.kill()  # what it started and left behind: that could keep its output open
+            self.kill()  # ends processes that it started and left behind, which could keep its output open
             self._rest = self._process.stdout.read()
         lines = (self._rest or "").splitlines(keepends=True)
         answer: dict[str, Any] = json.loads(lines[-1]) if lines and lines[-1].endswith("\n") else {}
         return answer
 
     def release(self) -> None:
-        """Let it end in peace, which the end of its input asks for; `stop` waits for it."""
+        """Close its input, which asks it to end; `stop` waits for that."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def stop(self, deadline_s: float) -> None:
-        """Let it end in peace, and by force after the deadline."""
+        """Ask it to end, and kill it after the deadline."""
         self.release()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_s)
         self.close()
 
     def close(self) -> None:
-        """End it at once."""
+        """Kill it and release its files."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.kill()
@@ -163,15 +165,15 @@ class Child:
                 self.log.parent.rmdir()
 
     def kill(self) -> None:
-        """End it at once, from any thread: whoever waits for its answer hears of it. `close` it still."""
+        """Kill it, from any thread; a pending `answer` raises. Call `close` afterwards."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         if self._errors.closed:
             return ""
         end = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(self._errors_from, end - LAST_WORDS_BYTES))
+        self._errors.seek(max(self._errors_from, end - LOG_TAIL_BYTES))
         lines = self._errors.read().decode("utf-8", "replace").split("\n")
         written = [line.strip() for line in lines if line.strip()]
         return written[-1] if written else ""
@@ -191,8 +193,8 @@ def _has_text(log: Path) -> bool:
 # --- in the child ----------------------------------------------------------------------------------------------------
 
 
-def own_stdout() -> TextIO:
-    """Standard output for answers alone: what user code prints goes to standard error, line by line."""
+def reserve_stdout() -> TextIO:
+    """Reserve standard output for answers and return it; what user code prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -206,7 +208,10 @@ def give_answer(answers: TextIO, answer: Mapping[str, Any]) -> None:
 
 
 def watch_input() -> threading.Event:
-    """Set when the input ends, which it does with the parent. A process that goes on for long after that is ended."""
+    """Return an event that is set when the input ends, as it does with the parent.
+
+    A process that still runs ORPHAN_S later is ended.
+    """
     ended = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""How many threads torch computes with, for a while."""
+"""Change torch's number of threads temporarily."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many inside, and as many as before after it."""
+    """Let torch compute with `count` threads inside the context, and restore the previous number after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in words for whoever wrote the file: the field, the rule, the value, the nearest name."""
+"""Turn pydantic's errors into messages for the author of a file: the field, the rule, the value, the nearest name."""
 
 from __future__ import annotations
 
@@ -37,24 +37,22 @@ RULES = {  # pydantic's error type: the rule, with the error's own numbers fille
 
 
 def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[tuple[FieldPath, str]]:
-    """For each field of `data` that is wrong its path and a sentence: `field: rule (got value).`"""
+    """Return, for each invalid field of `data`, its path and a sentence: `field: rule (got value).`"""
     problems = [(_within(problem["loc"], data), problem) for problem in error.errors()]
     sentences: list[tuple[FieldPath, str]] = []
-    wrong: dict[
-        FieldPath, list[Any]
-    ] = {}  # what is wrong with one value: several things where it may be of several types
+    wrong: dict[FieldPath, list[Any]] = {}  # problems by value; a value that allows several types may have several
     for path, problem in problems:
         if problem["type"] in ("missing", "extra_forbidden", "union_tag_invalid", "union_tag_not_found"):
             sentences.append(_unknown_or_missing(path, problem, model))
         else:
             wrong.setdefault(path, []).append(problem)
     for path, found in wrong.items():
-        # Where a value has one of the allowed types but breaks its rule, that it has none of the others is no news.
+        # If a value has one of the allowed types but breaks its rule, complaints about the other types are noise.
         telling = [problem for problem in found if not problem["type"].endswith("_type")]
         if telling or not any(_is_below(other, path) for other in wrong):
             rules = list(dict.fromkeys(map(rule_of, telling or found)))
             either = " or ".join([rules[0], *(rule.removeprefix("must be ") for rule in rules[1:])])
-            if not path and found[0]["type"] == "value_error":  # fields do not fit each other: the rule names them
+            if not path and found[0]["type"] == "value_error":  # fields contradict each other: the rule names them
                 sentences.append((path, f"{either}."))
             else:
                 sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))
@@ -82,7 +80,7 @@ def _unknown_or_missing(path: FieldPath, problem: Any, model: type[BaseModel]) -
 
 
 def rule_of(problem: Any) -> str:
-    """What a value must be, by one of the errors that pydantic lists: `must be at least 1`."""
+    """The rule that a value breaks, from one of pydantic's errors: `must be at least 1`."""
     if rule := RULES.get(problem["type"]):
         return rule.format(**{name: _plain(value) for name, value in problem.get("ctx", {}).items()})
     message: str = problem["msg"]
@@ -90,12 +88,12 @@ def rule_of(problem: Any) -> str:
 
 
 def _plain(value: object) -> object:
-    """0 and not 0.0: pydantic writes the bound of a float field as a float."""
+    """Write 0.0 as 0: pydantic gives the bound of a float field as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _within(place: FieldPath, data: Any) -> FieldPath:
-    """pydantic's location without the names that it gives to the branches of a union: what the file's author wrote."""
+    """The path as the author wrote it: pydantic's location without its names for the branches of a union."""
     path: FieldPath = ()
     for i, part in enumerate(place):
         if isinstance(data, dict) and (part in data or i == len(place) - 1):
@@ -110,7 +108,7 @@ def _is_below(path: FieldPath, other: FieldPath) -> bool:
 
 
 def _models_at(model: type[BaseModel], place: FieldPath) -> list[type[BaseModel]]:
-    """The models that may stand at pydantic's location `place`; a tag in it selects one of a union."""
+    """The models that are allowed at pydantic's location `place`; a tag in it selects one of a union."""
     current = [model]
     for part in place:
         below = [m for c in current if part in c.model_fields for m in _models_in(c.model_fields[str(part)].annotation)]

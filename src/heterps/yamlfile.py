@@ -1,12 +1,12 @@
-"""YAML and JSON files that become validated models, with errors that name the file, the line, the field and the value.
+"""Read YAML and JSON files into validated models, with errors that name the file, the line, the field and the value.
 
     text --(plain parser)--> plain data --(pydantic)--> model
                |                               |
                +--> {field path: line} --------+--> "job.yaml:12: data.batch_size: must be greater than 0 (got -1)."
 
-Nothing here evaluates anything: text, numbers, true, false, null, lists and mappings are read, and no other tag. Words
+Nothing is evaluated: text, numbers, true, false, null, lists and mappings are read, and no other tag. Unquoted words
 mean what YAML 1.2 and JSON say: `1e-3` is a number, `no` and `2024-01-01` are text. A key written twice is an error.
-What is wrong with a value, and what would be right, is put into words in `heterps.validation`.
+`heterps.validation` words the messages about invalid values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from heterps.validation import FieldPath, dotted, explain
 M = TypeVar("M", bound=BaseModel)
 Lines = dict[FieldPath, int]
 
-SIGNS: dict[str, tuple[set[str], str]] = {  # what a file is: the fields that tell it, and what to do with it
+KNOWN_FILES: dict[str, tuple[set[str], str]] = {  # role: the fields that identify it, and the commands that take it
     "job file": ({"data"}, "`heterps train`, `heterps profile` and `heterps config show` take job files"),
     "plan": ({"stages", "servers"}, "`heterps train JOB --plan PLAN` takes plans"),
     "comparison of plans": ({"chosen", "options"}, "write the chosen plan to a file with `heterps plan ... --out`"),
@@ -52,7 +52,7 @@ def _base(text: str) -> int:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Decides what an unquoted word is: the core schema of YAML 1.2."""
+    """Resolves unquoted words by the core schema of YAML 1.2."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 (as PyYAML declares it)
 
@@ -62,7 +62,7 @@ class PlainDumper(yaml.SafeDumper):
 
 
 def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Line breaks that only YAML 1.1 knows are lost but in double quotes, where they are escaped."""
+    """Double-quote text with line breaks that only YAML 1.1 knows: they would be lost without the escapes."""
     style = '"' if any(character in "\x85\u2028\u2029" for character in text) else None
     return dumper.represent_scalar(TAG + "str", text, style=style)
 
@@ -75,7 +75,7 @@ for _name, (_pattern, _first, _) in SCALARS.items():
 
 
 def read_model(path: str | Path, model: type[M], *, what: str) -> M:
-    """The `model` that the YAML or JSON file at `path` holds. `what` names the file's role in errors ("job file")."""
+    """Read the YAML or JSON file at `path` as a `model`. `what` names the file's role in errors ("job file")."""
     path = Path(path)
     data, lines = parse(read_text(path, what=what), where=str(path), what=what)
     check_role(data, where=str(path), what=what)
@@ -96,7 +96,7 @@ def read_text(path: Path, *, what: str) -> str:
 
 
 def parse(text: str, *, where: str, what: str) -> tuple[dict[str, Any], Lines]:
-    """Plain data and the line of every field. JSON is a subset of YAML, so one parser serves both."""
+    """Parse text into plain data and the line of every field. JSON is a subset of YAML, so one parser serves both."""
     lines: Lines = {}
     try:
         root = yaml.compose(text, Loader=PlainLoader)
@@ -116,17 +116,17 @@ def parse(text: str, *, where: str, what: str) -> tuple[dict[str, Any], Lines]:
 
 
 def check_role(data: dict[str, Any], *, where: str, what: str) -> None:
-    """Raises ConfigError where a `what` is wanted, and the fields are not of one but of another of our files."""
-    own, _ = SIGNS.get(what, (set(), ""))
+    """Raise ConfigError if `data` is not a `what` but another kind of heterps file, by its fields."""
+    own, _ = KNOWN_FILES.get(what, (set(), ""))
     if own <= set(data):
         return
-    for other, (signs, use) in SIGNS.items():
+    for other, (signs, use) in KNOWN_FILES.items():
         if signs <= set(data):
             raise ConfigError(f"{where}: this is a {other}, and a {what} is wanted here: {use}.")
 
 
 def validate(data: object, model: type[M], *, where: str, lines: Lines | None = None) -> M:
-    """`data` as a `model`, or a ConfigError with a line for each thing wrong with it."""
+    """Return `data` as a `model`; raises ConfigError with one line for each problem."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -136,7 +136,7 @@ def validate(data: object, model: type[M], *, where: str, lines: Lines | None = 
 
 
 def dump_yaml(model: BaseModel) -> str:
-    """The model as YAML, every field written out, defaults included; `read_model` gives the same model back."""
+    """Write the model as YAML with every field, including defaults; `read_model` gives the same model back."""
     data = model.model_dump(mode="json")
     text: str = yaml.dump(data, Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=100)
     return text
@@ -173,7 +173,7 @@ def _construct(node: yaml.Node, path: FieldPath, lines: Lines, where: str) -> An
 
 
 def _line(path: FieldPath, lines: Lines) -> str:
-    """A missing field has no line of its own: show where the nearest thing around it starts."""
+    """The line of a field as `:LINE`; a missing field has none, so the nearest enclosing one is given."""
     while path and path not in lines:
         path = path[:-1]
     return f":{lines[path]}" if path in lines else ""

@@ -52,7 +52,7 @@ def test_decoding_one_gap_after_the_other_finds_a_row_or_the_end(lengths, row):
 def test_blocks_before_one_that_is_told_need_not_be_known():
     blocks = groups_of([3, 4, 5, 2])
     epoch = Epoch(blocks, {blocks[2][0]: 5, blocks[3][0]: 2})
-    epoch.know(2, 7)
+    epoch.set_first_row(2, 7)
     assert epoch.place(7) == (2, 0)
     assert epoch.place(11) == (2, 4)
     assert epoch.place(6) is None
@@ -76,7 +76,7 @@ def test_a_block_is_noted_once_however_often_it_is_found():
     blocks = groups_of([3, 4, 5, 2])
     epoch = Epoch(blocks, known(blocks, [3, 4, 5, 2]))
     for _ in range(3):
-        epoch.know(2, 7)
+        epoch.set_first_row(2, 7)
         assert [epoch.place(row) for row in (0, 3, 7, 13, 14)] == [(0, 0), (1, 0), (2, 0), (3, 1), None]
     assert epoch._known == [0, 1, 2, 3, 4]
     assert epoch._first_rows == [0, 3, 7, 12, 14]

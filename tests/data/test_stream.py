@@ -382,17 +382,17 @@ def test_a_batch_is_made_once_however_often_it_is_expected_and_asked_for(files):
         assert stream.get(0, 2, DEADLINE_S) is made[2]
         assert stream.get(0, 0, DEADLINE_S) is made[0]
         assert len(made) == 3
-        assert not stream._desk._urgent, "nobody waits for anything any more"
+        assert not stream._state._urgent, "nobody waits for anything any more"
 
 
 def test_a_batch_that_is_ready_after_the_stream_was_closed_is_let_go(files):
-    stream = BatchStream(open_reader(files), 3, lambda batch: desk.close() or batch)
-    desk = stream._desk
+    stream = BatchStream(open_reader(files), 3, lambda batch: state.close() or batch)
+    state = stream._state
     stream.expect(0, 0)
     for thread in threading.enumerate():
         if thread.name == "prefetch":
             thread.join(DEADLINE_S)
-    assert not desk._made
+    assert not state._made
     with pytest.raises(PeerLost, match="closed"):
         stream.get(0, 0, DEADLINE_S)
     stream.close()

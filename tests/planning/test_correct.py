@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heterps.config import Cluster, Resource
-from heterps.planning.correct import BOUND, VISIBLE, _Observation, _parts, _Side, _StageTrial, _tell, correct
+from heterps.planning.correct import BOUND, VISIBLE, _Observation, _observe, _parts, _Side, _StageTrial, correct
 from heterps.planning.cost import Problem, Terms, bill, stage_terms
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.planning.trial import StageSeconds, Trial
@@ -252,6 +252,6 @@ def test_communication_shows_only_from_its_share_of_the_busy_time_on(communicate
     """The profile says that computing hides it; a little is noise, and only bounds it."""
     compute, comm = _Side(np.zeros(1), np.ones(1)), _Side(np.zeros(2), np.array([0.5, 0.0]))
     measured = StageSeconds(1.0 - communicate_s, communicate_s)
-    _tell(compute, comm, np.arange(1), [_StageTrial(1, measured, is_emulated=False)])
-    assert compute.told[0,][0] == _Observation(1, 1.0 - communicate_s if shows else 1.0)
-    assert comm.told[0, 1][0] == _Observation(1, 1.0, is_most=not shows)
+    _observe(compute, comm, np.arange(1), [_StageTrial(1, measured, is_emulated=False)])
+    assert compute.observed[0,][0] == _Observation(1, 1.0 - communicate_s if shows else 1.0)
+    assert comm.observed[0, 1][0] == _Observation(1, 1.0, is_most=not shows)

@@ -13,7 +13,7 @@ from heterps.errors import ConfigError, PlanInfeasible
 from heterps.planning import infeasible
 from heterps.planning.chains import Undecided
 from heterps.planning.cost import Problem
-from heterps.planning.infeasible import Raise, highest_throughput, joint_raise, single_raises, slowest_station
+from heterps.planning.infeasible import LimitRaise, highest_throughput, joint_raise, single_raises, slowest_station
 from heterps.planning.optimum import with_limits
 from heterps.planning.schedulers import METHODS
 from heterps.profiling.profile import Cost, LayerProfile, Profile
@@ -237,7 +237,7 @@ def test_raises_are_the_least_where_the_servers_have_no_resource_to_rent(drawn: 
     check_least(problem, joint_raise(problem))
 
 
-def check_least(problem: Problem, raises: list[Raise]) -> None:
+def check_least(problem: Problem, raises: list[LimitRaise]) -> None:
     """The raises make a plan possible, and one unit less of any of them does not."""
     assume(all(r.needed <= 8 for r in raises))
     if not raises:

@@ -19,7 +19,7 @@ from heterps.profiling.job import profile_job
 from heterps.profiling.profile import Profile, load_profile
 from heterps.profiling.profiler import find_targets, profile
 from heterps.profiling.servers import TABLE_BYTES, ReadyRows, RowRequest
-from heterps.profiling.timing import summarize, time_together
+from heterps.profiling.timing import summarize, time_interleaved
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.sparse import SparseTable
@@ -216,7 +216,7 @@ def test_ready_rows_have_the_shape_of_the_distinct_keys() -> None:
 
 def test_works_take_turns_and_run_at_least_three_times_beside_the_warm_up() -> None:
     calls: list[str] = []
-    timings = time_together([lambda: calls.append("a"), lambda: calls.append("b")], 0.0, torch.device("cpu"))
+    timings = time_interleaved([lambda: calls.append("a"), lambda: calls.append("b")], 0.0, torch.device("cpu"))
     assert calls == ["a", "b"] * 4
     assert [timing.num_runs for timing in timings] == [3, 3]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from heterps.config import AdamW
-from heterps.processes import give_answer, own_stdout
+from heterps.processes import give_answer, reserve_stdout
 from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.all_reduce import AllReduce, LocalDense
 
@@ -38,7 +38,7 @@ def listening() -> list[str]:
 
 
 def main() -> None:
-    answers = own_stdout()
+    answers = reserve_stdout()
     start = json.loads(sys.stdin.readline())
     with AllReduce(**start) as group:
         table = DenseTable(4, AdamW(lr=0.1))

@@ -18,7 +18,7 @@ from heterps.data.keys import slots_from_ids
 from heterps.model import whole
 from heterps.model.stages import StageModule, split
 from heterps.model.trace import Trace, trace
-from heterps.nn import SparseEmbedding, cut
+from heterps.nn import SparseEmbedding, slice_slots
 from heterps.ps.client.local import FloatArray, LocalClient, in_process
 from heterps.training.model.device import Device
 from heterps.training.model.replica import Replica, make_replicas
@@ -60,7 +60,7 @@ class Staged:
     def inputs(self, batch: Batch, first: int = 0, last: int | None = None) -> dict[str, object]:
         """What stage 0 takes of samples first..last-1."""
         last = len(batch) if last is None else last
-        values = torch.from_numpy(batch.dense[first:last]), cut(batch.slots, first, last)
+        values = torch.from_numpy(batch.dense[first:last]), slice_slots(batch.slots, first, last)
         return dict(zip(self.trace.inputs, values, strict=True))
 
 

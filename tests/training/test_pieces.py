@@ -15,7 +15,7 @@ from heterps.data.batch import Batch, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
-from heterps.nn import SparseEmbedding, cut
+from heterps.nn import SparseEmbedding, slice_slots
 from heterps.training.model.pieces import LEAST_SAMPLES
 from heterps.training.model.trainer import Trainer
 
@@ -221,7 +221,7 @@ def test_cut_gives_the_samples_that_were_asked_for(ragged):
     module = SparseEmbedding(SCHEMA.slots, 2)
     whole = module(batch.slots)
     for first, last in ((0, 20), (0, 7), (7, 20), (5, 5)):
-        piece = cut(batch.slots, first, last)
+        piece = slice_slots(batch.slots, first, last)
         assert len(piece) == last - first
         assert torch.equal(module(piece), whole[first:last])
         assert torch.equal(module(Slots(piece.names, piece.keys, piece.offsets)), whole[first:last])

@@ -1,1 +1,1 @@
-"""Where samples come from: sources, readers, keys, prefetch, synthetic data."""
+"""Training data: sources, readers, keys, prefetch, leases and synthetic data."""

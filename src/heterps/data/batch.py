@@ -1,4 +1,4 @@
-"""What a reader hands to training: samples as flat arrays, ids already turned into 64-bit keys."""
+"""Batches of samples as flat arrays, with ids already turned into 64-bit keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OffsetArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The sparse part of n samples: for every sample and slot a bag of keys.
+    """The sparse part of n samples: a bag of keys for every sample and slot.
 
     Bag (i, s) is `keys[offsets[i * S + s] : offsets[i * S + s + 1]]` for S slots. Where every bag has exactly one key,
     `offsets` is None and `keys` holds n * S keys, sample by sample.
@@ -26,14 +26,14 @@ class Slots:
     keys: KeyArray
     offsets: OffsetArray | None = None
     prepared: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """What others have worked out from these slots ahead of use; whoever makes an entry owns its key."""
+    """Cache of results computed from these slots ahead of use; each user chooses dictionary keys of its own."""
 
     def __len__(self) -> int:
         bags = len(self.keys) if self.offsets is None else len(self.offsets) - 1
         return bags // max(len(self.names), 1)
 
     def select(self, names: Sequence[str]) -> Slots:
-        """Only the named slots, in that order. Returns itself when nothing changes."""
+        """Return only the named slots, in that order; returns itself if nothing changes."""
         names = tuple(names)
         if names == self.names:
             return self
@@ -55,11 +55,11 @@ class Slots:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Samples of one optimizer step."""
+    """The samples of one optimizer step."""
 
     dense: FloatArray  # [n, Schema.num_dense]
     slots: Slots
-    label: FloatArray  # [n], whole numbers from 0 on
+    label: FloatArray  # [n], class numbers from 0
 
     def __len__(self) -> int:
         return len(self.label)

@@ -11,7 +11,7 @@ from heterps.data.task import Drawn
 
 
 class Clicks:
-    """Criteo-like samples; for ctr_dnn, deepfm and two_emb."""
+    """The click task: Criteo-like samples for ctr_dnn, deepfm and two_emb."""
 
     schema = pa.schema(
         [(LABEL, pa.int8()), *((name, pa.float32()) for name in DENSE), *((name, pa.int64()) for name in SLOTS)]

@@ -1,4 +1,4 @@
-"""Which Arrow types may serve as label, dense column or slot, and the check of a data set against the schema."""
+"""Check the columns of a data set against the schema: which Arrow types may be labels, dense columns or slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_number(kind: Any) -> bool:
 
 
 def id_kind(kind: Any) -> str | None:
-    """`integer`, `string` or `null` (a column that is null throughout); None: this type cannot hold ids."""
+    """Kind of the ids of an Arrow type: `integer`, `string`, `null` (all values are null), or None if it has no ids."""
     types = pa.types
     if types.is_dictionary(kind):
         return id_kind(kind.value_type)
@@ -45,17 +45,17 @@ def is_list(kind: Any) -> bool:
 
 
 def list_width(kind: Any) -> int | None:
-    """How many items every list of this type has; None: the type does not say, or it is no list."""
+    """Length of the lists of an Arrow type; None if the type is not a list of fixed size."""
     return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
 
 
 def holds_numbers(kind: Any) -> bool:
-    """Whether the column can be dense: numbers, or lists of them that may all have one width."""
+    """Tell whether a column of this type can be dense: numbers, or lists of numbers."""
     return is_number(kind) or (is_list(kind) and is_number(kind.value_type))
 
 
 def check_columns(dataset: Dataset, schema: Schema) -> bool:
-    """Raises a DataError unless every file has the schema's columns with fitting types. True: some slot holds lists."""
+    """Raise DataError unless every file has the schema's columns with valid types; return whether slots hold lists."""
     first_seen: dict[str, tuple[str, DataFile]] = {}
     ragged = False
     for file in dataset.files:

@@ -1,11 +1,11 @@
-"""One row group becomes arrays by row: numbers as float32, ids as keys, missing values as the schema says.
+"""Decode a row group into arrays by row: numbers as float32, ids as keys, missing values as the schema says.
 
     Arrow columns --zero-copy views--> [D, n] float32   --interleave--> dense [n, D]      (NaN and null: policy)
                                        or lists [n, w]  --side by side-> dense [n, D]     (some dense column has lists)
                                        [S, n] keys      --interleave--> keys  [n, S]      (null: policy)
-                                       or bags a column --place-------> keys, offsets     (some slot holds lists)
+                                       or bags per column --place-----> keys, offsets     (some slot holds lists)
 
-What is missing is counted by column; what cannot be is an error that names the file, the row and the column.
+Missing values are counted by column. An invalid value raises DataError, which names the file, the row and the column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bitmap = NDArray[np.uint8]
 
 @dataclass
 class DecodeCounts:
-    """What a reader decoded and what was missing in it: filled, given a key, or the reason of a skip."""
+    """Numbers of rows decoded and skipped, and of missing values by column."""
 
     num_rows: int = 0
     num_skipped: int = 0
@@ -39,17 +39,17 @@ class DecodeCounts:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Decoded rows. `rows` are the indices of those that the policies keep."""
+    """Decoded rows. `rows` are the indices of the rows that are not skipped."""
 
     dense: FloatArray  # [n, D]
-    keys: KeyArray  # [n * S], or of all bags
+    keys: KeyArray  # [n * S], or the keys of all bags
     offsets: OffsetArray | None  # [n * S + 1] where some slot holds lists
     label: FloatArray  # [n]
     rows: NDArray[np.int64]
 
 
 class Decoder:
-    """Decodes row groups of a schema; `ragged` says whether some slot holds lists, so that bags need offsets."""
+    """Decodes row groups by a schema. `ragged` says whether some slot holds lists, so that bags need offsets."""
 
     def __init__(self, schema: Schema, ragged: bool) -> None:
         self.counts = DecodeCounts()
@@ -73,7 +73,7 @@ class Decoder:
 
     def _label(self, group: RowGroup, columns: dict[str, Any]) -> FloatArray:
         name = self._schema.label
-        # In float64: a label of 1e-50 must not pass as the 0 that it would be in float32.
+        # In float64: a label of 1e-50 is invalid, but would be 0 in float32.
         values: NDArray[np.float64] = columns[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         classes = self._schema.num_classes
         wrong = ~((values >= 0) & (values < classes) & (values == np.floor(values)))
@@ -88,7 +88,7 @@ class Decoder:
         return values.astype(np.float32)
 
     def _dense(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
-        """[n, num_dense]: single numbers and lists, in the order of the schema."""
+        """Decode the dense columns [n, num_dense]: single numbers and lists, in the order of the schema."""
         schema = self._schema
         singles = self._singles(group, columns, keep)
         if not schema.widths:
@@ -105,7 +105,7 @@ class Decoder:
         return dense
 
     def _list(self, group: RowGroup, name: str, column: Any, keep: NDArray[np.bool_], out: NDArray[np.float32]) -> None:
-        """The lists of a dense column into `out` [n, width], what is missing as the schema says."""
+        """Decode the lists of a dense column into `out` [n, width]; the schema says what missing values become."""
         _read_lists(group, name, column, out)
         finite = np.isfinite(out)
         if finite.all():
@@ -124,7 +124,7 @@ class Decoder:
         out[absent] = self._schema.dense_fill
 
     def _singles(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
-        """The dense columns of single numbers, side by side."""
+        """Decode the dense columns of single numbers into [n, number of such columns]."""
         schema = self._schema
         names = [name for name in schema.dense if name not in schema.widths]
         by_column = np.empty((len(names), group.num_rows), np.float32)
@@ -164,7 +164,7 @@ class Decoder:
         return keys.reshape(-1), None
 
     def _bags(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[KeyArray, OffsetArray]:
-        """Each slot as keys, and start and length of every row's bag in them; then all slots, row by row."""
+        """Decode slots that hold lists into keys and offsets, row by row."""
         num_slots = len(self._slots)
         lengths = np.empty((group.num_rows, num_slots), np.int64)
         parts: list[tuple[KeyArray, OffsetArray]] = []
@@ -216,7 +216,7 @@ class Decoder:
 
 
 def key_column(column: Any, slot_name: str) -> KeyArray:
-    """The keys of an Arrow array of single ids."""
+    """Compute the keys of an Arrow array of single ids."""
     keys = np.empty(len(column), np.uint64)
     mix_column(*_read_ids(_without_dictionary(column)), slot_seed(slot_name), null_key(slot_name), keys)
     return keys
@@ -234,7 +234,7 @@ def _without_dictionary(column: Any) -> Any:
 
 
 def _read_floats(column: Any, out: FloatArray) -> None:
-    """The numbers of a column as float32, NaN for null."""
+    """Write the numbers of a column to `out` as float32, with NaN for null."""
     if column.type != pa.float32():
         column = column.cast(pa.float32(), safe=False)
     values = np.frombuffer(column.buffers()[1], np.float32, len(column), column.offset * 4)
@@ -245,7 +245,7 @@ def _read_floats(column: Any, out: FloatArray) -> None:
 
 
 def _floats(column: Any) -> FloatArray:
-    """The numbers of a column as float32, NaN for null; a view of Arrow's memory where nothing is null."""
+    """Return the numbers of a column as float32, with NaN for null; a view of Arrow's memory if nothing is null."""
     if column.null_count:
         values = np.empty(len(column), np.float32)
         _read_floats(column, values)
@@ -255,7 +255,7 @@ def _floats(column: Any) -> FloatArray:
 
 
 def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32]) -> None:
-    """The lists of a column as rows of `out` [n, width], NaN for what is null. Raises where one has another length."""
+    """Write the lists of a column to `out` [n, width], with NaN for null; DataError if a list has another length."""
     width = out.shape[1]
     if pa.types.is_fixed_size_list(column.type):
         starts = (column.offset + np.arange(len(column))) * width
@@ -277,7 +277,7 @@ def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32
 
 
 def _read_ids(column: Any) -> tuple[NDArray[np.int64], Bitmap, int]:
-    """Integers that stand for the ids of a column, and the bitmap of those that are not null, from a first bit on."""
+    """Return integers that represent the ids of a column, their validity bitmap, and its first bit."""
     if pa.types.is_uint64(column.type):
         column = column.view(pa.int64())
     elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
@@ -313,4 +313,4 @@ def _error(group: RowGroup, row: int, column: str, problem: str) -> DataError:
 
 
 def _policies(field_name: str, keeping: str) -> str:
-    return f"mend the data, or set data.columns.{field_name} to {keeping} or skip"
+    return f"fix the data, or set data.columns.{field_name} to {keeping} or skip"

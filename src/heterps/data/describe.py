@@ -1,4 +1,4 @@
-"""What a data set holds, from footers and one pass over the label: for people who meet it for the first time."""
+"""Describe a data set from its footers and one pass over the label, for people who see it for the first time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from heterps.data.sources import Dataset, open_dataset
 from heterps.errors import DataError
 
 MAX_SHOWN = 8
-"""Items of a list that an example names."""
+"""Number of items of a list that an example shows."""
 
 
 class ColumnDescription(Record):
+    """One column of a data set."""
+
     name: str
     type: str
-    roles: tuple[str, ...] = Field(description="What data.columns may use it as: label, dense, slots; empty: nothing.")
-    nulls: int | None = Field(description="Over all files; none: some footer does not say.")
+    roles: tuple[str, ...] = Field(description="Roles that data.columns may give it: label, dense, slots.")
+    nulls: int | None = Field(description="Number of nulls in all files; null: some footer does not say.")
     example: str | None = Field(description="The first value.")
     key: int | None = Field(description="The key of that value, where the column can be a slot.")
 
 
 class Description(Record):
+    """A data set: its size, its label and its columns."""
+
     files: int
     rows: int
     row_groups: int
@@ -38,7 +42,7 @@ class Description(Record):
 
 
 def describe(source: str | Sequence[str], label: str = "label") -> Description:
-    """Describes the columns of the first file, which all others must have too. Without a column `label`: no mean."""
+    """Describe a data set whose files all have the same columns. The mean label is None if there is no such column."""
     dataset = open_dataset(source)
     first = dataset.files[0]
     for file in dataset.files[1:]:
@@ -88,9 +92,9 @@ def _shown(value: Any) -> str:
 
 
 def _nulls(dataset: Dataset) -> dict[str, int | None]:
-    """Nulls by column from the footers' statistics; None where some footer does not tell.
+    """Number of nulls by column from the footers' statistics; None if some footer does not say.
 
-    A nested column has a path of its own for each leaf (`bag.list.element`), so its nulls are not told either.
+    A nested column has a separate path for each leaf (`bag.list.element`), so its nulls are unknown too.
     """
     totals: dict[str, int | None] = {}
     for group in dataset.row_groups:

@@ -1,7 +1,7 @@
-"""Random numbers as pure functions: of (seed, row, column), or of (seed, kind, id).
+"""Random numbers as pure functions of (seed, row, column), or of (seed, kind, id).
 
-Synthetic rows made from them do not depend on how they are cut into files or threads, and an id has its hidden
-features without a table that holds them.
+Synthetic rows made from them do not depend on how they are divided into files or threads, and an id has hidden
+features without a table that stores them.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ Ids = NDArray[np.int64]
 SQRT3 = 3.0**0.5
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: steps by it spread evenly over 64 bits
 NUM_FEATURES = 4
-"""Hidden features of an id: what 64 bits give at 16 each."""
+"""Number of hidden features of an id: 64 bits give four of 16 bits each."""
 
 
 def uniforms(seed: int, first_row: int, num_rows: int, num_columns: int) -> Floats:
-    """Values in (0, 1) [num_columns, num_rows] of the rows from `first_row` on."""
+    """Return uniform values in (0, 1) [num_columns, num_rows] for the rows from `first_row`."""
     out = np.empty((num_columns, num_rows))
     _fill_uniforms(np.uint64(seed), np.uint64(first_row), out)
     return out
 
 
 def features(seed: int, kind: int, ids: Ids) -> Floats:
-    """The hidden features [n, 4] of the ids [n] of one kind (below 64): mean 0, variance 1."""
+    """Return the hidden features [n, 4] of ids [n] of one kind (below 64): mean 0, variance 1."""
     out = np.empty((len(ids), NUM_FEATURES))
     _fill_features(np.uint64(seed), kind, ids, out)
     return out
 
 
 def group_of(seed: int, kind: int, ids: Ids, num_groups: int) -> Ids:
-    """The group, 0 to num_groups - 1, that each id of a kind belongs to."""
+    """Return the group, 0 to num_groups - 1, of each id of a kind."""
     share = features(seed, kind, ids)[:, 0] / (2 * SQRT3) + 0.5  # in [0, 1)
     return (share * num_groups).astype(np.int64)
 
 
 def zipf_ranks(uniform: Floats, size: int, exponent: float) -> Ids:
-    """Ranks 0 to size - 1 of bounded Zipf popularity, by inverting the continuous distribution."""
+    """Turn uniform values into ranks 0 to size - 1 of bounded Zipf popularity, by inverting the continuous CDF."""
     power = 1.0 - exponent
     reach = (size + 1.0) ** power - 1.0
     ranks = np.exp(np.log1p(uniform * reach) / power).astype(np.int64) - 1
@@ -54,19 +54,19 @@ def zipf_ranks(uniform: Floats, size: int, exponent: float) -> Ids:
 
 @njit(inline="always")
 def bits_of(state: np.uint64, index: int) -> np.uint64:
-    """The `index`-th 64 random bits of a state."""
+    """Return the `index`-th 64 random bits of a state."""
     return mix64(state + uint64(index) * uint64(GOLDEN))
 
 
 @njit(inline="always")
 def to_uniform(bits: np.uint64) -> float:
-    """In (0, 1), both ends out."""
+    """Turn 64 bits into a uniform value in (0, 1), both ends excluded."""
     return (float(bits >> uint64(11)) + 0.5) * 2.0**-53
 
 
 @njit(inline="always")
 def quarter(bits: np.uint64, index: int) -> float:
-    """16 of the 64 bits as a uniform value of mean 0 and variance 1."""
+    """Turn 16 of the 64 bits into a uniform value with mean 0 and variance 1."""
     return (float((bits >> uint64(16 * index)) & uint64(0xFFFF)) / 32768.0 - 1.0) * SQRT3
 
 

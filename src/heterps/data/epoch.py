@@ -1,16 +1,15 @@
-"""Where the rows of one epoch lie, by arithmetic alone: nothing is decoded here.
+"""Locate the rows of one epoch in its blocks by arithmetic, without decoding.
 
     block       |------- 0 -------|--- 1 ---|---- 2 ----|-- 3: ? --|---- 4 ----
     first row   0                 70        110         150        unknown until block 3 is decoded
     batch of 30 | 0   | 1   | 2  .|   | 3  .|   | 4     | 5 ...
 
-A block's number of rows is known without decoding unless a `skip` policy may leave rows out; then it is known once each
-of its row groups was decoded for the first time, in whichever epoch. From a block whose first row is known the walk
-goes on over blocks of known length:
+A block's number of rows is known without decoding, unless the schema may skip rows; then it is known once each of its
+row groups was decoded for the first time, in any epoch. The walk to a row passes over blocks of known length:
 
     [1] start at the last block with a known first row at or before the row
     [2] walk on until a block holds the row, and remember the first rows on the way
-    [3] stop where a block's length is unknown (the gap), or behind the last block
+    [3] stop at a block of unknown length (the gap), or after the last block
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from heterps.data.sources import RowGroup
 
 
 class Epoch:
-    """The blocks of one epoch in their order, and where in them its rows lie, counted from 0 in the reader's order.
+    """The blocks of one epoch in their order, and the place of its rows, which count from 0 in the reader's order.
 
-    `kept_rows` says how many rows of a row group the policies keep; groups that are not in it are not known yet. It is
-    looked at again at every question, so it may grow meanwhile.
+    `kept_rows` gives the number of rows of each row group that are not skipped; groups that are missing in it are not
+    known yet. It is read at every call, so it may grow.
     """
 
     def __init__(self, blocks: Sequence[Sequence[RowGroup]], kept_rows: Mapping[RowGroup, int]) -> None:
         self.blocks = blocks
         self._kept_rows = kept_rows
-        self._num_rows: dict[int, int] = {}  # of a block
-        self._known = [0]  # blocks whose first row is known, rising; len(blocks) stands for the end
-        self._first_rows = [0]  # of each of them
+        self._num_rows: dict[int, int] = {}  # by block
+        self._known = [0]  # blocks whose first row is known, ascending; len(blocks) is the end
+        self._first_rows = [0]  # the first row of each of them
 
     def rows_of(self, block: int) -> int | None:
-        """Rows that a block gives, None while that is not known."""
+        """Number of rows of a block that are not skipped; None while it is unknown."""
         if block not in self._num_rows:
             groups = self.blocks[block]
             if not all(group in self._kept_rows for group in groups):
@@ -44,31 +43,31 @@ class Epoch:
             self._num_rows[block] = sum(self._kept_rows[group] for group in groups)
         return self._num_rows[block]
 
-    def know(self, block: int, first_row: int) -> None:
-        """A block starts at this row, as somebody found who read the blocks before it."""
+    def set_first_row(self, block: int, first_row: int) -> None:
+        """Record the first row of a block, found by reading the blocks before it."""
         at = bisect_left(self._known, block)
         if at == len(self._known) or self._known[at] != block:
             self._known.insert(at, block)
             self._first_rows.insert(at, first_row)
 
     def place(self, row: int) -> tuple[int, int] | None:
-        """(block, row of it in its shuffled order); None where the row is not known to exist."""
+        """Return (block, row in its shuffled order) of a row; None if the row is not known to exist."""
         block = self._walk(row)
         if block == len(self.blocks) or self.rows_of(block) is None:
             return None
         at = bisect_left(self._first_rows, row)
         if at < len(self._first_rows) and self._first_rows[at] == row:
-            return self._known[at], 0  # of empty blocks before it the first: a reader's positions do not skip them
+            return self._known[at], 0  # the first of the empty blocks before it: a reader's positions include them
         return block, row - self._first_rows[at - 1]
 
     def gap(self, row: int) -> int | None:
-        """The block to decode next to learn where `row` lies; None where that is known, or that it is not there."""
+        """The block to decode next to locate `row`; None if its place is known, or that it does not exist."""
         block = self._walk(row)
         return block if block < len(self.blocks) and self.rows_of(block) is None else None
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of the epoch, None while they are not known."""
+        """Number of rows of the epoch; None while it is unknown."""
         if self._known[-1] < len(self.blocks):
             self._walk_from(len(self._known) - 1, None)
         return self._first_rows[-1] if self._known[-1] == len(self.blocks) else None
@@ -77,12 +76,12 @@ class Epoch:
         return self._walk_from(bisect_right(self._first_rows, row) - 1, row)  # [1]
 
     def _walk_from(self, at: int, row: int | None) -> int:
-        """The block that holds `row` (None: a row behind the last), the gap on the way, or len(blocks)."""
+        """Return the block that holds `row`, the first gap before it, or len(blocks). `row` None means past the end."""
         block, first_row = self._known[at], self._first_rows[at]
         while block < len(self.blocks):
             num_rows = self.rows_of(block)
             if num_rows is None or (row is not None and row < first_row + num_rows):  # [3]
                 break
             block, first_row = block + 1, first_row + num_rows
-            self.know(block, first_row)  # [2]
+            self.set_first_row(block, first_row)  # [2]
         return block

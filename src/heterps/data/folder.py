@@ -1,6 +1,6 @@
-"""The folder of a data set: all of it or nothing.
+"""Write a data set to a folder atomically.
 
-What is written goes to a hidden folder beside the one that was named, and is renamed to it when all is there.
+Files are written to a hidden folder beside the target, which is renamed to the target when it is complete.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from heterps.errors import ConfigError, StorageError
 
 INFO_NAME = "dataset.json"
-"""Tells what the data set is. A folder that has one was made here, and may be replaced."""
+"""Name of the file that describes a data set. A folder with this file was written by heterps and may be replaced."""
 
 
 @contextmanager
 def new_dataset(folder: str | Path, content: str, *, force: bool) -> Iterator[Path]:
-    """A folder to fill, which becomes `folder` when the block ends well. `content` says, in errors, what goes there.
+    """Yield a folder to fill, which becomes `folder` if the context ends without an error.
 
-    Raises a ConfigError where `folder` holds anything, unless `force` and it is a data set made here, which is then
-    replaced. After an error or an interrupt nothing is left, and what was in `folder` is as it was.
+    `content` describes the data set in error messages. Raises ConfigError if `folder` is not empty; with `force`, a
+    data set that heterps wrote is replaced. After an error or an interrupt `folder` is unchanged.
     """
     target = Path(folder)
     _check_target(target, force)
@@ -55,7 +55,7 @@ def _check_target(target: Path, force: bool) -> None:
 
 
 def _replace(source: Path, target: Path) -> None:
-    """Rename `source` to `target`; what was there is moved aside first and deleted last."""
+    """Rename `source` to `target`; an existing target is moved aside first and deleted last."""
     old = source.with_name(source.name + "-old")
     if target.exists():
         target.rename(old)

@@ -1,10 +1,10 @@
-"""Synthetic data sets on disk: all of it or nothing.
+"""Write synthetic data sets to disk atomically.
 
-    DIR/dataset.json            what the teacher reaches, seed, rows, distinct ids
+    DIR/dataset.json            the teacher's AUC and log loss, seed, rows, distinct ids
         train/part-00000.parquet ...   files of 131,072 rows in row groups of 65,536
         test/part-00000.parquet ...
 
-Files are made side by side by threads. The bytes depend on the task, the seed and the numbers of rows alone.
+Threads write several files at once. The bytes depend only on the task, the seed and the numbers of rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS_PER_GROUP = 65_536
 ROWS_PER_FILE = 2 * ROWS_PER_GROUP
 _BINS = 1 << 16
 
-# Cheapest to read of what was measured (uncompressed, lz4, snappy; plain, dictionary, delta), and the smallest.
+# The fastest to read of what was measured (uncompressed, lz4, snappy; plain, dictionary, delta), and the smallest.
 _WRITER_OPTIONS = {"compression": "none", "use_dictionary": False}
 _ID_ENCODING = "DELTA_BINARY_PACKED"
 
@@ -44,18 +44,18 @@ TASKS: dict[str, Callable[[int], Task]] = {"click": Clicks, "match": Matches, "w
 
 
 class SplitInfo(Record):
-    """What is known about the rows of train/ or test/."""
+    """Statistics of the rows in train/ or test/."""
 
     rows: int
     files: int
     base_rate: float = Field(description="Mean of the label.")
-    teacher_auc: float = Field(description="AUC of the teacher's own probabilities: what no model can beat.")
+    teacher_auc: float = Field(description="AUC of the teacher's own probabilities, which no model can beat.")
     teacher_log_loss: float
     distinct_ids: int
 
 
 class DatasetInfo(Record):
-    """The file `dataset.json` beside the data."""
+    """The file `dataset.json` of a synthetic data set."""
 
     version: int = 1
     task: str = "click"
@@ -66,7 +66,7 @@ class DatasetInfo(Record):
 
 
 class _Task(Record):
-    """What any `dataset.json` says; images have one as well."""
+    """The field that every `dataset.json` has, also that of images."""
 
     task: str = "click"
 
@@ -75,8 +75,8 @@ def load_info(folder: str | Path) -> DatasetInfo:
     return read_model(Path(folder) / INFO_NAME, DatasetInfo, what="description of a synthetic data set")
 
 
-def info_beside(source: str | Sequence[str]) -> DatasetInfo | None:
-    """What is known of the synthetic data set that `source`, its train or test folder, is part of; None for others."""
+def find_dataset_info(source: str | Sequence[str]) -> DatasetInfo | None:
+    """Read the `dataset.json` next to `source`, the train or test folder of synthetic data; None for other data."""
     folder = Path(source).parent if isinstance(source, str) else None
     if folder is None or not (folder / INFO_NAME).is_file():
         return None
@@ -97,9 +97,9 @@ def generate(
 ) -> DatasetInfo:
     """Write a synthetic data set of one of TASKS to `folder`.
 
-    `progress` is called, from any thread, with the rows just written. Raises a ConfigError where `folder` holds
-    anything, unless `force` and it is a data set made here, which is then replaced. After an error or an interrupt
-    nothing is left, and what was in `folder` is as it was.
+    `progress` is called, from any thread, with the number of rows just written. Raises ConfigError if `folder` is not
+    empty; with `force`, a data set that heterps wrote is replaced. After an error or an interrupt `folder` is
+    unchanged.
     """
     if task not in TASKS:
         raise ConfigError(f"there is no task {task!r}; choose one of: {', '.join(TASKS)}.")
@@ -122,7 +122,7 @@ def generate(
 
 @dataclass
 class _TeacherStats:
-    """What the teacher reaches, from histograms of its probability by label: mergeable, of constant size."""
+    """AUC and log loss of the teacher, from histograms of its probability by label: mergeable, of constant size."""
 
     histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _BINS), np.int64))
     loss: float = 0.0
@@ -142,7 +142,7 @@ class _TeacherStats:
 
     @property
     def auc(self) -> float:
-        """The share of (positive, negative) pairs in the right order; NaN-free: 0.5 where one label is absent."""
+        """Share of (positive, negative) pairs in the right order; 0.5 if one label is absent."""
         negatives, positives = self.histogram.astype(np.float64)
         pairs = positives.sum() * negatives.sum()
         below = np.cumsum(negatives) - 0.5 * negatives  # pairs of one bin count half
@@ -164,23 +164,23 @@ def _write_split(
 
     def write_file(start: int) -> _TeacherStats:
         path = folder / name / f"part-{start // ROWS_PER_FILE:05d}.parquet"
-        tally = _TeacherStats()
+        stats = _TeacherStats()
         stop = min(start + ROWS_PER_FILE, num_rows)
         with pq.ParquetWriter(path, task.schema, column_encoding=encoding, **_WRITER_OPTIONS) as writer:
             for begin in range(start, stop, ROWS_PER_GROUP):
                 size = min(ROWS_PER_GROUP, stop - begin)
                 drawn = task.draw(first_row + begin, size, seen)
-                tally.add(drawn.probability, drawn.label)
+                stats.add(drawn.probability, drawn.label)
                 writer.write_table(drawn.table, row_group_size=ROWS_PER_GROUP)
                 progress(size)
-        return tally
+        return stats
 
     total = _TeacherStats()
     starts = range(0, num_rows, ROWS_PER_FILE)
     pool = ThreadPoolExecutor(min(num_threads, len(starts)), thread_name_prefix="generate")
     try:
-        for tally in pool.map(write_file, starts):  # in order of files, so that sums do not depend on threads
-            total.merge(tally)
+        for stats in pool.map(write_file, starts):  # in order of files, so that sums do not depend on threads
+            total.merge(stats)
     finally:
         pool.shutdown(cancel_futures=True)
     return SplitInfo(

@@ -1,4 +1,4 @@
-"""Compiled loops of the reader: columns become rows, and rows are picked in shuffled order. All release the GIL."""
+"""Compiled loops of the reader: they turn columns into rows and gather rows in shuffled order. All release the GIL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TILE = 128  # rows transposed at a time: 128 rows of 26 keys are 27 KB and stay
 
 @njit(nogil=True, cache=True)
 def copy_floats(values: FloatArray, bitmap: NDArray[np.uint8], first_bit: int, out: FloatArray) -> None:
-    """out[i] = values[i], or NaN where Arrow's validity bitmap (from bit `first_bit` on) has no bit."""
+    """Set out[i] = values[i], or NaN where Arrow's validity bitmap (from bit `first_bit`) has a 0."""
     for i in range(len(values)):
         bit = first_bit + i
         out[i] = values[i] if (bitmap[bit >> 3] >> (bit & 7)) & 1 else np.nan
@@ -24,7 +24,7 @@ def copy_floats(values: FloatArray, bitmap: NDArray[np.uint8], first_bit: int, o
 def interleave_floats(
     columns: FloatArray, fill: float, out: FloatArray, missing: NDArray[np.int64], infinite: NDArray[np.int64]
 ) -> None:
-    """out[i, d] = columns[d, i], with `fill` for NaN. Adds the NaNs and infinities of each column to the counts."""
+    """Set out[i, d] = columns[d, i], with `fill` for NaN, and count the NaNs and infinities of each column."""
     num_columns, num_rows = columns.shape
     for start in range(0, num_rows, _TILE):
         stop = min(start + _TILE, num_rows)
@@ -42,7 +42,7 @@ def interleave_floats(
 
 @njit(nogil=True, cache=True)
 def interleave_keys(columns: KeyArray, out: KeyArray) -> None:
-    """out[i, s] = columns[s, i]"""
+    """Transpose: set out[i, s] = columns[s, i]."""
     num_columns, num_rows = columns.shape
     for start in range(0, num_rows, _TILE):
         stop = min(start + _TILE, num_rows)
@@ -55,7 +55,7 @@ def interleave_keys(columns: KeyArray, out: KeyArray) -> None:
 def place_bags(
     keys: KeyArray, starts: OffsetArray, slot: int, num_slots: int, offsets: OffsetArray, out: KeyArray
 ) -> None:
-    """Copy the bags of one slot, which begin at `starts` in `keys`, to where `offsets` of all slots want them."""
+    """Copy the bags of one slot, which begin at `starts` in `keys`, to their places by the `offsets` of all slots."""
     for i in range(len(starts)):
         begin, end = offsets[i * num_slots + slot], offsets[i * num_slots + slot + 1]
         for k in range(end - begin):
@@ -66,7 +66,7 @@ def place_bags(
 def pick_bags(
     keys: KeyArray, offsets: OffsetArray, num_slots: int, rows: NDArray[np.int64], lengths: OffsetArray
 ) -> KeyArray:
-    """The keys of the picked rows, one row after the other; writes the length of each of their bags."""
+    """Return the keys of the picked rows, row by row, and write the length of each of their bags."""
     total = 0
     for j in range(len(rows)):
         total += offsets[(rows[j] + 1) * num_slots] - offsets[rows[j] * num_slots]
@@ -84,7 +84,7 @@ def pick_bags(
 
 @njit(nogil=True, cache=True)
 def permutation(size: int, seed: np.uint64) -> NDArray[np.int64]:
-    """The numbers below `size` (< 2**32) in an order that is a pure function of (size, seed), on every machine."""
+    """Return a permutation of the numbers below `size` (< 2**32), a pure function of (size, seed) on every machine."""
     order = np.arange(size)
     for i in range(size - 1, 0, -1):
         high = mix64(seed + uint64(i)) >> uint64(32)

@@ -1,4 +1,4 @@
-"""Ids become 64-bit keys: no vocabulary to declare, and every 64-bit value is a valid id and a valid key.
+"""Turn ids into 64-bit keys: there is no vocabulary, and every 64-bit value is a valid id and a valid key.
 
     integer id ----------------------------+
                                            |--> XOR seed of the slot --> mix64 --> key
@@ -6,8 +6,8 @@
     null   --> a fixed key of the slot
 
 `mix64` is a bijection, so two integer ids of one slot never share a key; the slot's seed, a hash of its name, keeps
-equal ids of different slots apart. Two strings, ids of two slots, or an id and a null share a key with a chance of
-2**-64 a pair. The keys are stored in checkpoints: these functions must never change.
+equal ids of different slots apart. Two strings, ids of two slots, or an id and a null share a key with a probability
+of 2**-64 per pair. The keys are stored in checkpoints: these functions must never change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heterps.errors import DataError
 from heterps.hashing import mix64
 
 EVERY_BIT_VALID: NDArray[np.uint8] = np.empty(0, np.uint8)
-"""A validity bitmap of no bits: no value is null."""
+"""An empty validity bitmap, which means that no value is null."""
 
 
 def slot_seed(slot_name: str) -> np.uint64:
@@ -32,12 +32,12 @@ def slot_seed(slot_name: str) -> np.uint64:
 
 
 def null_key(slot_name: str) -> np.uint64:
-    """The key of a missing id: a hash of the slot's name with an ending that no name has."""
+    """Return the key of a missing id: a hash of the slot's name with a suffix that no name has."""
     return np.uint64(xxhash.xxh3_64_intdigest(slot_name.encode() + b"\0null"))
 
 
 def make_keys(ids: ArrayLike, slot_name: str) -> KeyArray:
-    """The keys [n] of the ids [n] of one slot: integers of any width, strings, or objects with None for a null."""
+    """Return the keys [n] of the ids [n] of one slot: integers of any width, strings, or objects with None for null."""
     array = np.asarray(ids)
     values, valid = _as_int64(array, slot_name)
     keys = np.empty(values.size, np.uint64)
@@ -48,9 +48,9 @@ def make_keys(ids: ArrayLike, slot_name: str) -> KeyArray:
 
 
 def slots_from_ids(ids: ArrayLike, names: Sequence[str], same_ids: Mapping[str, str] | None = None) -> Slots:
-    """Slots of n samples from their raw ids [n, S], one column a slot: for batches made by hand, as in serving.
+    """Make Slots of n samples from raw ids [n, S], one column per slot, for batches made by hand, as in serving.
 
-    `same_ids` is that of the schema: slots that hold the ids of another.
+    `same_ids` is the schema's: slots that hold the ids of another slot.
     """
     array = np.asarray(ids)
     if array.ndim != 2 or array.shape[1] != len(names):
@@ -62,7 +62,7 @@ def slots_from_ids(ids: ArrayLike, names: Sequence[str], same_ids: Mapping[str, 
 
 
 def hash_strings(strings: Sequence[str | bytes]) -> NDArray[np.int64]:
-    """The 64-bit hashes of strings, as `hash_bytes` makes them from a column."""
+    """Return the 64-bit hashes of strings, equal to those of `hash_bytes`."""
     encoded = [text.encode() if isinstance(text, str) else text for text in strings]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     hashes = np.empty(len(encoded), np.int64)
@@ -71,7 +71,7 @@ def hash_strings(strings: Sequence[str | bytes]) -> NDArray[np.int64]:
 
 
 def _as_int64(array: NDArray[np.generic], slot_name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-    """Integers that stand for the ids, one to one for integers, and which of them are not null."""
+    """Return integers that represent the ids (integers one to one), and a mask of those that are not null."""
     if array.dtype.kind in "iub":
         return np.ascontiguousarray(array).astype(np.int64, copy=False), None
     if array.dtype.kind in "US":
@@ -99,7 +99,7 @@ def _as_int64(array: NDArray[np.generic], slot_name: str) -> tuple[NDArray[np.in
 def mix_column(
     ids: NDArray[np.int64], bitmap: NDArray[np.uint8], first_bit: int, seed: np.uint64, null: np.uint64, out: KeyArray
 ) -> None:
-    """out[i] = key of ids[i], or `null` where Arrow's validity bitmap (from bit `first_bit` on) has no bit."""
+    """Set out[i] to the key of ids[i], or to `null` where Arrow's validity bitmap (from bit `first_bit`) has a 0."""
     if len(bitmap) == 0:
         for i in range(len(ids)):
             out[i] = mix64(uint64(ids[i]) ^ seed)
@@ -112,7 +112,7 @@ def mix_column(
 
 @njit(nogil=True, cache=True)
 def hash_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], out: NDArray[np.int64]) -> None:
-    """out[i] = hash of data[ends[i] : ends[i + 1]]: length, then 8 bytes at a time, little-endian, mixed in turn."""
+    """Set out[i] to the hash of data[ends[i] : ends[i + 1]]: its length, then 8 little-endian bytes at a time."""
     for i in range(len(out)):
         start, end = ends[i], ends[i + 1]
         state = mix64(uint64(end - start) + uint64(0x9E3779B97F4A7C15))

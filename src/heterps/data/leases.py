@@ -1,20 +1,20 @@
-"""Which batches of which epoch are handed out, acknowledged, or came back.
+"""Leases: which batches of which epoch are handed out, acknowledged, or returned.
 
     epoch 0   |########|##a.....|#bb.....|ccc.....|       |   #      acknowledged
               |<-run-->|<-of a->|<-of b->|<-of c->| free  |   a b c  leased to a worker
                                                               .      the rest of that worker's run
 
-No clock, no thread, no message: the coordinator asks, and the answers depend on the order of its questions alone.
-A worker goes on in its run, consecutive batches of about one block, so that few workers decode a block. It gets
+A pure state machine: its answers depend only on the order of the coordinator's calls. A worker continues in its run,
+consecutive batches of about one block, so that few workers decode the same block. It gets
 
-    [1] a batch that came back, the lowest first      (its worker left; nobody should wait for it at the end)
+    [1] a returned batch, the lowest first            (its worker left; the end of the epoch should not wait for it)
     [2] the next batch of its own run
-    [3] the first of the lowest run that is nobody's: a fresh one, or what is left of a worker's that went away
-    [4] the next batch of the longest run of another: near the end of an epoch workers share what is left
-    [5] where all batches of an epoch are handed out: one of the next epoch
+    [3] the first batch of the lowest free run: a new one, or the rest of the run of a worker that left
+    [4] the next batch of the longest run of another worker: near the end of an epoch workers share what is left
+    [5] if all batches of an epoch are handed out: one of the next epoch
 
-In order (BSP) a run is one batch, so that [3] hands out batch after batch. What is acknowledged is kept as ranges: few
-of them whatever the number of batches, for the holes between them are leases and rests of runs.
+In order (BSP) a run is one batch, so that [3] hands out batch after batch. Acknowledged batches are kept as ranges.
+There are few ranges whatever the number of batches, since the holes between them are leases and rests of runs.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from typing import Any, Self
 from heterps.errors import DataError
 
 Lease = tuple[int, int]
-"""Epoch, and number of a batch in it from 0 on."""
+"""The epoch, and the number of a batch in it, from 0."""
 
 
 class Leases:
-    """Every batch of every epoch is acknowledged once, whoever comes, leaves, or is slow.
+    """Hands out batches so that every batch of every epoch is acknowledged once, whichever workers come or leave.
 
-    `num_batches` of an epoch is None where rows may be skipped: then numbers are handed out until a reader finds the
-    end. All epochs have the same rows, so what it finds holds for all of them. `run`: batches in a block. `start`: the
-    first batch to hand out, all before it being acknowledged.
+    epochs       number of epochs
+    num_batches  batches per epoch; None where rows may be skipped: then numbers are handed out until a reader finds
+                 the end, which holds for all epochs, since they have the same rows
+    run          number of batches in a block
+    ordered      hand out batches one by one in order, as BSP needs
+    start        first batch to hand out; all before it count as acknowledged
     """
 
     def __init__(
@@ -54,35 +57,35 @@ class Leases:
         self.epochs = epochs
         self.num_batches = num_batches
         self._run = 1 if ordered else run
-        self._epoch = start[0]  # the first that is not acknowledged as a whole
+        self._epoch = start[0]  # the first epoch that is not fully acknowledged
         self._open = [_Epoch([[0, start[1]]] if start[1] else [], num_batches)]  # this one and those begun after it
         self._holders: dict[Lease, str] = {}
         self._drop_done()
 
     @property
     def is_over(self) -> bool:
-        """Whether everything is acknowledged."""
+        """Whether all batches of all epochs are acknowledged."""
         return self._epoch >= self.epochs
 
     @property
     def first(self) -> Lease:
-        """The first batch that is not acknowledged, (epochs, 0) at the end: a low-water mark."""
+        """The first batch that is not acknowledged; (epochs, 0) at the end."""
         return (self._epoch, self._open[0].low if self._open else 0)
 
     @property
     def has_holes(self) -> bool:
-        """Whether batches behind `first` are acknowledged: a reader that goes on from there would repeat them."""
+        """Whether batches after `first` are acknowledged: a reader that continues from `first` would repeat them."""
         return bool(self._open) and (
             self._open[0].high > self._open[0].low or any(begun.done for begun in self._open[1:])
         )
 
     @property
     def held(self) -> dict[Lease, str]:
-        """The worker of every batch that is handed out and not acknowledged."""
+        """The worker of each batch that is handed out and not acknowledged."""
         return dict(self._holders)
 
     def take(self, worker: str) -> Lease | None:
-        """The next batch for this worker; None when nothing is left to hand out now: some may still come back."""
+        """Hand out the next batch for this worker; None if none is left now. Some may still be returned later."""
         for epoch in range(self._epoch, self.epochs):
             if epoch == self._epoch + len(self._open):
                 self._open.append(_Epoch([], self.num_batches))  # [5]
@@ -93,7 +96,7 @@ class Leases:
         return None
 
     def done(self, worker: str, epoch: int, number: int) -> bool:
-        """Acknowledge a batch. False, and nothing changes, where the worker has no such lease (any more)."""
+        """Acknowledge a batch; False, without any change, if the worker does not hold this lease (any more)."""
         if self._holders.get((epoch, number)) != worker:
             return False
         del self._holders[epoch, number]
@@ -102,7 +105,7 @@ class Leases:
         return True
 
     def give_back(self, worker: str) -> list[Lease]:
-        """Take all leases from a worker, and its run; returns the leases. They are handed out first."""
+        """Take all leases and the run from a worker, and return the leases. They will be handed out first."""
         returned = sorted(lease for lease, holder in self._holders.items() if holder == worker)
         for epoch, number in returned:
             del self._holders[epoch, number]
@@ -112,7 +115,7 @@ class Leases:
         return returned
 
     def end_of_epoch(self, epoch: int, num_batches: int) -> None:
-        """A reader found that the epoch has so many batches: leases beyond vanish. To be told twice changes nothing."""
+        """Record the number of batches that a reader found in an epoch; leases beyond it are dropped. Idempotent."""
         known = self.num_batches
         if known is None and self._open and self._open[-1].high > num_batches:
             known = self._open[-1].high
@@ -128,13 +131,13 @@ class Leases:
         self._drop_done()
 
     def state(self) -> dict[str, Any]:
-        """What is acknowledged, for JSON: numbers as ranges [first, stop) for every epoch from `epoch` on."""
+        """Return the acknowledged batches for JSON: ranges [first, stop) for each epoch from `epoch`."""
         done = [[list(part) for part in begun.done] for begun in self._open]
         return {"num_batches": self.num_batches, "epoch": self._epoch, "done": done}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], epochs: int, *, run: int = 1, ordered: bool = False) -> Self:
-        """Go on from a `state`: what was not acknowledged is handed out again, to whichever workers, in any runs."""
+        """Continue from a `state`: batches that were not acknowledged are handed out again, to any workers."""
         leases = cls(epochs, state["num_batches"], run=run, ordered=ordered, start=(state["epoch"], 0))
         leases._open = [_Epoch([list(part) for part in done], leases.num_batches) for done in state["done"]]
         leases._drop_done()
@@ -147,29 +150,29 @@ class Leases:
 
 
 class _Epoch:
-    """One epoch that has begun; `end` is its number of batches, None while that is not known."""
+    """One epoch that has begun; `end` is its number of batches, None while it is unknown."""
 
     def __init__(self, done: list[list[int]], end: int | None) -> None:
-        self.done = done  # acknowledged: [first, stop), rising, never touching
-        self.returned: list[int] = []  # rising
+        self.done = done  # acknowledged: ranges [first, stop), ascending, not adjacent
+        self.returned: list[int] = []  # ascending
         starts = [0, *(stop for _, stop in done)]
         stops = [*(first for first, _ in done), sys.maxsize if end is None else end]
         holes = [range(start, stop) for start, stop in zip(starts, stops, strict=True)]
-        self._free = [hole for hole in holes if hole]  # in nobody's run, rising
-        self._runs: dict[str, range] = {}  # what is left of them
+        self._free = [hole for hole in holes if hole]  # in no worker's run, ascending
+        self._runs: dict[str, range] = {}  # the rest of each worker's run
 
     @property
     def low(self) -> int:
-        """All before it are acknowledged."""
+        """The first batch that is not acknowledged."""
         return self.done[0][1] if self.done and self.done[0][0] == 0 else 0
 
     @property
     def high(self) -> int:
-        """None from it on is acknowledged."""
+        """One past the last acknowledged batch."""
         return self.done[-1][1] if self.done else 0
 
     def take(self, worker: str, run: int) -> int | None:
-        """A number for this worker, None where all are handed out."""
+        """Hand out a batch number to this worker; None if all are handed out."""
         if self.returned:
             return self.returned.pop(0)  # [1]
         if worker not in self._runs:  # else [2]
@@ -188,7 +191,7 @@ class _Epoch:
 
     def _cut_run(self, run: int) -> range:
         free = self._free.pop(0)
-        num = run - free.start % run  # where one starts in the middle of a block, to its end
+        num = run - free.start % run  # up to the end of the block, if it starts inside one
         if rest := free[num:]:
             self._free.insert(0, rest)
         return free[:num]
@@ -201,13 +204,13 @@ class _Epoch:
                 self.done[right - 1][1] = self.done.pop(right)[1]
 
     def leave(self, worker: str) -> None:
-        """The run of this worker is free for others."""
+        """Free the run of this worker for others."""
         rest = self._runs.pop(worker, None)
         if rest is not None:
             insort(self._free, rest, key=lambda free: free.start)
 
     def cut(self, end: int) -> None:
-        """Numbers from `end` on do not exist."""
+        """Drop the numbers from `end`: they do not exist."""
         del self.returned[bisect_left(self.returned, end) :]
         self._free = [cut for free in self._free if (cut := range(free.start, min(free.stop, end)))]
         runs = {worker: range(run.start, min(run.stop, end)) for worker, run in self._runs.items()}

@@ -1,4 +1,4 @@
-"""The match task: which of two items did the user take?
+"""The match task: predict which of two items a user took.
 
     user --> segment          item, negative --> category          (of Zipf popularity)
       |         |                |                  |
@@ -6,7 +6,7 @@
 
     P(label = 1: the user took `item`, not `negative`) = sigmoid(TEMPERATURE * taste . (nature - negative's nature))
 
-Both items are drawn alike: neither place nor popularity gives the answer, a model has to learn which user likes what.
+Both items are drawn alike: neither place nor popularity gives the answer, so a model must learn what each user likes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ COLUMNS = ("user", "segment", "item", "category", "negative", "negative_category
 NUM_USERS, NUM_SEGMENTS = 50_000, 40
 NUM_ITEMS, NUM_CATEGORIES = 20_000, 60
 ZIPF_EXPONENT = 1.05
-GROUP_SHARE = 0.8  # of the variance of tastes and natures that segment and category decide; the id decides the rest
+GROUP_SHARE = 0.8  # share of the variance of taste and nature that segment and category decide; ids decide the rest
 TEMPERATURE = 2.0
 
 _USER, _SEGMENT, _ITEM, _CATEGORY, _SEGMENT_OF, _CATEGORY_OF = range(6)  # kinds of ids
 
 
 class Matches:
-    """Pairs of items and a user's choice; for match_net."""
+    """The match task: pairs of items and a user's choice, for match_net."""
 
     schema = pa.schema([("label", pa.int8()), *((name, pa.int64()) for name in COLUMNS)])
     possible_ids = NUM_USERS + NUM_SEGMENTS + NUM_ITEMS + NUM_CATEGORIES

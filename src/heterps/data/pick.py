@@ -1,4 +1,4 @@
-"""Rows of decoded blocks are gathered into a batch."""
+"""Gather rows of decoded blocks into a batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from heterps.data.decode import Block
 from heterps.data.kernels import pick_bags
 
 BlockRows = tuple[Block, NDArray[np.int64]]
-"""A decoded block, and indices of rows of it."""
+"""A decoded block, and indices of its rows."""
 
 
 def pick(schema: Schema, pieces: list[BlockRows]) -> Batch:
-    """The batch of the picked rows of each block."""
+    """Make a batch of the given rows of each block."""
     size = sum(len(rows) for _, rows in pieces)
     names = schema.slots
     dense = np.empty((size, schema.num_dense), np.float32)
@@ -42,7 +42,7 @@ def pick(schema: Schema, pieces: list[BlockRows]) -> Batch:
 
 
 def joined(blocks: list[Block]) -> Block:
-    """Blocks one after the other, as one."""
+    """Concatenate blocks into one."""
     first_rows = np.cumsum([0, *(len(block.label) for block in blocks)])
     offsets = None
     if blocks[0].offsets is not None:

@@ -1,11 +1,11 @@
-"""A bounded look-ahead: a thread makes items ready while the consumer works on earlier ones.
+"""Bounded prefetching: a thread prepares items while the consumer works on earlier ones.
 
     source --next()--> prepare() --> [ at most `depth` ready items ] --> consumer
     '----------- background thread -----------'
 
-The consumer sees what a plain loop would show it: the same items in the same order, and an exception of the source or
-of `prepare` at the place where it happened. After `close` (or the end of the `with` block, or when the object is
-dropped) the thread has ended and the source is closed.
+The consumer sees what a plain loop would give: the same items in the same order, and an exception of the source or of
+`prepare` at the item where it happened. After `close` (or the end of the `with` block, or when the object is garbage
+collected) the thread has ended and the source is closed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """Iterates over `prepare(item)` for the items of `source`, up to `depth` of them made ahead of use."""
+    """Iterates over `prepare(item)` for the items of `source`; up to `depth` of them are prepared ahead of use."""
 
     def __init__(self, source: Iterable[Any], depth: int, prepare: Callable[[Any], T] | None = None) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
-        self._line = _Queue(depth)
-        self._close = start_thread(self, self._line.close, _produce, self._line, iter(source), prepare)
+        self._queue = _Queue(depth)
+        self._close = start_thread(self, self._queue.close, _produce, self._queue, iter(source), prepare)
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        return cast(T, self._line.take())
+        return cast(T, self._queue.take())
 
     def close(self) -> None:
-        """End the thread; an item being made is finished first. Items not taken are dropped."""
+        """End the thread, after it has finished its current item. Items not taken are dropped."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class Prefetch(Generic[T]):
 
 
 class _Queue:
-    """Ready items between the two threads, and how the source ended."""
+    """A bounded queue of prepared items between the two threads, with the way the source ended."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -59,7 +59,7 @@ class _Queue:
         self.changed = threading.Condition()
 
     def put(self, item: Any) -> bool:
-        """Wait for room, then add; False once the line is closed."""
+        """Wait for space, then add an item; False once the queue is closed."""
         with self.changed:
             self.changed.wait_for(lambda: self.closed or len(self.items) < self.depth)
             if not self.closed:
@@ -73,7 +73,7 @@ class _Queue:
             self.changed.notify_all()
 
     def take(self) -> Any:
-        """Wait for the next item; after the last one raise the end, again and again."""
+        """Wait for the next item; after the last one every call raises how the source ended."""
         with self.changed:
             self.changed.wait_for(lambda: self.closed or self.items or self.end is not None)
             if self.closed:
@@ -92,11 +92,11 @@ class _Queue:
             self.changed.notify_all()
 
 
-def _produce(line: _Queue, source: Iterator[Any], prepare: Callable[[Any], Any] | None) -> None:
+def _produce(queue: _Queue, source: Iterator[Any], prepare: Callable[[Any], Any] | None) -> None:
     end: BaseException = StopIteration()
     try:
         for item in source:
-            if not line.put(item if prepare is None else prepare(item)):
+            if not queue.put(item if prepare is None else prepare(item)):
                 break
     except BaseException as error:
         end = error
@@ -104,14 +104,14 @@ def _produce(line: _Queue, source: Iterator[Any], prepare: Callable[[Any], Any] 
         close = getattr(source, "close", None)  # generators have one: it runs their `finally` here and now
         if close is not None:
             close()
-        line.finish(end)
+        queue.finish(end)
 
 
 def start_thread(owner: object, stop: Callable[[], None], target: Callable[..., None], *args: Any) -> Callable[[], Any]:
-    """Runs `target(*args)` on a daemon thread that lives no longer than `owner`.
+    """Run `target(*args)` on a daemon thread that lives no longer than `owner`, and return a function that ends it.
 
-    Returns what ends it: calls `stop`, after which `target` must return, and waits for that. Dropping `owner` calls it
-    too, so neither `stop` nor `args` may refer to `owner`. Calls after the first do nothing.
+    That function calls `stop`, after which `target` must return, and waits for it. It also runs when `owner` is garbage
+    collected, so neither `stop` nor `args` may refer to `owner`. Calls after the first do nothing.
     """
     thread = threading.Thread(target=target, args=args, name="prefetch", daemon=True)
     end = weakref.finalize(owner, _end, stop, thread)

@@ -1,14 +1,14 @@
-"""Batches from Parquet: every row once an epoch, in an order that is a pure function of (seed, epoch).
+"""Read batches from Parquet: every row once per epoch, in an order that is a pure function of (seed, epoch).
 
     row groups --(permuted)--> blocks of at least 65,536 rows --(decoded)--> rows --(permuted)--> batches
                                        |            .-------- block 3 --------.
     Position(epoch, block=3, row=500)  +----------> | 500 rows used | the next batch starts here, spans blocks
 
-Of long rows a block has fewer: as many as its memory allows.
+A block of long rows has fewer of them, to limit its memory.
 
-A Position goes with every batch and says where the next one starts. Reading from it gives exactly the batches that an
-uninterrupted reader would have given; blocks before it are not decoded, not even opened. Where batch number n of an
-epoch starts is arithmetic (epoch.py), so a reader can start at any batch, and `stream.py` reads some batches only.
+A Position comes with every batch and says where the next one starts. Reading from it gives exactly the batches that an
+uninterrupted reader would give; blocks before it are neither opened nor decoded. The start of batch n of an epoch is
+computed (epoch.py), so a reader can start at any batch, and `stream.py` reads selected batches only.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from heterps.data.sources import Dataset, RowGroup, open_dataset
 from heterps.errors import DataError
 
 BLOCK_ROWS = 65_536
-"""Rows are shuffled within a block; small row groups are pooled until a block has as many."""
+"""Row groups are pooled into a block until it has this many rows. Rows are shuffled within a block."""
 BLOCK_BYTES = 64 * 2**20
-"""Or until their dense values take as much: a block is in memory whole, and images are long rows."""
+"""Row groups are pooled no further once the dense values of a block take this much: a whole block is in memory."""
 _EPOCHS_KEPT = 3
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where the next batch starts. Kept in JSON by `dataclasses.asdict(position)` and `Position(**fields)`."""
+    """The start of the next batch. In JSON: `dataclasses.asdict(position)`, and back by `Position(**fields)`."""
 
     epoch: int = 0
     block: int = 0  # in the order of this epoch
     row: int = 0  # rows of that block already used, in its shuffled order
-    samples: int = 0  # used in this epoch
-    order: str = ""  # fingerprint of the data and of what decides its order: files, seed, columns; "" fits any
+    samples: int = 0  # samples used in this epoch
+    order: str = ""  # fingerprint of the data and of what decides its order: files, seed, columns; "" matches any
 
 
 class Reader:
     """Reads epochs of batches from a data set.
 
-    Batches span row groups: each has `batch_size` samples but the last of an epoch, which has what is left.
-    `counts` tells what this reader decoded so far and what was missing in it.
+    Batches span row groups: each has `batch_size` samples, except the last of an epoch, which has the rest.
+    `counts` has the numbers of rows decoded so far and of missing values in them.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Reader:
 
     @property
     def num_rows(self) -> int:
-        """Rows of one epoch, including those that a `skip` policy will leave out."""
+        """Number of rows of one epoch, including those that the schema skips."""
         return self.dataset.num_rows
 
     @property
@@ -97,21 +97,21 @@ class Reader:
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an epoch; None while a `skip` policy may leave out rows that were not decoded yet."""
+        """Number of batches per epoch; None while the schema may skip rows that were not decoded yet."""
         if len(self._kept_rows) < len(self.dataset.row_groups):
             return None
         return -(-sum(self._kept_rows.values()) // self.batch_size)
 
     @property
     def batches_per_block(self) -> int:
-        """About how many batches are made of one block, at least 1: a run of leases (leases.py)."""
+        """Approximate number of batches in one block, at least 1: the length of a run of leases (leases.py)."""
         return max(1, self.num_rows // len(self.epoch(0).blocks) // self.batch_size)
 
     def position_of(self, epoch: int, number: int) -> Position | None:
-        """Where batch `number` of an epoch starts, from 0: the very position that `read` gives with the one before it.
+        """The start of batch `number` (from 0) of an epoch: the position that `read` gives with the batch before it.
 
-        None where there is no such batch, or where that is not known: a `skip` policy may leave out rows of blocks that
-        were not decoded yet. For the number of batches it is the start of the next epoch.
+        For `number` equal to the number of batches it is the start of the next epoch. None if there is no such batch,
+        or if that is unknown because the schema may skip rows of blocks that were not decoded yet.
         """
         rows = self.epoch(epoch)
         row = number * self.batch_size
@@ -123,7 +123,7 @@ class Reader:
         return Position(epoch + 1, order=self.order) if is_end else None
 
     def epoch(self, number: int) -> Epoch:
-        """The blocks of an epoch in its order; of the epochs asked for last the same object again, on any thread."""
+        """The blocks of an epoch in its order. Recent epochs are cached and shared by all threads."""
         with self._epochs_lock:
             if number not in self._epochs:
                 self._epochs[number] = Epoch(self._blocks(number), self._kept_rows)
@@ -133,10 +133,10 @@ class Reader:
             return self._epochs[number]
 
     def read(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
-        """The batches of one epoch from `position` on, each with the position after it.
+        """Iterate over the batches of one epoch from `position`, each with the position after it.
 
-        The position after the last batch is the start of the next epoch. Decodes on the calling thread: wrap it in
-        `Prefetch` to decode ahead.
+        The position after the last batch is the start of the next epoch. Decoding runs on the calling thread: wrap it
+        in `Prefetch` to decode ahead.
         """
         at = self.checked(position or Position())
         blocks = Blocks(self)
@@ -150,14 +150,14 @@ class Reader:
         raise self.no_rows()
 
     def no_rows(self) -> DataError:
-        """What is wrong where an epoch has no batch at all."""
+        """The error for an epoch without any batch."""
         return DataError(
             f"{self.dataset.files[0].address}: every one of the {self.num_rows:,} rows was skipped because a "
-            "value is missing. Mend the data, or set data.columns.dense_missing or slot_missing not to skip."
+            "value is missing. Fix the data, or set data.columns.dense_missing or slot_missing not to skip."
         )
 
     def checked(self, position: Position) -> Position:
-        """The position itself. Raises a DataError where it belongs to other data or another order."""
+        """Return `position`; raises DataError if it belongs to other data or another order."""
         if position.order not in ("", self.order, self._fingerprint(_names_and_rows)):
             raise DataError(
                 f"{self.dataset.files[0].address}: the position to go on from belongs to other data, columns or "
@@ -166,7 +166,7 @@ class Reader:
         return position
 
     def _fingerprint(self, describe: Callable[[RowGroup], tuple[Any, ...]]) -> str:
-        """What decides the order of samples, in a word; `describe` says what is looked at of a row group."""
+        """Hash everything that decides the order of samples; `describe` gives the relevant facts of a row group."""
         groups = [describe(group) for group in self.dataset.row_groups]
         decides = (groups, self.schema.model_dump_json(), self._seed, self._shuffle, self._block_rows)
         return xxhash.xxh3_64_hexdigest(repr(decides).encode())
@@ -174,7 +174,7 @@ class Reader:
     # --- order -------------------------------------------------------------------------------------------------------
 
     def _blocks(self, epoch: int) -> list[list[RowGroup]]:
-        """The row groups in this epoch's order, consecutive ones pooled into blocks."""
+        """Put the row groups into this epoch's order, and pool consecutive ones into blocks."""
         groups = self.dataset.row_groups
         if not self._shuffle:
             return [[group] for group in groups]
@@ -194,7 +194,7 @@ class Reader:
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def decode(self, epoch: int, block: int) -> BlockRows:
-        """A block of an epoch and the rows that it gives, in their order; their number is known from then on."""
+        """Decode a block of an epoch; return it with its rows in their order, and remember their number."""
         blocks = []
         for group in self.epoch(epoch).blocks[block]:
             blocks.append(self._decoder.decode(group))
@@ -204,14 +204,14 @@ class Reader:
 
 
 def open_reader(job: Job, *, seed: int | None = None) -> Reader:
-    """The training data of a job, in its batches and its order; `seed` in place of the job's."""
+    """Open the training data of a job, in its batches and its order; `seed` replaces the job's."""
     data = job.data
     seed = job.seed if seed is None else seed
     return Reader(data.train, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
 
 
 def open_test_reader(job: Job, *, least: int = 1) -> Reader:
-    """The test set of a job that has one, in the order of its files, in batches of at least so many samples."""
+    """Open the test set of a job, in the order of its files, in batches of at least `least` samples."""
     assert job.data.test is not None
     reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
     reader.batch_size = min(max(job.data.batch_size, least), reader.num_rows)
@@ -219,7 +219,7 @@ def open_test_reader(job: Job, *, least: int = 1) -> Reader:
 
 
 class Blocks:
-    """Makes batches of a reader's blocks, decoded when they are needed; the last `num_kept` stay decoded."""
+    """Makes batches from a reader's blocks, which are decoded on demand; the last `num_kept` stay in memory."""
 
     def __init__(self, reader: Reader, num_kept: int = 1) -> None:
         self._reader = reader
@@ -227,17 +227,17 @@ class Blocks:
         self._decoded: OrderedDict[tuple[int, int], BlockRows] = OrderedDict()
 
     def rows(self, epoch: int, block: int) -> BlockRows:
-        """A block and its rows in their order."""
+        """Return a block, decoded if needed, and its rows in their order."""
         key = (epoch, block)
         if key not in self._decoded:
-            while len(self._decoded) >= self._num_kept:  # before the next is there: a block is large
+            while len(self._decoded) >= self._num_kept:  # before decoding the next: a block is large
                 self._decoded.popitem(last=False)
             self._decoded[key] = self._reader.decode(epoch, block)
         self._decoded.move_to_end(key)
         return self._decoded[key]
 
     def batch(self, at: Position) -> tuple[Batch, Position] | None:
-        """The batch that starts at a position and the place behind it; None where no rows are left."""
+        """Return the batch that starts at a position, and the position after it; None if no rows are left."""
         num_blocks = len(self._reader.epoch(at.epoch).blocks)
         block, used, missing = at.block, at.row, self._reader.batch_size
         pieces: list[BlockRows] = []
@@ -256,9 +256,9 @@ class Blocks:
         return batch, replace(at, block=block, row=used, samples=at.samples + len(batch), order=self._reader.order)
 
     def are_over(self, after: Position) -> bool:
-        """Whether no rows are left behind a batch. Decodes blocks only where their number of rows is not known."""
+        """Tell whether no rows are left after a batch. Decodes only blocks whose number of rows is unknown."""
         if after.row:
-            return False  # else the place would be the start of the next block
+            return False  # a used-up block would have been left for the start of the next
         epoch = self._reader.epoch(after.epoch)
         for block in range(after.block, len(epoch.blocks)):
             num_rows = epoch.rows_of(block)
@@ -268,17 +268,17 @@ class Blocks:
 
 
 def _names_and_rows(group: RowGroup) -> tuple[Any, ...]:
-    """What fingerprints of older checkpoints were made of: it does not notice a file that was written anew."""
+    """The facts in fingerprints of older checkpoints; they do not detect a file that was rewritten."""
     return group.file.path.rsplit("/", 1)[-1], group.num_rows
 
 
 def _content(group: RowGroup) -> tuple[Any, ...]:
-    """The name of the file, and what its footer tells of the content: rows and compressed bytes of every column."""
+    """The file name, and the footer's facts about the content: rows, and compressed bytes of every column."""
     footer = group.file.metadata.row_group(group.index)
     sizes = tuple(footer.column(i).total_compressed_size for i in range(footer.num_columns))
     return (*_names_and_rows(group), sizes)
 
 
 def _seed_of(*parts: int) -> np.uint64:
-    """One 64-bit seed of several numbers."""
+    """Combine several numbers into one 64-bit seed."""
     return np.uint64(xxhash.xxh3_64_intdigest(repr(parts).encode()))

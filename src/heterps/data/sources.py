@@ -1,4 +1,4 @@
-"""Where samples come from: an address, folder, glob or list becomes Parquet files and their row groups.
+"""Data sources: find the Parquet files and row groups behind an address, folder, glob or list.
 
     "data/train"  "s3://bucket/day=*/*.parquet"  ["a.parquet", "b.parquet"]
          |--(fsspec)--> sorted files --(footers)--> row groups with row counts, columns with types
@@ -24,7 +24,7 @@ from heterps.errors import DataError
 SUFFIXES = (".parquet", ".parq", ".pq")
 _FOOTER_READERS = 8
 _FAILURES = (OSError, RuntimeError)
-"""What file systems raise when they cannot be reached, or refuse; errors of a WebHDFS cluster are the second."""
+"""Errors of file systems that cannot be reached or refuse access; WebHDFS raises RuntimeError."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class DataFile:
 
     @classmethod
     def open(cls, address: str) -> DataFile:
-        """The file at `address`, its footer read and checked."""
+        """Open the file at `address`, and read and check its footer."""
         fs, path = _filesystem(address)
         try:
             with fs.open(path, "rb") as stream, pq.ParquetFile(stream) as parquet:
@@ -55,10 +55,10 @@ class DataFile:
             raise DataError(f"{address}: cannot read this file: {_first_line(error)}.") from error
 
     def read(self, row_group: int, columns: Sequence[str]) -> Any:
-        """The columns of one row group as an Arrow table, decoded on the calling thread."""
+        """Read columns of one row group as an Arrow table, decoded on the calling thread."""
         try:
             if self._is_local:
-                # Not memory-mapped: a file cut short while it is in use would kill the process instead of raising.
+                # Not memory-mapped: a file truncated while in use would kill the process instead of raising.
                 with pq.ParquetFile(self.path, metadata=self.metadata) as parquet:
                     return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
             with self.fs.open(self.path, "rb") as stream, pq.ParquetFile(stream, metadata=self.metadata) as parquet:
@@ -77,7 +77,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A piece of a file that is decoded at once."""
+    """A part of a Parquet file, decoded as a unit."""
 
     file: DataFile
     index: int
@@ -90,7 +90,7 @@ class RowGroup:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Parquet files in order of their addresses, and all their row groups that hold rows."""
+    """Parquet files in the order of their addresses, and all their row groups that are not empty."""
 
     files: tuple[DataFile, ...]
 
@@ -112,7 +112,7 @@ class Dataset:
 
 
 def open_dataset(source: str | Sequence[str]) -> Dataset:
-    """The files of a path, folder, glob or list of them. Raises a DataError where there is nothing to read."""
+    """Open the files of a path, folder, glob or list of these; raises DataError if there is nothing to read."""
     sources = [source] if isinstance(source, str) else list(source)
     addresses = sorted({address for one in sources for address in find_files(one)})
     if not addresses:
@@ -126,7 +126,7 @@ def open_dataset(source: str | Sequence[str]) -> Dataset:
 
 
 def find_files(source: str) -> list[str]:
-    """Addresses of the files that one path, folder or glob stands for."""
+    """Return the sorted addresses of the files that a path, folder or glob stands for."""
     fs, path = _filesystem(source)
     try:
         if any(character in path for character in "*?["):
@@ -152,7 +152,7 @@ def find_files(source: str) -> list[str]:
 
 
 def _address(source: str, fs: Any, path: str, name: str) -> str:
-    """The address of the file `name` that was found under `source`, whose path is `path` in the file system.
+    """Return the address of the file `name` that was found under `source`, whose path in the file system is `path`.
 
     WebHDFS and HDFS strip the host from their paths, and their `unstrip_protocol` does not put it back.
     """
@@ -173,12 +173,12 @@ def _filesystem(address: str) -> tuple[Any, str]:
 
 
 def _is_hidden(path: str) -> bool:
-    """What writers leave beside the data: `_SUCCESS`, `_metadata`, `.part.parquet.crc`."""
+    """Tell whether a file is a by-product of a writer: `_SUCCESS`, `_metadata`, `.part.parquet.crc`."""
     return path.rsplit("/", 1)[-1].startswith((".", "_"))
 
 
 def _folders_hint(fs: Any, path: str) -> str:
-    """Where data lies in folders below, as partitioned data does, which one to name."""
+    """Suggest what to name when the data is in subfolders, as partitioned data is."""
     folders = sorted(name.rsplit("/", 1)[-1] for name in fs.ls(path, detail=False) if fs.isdir(name))
     if not folders:
         return f" A data file ends in {', '.join(SUFFIXES)}."

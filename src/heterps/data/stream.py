@@ -1,14 +1,14 @@
-"""Batches by (epoch, number), made ahead on a thread: what a worker reads that has leases of some batches only.
+"""Read selected batches by (epoch, number), prepared ahead on a thread, for workers that lease some batches only.
 
     expect(0, 7) ---> [ wanted: (0, 7) (0, 8) (0, 12) ] --[1]--.        one batch at a time:
                                                                v
     get(0, 7)    <--- [ made: at most `depth` ]  <--[4]-- prepare <--[3]-- gather <--[2]-- where does it start?
          |                                                                          (arithmetic; else decode on)
-         '--[5]--> what nobody expected, or waits for room, is made next
+         '--[5]--> a batch that was not expected, or waits for space, is made next
 
-Batches are exactly those of `Reader.read`. What nobody wants is not gathered, and blocks without a wanted batch are not
-decoded where the rows of each block are known: always, but for a `skip` policy that may leave out rows. Then a batch is
-found by decoding on from the nearest place that is known, be it from a checkpoint (`seek`) or from blocks read before.
+Batches are exactly those of `Reader.read`. Only wanted batches are gathered. Blocks without a wanted batch are not
+decoded, unless the schema may skip rows. Then the number of rows of a block is unknown, and a batch is found by
+decoding from the nearest known place: from a checkpoint (`seek`) or from blocks read before.
 """
 
 from __future__ import annotations
@@ -26,61 +26,61 @@ from heterps.data.reader import Blocks, Position, Reader
 from heterps.errors import DataError, PeerLost
 
 Key = tuple[int, int]
-"""Epoch, and number of a batch in it from 0 on."""
+"""The epoch, and the number of a batch in it, from 0."""
 
 BLOCKS_KEPT = 2
-"""One to go on with, and one to come back to after a batch of another block."""
+"""Number of decoded blocks in memory: the current one, and one to return to after a batch of another block."""
 
 
 class BatchStream:
-    """Any batch of any epoch, `prepare` done to it; up to `depth` of those expected are made ahead of use.
+    """Gives any batch of any epoch, after `prepare`; up to `depth` expected batches are made ahead of use.
 
-    The reader belongs to the stream until it is closed. An exception of decoding or of `prepare` comes out of `get` of
-    the batch concerned; other batches can still be had. After `close` (or the end of the `with` block, or when the
-    object is dropped) the thread has ended.
+    The reader belongs to the stream until it is closed. An exception of decoding or of `prepare` is raised by `get` of
+    that batch; other batches are not affected. After `close` (or the end of the `with` block, or when the object is
+    garbage collected) the thread has ended.
     """
 
     def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
-        self._desk = _StreamState(reader, depth, prepare)
-        self._close = start_thread(self, self._desk.close, self._desk.run)
+        self._state = _StreamState(reader, depth, prepare)
+        self._close = start_thread(self, self._state.close, self._state.run)
 
     def expect(self, epoch: int, number: int) -> None:
-        """This batch will be asked for, after those expected before."""
-        self._desk.want((epoch, number))
+        """Announce that this batch will be asked for, after those announced before."""
+        self._state.want((epoch, number))
 
     def forget_before(self, epoch: int, number: int) -> None:
-        """Batches before this one, that were expected and not asked for, are somebody else's: make room."""
-        self._desk.forget_before((epoch, number))
+        """Drop expected batches before this one that were not asked for: they went to other workers."""
+        self._state.forget_before((epoch, number))
 
     def get(self, epoch: int, number: int, deadline_s: float) -> Batch | None:
-        """The batch, once; None where the epoch has fewer. Asked for again it is made again.
+        """Wait for a batch and return it; None if the epoch has fewer. A second call makes the batch again.
 
-        Raises a PeerLost where it is not there within `deadline_s`; it is still being made then.
+        Raises PeerLost if it is not ready within `deadline_s` seconds; it is still being made then.
         """
-        return self._desk.take((epoch, number), deadline_s)
+        return self._state.take((epoch, number), deadline_s)
 
     def num_batches(self, epoch: int) -> int | None:
-        """Batches of an epoch, once that is known."""
-        with self._desk.changed:
-            return self._desk.num_batches(epoch)
+        """Number of batches of an epoch; None while it is unknown."""
+        with self._state.changed:
+            return self._state.num_batches(epoch)
 
     def position(self, epoch: int, number: int) -> Position | None:
-        """Where a batch starts, if known; behind the last batch the start of the next epoch.
+        """The start of a batch, or after the last batch the start of the next epoch; None if it is unknown.
 
-        It is known for every batch that was got and the one behind it, unless that one cannot be decoded.
+        It is known for every batch that `get` returned, and for the next one unless that cannot be decoded.
         """
-        with self._desk.changed:
-            return self._desk.reader.position_of(epoch, number) or self._desk.told.get((epoch, number))
+        with self._state.changed:
+            return self._state.reader.position_of(epoch, number) or self._state.known_positions.get((epoch, number))
 
     def seek(self, epoch: int, number: int, position: Position) -> None:
-        """A batch starts there, as `position` told another stream of the same data, or `Reader.read` did."""
-        with self._desk.changed:
-            self._desk.seek((epoch, number), position)
+        """Record where a batch starts, as given by `position` of another stream of the same data, or `Reader.read`."""
+        with self._state.changed:
+            self._state.seek((epoch, number), position)
 
     def close(self) -> None:
-        """End the thread; a batch being made is finished first."""
+        """End the thread, after it has finished its current batch."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -93,17 +93,17 @@ class BatchStream:
 
 
 class _StreamState:
-    """What both threads know. The thread knows the desk but not the stream, so dropping the stream ends the thread."""
+    """The state that both threads share. The thread does not refer to the stream, whose deletion ends the thread."""
 
     def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
         self.reader = reader
-        self.told: dict[Key, Position] = {}
-        self.changed = threading.Condition()  # holds what is below, and the arithmetic of the reader's epochs
+        self.known_positions: dict[Key, Position] = {}
+        self.changed = threading.Condition()  # guards what is below, and the reader's epochs
         self._depth = depth
         self._prepare = prepare
-        self._blocks = Blocks(reader, BLOCKS_KEPT)  # the thread's own
+        self._blocks = Blocks(reader, BLOCKS_KEPT)  # used by the thread only
         self._wanted: deque[Key] = deque()
-        self._urgent: set[Key] = set()  # of the wanted, those that somebody waits for
+        self._urgent: set[Key] = set()  # wanted batches that a caller waits for
         self._making: Key | None = None
         self._made: dict[Key, Batch | BaseException] = {}
         self._ends: dict[int, int] = {}  # epoch to its number of batches
@@ -132,7 +132,7 @@ class _StreamState:
                     "deadline, or its storage does not answer"
                 )
             made = self._made.pop(key)
-            self.changed.notify_all()  # there is room for the next
+            self.changed.notify_all()  # there is space for the next
         if isinstance(made, BaseException):
             raise made
         return made
@@ -175,8 +175,8 @@ class _StreamState:
                 "data.batch_size as it was, or start a new run."
             )
         else:
-            self.reader.epoch(epoch).know(position.block, position.samples - position.row)
-        self.told[key] = position
+            self.reader.epoch(epoch).set_first_row(position.block, position.samples - position.row)
+        self.known_positions[key] = position
         self.changed.notify_all()
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class _StreamState:
             del made  # or the thread would hold a batch while it waits
 
     def _next(self) -> Key | None:
-        """Wait for something to do [1]; None once closed."""
+        """Wait for a wanted batch [1]; None once closed."""
         with self.changed:
             self.changed.wait_for(lambda: self._closed or self._can_go_on())
             if self._closed:
@@ -225,12 +225,12 @@ class _StreamState:
         found = self._blocks.batch(position)
         assert found is not None, f"batch {number} of epoch {epoch} is known to be there"
         batch = self._prepare(found[0])  # [3]
-        with suppress(DataError):  # of the next batch: whoever gets that one will hear of it
-            self._find(epoch, number + 1)  # a checkpoint behind this batch asks where it starts
+        with suppress(DataError):  # an error of the next batch is raised by `get` of that one
+            self._find(epoch, number + 1)  # a checkpoint after this batch needs the start of the next
         return batch
 
     def _find(self, epoch: int, number: int) -> Position | None:
-        """Where a batch starts [2]; None where the epoch has fewer, which is known from then on."""
+        """Find the start of a batch [2]; None if the epoch has fewer, which is known from then on."""
         row = number * self.reader.batch_size
         while True:
             with self.changed:

@@ -1,4 +1,4 @@
-"""Criteo-like samples as a pure function of (seed, row), and the planted teacher that draws their labels.
+"""Criteo-like samples as a pure function of (seed, row), and the teacher model that draws their labels.
 
     (seed, row, column) --> bits --> uniform --+--> dense: standardised, nearly log-normal, a few nulls
                                                +--> id: bounded Zipf by inverting the continuous CDF, some nulls
@@ -30,7 +30,7 @@ CARDINALITIES = np.array([
     27, 14_992, 700_000, 10, 5_652, 2_173, 4, 800_000, 18, 15, 120_000, 105, 90_000,
 ], np.int64)
 # fmt: on
-"""Possible ids of each slot: Criteo's, the largest scaled down so that a table of all of them fits a laptop."""
+"""Number of possible ids of each slot: Criteo's, with the largest scaled down so that all rows fit a laptop."""
 
 NUM_DENSE, NUM_SLOTS = 13, len(CARDINALITIES)
 LABEL = "label"
@@ -53,7 +53,7 @@ _FIRST_ID = np.cumsum(CARDINALITIES) - CARDINALITIES
 
 
 def _moment(t: float) -> float:
-    """Mean of exp(t * z) for z the sum of four uniform values of variance 1/4: nearly normal, from 64 bits at once."""
+    """Mean of exp(t * z), where z is the sum of four uniform values of variance 1/4, which is nearly normal."""
     return float((np.sinh(t * SQRT3 / 2) / (t * SQRT3 / 2)) ** 4)
 
 
@@ -63,7 +63,7 @@ _MEAN, _DEVIATION = _moment(_SIGMA), (_moment(2 * _SIGMA) - _moment(_SIGMA) ** 2
 
 @dataclass(frozen=True, eq=False)
 class SyntheticRows:
-    """n samples by column, with what the teacher knows about them."""
+    """n samples by column, with the teacher's scores."""
 
     dense: FloatArray  # [13, n]
     dense_valid: NDArray[np.bool_]  # [13, n]
@@ -74,7 +74,7 @@ class SyntheticRows:
 
 
 def make_rows(seed: int, first_row: int, num_rows: int, seen: NDArray[np.bool_] | None = None) -> SyntheticRows:
-    """Rows `first_row` .. `first_row + num_rows` of a seed. Marks their ids in `seen` [sum of CARDINALITIES]."""
+    """Make `num_rows` rows of a seed from `first_row`, and mark their ids in `seen` [sum of CARDINALITIES]."""
     rows = SyntheticRows(
         dense=np.empty((NUM_DENSE, num_rows), np.float32),
         dense_valid=np.empty((NUM_DENSE, num_rows), np.bool_),
@@ -98,7 +98,7 @@ class Teacher:
 
     @classmethod
     def of(cls, seed: int) -> Teacher:
-        """The teacher of a seed: bisection for the temperature that gives TEACHER_AUC, and the bias for BASE_RATE."""
+        """Find the teacher of a seed: bisect for the temperature with TEACHER_AUC and the bias with BASE_RATE."""
         score = np.sort(make_rows(seed, CALIBRATION_FIRST_ROW, CALIBRATION_ROWS).score)
         score = score.reshape(-1, 16).mean(axis=1)  # quantiles do: a sixteenth of the work
         low, high = 0.0, 16.0
@@ -122,7 +122,7 @@ class Teacher:
 
 
 def _expected_auc(probability: NDArray[np.float64]) -> float:
-    """Expected AUC of ascending probabilities against labels drawn from them."""
+    """Expected AUC of ascending probabilities against labels that are drawn from them."""
     negatives_below = np.cumsum(1.0 - probability) - (1.0 - probability)
     return float((probability * negatives_below).sum() / (probability.sum() * (1.0 - probability).sum()))
 

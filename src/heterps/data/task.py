@@ -1,4 +1,4 @@
-"""Task: what a synthetic data set is about. It draws rows, and its teacher draws their labels."""
+"""Tasks of synthetic data sets: each draws rows, and its teacher model draws their labels."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Rows as an Arrow table of the task's schema, with what the teacher knows about them."""
+    """Rows as an Arrow table of the task's schema, with the teacher's probabilities."""
 
     table: Any
-    probability: NDArray[np.float64]  # of the label 1, as the teacher sees it: no model can know better
+    probability: NDArray[np.float64]  # the teacher's probability of label 1: no model can predict better
     label: NDArray[np.bool_]
 
 
 class Task(Protocol):
-    """The rows of a seed, each a pure function of its number."""
+    """Draws the rows of a seed; each row is a pure function of its number."""
 
-    schema: Any  # of Arrow
+    schema: Any  # an Arrow schema
     possible_ids: int
 
     def draw(self, first_row: int, num_rows: int, seen: NDArray[np.bool_]) -> Drawn:
-        """Rows `first_row` .. `first_row + num_rows`. Marks their ids in `seen` [possible_ids]. Any thread."""
+        """Draw `num_rows` rows from `first_row`, and mark their ids in `seen` [possible_ids]. Thread-safe."""

@@ -1,4 +1,4 @@
-"""The words task: was this context seen with this word, or sampled at random?
+"""The words task: predict whether a context was seen with a word, or sampled at random.
 
     word = topic + NUM_TOPICS * rank        a topic is drawn evenly, a rank within it with Zipf popularity
 
@@ -26,7 +26,7 @@ ZIPF_EXPONENT = 1.05
 
 
 class Words:
-    """Pairs of words with sampled negatives; for nce."""
+    """The words task: pairs of words with sampled negatives, for nce."""
 
     schema = pa.schema([("label", pa.int8()), *((name, pa.int64()) for name in COLUMNS)])
     possible_ids = NUM_TOPICS * WORDS_PER_TOPIC

@@ -64,10 +64,10 @@ def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
 
 def _loss_of(child: Child, what: str) -> PeerDied | None:
     """The error with which a process ended; None while it runs, or where it was told to stop."""
-    if (how := child.ended) is None or "stopped" in child.parting:
+    if (how := child.ended) is None or "stopped" in child.last_answer:
         return None
-    if "kind" in child.parting:
-        cause = error_of(child.parting["kind"], f"{child.name}: {child.parting['error']}")
+    if "kind" in child.last_answer:
+        cause = error_of(child.last_answer["kind"], f"{child.name}: {child.last_answer['error']}")
         return PeerDied(child.name, str(cause), cause)
     who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
     return PeerDied(child.name, f"{who} {how}")

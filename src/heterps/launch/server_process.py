@@ -14,13 +14,13 @@ from pathlib import Path
 
 from heterps.config import load_job
 from heterps.launch.servers import first_roster, job_tables, run_server
-from heterps.processes import give_answer, own_stdout, watch_input
+from heterps.processes import give_answer, reserve_stdout, watch_input
 from heterps.ps.server.server import Server
 from heterps.training.protocol.emulation import ServerPace
 
 
 def main() -> None:
-    answers = own_stdout()
+    answers = reserve_stdout()
     try:
         start = json.loads(sys.stdin.readline())
         job = load_job(start["job"])

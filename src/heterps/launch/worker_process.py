@@ -25,7 +25,7 @@ import msgspec
 
 from heterps.config import load_job
 from heterps.launch.socket_worker import work
-from heterps.processes import give_answer, own_stdout, watch_input
+from heterps.processes import give_answer, reserve_stdout, watch_input
 from heterps.training.coordinator.failures import kind_and_text
 from heterps.training.run.control import clear
 from heterps.training.worker.worker import COORDINATOR, WorkerStart
@@ -33,7 +33,7 @@ from heterps.wire.keys import load_keys
 
 
 def main() -> None:
-    answers, parent = own_stdout(), os.getppid()
+    answers, parent = reserve_stdout(), os.getppid()
     start = json.loads(sys.stdin.readline())
     ended, terminated = watch_input(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())

@@ -1,4 +1,4 @@
-"""What is trained: the zoo, models by import path, layers, stages."""
+"""Models: the zoo, models by import path, layers and stages."""
 
 from heterps.model.build import build_model
 from heterps.model.kinds import whole

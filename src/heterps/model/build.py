@@ -1,4 +1,4 @@
-"""From the job's `model` to a module: a zoo name, or a factory of the user's own by import path."""
+"""Build the module of a job's `model`: by the name of a zoo model, or by the import path of the user's factory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from heterps.errors import HeterpsError, ModelError
 from heterps.model.zoo import ZOO
 
 ONE_AT_A_TIME = threading.Lock()
-"""Torch's random numbers are the process's: models that two threads build at once would take them from each other."""
+"""Lock for building models: threads share torch's random generator, so building two at once would mix their numbers."""
 
 
 def build_model(model: Model, schema: Schema, seed: int = 0) -> nn.Module:
-    """The module that the factory makes from `model.args`; equal seeds give equal initial weights.
+    """Call the factory with `model.args` and return its module; equal seeds give equal initial weights.
 
-    A factory that takes `schema` or `seed` is given them. The caller's random state is left as it was.
+    A factory with parameters `schema` or `seed` is given them. The caller's random state is left unchanged.
     """
     factory = ZOO.get(model.factory) or _imported(model.factory)
     arguments = _arguments(factory, model, schema, seed)
@@ -39,7 +39,7 @@ def build_model(model: Model, schema: Schema, seed: int = 0) -> nn.Module:
         except Exception as error:  # the user's own code
             raise ModelError(
                 f"model {model.factory}: the factory raised {type(error).__name__}: {error} ({_line_of(error)}). "
-                "Mend it, or its model.args."
+                "Fix it, or its model.args."
             ) from error
     if not isinstance(module, nn.Module):
         raise ModelError(
@@ -88,7 +88,7 @@ def _imported(path: str) -> Callable[..., Any]:
 
 
 def _module(name: str, path: str) -> Any:
-    """Import, with the working directory first, as `python -m` has it."""
+    """Import a module, with the working directory first in the path, as `python -m` does."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -106,11 +106,11 @@ def _module(name: str, path: str) -> Any:
         raise ModelError(f"model {path}: {name!r} is not a module name; write package.module:factory.") from error
     except Exception as error:  # the user's own code
         raise ModelError(
-            f"model {path}: importing {name} raised {type(error).__name__}: {error} ({_line_of(error)}). Mend it first."
+            f"model {path}: importing {name} raised {type(error).__name__}: {error} ({_line_of(error)}). Fix it first."
         ) from error
 
 
 def _line_of(error: BaseException) -> str:
-    """Where the error was raised, as file:line."""
+    """Return the place where the error was raised, as file:line."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.filename}:{frame.lineno}"

@@ -1,7 +1,7 @@
-"""What kind of work a node of a traced model does: a fixed set of words that profiles, tables and schedulers share.
+"""The kinds of work of a traced model's nodes: a fixed set of words that profiles, tables and schedulers share.
 
-compute node   starts a layer             Linear, cat, relu, sum, matmul ...
-shape node     joins the layer it feeds from   getitem, reshape, size, unsqueeze ...
+compute node   starts a layer                            Linear, cat, relu, sum, matmul ...
+shape node     joins the layer that makes its input      getitem, reshape, size, unsqueeze ...
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ M = TypeVar("M", bound=nn.Module | type[nn.Module])
 
 
 def whole(module: M, *, kind: str = "other") -> M:
-    """Keep a module, or every module of a class, in one piece: tracing makes it a single layer of the given kind.
+    """Mark a module, or every module of a class, as indivisible: tracing makes it a single layer of the given kind.
 
-    For modules that torch.fx cannot look into, and for those whose parts are too small to place one by one:
+    Use it for modules that torch.fx cannot trace, and for those whose parts are too small to place one by one:
 
         model.block = heterps.model.whole(Block())            # this one
         Gate = heterps.model.whole(Gate, kind="interaction")  # all of this class
@@ -111,7 +111,7 @@ def is_whole(module: nn.Module) -> bool:
 
 
 def kind_of(node: fx.Node, module: nn.Module | None) -> str | None:
-    """The kind of layer that `node` starts; None for a shape node. `module` is the target of a call_module."""
+    """Return the kind of layer that `node` starts; None for a shape node. `module` is the target of a call_module."""
     if module is not None:
         return _module_kind(module)
     if node.op in ("placeholder", "get_attr", "output"):
@@ -121,7 +121,7 @@ def kind_of(node: fx.Node, module: nn.Module | None) -> str | None:
 
 
 def writes_in_place(node: fx.Node, module: nn.Module | None) -> bool:
-    """Whether the node overwrites its input: relu_(x), x.add_(1), nn.ReLU(inplace=True)."""
+    """Tell whether the node overwrites its input: relu_(x), x.add_(1), nn.ReLU(inplace=True)."""
     if module is not None:
         return getattr(module, "inplace", False) is True
     if node.kwargs.get("inplace") is True:
@@ -146,7 +146,7 @@ def _module_kind(module: nn.Module) -> str | None:
 
 
 def _function_name(node: fx.Node) -> str:
-    """`torch.add`, `operator.iadd`, `x.add_` and `x.__add__` are all called "add"."""
+    """Return the common name of a function: "add" for `torch.add`, `operator.iadd`, `x.add_` and `x.__add__`."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if name in IN_PLACE:
         return name[1:]

@@ -1,4 +1,4 @@
-"""Cut a traced model into stages: runs of layers that compute alone, with every live value crossing the borders.
+"""Split a traced model into stages: runs of layers that compute alone, with every live value crossing the borders.
 
     layer      0            1          2          3
           x --[a]--> p --> [b]--> q --[c]--> r --[d = r + p]--> y
@@ -6,14 +6,14 @@
                      border 1   border 2    border 3
     live:            p          p, q        p, r
 
-A stage takes what is live at its first border and gives what is live at its last, so that a value which skips a stage
-travels through it, and a stage talks to its neighbours only. Gradients come back the same way: [1] a run cuts its
-inputs off from whoever made them, [2] backward starts from the gradients of the outputs and [3] leaves the gradients
-of the inputs, which are those of the neighbour's outputs. Parameters collect theirs in place. One layer is a stage too:
-profiler and pipeline run the same code.
+A stage takes the values that are live at its first border and returns those that are live at its last. A value that
+skips a stage travels through it, so that a stage communicates with its neighbours only. Gradients come back the same
+way: [1] a run detaches its inputs, [2] backward starts from the gradients of the outputs, and [3] leaves the gradients
+of the inputs, which are those of the neighbour's outputs. Parameters collect their gradients in place. One layer is a
+stage too: profiler and pipeline run the same code.
 
-Outputs equal the model's bit for bit. So do gradients, except that a value with three users or more, or with views of
-it that cross a border apart, may have its gradients added up in another order.
+Outputs equal the model's bit for bit. So do gradients, except that the gradients of a value with three or more users,
+or with several views that cross a border, may be summed in another order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Values = Mapping[str, Any]  # name of a node to its value: tensors mostly, but a
 
 @dataclass(frozen=True)
 class StageModule:
-    """Layers `first` to `last` (inclusive) as a module of their own; it shares the parameters of the model."""
+    """Layers `first` to `last` (inclusive) as a module, which shares the parameters of the model."""
 
     first: int
     last: int
@@ -44,14 +44,14 @@ class StageModule:
     in_place: bool  # some node overwrites its input, so inputs are copied first
 
     def __call__(self, values: Values) -> dict[str, Any]:
-        """Forward alone: the outputs, still attached to the autograd graph of the inputs."""
-        # A call of the module would print a traceback of torch.fx before an error of the model's own code.
+        """Run forward and return the outputs, still attached to the autograd graph of the inputs."""
+        # Calling the module itself would print a traceback of torch.fx before an error of the model's own code.
         results = self.module.forward(*(values[name] for name in self.inputs))
         return dict(zip(self.outputs, results, strict=True))
 
 
 class StageRun:
-    """One forward of a stage, cut off from its neighbours, and then its backward."""
+    """One forward of a stage on detached inputs, and then its backward."""
 
     def __init__(self, stage: StageModule, values: Values) -> None:
         self.stage = stage
@@ -59,7 +59,7 @@ class StageRun:
         self.outputs = stage(_copy(self.inputs) if stage.in_place else self.inputs)
 
     def backward(self, gradients: Values) -> dict[str, Any]:
-        """The gradients of the inputs, given those of the outputs: by name, and only where there are any."""
+        """Run backward from the gradients of the outputs; return those of the inputs by name, where there are any."""
         ends = [end for name, g in gradients.items() for end in _ends(self.outputs[name], g)]
         if ends:
             torch.autograd.backward([value for value, _ in ends], [gradient for _, gradient in ends])  # [2]
@@ -68,7 +68,7 @@ class StageRun:
 
 
 def split(trace: Trace, boundaries: Sequence[int]) -> list[StageModule]:
-    """The model as len(boundaries) + 1 stages. A boundary is the index of the first layer of a stage."""
+    """Split the model into len(boundaries) + 1 stages. A boundary is the index of the first layer of a stage."""
     count = len(trace.layers)
     starts = [0, *boundaries]
     if any(b <= a for a, b in zip(starts, [*boundaries, count], strict=True)):
@@ -98,7 +98,7 @@ def _stage(trace: Trace, first: int, last: int) -> StageModule:
 
 
 def _live(graph: fx.Graph, layer_of: Mapping[str, int], border: int) -> list[fx.Node]:
-    """The values made before layer `border` and used by it or later, in the order they were made."""
+    """Return the nodes computed before layer `border` and used by it or later, in the order of the graph."""
     end = max(layer_of.values()) + 1
 
     def needed(user: fx.Node) -> bool:
@@ -111,12 +111,12 @@ def _live(graph: fx.Graph, layer_of: Mapping[str, int], border: int) -> list[fx.
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """As torch's tree_map, but that a torch.Size stays one: tree_map would make a tuple of it."""
+    """Apply a function to all leaves, as torch's tree_map does, but keep torch.Size, which tree_map makes a tuple."""
     return tree_map(function, tree, is_leaf=lambda node: isinstance(node, torch.Size))
 
 
 def _cut(value: Any) -> Any:
-    """The same data as leaves that collect their gradients, where the value takes one."""
+    """Detach the tensors of a value; they are leaves that collect gradients if the originals require them."""
     return map_leaves(lambda v: v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v, value)
 
 
@@ -129,6 +129,6 @@ def _gradient(value: Any) -> Tensor | None:
 
 
 def _ends(value: Any, gradient: Any) -> list[tuple[Tensor, Tensor]]:
-    """Where backward starts: the tensors that take a gradient and are given one."""
+    """Return the (tensor, gradient) pairs from which backward starts: tensors that require a gradient and have one."""
     pairs = zip(tree_leaves(value), tree_leaves(gradient), strict=True)
     return [(v, g) for v, g in pairs if isinstance(v, Tensor) and v.requires_grad and g is not None]

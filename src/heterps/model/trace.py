@@ -7,11 +7,11 @@ compute node starts a layer; the shape nodes around it (views, indices, sizes: n
     slots --> [embedding] --> flatten --+--> [cat] --> [deep.linear1] --> [deep.relu1] --> squeeze --> logits
                layer 0        layer 0         layer 1       layer 2          layer 3        layer 3
 
-[1] A shape node joins the last layer that it feeds from, so that no work is ever split from its view.
-[2] A node that feeds from no layer (a weight read as an attribute, a view of a model input) joins the first layer
-    that uses it; the last layer where only the output does.
+[1] A shape node joins the last layer among its inputs, so that a computation is never split from its view.
+[2] A node without a layer among its inputs (a weight read as an attribute, a view of a model input) joins the first
+    layer that uses it, or the last layer if only the output does.
 
-Layers in index order are therefore in topological order too: running them one after another is running the model.
+Index order is therefore a topological order: running the layers one after another runs the model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from heterps.model.kinds import is_whole, kind_of
 from heterps.nn import SparseEmbedding
 
 ONE_AT_A_TIME = threading.Lock()
-"""While torch.fx traces, calls of modules are changed in the whole process, and set right when it is done."""
+"""Lock for tracing: torch.fx patches module calls in the whole process while it traces."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Layer:
     index: int
     name: str
     kind: str
-    nodes: tuple[str, ...]  # of the traced graph, in its order
+    nodes: tuple[str, ...]  # names of its nodes in the traced graph, in order
     modules: tuple[str, ...]  # qualified names of the modules it calls
     parameters: tuple[str, ...]  # qualified names; a weight that two layers share is in both
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A model as a graph. `module` shares its parameters and buffers with the model it was made from."""
+    """A model as a graph of layers. `module` shares its parameters and buffers with the traced model."""
 
     module: fx.GraphModule
     layers: tuple[Layer, ...]
@@ -62,16 +62,16 @@ class Trace:
         return tuple(node.name for node in self.module.graph.nodes if node.op == "placeholder")
 
     def output(self, values: Mapping[str, Any]) -> Any:
-        """What the model returns, given the values that are live after its last layer."""
+        """Return the model's output, given the values that are live after its last layer."""
         end = next(node for node in reversed(self.module.graph.nodes) if node.op == "output")
         return fx.node.map_arg(end.args[0], lambda node: values[node.name])
 
 
 def trace(model: nn.Module) -> Trace:
-    """The layers of `model`, called with its required arguments only: optional ones keep their defaults.
+    """Trace `model` into layers; it is called with its required arguments, optional ones keep their defaults.
 
-    Modules of torch.nn, SparseEmbedding and modules kept `whole` become a layer each; others are looked into. Raises
-    ModelError, naming the line of the model's code, where torch.fx cannot follow it.
+    Modules of torch.nn, SparseEmbedding and modules marked `whole` become one layer each; others are traced inside.
+    Raises ModelError, which names the line of the model's code that torch.fx cannot trace.
     """
     tracer = _Tracer()
     try:
@@ -93,7 +93,7 @@ def trace(model: nn.Module) -> Trace:
 
 
 class _Tracer(fx.Tracer):
-    """Records what its own thread does; torch.fx would record, and break, the modules that other threads run too."""
+    """Records its own thread only; torch.fx would also record, and break, modules that other threads run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,13 +116,13 @@ class _Tracer(fx.Tracer):
 
 
 def _defaults(model: nn.Module) -> dict[str, object]:
-    """The optional arguments of forward: fixed, because code that asks `if mask is None` must see a real None."""
+    """Return the default arguments of forward. They are fixed, since code like `if mask is None` needs a real None."""
     parameters = inspect.signature(model.forward).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def _drop_defaults(graph: fx.Graph) -> None:
-    """torch.fx keeps an input for each fixed argument, and a check that callers pass just that: remove both."""
+    """Remove the input that torch.fx keeps for each fixed argument, and its check of the argument's value."""
     fixed = [node for node in graph.nodes if node.op == "placeholder" and node.args]
     for node in fixed:
         for user in list(node.users):
@@ -165,7 +165,7 @@ def _layer(module: fx.GraphModule, index: int, name: str, kind: str, nodes: list
 
 
 def _names(starts: list[fx.Node]) -> list[str]:
-    """The module's path, or the function's name; the second use of a module `fc` is `fc#2`."""
+    """Name the layers by module path or function name; the second use of a module `fc` is `fc#2`."""
     seen: Counter[str] = Counter()
     names = []
     for node in starts:
@@ -190,7 +190,7 @@ RECIPES = {
 
 
 def _why_not(model: nn.Module, error: Exception) -> str:
-    """`file:line: in forward: `code`: reason. What to do.`"""
+    """Explain an error of torch.fx: `file:line: in forward: `code`: reason. What to do.`"""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if TORCH not in Path(f.filename).parents and f.filename != __file__]
     reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Who runs what: the cheapest plan that is fast enough."""
+"""Planning: find the cheapest plan that is fast enough."""
 
 from heterps.planning.api import Option, PlanComparison, compare, plan
 

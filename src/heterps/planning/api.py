@@ -1,6 +1,6 @@
-"""What others call: `plan` for one method, `compare` for all of them side by side.
+"""The planner's interface: `plan` with one method, `compare` several methods.
 
-The kernels compile on first use, so they are imported when a plan is made and not when heterps is.
+The kernels compile on first use, so they are imported when a plan is made and not with heterps.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from heterps.planning.schedulers.base import Search, SearchBudget, TracePoint
 
 QUICK_S = 2.0
-"""How long the exact optimum is looked for where another method was asked for, to show the gap."""
+"""Seconds to search for the exact optimum when another method was asked for, to show the gap."""
 PROVEN = 1e-9
-"""Relative. A plan this close to the optimum is optimal."""
+"""Relative difference in cost up to which a plan counts as optimal."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One row of the table of options: the plan of a method, or why it has none, and the course of its search."""
+    """The plan of one method, or the reason why it has none, and the trace of its search."""
 
     method: str
     plan: Plan | None
@@ -36,7 +36,7 @@ class Option:
 
 @dataclass(frozen=True)
 class PlanComparison:
-    """The plan asked for, and what every method would have planned."""
+    """The chosen plan, and the options of all compared methods."""
 
     chosen: Plan
     options: tuple[Option, ...]
@@ -55,11 +55,11 @@ def plan(
     evaluations: int | None = None,
     seconds: float | None = 60.0,
 ) -> Plan:
-    """The cheapest plan that `method` finds for `samples` x `epochs` samples at no less than `throughput` samples/s.
+    """Find the cheapest plan by `method` for `samples` x `epochs` samples with at least `throughput` samples/s.
 
-    `provisioner` chooses the counts of each schedule. Stops after `evaluations` bills or `seconds`, unless None, with
-    the best plan so far. `optimal_usd` and `gap` are filled where the optimum could be proven quickly, and otherwise
-    `bound_usd`. Raises PlanInfeasible, which says what would relax it, and ConfigError.
+    `provisioner` chooses the counts of each schedule. The search stops after `evaluations` bills or `seconds`, unless
+    None, with the best plan so far. `optimal_usd` and `gap` are set if the optimum was proven quickly, otherwise
+    `bound_usd`. Raises ConfigError, and PlanInfeasible, which says what would make a plan possible.
     """
     from heterps.planning.cost import Problem
 
@@ -82,9 +82,9 @@ def compare(
     every: bool = False,
     on_start: Callable[[str], None] = lambda _method: None,
 ) -> PlanComparison:
-    """`plan` by `method`, and an option for every quick method, or for `every` method, each with the same budget.
+    """Plan by `method`, and also by every quick method, or by `every` method with the same budget.
 
-    A method that has no plan says why in its option. `on_start` hears of each method before it is searched with.
+    The option of a method without a plan has the reason. `on_start` is called with each method before its search.
     """
     from heterps.planning.cost import Problem
     from heterps.planning.schedulers import METHODS
@@ -103,8 +103,8 @@ def compare(
             options.append(_option(problem, name, provisioner, seed, budget, chosen))
     proven = [option.plan.optimal_usd for option in options if option.plan and option.plan.optimal_usd is not None]
     if chosen.optimal_usd is None and proven:  # another method had the time to prove it
-        chosen = _beside(chosen, proven[0], None)
-        options = [replace(o, plan=_beside(o.plan, proven[0], None)) if o.plan else o for o in options]
+        chosen = _with_optimum(chosen, proven[0], None)
+        options = [replace(o, plan=_with_optimum(o.plan, proven[0], None)) if o.plan else o for o in options]
     return PlanComparison(chosen, tuple(options))
 
 
@@ -161,11 +161,11 @@ def _finish(
     assert found.counts is not None
     made = to_plan(problem, found.schedule, found.counts, method, provisioner)
     searched = {"search_s": found.seconds, "evaluations": found.evaluations}
-    return _beside(made.model_copy(update=searched), optimal_usd, bound_usd)
+    return _with_optimum(made.model_copy(update=searched), optimal_usd, bound_usd)
 
 
-def _beside(plan: Plan, optimal_usd: float | None, bound_usd: float | None) -> Plan:
-    """The plan beside the optimum where that is known, and beside a bound on it where not."""
+def _with_optimum(plan: Plan, optimal_usd: float | None, bound_usd: float | None) -> Plan:
+    """Add the optimum and the gap to a plan if the optimum is known, or else the bound."""
     gap = None
     if optimal_usd is not None:
         bound_usd = None

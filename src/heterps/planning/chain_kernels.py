@@ -1,4 +1,4 @@
-"""Compiled kernels of the exact scheduler: chains of stages over all layers. chains.py has the objects around them."""
+"""Compiled kernels of the exact scheduler: chains of stages over all layers. chains.py wraps them in objects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ UNLIMITED = 1 << 40
 #
 #     weight = price * max( lo * k(hi),  min over tau in [lo, hi] of max(tau, P + P*A/(tau-A), Q + Q*D/(tau-D)) )
 #
-# by whole counts on the left (k only grows towards lo) and real ones on the right (convex, least at ET(1)). With
-# lo == hi == tau it is exactly price * k * tau. The lightest chain of stages, neighbours on different resources,
+# by whole counts on the left (k only grows towards lo) and real-valued ones on the right (convex, least at ET(1)). With
+# lo == hi == tau it is exactly price * k * tau. The lightest chain of stages, with neighbours on different resources,
 #
 #     layer     0    1    2    3    4    5
 #     cpu      [======stage=====]                   to_go[j, t]: least weight of layers j.. if a stage on t starts at j
@@ -30,7 +30,7 @@ UNLIMITED = 1 << 40
 
 @compiled_inline
 def real_units_s(p: float, a: float, tau: float) -> float:
-    """tau * k for the real k >= 1 with which A + P/k <= tau."""
+    """Return tau * k for the least real k >= 1 with A + P/k <= tau."""
     return p + p * a / (tau - a) if p + a > tau else tau
 
 
@@ -47,9 +47,10 @@ def lightest_chain(
     last: Ints,
     follow: Ints,
 ) -> float:
-    """The weight of the lightest chain, or the cutoff if that is less: chains heavier than it may be left out.
+    """Return the weight of the lightest chain, or the cutoff if that is less: heavier chains may be left out.
 
-    Fills to_go and others [N+1, T]; for each (j, t) the last layer of the stage, and in `follow` whose to_go others is.
+    Fills `to_go` and `others` [N+1, T]. For each (j, t), `last` is the last layer of the stage that starts at j on t,
+    and `follow` the resource s whose to_go[j, s] is others[j, t].
     """
     num_resources, num_layers = terms.shape[0], terms.shape[1]
     to_go[num_layers] = 0.0
@@ -91,7 +92,7 @@ def lightest_chain(
 
 @compiled
 def read_chain(to_go: Floats, last: Ints, follow: Ints, schedule: Schedules) -> None:
-    """Writes the resource of every layer [N] of the lightest chain."""
+    """Write the resource of every layer [N] of the lightest chain to `schedule`."""
     t = np.argmin(to_go[0])
     first = 0
     while first < schedule.shape[0]:
@@ -103,7 +104,7 @@ def read_chain(to_go: Floats, last: Ints, follow: Ints, schedule: Schedules) -> 
 
 @compiled
 def count_units(terms: Floats, tau: float, schedule: Schedules, units: Ints) -> None:
-    """Writes the units of every resource [T] with which the schedule is done in tau, whatever the limits."""
+    """Write the units of every resource [T] that the schedule needs to take at most tau, whatever the limits."""
     units[:] = 0
     first = 0
     while first < schedule.shape[0]:
@@ -130,10 +131,10 @@ def count_units(terms: Floats, tau: float, schedule: Schedules, units: Ints) -> 
 #                        |
 #                        +-- slots: [units, weight, bound] [units, weight, bound] ...
 #
-# 1. Extend every label by every stage that may follow. 2. Drop what exceeds a limit, 3. what cannot end below the
-# cutoff even by the lightest rest (`others` of lightest_chain, at prices + multipliers), 4. what another label of the
-# state dominates: no more weight, no more units of anything. 5. Where a state has no slot left, the label with the
-# highest bound goes: the lowest bound of all that went this way is a bound on what the others may have missed.
+# 1. Extend every label by every stage that may follow. 2. Drop labels that exceed a limit, 3. labels that cannot end
+# below the cutoff even by the lightest rest (`others` of lightest_chain, at prices + multipliers), 4. labels that
+# another label of the state dominates (no more weight, no more units of any resource). 5. If a state has no slot left,
+# drop the label with the highest bound: the lowest bound of all dropped labels bounds what the search may have missed.
 
 
 @compiled_inline
@@ -150,9 +151,9 @@ def dominates(weight: Floats, units: Ints, one: int, other: int, tracked: Ints) 
 def admit(
     weight: Floats, bound: Floats, units: Ints, before: Ints, start: int, num: int, width: int, tracked: Ints
 ) -> tuple[int, float]:
-    """Settles the label that waits in slot start + num, of a state whose labels lie in slots start .. start + num - 1.
+    """Add the new label in slot start + num to a state, whose labels are in slots start .. start + num - 1.
 
-    Returns how many the state has now, and the bound of a label that was dropped for want of a slot, or infinity.
+    Returns the number of labels of the state, and the bound of a label dropped for lack of a slot, or infinity.
     """
     new = start + num
     slot = start
@@ -200,12 +201,12 @@ def extend_labels(
     before: Ints,
     num: Ints,
 ) -> float:
-    """Fills the states; returns the lowest bound of a label that went for want of a slot, or infinity.
+    """Fill the states with labels; return the lowest bound of a label dropped for lack of a slot, or infinity.
 
-    `others` is of the lightest chains at prices + multipliers, and so are bounds and the cutoff; weights are at prices.
-    State (j, t) has its labels in slots (j * T + t) * (width + 1) onwards, num[j, t] of them; the one beyond is for a
-    newcomer. Label 0, in (0, 0), is the empty chain. before[i] is the label that i extends. Only limits of `tracked`
-    resources are kept: the fewer there are, the more labels dominate.
+    `others`, bounds and the cutoff are at prices + multipliers; weights are at prices. State (j, t) has num[j, t]
+    labels in slots from (j * T + t) * (width + 1); the last slot is for a new label. Label 0, in (0, 0), is the empty
+    chain. before[i] is the label that i extends. Only the limits of `tracked` resources are enforced: the fewer there
+    are, the more labels are dominated.
     """
     num_resources, num_layers = terms.shape[0], terms.shape[1]
     slots = weight.shape[0] // ((num_layers + 1) * num_resources)
@@ -257,7 +258,7 @@ def extend_labels(
 
 @functools.cache
 def compile_all() -> None:
-    """Compiles every kernel, or loads it from numba's cache, so that no search is charged for it."""
+    """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
     terms, prices, limits, tracked = np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), np.zeros(1, np.int64)
     to_go, others = np.zeros((2, 1)), np.zeros((2, 1))
     last, follow, num = np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64)

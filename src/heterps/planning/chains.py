@@ -1,12 +1,12 @@
-"""The cheapest schedule for a given tau, limits and servers included: the heart of the exact scheduler.
+"""Find the cheapest schedule for a given tau, with limits and servers: the core of the exact scheduler.
 
     least(tau)  1. the servers take their least count from the limit of their resource
                 2. lightest chain of stages at prices + multipliers: a lower bound whatever the multipliers (Lagrange)
                 3. heavier than the cutoff: done. Within the limits and nothing paid to multipliers: it is the cheapest
                 4. otherwise labels, which carry the units used; few suffice for most problems
-                5. still undecided: the multipliers with the highest bound, then more labels, which that bound cuts off
+                5. still undecided: the multipliers with the highest bound, then more labels, which that bound prunes
 
-`weight` is tau * rate throughout: a bill in USD but for the constant Problem.hours_per_tau.
+`weight` is tau * rate throughout: a bill in USD, divided by the constant Problem.hours_per_tau.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
 from heterps.planning.kernels import least_count
 
 LABELS = (12, 48, 192)
-"""For each state, by effort."""
+"""Largest number of labels per state, by effort."""
 SMALL = 200
-"""Up to so many states, labels are quicker than multipliers."""
+"""Number of states up to which labels are faster than multipliers."""
 EFFORTS = len(LABELS)
 MOST_COLUMNS, NEAR = 60, 1e-4
-"""Chains made to find the multipliers, and how near their bound must come to the best that there is."""
+"""Largest number of chains made to find the multipliers, and the relative gap to the best bound at which to stop."""
 SLACK = 1.01
-"""How far above the cutoff a chain must weigh to be given up: each bound then earns a step in tau."""
+"""A chain is given up if it weighs more than this times the cutoff; each such bound allows a step in tau."""
 
 
 class Undecided(Exception):
-    """The cheapest is not known for sure. `schedule` is the best that keeps the limits, if any was seen; none weighs
-    less than `bound`.
-    """
+    """The cheapest schedule was not proven. `schedule` is the best found, or None; none weighs less than `bound`."""
 
     def __init__(self, schedule: Schedules | None, bound: float) -> None:
         self.schedule = schedule
@@ -42,14 +40,14 @@ class Undecided(Exception):
 
 @dataclass(frozen=True)
 class Chain:
-    """The answer for one tau: the weight of the cheapest schedule, or a bound on it where there is no schedule."""
+    """The result for one tau: the cheapest schedule and its weight, or without a schedule a bound on the weight."""
 
     weight: float
     schedule: Schedules | None = None
 
 
 class Chains:
-    """Finds the cheapest chains of stages for one problem, at its own or at other prices and limits."""
+    """Finds the cheapest chains of stages for one problem, at its own or other prices and limits."""
 
     def __init__(self, problem: Problem, prices: Floats | None = None, limits: Ints | None = None) -> None:
         self.terms = problem.terms
@@ -62,10 +60,10 @@ class Chains:
         self._to_go, self._others = np.empty(table), np.empty(table)
         self._last, self._follow = np.zeros(table, np.int64), np.zeros(table, np.int64)
         self._tracked = np.zeros(num_resources, np.bool_)  # the limits that have ever been exceeded
-        self._columns: list[Schedules] = []  # those that decided the multipliers last
+        self._columns: list[Schedules] = []  # the chains that determined the current multipliers
 
     def fastest_s(self) -> float:
-        """Above 0, and no schedule has a smaller tau; infinite when servers are needed and cannot be rented."""
+        """Lower bound on tau, in seconds, above 0; infinite if servers are needed and cannot be rented."""
         if self.server_s > 0 and (self.server < 0 or self.limits[self.server] < 1):
             return np.inf
         p, a, q, d = (self.terms[:, :, i] for i in range(4))
@@ -75,20 +73,20 @@ class Chains:
         return float(max(busy.min(axis=0).max(), servers))
 
     def heaviest(self, tau: float) -> float:
-        """Above the weight of any plan with this tau."""
+        """Upper bound on the weight of all plans with this tau."""
         return tau * float(self.prices @ self.limits) * (1 + 1e-9)
 
     def bound(self, lo: float, hi: float, cutoff: float) -> float:
-        """No plan with a tau in [lo, hi] weighs less than this, which is never more than the cutoff."""
+        """Lower bound on the weight of plans with a tau in [lo, hi]; at most the cutoff."""
         free, servers = self._servers(lo, hi)
         return (
             self._lightest(lo, hi, free, self.multipliers, cutoff - servers) + servers if free is not None else cutoff
         )
 
     def unlimited(self, tau: float, scarcity: float) -> Schedules | None:
-        """The cheapest schedule that is done in tau if limits held for each station alone, not for their sum.
+        """Find the cheapest schedule for tau if limits apply to each station alone, not to their sum.
 
-        Above 0, `scarcity` adds to the prices what makes rare resources dear, so that the sums are kept more often.
+        A `scarcity` above 0 raises the prices of rare resources, so that sums exceed limits less often.
         """
         free, _ = self._servers(tau, tau)
         dear = scarcity * float(self.prices @ self.limits) / self.limits / len(self.limits)
@@ -98,8 +96,9 @@ class Chains:
         return self._read()
 
     def least(self, tau: float, cutoff: float, effort: int = EFFORTS - 1) -> Chain:
-        """The cheapest schedule that is done in tau, unless clearly heavier than the cutoff. Raises Undecided, the more
-        seldom the more effort it may take.
+        """Find the cheapest schedule for tau, unless it is clearly heavier than the cutoff.
+
+        Raises Undecided if it cannot be proven with this `effort`, 0 to EFFORTS - 1.
         """
         free, servers = self._servers(tau, tau)  # [1]
         if free is None:
@@ -128,7 +127,7 @@ class Chains:
         raise Undecided(best.schedule, bound)
 
     def _servers(self, lo: float, hi: float) -> tuple[Ints | None, float]:
-        """The units left of each resource, or None when the servers need too many, and the weight of the servers."""
+        """Return the units of each resource that the servers leave, or None if they need too many, and their weight."""
         if self.server_s == 0:
             return self.limits, 0.0
         limit = int(self.limits[self.server]) if self.server >= 0 else 0
@@ -148,7 +147,7 @@ class Chains:
         return float(weight) - refund
 
     def _read(self) -> Schedules | None:
-        """The lightest chain, if there is one below the cutoff."""
+        """Read the schedule of the lightest chain; None if there is none below the cutoff."""
         if self._to_go[0].min() == np.inf:
             return None
         schedule = np.empty(self.terms.shape[1], np.int16)
@@ -161,10 +160,10 @@ class Chains:
         return units
 
     def _raise_bound(self, tau: float, ceiling: float, free: Ints, servers: float) -> float:
-        """Sets the multipliers to those with the highest bound, or one at the ceiling, and returns it.
+        """Set the multipliers to those with the highest bound, or with one at the ceiling, and return the bound.
 
-        Kelley's cutting planes: each chain bounds the bound, linearly in the multipliers; the lightest chain at the
-        multipliers where all bounds together are highest is the next. (Columns of the same linear program, dual.)
+        Kelley's cutting planes: each chain limits the bound, linearly in the multipliers; the next chain is the
+        lightest one at the multipliers where the lowest of these limits is highest. (The dual has them as columns.)
         """
         from scipy.optimize import linprog
 
@@ -188,9 +187,7 @@ class Chains:
         return min(highest, ceiling)
 
     def _by_labels(self, tau: float, known: Chain, free: Ints, servers: float, width: int) -> tuple[Chain, float]:
-        """The cheapest chain that labels find if it is lighter than the known one, else that; and a bound on the weight
-        of any that they missed.
-        """
+        """Return the lighter of the known chain and the best that labels find, and a bound on the weight of others."""
         self._lightest(tau, tau, free, self.multipliers, np.inf)
         refund = tau * float(self.multipliers @ free)
         while True:
@@ -221,7 +218,7 @@ class Labels:
         self.num = np.empty((num_borders, num_resources), np.int64)
 
     def lightest(self) -> int:
-        """The lightest label over all layers, -1 when there is none."""
+        """Index of the lightest label that covers all layers; -1 if there is none."""
         end = (len(self.num) - 1) * self.num.shape[1]
         labels = [
             label

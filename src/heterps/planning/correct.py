@@ -1,18 +1,18 @@
-"""The profile, corrected by what trials measured: compute_s and alpha, sync_s, input_s and beta of what was visited.
+"""Correct a profile by the measurements of trials: compute_s, alpha, sync_s, input_s and beta of the layers tried.
 
-    [1] Every stage of every trial says what its layers take on k units, on each side of max(CT, DT):
+    [1] Every stage of every trial gives the seconds of its layers on k units, on each side of max(CT, DT):
 
             fixed[a] + .. + fixed[b]  +  (divided[a] + .. + divided[b]) / k  =  measured seconds
 
-    [2] Two counts of the same layers, well apart: least squares gives the fixed and the divided sum, and so alpha.
-        One count gives their sum at that count, and alpha stays.
-    [3] Proportional fitting: every sum in turn scales what it is made of by (what it should be) / (what it is), until
-        all hold. Layers that are in several stages are so corrected by all of them, and none by more than it must.
+    [2] Two counts of the same layers, far enough apart: least squares gives the fixed and the divided sum, and so
+        alpha. One count gives their sum at that count, and alpha stays.
+    [3] Proportional fitting: each sum in turn scales its terms by target / current value, until all sums hold. Layers
+        in several stages are corrected by all of them, each by no more than needed.
 
-What a worker of real units tells is computing, and the communication that computing did not hide. Where communication
-shows, both sides are known: CT = compute, DT = compute + communication. Where it hardly does, DT is at most what the
-worker was busy for. An emulated unit is busy for max(CT, DT) and tells no sides: both are scaled alike. Servers tell
-nothing of their work, so that server_s stays.
+A worker on real units reports the time of computing, and of communication that computing did not hide. If
+communication is visible, both sides are known: CT = compute, DT = compute + communication. Otherwise DT is at most the
+worker's busy time. An emulated unit is busy for max(CT, DT) and does not distinguish the sides: both are scaled alike.
+Servers do not report their work, so server_s stays.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from heterps.planning.trial import StageSeconds, Trial
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 BOUND = 4.0
-"""The factor, or one over it, that a trial may change the seconds of a stage by: a trial can go wrong altogether."""
+"""Largest factor (or its inverse) by which one trial may change the seconds of a stage, since a trial can go wrong."""
 
 VISIBLE = 0.05
-"""Share of a worker's busy time from which on communication shows where the profile says that computing hides it."""
+"""Share of a worker's busy time from which communication counts as visible, if the profile says that it is hidden."""
 
 APART = 1.5
-"""Ratio of two counts from which on they tell what more units divide; nearer ones would tell their noise."""
+"""Smallest ratio of two counts from which fixed and divided seconds are fitted; closer counts would fit noise."""
 
 ROUNDS = 300
 CLOSE = 1e-6  # relative
@@ -45,7 +45,7 @@ CLOSE = 1e-6  # relative
 
 @dataclass(frozen=True)
 class _StageTrial:
-    """Of a stage, in a trial."""
+    """The measurement of one stage in one trial."""
 
     count: int
     measured: StageSeconds
@@ -54,35 +54,35 @@ class _StageTrial:
 
 @dataclass(frozen=True)
 class _Observation:
-    """What a trial tells of a stage on one side: so many seconds with so many units, or no more than that."""
+    """The seconds of a stage on one side with `count` units, as a trial gives them; at most these if `is_most`."""
 
     count: int
     seconds: float
     is_most: bool = False
 
     def excess(self, parts: _Parts) -> float:
-        """By how much the parts are above it, relative to it."""
+        """Relative amount by which the seconds of `parts` exceed this observation; at least 0."""
         return max(parts.seconds(self.count) / self.seconds - 1, 0.0) if self.seconds > 0 else 0.0
 
 
 @dataclass
 class _Side:
-    """Seconds of one side, on one resource: compute [N], or communication [2 N], of layers and then of their inputs."""
+    """Seconds on one side on one resource: compute [N], or communication [2 N] of the layers, then of their inputs."""
 
     fixed: Floats
     divided: Floats
-    told: dict[tuple[int, ...], list[_Observation]] = field(default_factory=dict)  # by what is added up
+    observed: dict[tuple[int, ...], list[_Observation]] = field(default_factory=dict)  # by the indices that are summed
 
     def seconds(self, items: Ints, count: int) -> float:
         return float(self.fixed[items].sum() + self.divided[items].sum() / count)
 
 
 def correct(profile: Profile, cluster: Cluster, trials: Sequence[Trial]) -> Profile:
-    """`profile`, for the batch size of the plans that were tried, with costs that predict what `trials` measured.
+    """Correct `profile`, which is for the batch size of the trials, so that its costs predict what `trials` measured.
 
-    Costs that no trial visited stay. Those that one did are marked `corrected`, and are no longer `estimated` unless
-    the trial was an emulation, which knows nothing but the profile. A resource that has its costs from its kind
-    corrects those. No cost becomes negative, and no trial changes what a stage takes by more than BOUND.
+    Costs of layers and resources without a trial stay. The others are marked `corrected`, and are no longer `estimated`
+    unless all their trials were emulated, since an emulation only repeats the profile. If a resource takes its costs
+    from its kind, those are corrected. No cost becomes negative, and no trial changes a stage by more than BOUND.
     """
     names = {stage.resource for trial in trials for stage in trial.plan.stages}
     sources = {name: profile.source(cluster, name) or name for name in names}
@@ -94,7 +94,7 @@ def correct(profile: Profile, cluster: Cluster, trials: Sequence[Trial]) -> Prof
     visited: dict[str, dict[int, bool]] = {}  # resource -> layer -> whether all trials of it were emulated
     sides: dict[str, tuple[_Side, _Side]] = {}
     for (source, first, last), of_stage in visits.items():
-        _tell(*sides.setdefault(source, _sides(profile, source)), np.arange(first, last + 1), of_stage)
+        _observe(*sides.setdefault(source, _sides(profile, source)), np.arange(first, last + 1), of_stage)
         seen = visited.setdefault(source, {})
         for layer in range(first, last + 1):
             seen[layer] = seen.get(layer, True) and all(visit.is_emulated for visit in of_stage)
@@ -117,11 +117,11 @@ def _sides(profile: Profile, resource: str) -> tuple[_Side, _Side]:
     return _Side((1 - alpha) * compute_s, alpha * compute_s), _Side((1 - beta) * comm_s, beta * comm_s)
 
 
-def _tell(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_StageTrial]) -> None:
-    """[1] of the trials of one stage."""
+def _observe(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_StageTrial]) -> None:
+    """Add the observations of all trials of one stage to both sides. [1]"""
     moved = np.append(layers, len(compute.fixed) + layers[0])
-    of_compute = compute.told[tuple(layers.tolist())] = []
-    of_comm = comm.told[tuple(moved.tolist())] = []
+    of_compute = compute.observed[tuple(layers.tolist())] = []
+    of_comm = comm.observed[tuple(moved.tolist())] = []
     real = [visit.measured for visit in visits if not visit.is_emulated]
     shows = any(measured.communicate_s > VISIBLE * measured.busy_s for measured in real)
     for number, visit in enumerate(visits, 1):
@@ -132,15 +132,15 @@ def _tell(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_StageTria
             return min(max(seconds, predicted_s / BOUND**number), most_s)
 
         if visit.is_emulated:
-            told_compute, told_comm = _emulated_sides(visit, compute_s, comm_s)
+            seen_compute, seen_comm = _emulated_sides(visit, compute_s, comm_s)
         else:
-            told_compute, told_comm = _real_sides(visit, shows or comm_s > compute_s)
-        of_compute.append(replace(told_compute, seconds=bounded(told_compute.seconds, compute_s)))
-        of_comm.append(replace(told_comm, seconds=bounded(told_comm.seconds, comm_s)))
+            seen_compute, seen_comm = _real_sides(visit, shows or comm_s > compute_s)
+        of_compute.append(replace(seen_compute, seconds=bounded(seen_compute.seconds, compute_s)))
+        of_comm.append(replace(seen_comm, seconds=bounded(seen_comm.seconds, comm_s)))
 
 
 def _emulated_sides(visit: _StageTrial, compute_s: float, comm_s: float) -> tuple[_Observation, _Observation]:
-    """Of compute and communication, which are predicted to take so long."""
+    """Return the observations of compute and communication of an emulated stage, given the predicted seconds."""
     busy_s, predicted_s = visit.measured.busy_s, max(compute_s, comm_s)
     if predicted_s == 0:
         return _Observation(visit.count, busy_s), _Observation(visit.count, 0.0)
@@ -149,7 +149,7 @@ def _emulated_sides(visit: _StageTrial, compute_s: float, comm_s: float) -> tupl
 
 
 def _real_sides(visit: _StageTrial, shows: bool) -> tuple[_Observation, _Observation]:
-    """Of compute and communication, if that `shows` at all."""
+    """Return the observations of compute and communication of a real stage; `shows`: communication is visible."""
     busy_s = visit.measured.busy_s
     if shows and visit.measured.communicate_s > 0:
         return _Observation(visit.count, visit.measured.compute_s), _Observation(visit.count, busy_s)
@@ -157,8 +157,8 @@ def _real_sides(visit: _StageTrial, shows: bool) -> tuple[_Observation, _Observa
 
 
 def _fit(side: _Side, halves: int | None = None) -> None:
-    """[3] `halves`: items n and halves + n share what part of them more units divide."""
-    groups = [(np.array(items), told) for items, told in side.told.items()]
+    """Fit one side to its observations. [3] With `halves`, items n and halves + n have the same divided share."""
+    groups = [(np.array(items), told) for items, told in side.observed.items()]
     targets = [(items, target) for items, told in groups for target in _targets(side, items, told)]
     for _ in range(ROUNDS):
         off = 0.0
@@ -171,7 +171,7 @@ def _fit(side: _Side, halves: int | None = None) -> None:
 
 
 def _share_parts(side: _Side, half: int) -> None:
-    """A layer has one beta, for its parameters and its input."""
+    """Give the parameters and the input of each layer the same divided share: a layer has one beta."""
     seconds = (side.fixed + side.divided).reshape(2, half)
     whole_s = seconds.sum(axis=0)
     share = np.divide(side.divided.reshape(2, half).sum(axis=0), whole_s, out=np.zeros(half), where=whole_s > 0)
@@ -181,14 +181,14 @@ def _share_parts(side: _Side, half: int) -> None:
 
 @dataclass(frozen=True)
 class _Total:
-    """The seconds of some items with so many units should be these, or at most these."""
+    """A target for the seconds of some items with `count` units: exactly these, or at most these if `is_most`."""
 
     count: int
     seconds: float
     is_most: bool
 
     def apply(self, side: _Side, items: Ints) -> float:
-        """Scale to it; and how far off it was."""
+        """Scale the items to the target, and return the relative error before that."""
         now_s = side.seconds(items, self.count)
         if now_s == self.seconds or (self.is_most and now_s <= self.seconds):
             return 0.0
@@ -202,7 +202,7 @@ class _Total:
 
 
 class _Parts(NamedTuple):
-    """The fixed and the divided seconds of some items should be these."""
+    """A target for the fixed and the divided seconds of some items."""
 
     fixed_s: float
     divided_s: float
@@ -228,7 +228,7 @@ class _Parts(NamedTuple):
 
 
 def _targets(side: _Side, items: Ints, told: Sequence[_Observation]) -> Iterator[_Total | _Parts]:
-    """[2] What the seconds of the same layers should be."""
+    """Derive the targets for the seconds of the same layers from their observations. [2]"""
     exact = [one for one in told if not one.is_most]
     most = [one for one in told if one.is_most]
     if not exact:
@@ -236,7 +236,7 @@ def _targets(side: _Side, items: Ints, told: Sequence[_Observation]) -> Iterator
         return
     fitted = _parts(exact)
     if max((one.excess(fitted or _scaled(side, items, exact)) for one in most), default=0.0) > CLOSE:
-        # two parts, and what is exact leaves at most one of them open: one bound at most is met exactly
+        # There are two parts, and exact observations leave at most one of them free: at most one bound is tight.
         candidates = [parts for one in most if (parts := _parts([*exact, one])) is not None]
         fitted = min(candidates, key=lambda parts: max(one.excess(parts) for one in most), default=fitted)
     if fitted is not None:
@@ -246,15 +246,17 @@ def _targets(side: _Side, items: Ints, told: Sequence[_Observation]) -> Iterator
 
 
 def _scaled(side: _Side, items: Ints, told: Sequence[_Observation]) -> _Parts:
-    """Both parts as they are, but for one factor."""
+    """Return both parts, scaled by one common factor to the observations."""
     ratios = [one.seconds / now_s for one in told if (now_s := side.seconds(items, one.count)) > 0]
     ratio = sum(ratios) / len(ratios) if ratios else 0.0
     return _Parts(float(side.fixed[items].sum()) * ratio, float(side.divided[items].sum()) * ratio)
 
 
 def _parts(told: Sequence[_Observation]) -> _Parts | None:
-    """By least squares of relative errors, in which bounds weigh little; None where the counts are too near each other
-    to tell."""
+    """Fit both parts by least squares of relative errors, in which bounds have a low weight.
+
+    None if the counts are too close to each other.
+    """
     counts = [one.count for one in told]
     if not counts or max(counts) < APART * min(counts) or any(one.seconds <= 0 for one in told):
         return None
@@ -297,5 +299,5 @@ def _share(part_s: float, whole_s: float, before: float) -> float:
 
 
 def _grown(fixed_s: float, before_s: float, after_s: float) -> float:
-    """What does not grow with the batch stays the same share of the seconds."""
+    """Scale the seconds that do not grow with the batch, so that their share stays the same."""
     return min(fixed_s * after_s / before_s, after_s) if before_s > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The cost model: what a stage takes, and what a plan does and costs. Plain functions of numbers, no search.
+"""The cost model: the time of a stage, and the throughput and cost of a plan. Plain functions of numbers, no search.
 
 The paper's symbols, once:  N layers, T resources, B0 = batch_size, M = samples, L = epochs, OCT = compute_s,
 ODT = sync_s + input_s. A station is a stage, or the servers. With k units it is busy for one profiling batch during
@@ -14,8 +14,8 @@ The slowest station decides: tau = max ET seconds a batch, throughput = B0/tau, 
 
     usd = hours * rate      hours = L*M/throughput/3600      rate = sum usd_per_hour*count
 
-Sums run from a stage's first layer onwards, never as differences of prefix sums: those cancel where a slow layer stands
-before a fast one. The compiled kernels add in the same order, so that both give the same floats.
+Sums run from a stage's first layer onwards, never as differences of prefix sums, which lose precision if a slow layer
+precedes a fast one. The compiled kernels add in the same order, so that both give the same floats.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 Schedules = npt.NDArray[np.int16]  # [n, N]: the index of a resource for every layer
 
 ROUNDING = 1e-12
-"""Relative. Seconds closer than this are equal: far above what float sums lose, far below what anybody can measure."""
+"""Relative difference below which seconds are equal: far above rounding errors, far below what can be measured."""
 
 
 class Terms(NamedTuple):
@@ -57,13 +57,13 @@ class Terms(NamedTuple):
         return self.comm_fixed + self.comm_divided / count
 
     def busy_s(self, count: int) -> float:
-        """ET(k)"""
+        """Seconds for which `count` units are busy with one profiling batch: ET(k)."""
         return max(self.compute_s(count), self.comm_s(count))
 
 
 @dataclass(frozen=True)
 class Bill:
-    """What stages and servers are predicted to do and cost."""
+    """The predicted throughput and cost of stages and servers."""
 
     throughput: float  # samples a second
     hours: float
@@ -73,11 +73,11 @@ class Bill:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be planned: checked inputs, and the arrays that the kernels read.
+    """A planning problem: checked inputs, and the arrays that the kernels read.
 
     `resources` are those of the cluster with a limit above 0, in the cluster's order; schedules hold indices into it.
-    `profile` has costs by their names, taken from their kinds where it had none (`Profile.on`).
-    Raises ConfigError when the profile and the cluster do not fit each other.
+    `profile` has costs under their names, taken from their kinds where needed (`Profile.on`).
+    Raises ConfigError if the profile and the cluster do not match.
     """
 
     profile: Profile
@@ -86,7 +86,7 @@ class Problem:
     samples: float
     epochs: float = 1
     resources: tuple[str, ...] = field(init=False)
-    given: Profile = field(init=False)  # as it was before costs were taken from kinds
+    given: Profile = field(init=False)  # the profile before costs were taken from kinds
 
     def __post_init__(self) -> None:
         for name in ("throughput", "samples", "epochs"):
@@ -105,45 +105,45 @@ class Problem:
 
     @property
     def rentable(self) -> tuple[str, ...]:
-        """The cluster's resources, also those with a limit of 0, that could run layers or the servers."""
+        """The cluster's resources, including those with limit 0, that could run layers or the servers."""
         able = {*self.profile.resources, *([self.cluster.server_resource] if self.server_s > 0 else [])}
         return tuple(name for name in self.cluster.resources if name in able)
 
     @property
     def tau_max(self) -> float:
-        """Seconds that every station may take for a batch. The slack lets a floor be met that rounding just misses."""
+        """Largest seconds per batch of a station that meets the floor, with slack for rounding errors."""
         return self.profile.batch_size / self.throughput * (1 + ROUNDING)
 
     @property
     def hours_per_tau(self) -> float:
-        """Hours of the whole job for each second a batch takes: usd = hours_per_tau * tau * rate."""
+        """Hours of the whole job per second of a batch: usd = hours_per_tau * tau * rate."""
         return self.samples * self.epochs / self.profile.batch_size / 3600
 
     @cached_property
     def terms(self) -> Floats:
-        """[T, N, 6]: P, A, Q, D of each layer, then Q and D of its input. No cost: A is infinite, fast enough never."""
+        """Array [T, N, 6]: P, A, Q, D of each layer, then Q and D of its input. A is infinite if there is no cost."""
         return np.array(
             [[layer_terms(layer.costs.get(name)) for layer in self.profile.layers] for name in self.resources]
         )
 
     @cached_property
     def prices(self) -> Floats:
-        """[T] USD for one unit and hour."""
+        """Array [T]: USD per unit and hour."""
         return np.array([self.cluster.resources[name].usd_per_hour for name in self.resources])
 
     @cached_property
     def limits(self) -> Ints:
-        """[T] units that may be rented."""
+        """Array [T]: largest number of units that may be rented."""
         return np.array([self.cluster.resources[name].limit for name in self.resources], dtype=np.int64)
 
     @cached_property
     def server_s(self) -> float:
-        """V: what one server unit spends on a batch."""
+        """Seconds that one server unit spends on a batch (V)."""
         return math.fsum(layer.server_s for layer in self.profile.layers)
 
     @property
     def server(self) -> int:
-        """Index of the server resource; -1 when its limit is 0."""
+        """Index of the server resource in `resources`; -1 if its limit is 0."""
         name = self.cluster.server_resource
         return self.resources.index(name) if name in self.resources else -1
 
@@ -178,7 +178,7 @@ def stage_terms(problem: Problem, first: int, last: int, resource: int) -> Terms
 
 
 def runs(schedule: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(first, last, resource) of each maximal run of layers on one resource."""
+    """Return (first, last, resource) of each maximal run of layers on one resource."""
     borders = [i for i in range(len(schedule)) if i == 0 or schedule[i] != schedule[i - 1]]
     return [
         (first, after - 1, int(schedule[first]))
@@ -187,7 +187,7 @@ def runs(schedule: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:
-    """The bill of stages that cover the layers in order, whether or not they keep the floor and the limits."""
+    """Compute the bill of stages that cover the layers in order, whether or not they meet floor and limits."""
     used = [0] * len(problem.resources)
     slowest_s, bottleneck = 0.0, ""
     if problem.server_s > 0:
@@ -210,7 +210,7 @@ def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:
 
 
 def _check_fit(profile: Profile, usable: Sequence[str], server_resource: str) -> None:
-    """Only a resource that no layer can run on may do without costs: that of the servers."""
+    """Raise ConfigError unless every resource has costs (the servers' may have none) and every layer can run."""
     missing = [name for name in usable if name not in (*profile.resources, server_resource)]
     if missing:
         raise ConfigError(

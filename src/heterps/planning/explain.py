@@ -1,10 +1,10 @@
-"""Why a plan is as it is, and what would change it: its stations, its neighbours, and what its cost hangs on.
+"""Explain a plan: its stations, its neighbours, and how its cost depends on prices, limits and the floor.
 
-    stations         who is busy how long for a batch; the slowest is the bottleneck
-    neighbours       the plan one step cheaper, for a lower floor, and the one one step faster
-    sensitivities    the cheapest plan again with a price, a limit or the floor a little higher and lower
+    stations         how long each stage and the servers are busy per batch; the slowest is the bottleneck
+    neighbours       the next cheaper plan, for a lower floor, and the next faster plan
+    sensitivities    the cheapest plan if a price, a limit or the floor is a little higher or lower
 
-Every answer is planned anew by the exact scheduler, never interpolated.
+Every answer is computed by the exact scheduler, never interpolated.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from heterps.planning.optimum import cheapest, with_floor, with_limits, with_res
 from heterps.planning.plan import Plan, Stage
 
 STEP = 0.1
-"""How far prices and the floor are moved, relative."""
+"""Relative change of prices and of the floor."""
 MOST_HALVINGS = 40
 
 
 @dataclass(frozen=True)
 class Station:
-    """A stage or the servers, and how long it is busy with one profiling batch."""
+    """A stage or the servers, with its seconds for one profiling batch."""
 
     name: str
     resource: str
@@ -43,7 +43,7 @@ class Station:
 
 @dataclass(frozen=True)
 class LayerMove:
-    """Layers `first` to `last` run on another resource."""
+    """Layers `first` to `last` move from the resource `before` to `after`."""
 
     first: int
     last: int
@@ -53,30 +53,30 @@ class LayerMove:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Another plan, and what it changes."""
+    """Another plan, and its differences from the explained plan."""
 
     plan: Plan
-    usd: float  # more than the explained plan
-    units: dict[str, int]  # more than the explained plan, stages and servers together; only those that differ
+    usd: float  # extra cost over the explained plan
+    units: dict[str, int]  # extra units by resource, of stages and servers; only those that differ
     moves: tuple[LayerMove, ...]
     meets_floor: bool
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The cheapest plan when one input is `after` instead of `before`."""
+    """The change of the cheapest plan if one input is `after` instead of `before`."""
 
     of: Literal["price", "limit", "floor"]
-    name: str  # of the resource; "" for the floor
+    name: str  # name of the resource; "" for the floor
     before: float
     after: float
-    usd: float | None  # more than the cheapest plan for the inputs as they are; None: there is no plan then
+    usd: float | None  # extra cost over the cheapest plan for the given inputs; None: there is no plan then
     plan_changes: bool
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` finds. Sensitivities are those of the cheapest plan, which costs `optimal_usd`."""
+    """The result of `explain`. Sensitivities are those of the cheapest plan, which costs `optimal_usd`."""
 
     stations: tuple[Station, ...]
     bottleneck: Station
@@ -86,7 +86,7 @@ class Explanation:
     sensitivities: tuple[Sensitivity, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, plans as in plan.json."""
+        """Return plain values for JSON, with plans as in plan.json."""
         shown = asdict(self)
         for name, other in (("cheaper", self.cheaper), ("faster", self.faster)):
             if other is not None:
@@ -95,10 +95,10 @@ class Explanation:
 
 
 def explain(problem: Problem, plan: Plan) -> Explanation:
-    """Explains a plan of this problem, by about four searches a resource and some dozens for the cheaper neighbour."""
+    """Explain a plan of this problem, by about four searches per resource and dozens for the cheaper neighbour."""
     optimum = cheapest(problem) or plan
     if plan.usd <= optimum.usd * (1 + NEXT):
-        optimum = plan  # of several plans with the same cost, the one that is explained
+        optimum = plan  # prefer the explained plan among several with the same cost
     found = stations(problem, plan)
     return Explanation(
         stations=found,
@@ -111,7 +111,7 @@ def explain(problem: Problem, plan: Plan) -> Explanation:
 
 
 def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
-    """The stages in order, then the servers if there are any."""
+    """Return the stages in order, then the servers if there are any."""
     rows = []
     for stage in plan.stages:
         terms = stage_terms(problem, stage.first, stage.last, problem.resources.index(stage.resource))
@@ -124,15 +124,15 @@ def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
 
 
 def bottleneck(found: Sequence[Station], plan: Plan) -> Station:
-    """The busiest station; of several the one that the plan's bill names: the servers, else the first stage."""
+    """Return the busiest station; ties go to the one that the plan's bill names: the servers, else the first stage."""
     num_stages = len(plan.stages)
     return max((*found[num_stages:], *found[:num_stages]), key=lambda station: station.busy)
 
 
 def next_cheaper(problem: Problem, plan: Plan) -> Plan | None:
-    """Of all plans cheaper than `plan`, which is the cheapest for its floor, the fastest: one step down the staircase.
+    """Find the fastest of all plans that are cheaper than `plan`, which is the cheapest for its floor.
 
-    Halves the floors between one with a cheaper plan and one without, until that plan is the last before the step.
+    Bisects between a floor with a cheaper plan and one without, until no step of the staircase is left between them.
     """
     below = cheapest(with_floor(problem, slowest_floor(problem)))
     if below is None or not _is_cheaper(below, plan):
@@ -142,7 +142,7 @@ def next_cheaper(problem: Problem, plan: Plan) -> Plan | None:
         low = below.throughput * (1 + NEXT)
         if low >= high:
             break
-        # Right after the best so far first: where steps are wide it is the last one.
+        # Try the floor right after the best so far first: if steps are wide, the best is already the last one.
         for floor in (low, math.sqrt(low * high)):
             candidate = cheapest(with_floor(problem, floor))
             if candidate is None or not _is_cheaper(candidate, plan):
@@ -153,7 +153,7 @@ def next_cheaper(problem: Problem, plan: Plan) -> Plan | None:
 
 
 def moves(before: Plan, after: Plan) -> tuple[LayerMove, ...]:
-    """The runs of layers that are on another resource."""
+    """Return the runs of layers that are on another resource in `after`."""
     found: list[LayerMove] = []
     for layer, (old, new) in enumerate(zip(_by_layer(before.stages), _by_layer(after.stages), strict=True)):
         if old == new:
@@ -229,7 +229,7 @@ def _sensitivity(
     kept_usd: float | None,
     again: Plan | None,
 ) -> Sensitivity:
-    """`kept_usd` is what the optimum costs after the change, None if it is no plan any more; `again` the cheapest."""
+    """Compare the cheapest plan after a change, `again`, with the cost of the kept optimum; None: it is invalid now."""
     if again is None or (kept_usd is not None and again.usd >= kept_usd * (1 - NEXT)):
         usd = None if kept_usd is None else kept_usd - optimum.usd
         return Sensitivity(of, name, before, after, usd, plan_changes=kept_usd is None)

@@ -1,4 +1,4 @@
-"""The frontier: cost against throughput, from the cheapest plan of all to the fastest.
+"""The frontier of cost against throughput, from the cheapest plan of all to the fastest.
 
 The least USD for a floor is a rising staircase: the cheapest plan for a floor is also the cheapest for every floor
 between that and its own throughput, where the next step begins.
@@ -9,7 +9,7 @@ between that and its own throughput, where the next step begins.
       |  ______o--'                3. more steps than wanted: spread floors evenly (in ratio) up to the fastest plan
       +----------------------> samples/s        4. and halve the widest gaps, until there are as many as wanted
 
-Every point is a step of the exact staircase; where floors were spread, there may be others between them.
+Every point is a step of the exact staircase; if floors were spread, there may be other steps between the points.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from heterps.planning.plan import Plan
 
 MOST_POINTS = 24
 NEXT = 1e-9
-"""Relative. A plan that is faster by less is not another step."""
+"""Relative difference in throughput below which two plans are the same step."""
 NARROW = 1.02
 """Ratio of its ends below which a gap is not halved any more."""
 MOST_TRIES = 4
-"""Searches for steps in gaps, for each point that is wanted."""
+"""Largest number of searches in gaps, per wanted point."""
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """Plans, each dearer and faster than the one before: none is dearer and slower than another."""
+    """Pareto-optimal plans; each costs more and is faster than the one before."""
 
     plans: tuple[Plan, ...]
-    complete: bool  # there is no step between two of them
+    complete: bool  # whether there is no other step between them
 
     @property
     def proven(self) -> bool:
@@ -50,9 +50,9 @@ class Frontier:
 def frontier(
     problem: Problem, most_points: int = MOST_POINTS, on_point: Callable[[Plan], None] = lambda _: None
 ) -> Frontier:
-    """The frontier of a problem that has a plan; its own floor is one of those spread. `on_point` hears of each found.
+    """Compute the frontier of a problem; its own floor is one of those spread. `on_point` is called with each plan.
 
-    Empty when the limits are too low for any plan.
+    The result is empty if the limits are too low for any plan.
     """
     walked, complete = _walk(problem, most_points, on_point)
     if complete:
@@ -65,12 +65,12 @@ def frontier(
 
 
 def slowest_floor(problem: Problem) -> float:
-    """A floor that every plan meets."""
+    """Return a throughput that every plan reaches."""
     return problem.profile.batch_size / slowest_s(problem)
 
 
 def _walk(problem: Problem, most_points: int, on_point: Callable[[Plan], None]) -> tuple[list[Plan], bool]:
-    """Step by step from the cheapest plan of all [1, 2], and whether the fastest was reached."""
+    """Walk step by step from the cheapest plan of all [1, 2]; return the plans, and whether the fastest was reached."""
     plans: list[Plan] = []
     floor = slowest_floor(problem)
     while True:
@@ -97,13 +97,13 @@ def _spread(problem: Problem, floors: list[float], on_point: Callable[[Plan], No
 
 
 def _filled(problem: Problem, plans: Sequence[Plan], most_points: int, on_point: Callable[[Plan], None]) -> Frontier:
-    """More steps between the plans, in the widest gap first, until there are enough or no gap has one [4].
+    """Find more steps between the plans, in the widest gap first, until there are enough or no gap has one [4].
 
-    A gap reaches from a plan to the lowest floor at which the next plan is known to be the cheapest: it is halved, and
-    once it is narrow searched right after its lower end, where either the next step is or none in all of it.
+    A gap reaches from a plan to the lowest floor at which the next plan is known to be the cheapest. It is halved; once
+    narrow, it is searched right after its lower end, which gives the next step or proves that there is none.
     """
     found = list(plans)
-    lowest = {plan.throughput: plan.throughput for plan in plans}  # of the floors known for each plan
+    lowest = {plan.throughput: plan.throughput for plan in plans}  # lowest floor at which each plan is the cheapest
     for _ in range(MOST_TRIES * most_points):
         gaps = [(lowest[above.throughput] / below.throughput, below, above) for below, above in pairwise(found)]
         width, below, above = max(gaps, key=lambda gap: gap[0], default=(1.0, found[0], found[0]))
@@ -122,7 +122,7 @@ def _filled(problem: Problem, plans: Sequence[Plan], most_points: int, on_point:
 
 
 def _step(problem: Problem, floor: float, above: Plan) -> Plan | None:
-    """The cheapest plan for a floor, if that is a step before `above`."""
+    """Return the cheapest plan for a floor if it is a step before `above`; else None."""
     plan = cheapest(with_floor(problem, floor))
     if plan is None or plan.throughput >= above.throughput * (1 - NEXT) or plan.usd >= above.usd * (1 - NEXT):
         return None
@@ -130,7 +130,7 @@ def _step(problem: Problem, floor: float, above: Plan) -> Plan | None:
 
 
 def _pareto(plans: list[Plan]) -> tuple[Plan, ...]:
-    """Those that no other equals or beats in cost while being faster. Equal costs within rounding are equal."""
+    """Keep the plans for which no faster plan costs the same or less. Costs that differ by rounding are equal."""
     kept: list[Plan] = []
     for plan in sorted(plans, key=lambda plan: -plan.throughput):
         if not kept or plan.usd < kept[-1].usd * (1 - NEXT):

@@ -1,11 +1,11 @@
-"""Why there is no plan, in the user's terms, and the least that must give way.
+"""Explain why there is no plan, and the smallest changes that would make one possible.
 
 1. another method has a plan                                -> that method
-2. some station is too slow with any number of units        -> its layers; no limit helps, the floor must come down
-3. the limits                                               -> the highest throughput within them, each limit that
-                                                               would do if raised alone, and limits raised together
+2. some station is too slow with any number of units        -> its layers; no limit helps, the floor must be lower
+3. the limits are too low                                   -> the highest throughput within them, each limit that
+                                                               suffices if raised alone, and limits raised together
 
-A raise is the least: with one unit less of it, and all else as told, there is no plan.
+A raise is minimal: with one unit less, and everything else as stated, there is no plan.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Slowest:
 
 
 @dataclass(frozen=True)
-class Raise:
-    """A limit, and what it must be raised to."""
+class LimitRaise:
+    """A limit, and the value to which it must be raised."""
 
     resource: str
     limit: int
     needed: int
     usd_per_hour: float
-    is_least: bool = True  # False: enough, but whether less would do was not decided
+    is_least: bool = True  # False: sufficient, but whether less would suffice is unknown
 
     @property
     def extra_usd_per_hour(self) -> float:
@@ -65,7 +65,7 @@ class Raise:
 def explain_infeasible(
     problem: Problem, method: str, *, provisioner: str = "exact", finished: bool = True
 ) -> PlanInfeasible:
-    """The error to raise when `method` found no plan; it was cut short by its budget unless it `finished`."""
+    """Make the error for a `method` that found no plan; unless `finished`, its search ended by its budget."""
     asked = f"{problem.throughput:,.10g} samples/s"
     by = f"method {method}" if provisioner == "exact" else f"method {method} with provisioner {provisioner}"
     exists, sure = find_cheapest(problem)
@@ -97,7 +97,7 @@ def explain_infeasible(
 
 
 def slowest_station(problem: Problem) -> Slowest:
-    """Over all schedules with units without end, the station that decides the least possible tau.
+    """Find the station that decides the smallest possible tau over all schedules with unlimited units.
 
     reach[j][t] = min over b of max(fixed seconds of stage j..b on t, min over s != t of reach[b+1][s])
     """
@@ -130,8 +130,9 @@ def _fastest(stations: list[Slowest | None]) -> Slowest | None:
 
 
 def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
-    """The fastest plan within the limits, to a millionth, or None when they are too low for any plan; and whether that
-    is sure: where it is not, there may be a faster one.
+    """Find the fastest plan within the limits, to a millionth, or None if they are too low for any plan.
+
+    The second value says whether that is proven; if not, there may be a faster plan.
     """
     slow, fast = slowest_s(problem), Chains(problem).fastest_s()
     fastest, sure = _within_limits(problem, slow)
@@ -150,14 +151,14 @@ def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
 
 
 def slowest_s(problem: Problem) -> float:
-    """No plan takes longer for a batch, also where its own sums are rounded up and this one is not."""
+    """Upper bound on the seconds per batch of all plans, including rounding errors."""
     return (float(problem.terms[np.isfinite(problem.terms)].sum()) + problem.server_s) * (1 + ROUNDING)
 
 
-def single_raises(problem: Problem) -> list[Raise]:
-    """The least raise of each limit that makes a plan possible if no other is touched, least extra USD an hour first.
+def single_raises(problem: Problem) -> list[LimitRaise]:
+    """Find the smallest raise of each single limit that makes a plan possible, the lowest extra USD per hour first.
 
-    Where the servers' resource has limit 0, no other raise can do.
+    If the servers' resource has limit 0, only raising that one helps.
     """
     opened = _opened(problem)
     able = [problem.cluster.server_resource] if _servers_shut_out(problem) else opened.resources
@@ -168,10 +169,11 @@ def single_raises(problem: Problem) -> list[Raise]:
     return sorted((r for r in raises if r is not None), key=lambda r: r.extra_usd_per_hour)
 
 
-def joint_raise(problem: Problem) -> list[Raise]:
-    """Limits that make a plan possible if raised together: from those of the plan with the least USD an hour if there
-    were none, each brought down, one after the other, to the least that the others allow. Empty: no limit helps.
-    Raises Undecided.
+def joint_raise(problem: Problem) -> list[LimitRaise]:
+    """Find limits that make a plan possible if raised together; empty if no limits help. Raises Undecided.
+
+    It starts from the units of the plan with the lowest USD per hour without limits, and lowers each limit in turn to
+    the smallest value that the others allow.
     """
     opened = _opened(problem)
     prices = opened.prices if opened.prices.any() else np.ones_like(opened.prices)
@@ -180,11 +182,11 @@ def joint_raise(problem: Problem) -> list[Raise]:
     if schedule is None:
         return []
     needed = {name: n for name, n in _least_units(opened, schedule).items() if n > _limit(problem, name)}
-    raised: dict[str, Raise] = {}
+    raised: dict[str, LimitRaise] = {}
     for name in sorted(needed, key=lambda name: -problem.cluster.resources[name].usd_per_hour):
         others = {other: n for other, n in needed.items() if other != name}
         resource = problem.cluster.resources[name]
-        least: Raise | None = Raise(name, resource.limit, needed[name], resource.usd_per_hour, is_least=False)
+        least: LimitRaise | None = LimitRaise(name, resource.limit, needed[name], resource.usd_per_hour, is_least=False)
         with suppress(Undecided):
             least = _least_raise(problem, opened, name, others)
         assert least is not None, "the plan that these limits were read from keeps them"
@@ -194,8 +196,8 @@ def joint_raise(problem: Problem) -> list[Raise]:
     return [raised[name] for name in opened.resources if name in raised]
 
 
-def _least_raise(problem: Problem, opened: Problem, name: str, others: dict[str, int]) -> Raise | None:
-    """The least limit of a resource, not below its own, with which there is a plan when some `others` are raised.
+def _least_raise(problem: Problem, opened: Problem, name: str, others: dict[str, int]) -> LimitRaise | None:
+    """Find the smallest limit of a resource, at least its own, that allows a plan if `others` are raised.
 
     Raises Undecided.
     """
@@ -208,13 +210,13 @@ def _least_raise(problem: Problem, opened: Problem, name: str, others: dict[str,
     if chain.schedule is None:
         return None
     resource = problem.cluster.resources[name]
-    return Raise(
+    return LimitRaise(
         name, resource.limit, max(round(chain.weight / problem.tau_max), resource.limit), resource.usd_per_hour
     )
 
 
 def _least_units(problem: Problem, schedule: Schedules) -> dict[str, int]:
-    """The units of each resource with which a schedule just meets the floor."""
+    """Return the smallest numbers of units of each resource with which a schedule meets the floor."""
     used = dict.fromkeys(problem.resources, 0)
     if problem.server_s > 0:
         used[problem.cluster.server_resource] = least_count(
@@ -231,7 +233,7 @@ def _servers_shut_out(problem: Problem) -> bool:
 
 
 def _opened(problem: Problem) -> Problem:
-    """The problem with a unit of every resource of limit 0 that could run layers, or the servers that are needed."""
+    """Return the problem with limit 1 for each resource of limit 0 that could run layers or the needed servers."""
     shut = [name for name in problem.rentable if _limit(problem, name) == 0]
     return with_limits(problem, dict.fromkeys(shut, 1)) if shut else problem
 
@@ -241,7 +243,7 @@ def _limit(problem: Problem, name: str) -> int:
 
 
 def _within_limits(problem: Problem, tau: float) -> tuple[Schedules | None, bool]:
-    """A schedule that is done in tau, or None, and whether that is sure. It takes the least share of the limits."""
+    """Find a schedule for tau that uses the smallest share of the limits, or None; and whether that is proven."""
     chains = Chains(problem, prices=1.0 / problem.limits)
     try:
         return chains.least(tau, chains.heaviest(tau)).schedule, True
@@ -253,7 +255,7 @@ def _within_limits(problem: Problem, tau: float) -> tuple[Schedules | None, bool
 
 
 def _remedies(problem: Problem) -> Iterable[str]:
-    """What to raise: the cheapest single raises, and a joint one where it is all there is or rents for less."""
+    """List what to raise: the cheapest single limits, and limits together if only these help or they cost less."""
     single = single_raises(problem)
     try:
         joint = joint_raise(problem)
@@ -282,7 +284,7 @@ def _too_slow(problem: Problem) -> str:
 
 
 def _reachable(problem: Problem, bound: float | None = None) -> str:
-    """The highest throughput within the limits; and the `bound` that higher limits come near to, where it is told."""
+    """Describe the highest throughput within the limits, and the `bound` for higher limits if it is given."""
     fastest, sure = highest_throughput(problem)
     if fastest is None:
         return " The limits are too low for any plan, however slow." if sure else ""
@@ -292,7 +294,7 @@ def _reachable(problem: Problem, bound: float | None = None) -> str:
 
 
 def _number(value: float) -> str:
-    """Rounded down, so that what is promised can be had: four digits below 10,000, whole numbers above."""
+    """Format a throughput, rounded down so that it can be reached: four digits below 10,000, whole numbers above."""
     if value >= 10_000:
         return f"{math.floor(value):,}"
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)

@@ -1,11 +1,11 @@
-"""What one machine is predicted to do alone, with everything in one process: the plan of the inline launcher.
+"""The plan of the inline launcher: one machine alone, with everything in one process.
 
     a unit is a core; k cores do the layers' compute, the servers' work and the reading in turn, so times add up:
 
         seconds for a batch = sum of compute_s (1 - alpha + alpha / k)  +  (sum of server_s + input_s of layer 0) / k
 
-Nothing crosses a network, so no layer pays sync_s. A model that cannot be traced into layers trains all the same, as
-one layer, by the plan that predicts nothing.
+Nothing crosses a network, so no layer pays sync_s. A model that cannot be traced into layers is still trained, as one
+layer, with a plan that predicts nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heterps.profiling.profile import Profile
 
 
 def cpu_resource(cluster: Cluster) -> str:
-    """The cluster's cheapest resource that is a CPU: what an inline run is billed as."""
+    """Return the cluster's cheapest CPU resource, as which an inline run is billed."""
     cpus = {name: r.usd_per_hour for name, r in cluster.resources.items() if r.device.startswith("cpu")}
     if not cpus:
         raise ConfigError(
@@ -28,7 +28,7 @@ def cpu_resource(cluster: Cluster) -> str:
 
 
 def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: float) -> Plan:
-    """The plan of an inline run over `samples` samples in all, with its bill."""
+    """Make the plan of an inline run over `samples` samples in total, with its bill."""
     resource = cpu_resource(cluster)
     costs = [layer.costs[resource] for layer in profile.on(cluster).layers if resource in layer.costs]
     if len(costs) < len(profile.layers):
@@ -53,7 +53,7 @@ def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: 
 
 
 def unpredicted_plan(cluster: Cluster, *, num_cores: int) -> Plan:
-    """The plan of an inline run of which nothing is known ahead: throughput, hours and usd are 0, nothing evaluated."""
+    """Make the plan of an inline run without a prediction: throughput, hours, usd and evaluations are 0."""
     return Plan(
         method="inline",
         stages=(Stage(first=0, last=0, resource=cpu_resource(cluster), count=num_cores),),

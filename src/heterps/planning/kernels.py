@@ -1,8 +1,8 @@
-"""Compiled kernels of the planner. Plain arrays in, plain arrays out; the objects around them are in provisioners/.
+"""Compiled kernels of the planner: plain arrays in, plain arrays out. provisioners/ wraps them in objects.
 
-All of them walk the layers of a stage forwards and keep its running sums (P, A, Q, D of cost.py), and all of them use
-one fact: a station's least count k(tau), the least k with ET(k) <= tau, only grows when tau falls. The comparison is
-made in the very floats that ET(k) is computed in, so the tau of a station with k units gives exactly k back.
+All of them walk forwards through the layers of a stage and keep its running sums (P, A, Q, D of cost.py). All use one
+fact: a station's least count k(tau), the least k with ET(k) <= tau, only grows when tau falls. The comparison uses the
+same floats as ET(k), so the tau of a station with k units gives exactly k back.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ROUNDING = 1e-12  # cost.ROUNDING; a literal here, because compiled code is cach
 
 @compiled_inline
 def busy_s(p: float, a: float, q: float, d: float, count: int) -> float:
-    """ET(k)"""
+    """Seconds for which a station with `count` units is busy with one batch: ET(k)."""
     return max(a + p / count, d + q / count)
 
 
 @compiled
 def least_count(p: float, a: float, q: float, d: float, tau: float, limit: int) -> int:
-    """The least count with ET(count) <= tau; limit + 1 when even the limit is too slow."""
+    """Return the least count with ET(count) <= tau; limit + 1 if even the limit is too slow."""
     if limit < 1:
         return limit + 1
     if p + a <= tau and q + d <= tau:
@@ -63,7 +63,7 @@ def least_count(p: float, a: float, q: float, d: float, tau: float, limit: int) 
 
 @compiled
 def real_cost_rises(stations: Floats, prices: Floats, resource: Ints, num: int, tau: float, best: float) -> bool:
-    """Whether every plan faster than tau costs at least `best`, by counts that need not be whole.
+    """Tell whether every plan faster than tau costs at least `best`, by the bound of real-valued counts.
 
     One station costs price * max(tau, P + P*A/(tau-A), Q + Q*D/(tau-D)): convex in tau, and so is the sum.
     """
@@ -93,7 +93,7 @@ def real_cost_rises(stations: Floats, prices: Floats, resource: Ints, num: int, 
 def find_stations(
     terms: Floats, server: int, server_s: float, schedule: Schedules, stations: Floats, resource: Ints
 ) -> int:
-    """Writes P, A, Q, D and the resource of each station, stages in order and then the servers; returns how many."""
+    """Write P, A, Q, D and the resource of each station, stages in order and then the servers; return their number."""
     num = -1
     for layer in range(schedule.shape[0]):
         t = schedule[layer]
@@ -129,7 +129,7 @@ def cheapest_tau(
     used: Ints,
     busy: Floats,
 ) -> tuple[float, float]:
-    """(least tau * rate, the tau that has it), infinite when no counts within the limits are fast enough."""
+    """Return (least tau * rate, its tau), infinite if no counts within the limits are fast enough."""
     best, best_tau = np.inf, np.inf
     used[:] = 0
     for i in range(num):
@@ -165,8 +165,10 @@ def cheapest_tau(
 
 @compiled
 def violation_of(stations: Floats, resource: Ints, num: int, limits: Ints, tau: float, units: Floats) -> float:
-    """How far a schedule is from done in tau within the limits, above 0: the sum of the logarithms by which stations
-    are too slow with any number of units, and by which the units of a resource exceed its limit. `units` is scratch.
+    """Return how far a schedule is from feasible at tau, above 0. `units` is scratch memory.
+
+    It is the sum of two kinds of logarithms: the ratio by which stations are too slow with any number of units, and the
+    ratio by which the units of a resource exceed its limit.
     """
     far, least = 10.0, 1e-6
     violation = least
@@ -200,8 +202,8 @@ def provision_all(
     counts: Ints,
     violation: Floats,
 ) -> None:
-    """For every schedule: least tau * rate, its tau, counts[i] = those of its stations (stages, then servers), and how
-    far it is from feasible.
+    """Provision every schedule: write its least tau * rate, its tau, the counts of its stations (stages, then servers),
+    and its violation of the constraints.
     """
     most = schedules.shape[1] + 1
     stations = np.empty((most, 4))
@@ -223,7 +225,7 @@ def provision_all(
 
 @functools.cache
 def compile_all() -> None:
-    """Compiles every kernel, or loads it from numba's cache, so that no search is charged for it."""
+    """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
     provision_all(
         np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0, np.zeros((1, 1), np.int16),
         np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1),

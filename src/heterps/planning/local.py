@@ -1,6 +1,6 @@
-"""The plan of a job that has none, on the launchers with workers: one stage on CPU cores, and a server.
+"""The default plan of a job on the launchers with workers: one stage on CPU cores, and one server.
 
-It is billed as any other plan, where a profile of the model has costs of its resource; else it predicts nothing, and
+If a profile of the model has costs for its resource, it is billed as any other plan. Otherwise it predicts nothing:
 throughput, hours and usd are 0.
 """
 
@@ -26,7 +26,7 @@ def local_plan(
     batch_size: int,
     samples: float,
 ) -> Plan:
-    """The plan for `samples` in all of a model with these layers, and what it is predicted to do if that is known."""
+    """Make the plan for `samples` samples in total of a model with these layers, with a bill if there is a profile."""
     stage = Stage(first=0, last=len(layers) - 1, resource=cpu_resource(cluster), count=num_workers)
     servers = PlannedServers(resource=cluster.server_resource, count=1)
     plan = Plan(
@@ -62,6 +62,6 @@ def local_plan(
 
 
 def has_costs(profile: Profile, layers: Sequence[str], cluster: Cluster, resource: str) -> bool:
-    """Whether the profile is of these layers, with costs of the resource for each."""
+    """Tell whether the profile is of these layers and has costs on the resource for each."""
     known = profile.on(cluster).layers
     return [layer.name for layer in known] == list(layers) and all(resource in layer.costs for layer in known)

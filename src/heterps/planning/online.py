@@ -1,4 +1,4 @@
-"""The on-line phase of the learned scheduler: short trials of its plans in place of the cost model's bills.
+"""The online phase of the learned scheduler: short trials of its plans replace the cost model's bills.
 
     pre-training          policy --> schedules --> bills of the cost model --> policy
     on-line               policy --> schedule
@@ -7,8 +7,9 @@
                            |          [3] the profile is corrected by all trials so far (correct.py)
                            +-- bill   [4] below the floor: once more, with the counts of the corrected profile
 
-The cost model knows stations and not the whole: a pipeline that fills and drains is slower than its slowest station.
-`reached` is what whole runs reach of that, the median of all trials, and counts are chosen for floor / reached.
+The cost model knows single stations only: a pipeline that fills and drains is slower than its slowest station.
+`reached` is the fraction of that station's throughput that whole runs reach, the median of all trials; counts are
+chosen for floor / reached.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from heterps.planning.trial import RunTrial, Trial, TrialStopped
 from heterps.profiling.profile import Profile
 
 NOISE = 0.02
-"""A trial this much below the floor keeps it: seconds of training tell no more."""
+"""Relative shortfall at which a trial still counts as meeting the floor: short runs are no more precise."""
 
 LEAST_REACHED = 0.25
 MOST_BATCH = 4  # trials between two steps of the policy
 UNTRIED = 1e3
-"""Violation of a schedule for which no trial was left: below all that were tried."""
+"""Violation of a schedule for which no trial was left: larger than that of all schedules that were tried."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A plan that was tried, with the bill predicted for it then; and what was measured, or why nothing was."""
+    """A plan that was tried, with its predicted bill, and the measurement, or the reason why there is none."""
 
     plan: Plan
     trial: Trial | None
-    hours: float = 0.0  # of the whole job, at the measured throughput; and so is usd
+    hours: float = 0.0  # of the whole job at the measured throughput, as usd is
     usd: float = 0.0
     keeps_floor: bool = False
     reason: str = ""
@@ -59,26 +60,26 @@ class Attempt:
 
     @property
     def error(self) -> float:
-        """Of the prediction, over what was measured: 0.1 is 10 % too high."""
+        """Relative error of the predicted throughput: 0.1 means 10 % too high."""
         return self.plan.throughput / self.throughput - 1 if self.throughput > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came of the trials."""
+    """The result of all trials."""
 
     attempts: tuple[Attempt, ...]
-    best: Attempt  # the cheapest that keeps the floor; where none does, the fastest
-    optimum: Plan  # the cheapest plan by the profile as it was given
-    profile: Profile  # corrected
-    reached: float  # of the throughput of the slowest station, by whole runs
-    error_before: float  # mean, of the predictions of the given profile for all that was measured
-    error_after: float  # the same of the corrected profile and `reached`
+    best: Attempt  # the cheapest that meets the floor; if none does, the fastest
+    optimum: Plan  # the cheapest plan by the given profile
+    profile: Profile  # the corrected profile
+    reached: float  # fraction of the slowest station's throughput that whole runs reach
+    error_before: float  # mean relative error of the given profile's predictions for all trials
+    error_after: float  # the same for the corrected profile and `reached`
     stopped_by: str | None = None
 
     @property
     def plan(self) -> Plan:
-        """The best one, with the bill that was measured."""
+        """The best plan, with its measured bill."""
         trial = self.best.trial
         assert trial is not None
         how = "emulated trial" if trial.is_emulated else "trial"
@@ -97,12 +98,13 @@ def measure(
     seconds: float | None = 60.0,
     on_trial: Callable[[int, Plan], None] = lambda _number, _plan: None,
 ) -> Measurement:
-    """Pre-train a policy by the cost model, for `evaluations` bills or `seconds`, then give its plans up to `trials`
-    trials with `run`.
+    """Pre-train a policy by the cost model, for `evaluations` bills or `seconds`, then measure up to `trials` of its
+    plans with `run`.
 
-    `on_trial` hears of each before it starts. Ends early when the policy has nothing new, or where `run` raises
-    TrialStopped or KeyboardInterrupt, with what was measured until then; an error of the first trial is raised, of
-    later ones the reason of their attempt. Raises PlanInfeasible where the profile as given has no plan.
+    `on_trial` is called with the number and the plan of each trial before it starts. It ends early, with the results so
+    far, if the policy has no new plan, or if `run` raises TrialStopped or KeyboardInterrupt. An error of the first
+    trial is raised; an error of a later one becomes the reason of its attempt. Raises PlanInfeasible if there is no
+    plan by the given profile.
     """
     optimum = api.plan(
         problem.given,
@@ -125,7 +127,7 @@ def measure(
 
 
 class _UntilTrialsEnd(Unproven):
-    """A scheduler that is done when the trials are."""
+    """A scheduler that ends with the trials."""
 
     def __init__(self, scheduler: Reinforce, trials: Trials) -> None:
         self._scheduler, self._trials = scheduler, trials
@@ -138,7 +140,7 @@ class _UntilTrialsEnd(Unproven):
 
 
 class Trials:
-    """A provisioner that measures."""
+    """A provisioner whose bills are measured by trials."""
 
     def __init__(
         self, problem: Problem, run: RunTrial, most: int, method: str, on_trial: Callable[[int, Plan], None]
@@ -154,7 +156,7 @@ class Trials:
         return self._stopped_by is not None or len(self._attempts) >= self._most
 
     def __call__(self, problem: Problem, schedules: Schedules) -> Bills:
-        """`problem` is as it was given; the bills are of what it turns out to be."""
+        """Return the measured bills of the schedules. `problem` must be the given one."""
         assert problem is self._given
         rows = [self._bill(schedule) for schedule in schedules]
         return Bills(*(np.concatenate([getattr(row, field) for row in rows]) for field in Bills.__dataclass_fields__))
@@ -172,12 +174,12 @@ class Trials:
         )
 
     def _problem(self, reached: float) -> Problem:
-        """As it looks now: with the corrected profile, and a floor for the slowest station."""
+        """The problem with the profile as corrected so far, and a floor for the slowest station."""
         given = self._given
         return Problem(self._profile, given.cluster, given.throughput / reached, given.samples, given.epochs)
 
     def _bill(self, schedule: Schedules) -> Bills:
-        """Of one schedule: what its trial measured."""
+        """Return the bill of one schedule as measured by its trial."""
         best: tuple[Attempt, Bills] | None = None
         for _ in range(2):  # [4]
             problem = self._problem(self._reached)
@@ -196,7 +198,7 @@ class Trials:
         return best[1] if best else replace(bills, usd=np.array([np.inf]), violation=np.array([UNTRIED]))
 
     def _predicted(self, plan: Plan) -> Plan:
-        """With the bill of a whole run."""
+        """Return the plan with the predicted bill of a whole run."""
         bill = {"throughput": plan.throughput * self._reached, "hours": plan.hours / self._reached}
         return plan.model_copy(update={**bill, "usd": plan.usd / self._reached})
 
@@ -208,7 +210,7 @@ class Trials:
         return Bills(np.array([usd]), np.array([attempt.throughput]), bills.counts, np.array([short]))
 
     def _attempt(self, plan: Plan) -> Attempt | None:
-        """[2] [3] None where somebody wants no more."""
+        """Try a plan [2] and correct the profile [3]; None if the user wants no more trials."""
         key = plan.stages, plan.servers
         if key in self._by_plan:
             return self._by_plan[key]

@@ -1,4 +1,4 @@
-"""The cheapest plan of a problem, and of the problems beside it: other floors, prices and limits."""
+"""Find the cheapest plan of a problem, and of variations of it: other floors, prices and limits."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 
 LONGEST_S = 5.0
-"""Of one search. Most take milliseconds; one that takes longer returns the best plan so far."""
+"""Time limit of one search, after which it returns the best plan so far. Most take milliseconds."""
 
 
 def cheapest(problem: Problem, seconds: float = LONGEST_S) -> Plan | None:
-    """The cheapest plan, or None when none was found. `gap` is 0.0 where proven, else there is a `bound_usd`."""
+    """Find the cheapest plan; None if there is none. Its `gap` is 0.0 if that is proven, else it has a `bound_usd`."""
     return find_cheapest(problem, seconds)[0]
 
 
 def find_cheapest(problem: Problem, seconds: float = LONGEST_S) -> tuple[Plan | None, bool]:
-    """`cheapest`, and whether that is proven: that no plan is cheaper, or that there is none."""
+    """Find the cheapest plan or None, and whether it is proven that no plan is cheaper, or that there is none."""
     found = search(problem, Exact(problem, seed=0), SearchBudget(seconds=seconds))
     if found.schedule is None or found.counts is None:
         return None, found.bound_usd == math.inf
@@ -37,12 +37,12 @@ def with_floor(problem: Problem, throughput: float) -> Problem:
 
 
 def with_resources(problem: Problem, changed: Mapping[str, Resource]) -> Problem:
-    """The problem with some resources of its cluster replaced. Raises ConfigError when a layer can then run nowhere."""
+    """Return the problem with some resources replaced; raises ConfigError if a layer can then run nowhere."""
     cluster = problem.cluster.model_copy(update={"resources": {**problem.cluster.resources, **changed}})
     return Problem(problem.given, cluster, problem.throughput, problem.samples, problem.epochs)
 
 
 def with_limits(problem: Problem, limits: Mapping[str, int]) -> Problem:
-    """As with_resources, for limits alone."""
+    """Return the problem with other limits; raises ConfigError if a layer can then run nowhere."""
     known = problem.cluster.resources
     return with_resources(problem, {name: known[name].model_copy(update={"limit": n}) for name, n in limits.items()})

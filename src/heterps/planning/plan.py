@@ -1,4 +1,4 @@
-"""Plan and Bill: what is proposed, and what it is predicted to do and cost."""
+"""The plan: stages and servers, with their predicted throughput and cost, and the file that stores it (`plan.json`)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Stage(FiniteRecord):
 
 
 class PlannedServers(FiniteRecord):
+    """The resource and the number of the parameter servers of a plan."""
+
     resource: str
     count: NonNegativeInt
 
@@ -34,36 +36,36 @@ class Plan(FiniteRecord):
     method: str
     stages: tuple[Stage, ...]
     servers: PlannedServers
-    throughput: NonNegativeFloat = Field(description="Predicted samples a second, or those that `measured` says.")
+    throughput: NonNegativeFloat = Field(description="Samples per second, predicted or `measured`.")
     hours: NonNegativeFloat
     usd: NonNegativeFloat
     bottleneck: str = Field(description="The station that decides the throughput.")
     search_s: NonNegativeFloat = 0.0
     evaluations: NonNegativeInt = 0
     optimal_usd: NonNegativeFloat | None = Field(None, description="Cost of the exact optimum, where known.")
-    bound_usd: NonNegativeFloat | None = Field(None, description="No plan is cheaper; given where the optimum is not.")
+    bound_usd: NonNegativeFloat | None = Field(None, description="Lower bound on the cost, if the optimum is unknown.")
     gap: NonNegativeFloat | None = Field(None, description="usd / optimal_usd - 1; 0.0 is optimal.")
 
     provisioner: str = "exact"
-    batch_size: PositiveInt | None = Field(None, description="Samples of the batches that it was planned for.")
+    batch_size: PositiveInt | None = Field(None, description="Number of samples per batch.")
     model: str | None = Field(None, description="The model's name in the profile.")
-    layers: tuple[str, ...] | None = Field(None, description="Names of the layers that the stages count.")
+    layers: tuple[str, ...] | None = Field(None, description="Names of the layers, in order.")
     estimated: tuple[str, ...] = Field(
         (), description="Resources whose costs in this plan are estimates.", exclude_if=lambda names: not names
     )
 
     measured: Literal["trial", "emulated trial"] | None = Field(
-        None, description="What throughput, hours and usd were measured in; none: they are predicted."
+        None, description="How throughput, hours and usd were measured; null: they are predicted."
     )
 
     @property
     def is_predicted(self) -> bool:
-        """False where the model could not be profiled: throughput, hours and usd are then 0 and mean nothing."""
+        """Whether there is a prediction. If not, the model could not be profiled: throughput, hours and usd are 0."""
         return self.throughput > 0
 
     @property
     def units(self) -> dict[str, int]:
-        """How many units of each resource the plan rents, servers included."""
+        """Number of units of each resource that the plan rents, including servers."""
         used: dict[str, int] = {}
         for stage in self.stages:
             used[stage.resource] = used.get(stage.resource, 0) + stage.count
@@ -72,7 +74,7 @@ class Plan(FiniteRecord):
         return used
 
     def usd_per_hour(self, cluster: Cluster) -> float:
-        """What all units of the plan, servers included, cost while they are rented."""
+        """Price per hour of all units of the plan, including servers."""
         return sum(count * cluster.resources[name].usd_per_hour for name, count in self.units.items())
 
     def write(self, path: str | Path) -> None:
@@ -84,8 +86,10 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def check_plan(plan: Plan, layers: Sequence[str], batch_size: int, cluster: Cluster, where: str) -> None:
-    """Raises ConfigError, which names `where` the plan is from, unless it covers the `layers` of a model, by name where
-    it tells their names, one after the other, is for batches of this size, and the cluster has its units.
+    """Raise ConfigError unless the plan fits the model's `layers`, the batch size and the cluster.
+
+    Its stages must cover the layers in order, its layer names must match if it has them, and the cluster must allow its
+    units. The message names `where` the plan is from.
     """
     if plan.batch_size not in (None, batch_size):
         raise ConfigError(
@@ -112,7 +116,7 @@ def check_plan(plan: Plan, layers: Sequence[str], batch_size: int, cluster: Clus
 
 
 def _check_layers(plan: Plan, layers: Sequence[str], where: str) -> None:
-    """The stages cover as many layers, in order and each once, and the plan's names are those of the model."""
+    """Raise ConfigError unless the stages cover all layers in order, each once, and the layer names match."""
     covered = 0
     for number, stage in enumerate(plan.stages, 1):
         if stage.first != covered or stage.last < stage.first:

@@ -1,4 +1,4 @@
-"""Trial: what a short run by a plan measured, beside what was predicted for it."""
+"""Trials: the measurements of short runs of a plan, with the prediction for it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from heterps.planning.plan import Plan
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """What each worker of a stage spent on a batch, on average; emulated seconds where units were emulated."""
+    """Mean seconds per batch of a stage's workers; emulated seconds if the units were emulated."""
 
     compute_s: float
-    communicate_s: float  # as far as computing did not hide it
+    communicate_s: float  # communication that computing did not hide
     wait_s: float = 0.0
 
     @property
     def busy_s(self) -> float:
-        """ET(k) of the cost model."""
+        """Seconds for which a worker is busy with a batch: ET(k) of the cost model."""
         return self.compute_s + self.communicate_s
 
 
 @dataclass(frozen=True)
 class Trial:
-    """`plan` carries the bill that was predicted; everything else was measured, after a warm-up."""
+    """The measurements of a trial, after a warm-up. `plan` has the predicted bill."""
 
     plan: Plan
     throughput: float  # samples a second
     stages: tuple[StageSeconds, ...]
     num_batches: int
-    seconds: float  # that the batches took
+    seconds: float  # time of these batches
     is_emulated: bool = False
-    late: float = 0.0  # emulated: share of the time by which this machine computed longer than its units may
+    late: float = 0.0  # emulated only: share of the time for which this machine was slower than the emulated units
 
 
 class TrialStopped(Exception):
-    """Somebody wants no more trials; the text names the signal."""
+    """The user stopped the trials; the text names the signal."""
 
 
 RunTrial = Callable[[Plan], Trial]

@@ -20,7 +20,7 @@ ZIPF_EXPONENT = 1.1  # popularity of ids: the r-th most frequent comes about r**
 
 
 def random_batch(schema: Schema, batch_size: int, seed: int = 0) -> Batch:
-    """A batch of the schema's shape for when there is no data: normal numbers, ids of Zipf popularity, one a slot."""
+    """Make a random batch of the schema's shape: normal numbers, and one id of Zipf popularity per slot."""
     rng = np.random.default_rng(seed)
     num_slots = len(schema.slots)
     dense = rng.standard_normal((batch_size, schema.num_dense), np.float32)
@@ -33,14 +33,14 @@ def random_batch(schema: Schema, batch_size: int, seed: int = 0) -> Batch:
 
 
 def model_inputs(batch: Batch | Sequence[Any]) -> tuple[Any, ...]:
-    """What `forward` is called with: (dense, slots) of a Batch, or the inputs as they were given."""
+    """Return the arguments of `forward`: (dense, slots) of a Batch, or the given inputs."""
     if isinstance(batch, Batch):
         return torch.from_numpy(batch.dense), batch.slots
     return tuple(batch)
 
 
 def batch_size_of(inputs: Sequence[Any]) -> int:
-    """How many samples the inputs hold. Raises ModelError where they disagree or hold none."""
+    """Return the number of samples in the inputs; raises ModelError if they disagree or have none."""
     sizes = {len(value) for value in inputs if _has_samples(value)}
     if len(sizes) != 1 or 0 in sizes:
         raise ModelError(
@@ -51,7 +51,7 @@ def batch_size_of(inputs: Sequence[Any]) -> int:
 
 
 def divide(traced: Trace, inputs: Sequence[Any], batch_size: int, units: Sequence[int]) -> dict[float, Values]:
-    """The inputs of one of k units, by k: first the whole batch, then parts for as many units as it has samples for."""
+    """Return the inputs of one of k units, by k: the whole batch first, then parts while there are enough samples."""
     if len(inputs) != len(traced.inputs):
         raise ModelError(
             f"the batch has {len(inputs)} inputs, but the model takes {len(traced.inputs)}: "
@@ -66,7 +66,7 @@ def divide(traced: Trace, inputs: Sequence[Any], batch_size: int, units: Sequenc
 
 
 def head(value: Any, num_samples: int) -> Any:
-    """The first samples of an input; what has no samples is passed on."""
+    """Return the first samples of an input; an input without samples is returned as it is."""
     if isinstance(value, Slots):
         bags = num_samples * len(value.names)
         if value.offsets is None:
@@ -78,5 +78,5 @@ def head(value: Any, num_samples: int) -> Any:
 
 def _has_samples(value: Any) -> bool:
     if isinstance(value, Slots):
-        return bool(value.names)  # those of data without slots have no samples to count
+        return bool(value.names)  # data without slots has empty Slots, which do not know the number of samples
     return isinstance(value, Tensor) and value.dim() > 0

@@ -1,4 +1,4 @@
-"""Estimate the time of a layer on a device that is not here, by its roofline.
+"""Estimate the time of a layer on a device that this machine does not have, by the roofline model.
 
     seconds of a kernel
       |            ______ compute: flops / (peak_flops * compute_efficiency)
@@ -6,7 +6,7 @@
       |____/ memory: bytes / (memory_bytes_per_s * memory_efficiency)
       +-------------------------- a kernel takes the longer of the two, and never less than its launch
 
-An estimate is good for placing layers, not for promising seconds: every cost made from it says `estimated`.
+An estimate is good enough to place layers, but not to promise seconds: every cost made from it is marked `estimated`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from heterps.profiling.workload import Kernel, count
 
 
 def roofline_s(kernels: Iterable[Kernel], device: DeviceSpec) -> float:
-    """Seconds for the kernels one after another on one unit of `device`."""
+    """Estimate the seconds of the kernels, one after another, on one unit of `device`."""
     flops_per_s = device.peak_flops * device.compute_efficiency
     bytes_per_s = device.memory_bytes_per_s * device.memory_efficiency
     return sum(max(k.flops / flops_per_s, k.num_bytes / bytes_per_s, device.launch_s) for k in kernels)
 
 
 def estimate_compute(sandbox: Sandbox, parts: Parts, device: DeviceSpec) -> dict[float, float]:
-    """Forward and backward for each part of the batch: kernels counted in one step of the sandbox."""
+    """Estimate the seconds of forward and backward for each part of the batch, from the kernels of one step."""
     return {k: roofline_s(count(sandbox.step(values)), device) for k, values in parts.items()}
 
 
 def estimate_embedding(
     host: Mapping[float, Timing], traffic: Mapping[float, LayerTraffic], device: DeviceSpec
 ) -> dict[float, float]:
-    """Rows of tables are found, spread and summed on the host whatever the device: that part was measured here.
+    """Estimate the seconds of an embedding, from its time on the host.
 
-    A device that is not the host then pays the link for the spread rows and their gradients.
+    Rows are looked up, gathered and summed on the host, whatever the device, and that was measured here. On a device
+    other than the host the gathered rows and their gradients also cross the link.
     """
     crossing = device.torch_device != "cpu"
     return {

@@ -1,13 +1,13 @@
-"""Fits of measured times. Pure functions.
+"""Fit alpha, beta and lines to measured times. Pure functions.
 
-A stage with k units is data parallel: each unit takes a k-th of the batch, so the time of k units is the time of one
-unit on a k-th of the batch. Amdahl's law then says which share of the time more units divide:
+A stage with k units is data parallel: each unit takes 1/k of the batch, so the time of k units is the time of one
+unit on 1/k of the batch. Amdahl's law then gives the share of the time that more units divide:
 
     T(k) = T(1) * (1 - alpha + alpha / k)     =>     1 - T(k)/T(1) = alpha * (1 - 1/k)
                                                           y        = alpha *     x
 
-What does not shrink with the batch (launching kernels, reading weights, the latency of a message, rows that every
-part of the batch needs) is the other share. beta is the same fit over seconds of communication.
+The other share does not shrink with the batch: launching kernels, reading weights, the latency of a message, rows that
+every part of the batch needs. beta is the same fit over seconds of communication.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 DEFAULT_SHARE = 1.0
-"""alpha or beta where there is nothing to fit: no time at all, or a batch of one sample, which cannot be divided."""
+"""alpha or beta if there is nothing to fit: all times are 0, or the batch has one sample and cannot be divided."""
 
 
 def fit_share(times_s: Mapping[float, float]) -> float:
-    """The share of T(1) that k units divide, from seconds by k; least squares through the origin, clamped to [0, 1].
+    """Fit the share of T(1) that k units divide: least squares through the origin, clamped to [0, 1].
 
-    `times_s` must hold T(1); k may be a fraction (a batch of 5 in parts of 3: k = 5/3).
+    `times_s` has the seconds by k, including k = 1; k may be a fraction (a batch of 5 in parts of 3: k = 5/3).
     """
     whole_s = times_s[1.0]
     points = [(1 - 1 / k, 1 - t / whole_s) for k, t in times_s.items() if k != 1] if whole_s > 0 else []
@@ -33,9 +33,9 @@ def fit_share(times_s: Mapping[float, float]) -> float:
 
 
 def fit_fixed(times_s: Mapping[float, float]) -> float:
-    """The part of T(1) that does not grow with the batch, from the whole batch and the next largest part of it:
+    """Fit the seconds of T(1) that do not grow with the batch, from the whole batch and the next largest part of it.
 
-    T = fixed + per_sample * samples      the line through two batch sizes; from one alone, nothing is known fixed
+    T = fixed + per_sample * samples is the line through the two batch sizes; with one batch size the result is 0.
     """
     two = sorted(times_s)[:2]
     if len(two) < 2:
@@ -45,14 +45,14 @@ def fit_fixed(times_s: Mapping[float, float]) -> float:
 
 @dataclass(frozen=True)
 class FittedLine:
-    """seconds = fixed_s + per_unit_s * amount"""
+    """The line seconds = fixed_s + per_unit_s * amount."""
 
     fixed_s: float
     per_unit_s: float
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> FittedLine:
-    """The line through (amount, seconds), by least squares with neither term below zero. Two amounts or more."""
+    """Fit a line to (amount, seconds) points by least squares, with both terms at least 0. Needs two amounts."""
     n = len(points)
     mean_x = sum(x for x, _ in points) / n
     mean_y = sum(y for _, y in points) / n

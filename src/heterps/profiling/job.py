@@ -1,4 +1,4 @@
-"""The profile of a job: its model, on a batch of its own data."""
+"""Profile a job: its model, on a batch of its own data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heterps.profiling.source import ModelSource
 from heterps.profiling.units import NUM_UNITS, Units, num_cores
 
 READING_S = 0.5
-"""What is spent on reading to know what reading costs."""
+"""Processor seconds spent on measuring how fast the data is read."""
 
 UnitsFrom = Literal["processes", "parts"]
 
@@ -36,10 +36,14 @@ def profile_job(
 ) -> Profile:
     """Profile the job's model on `resources`, by default those of its cluster, with a batch of its training data.
 
-    A `synthetic` batch needs no data, nor do `inputs` of given shapes ("16,3x32x32"); what reading costs is then
-    estimated from their bytes. `units` says what alpha and beta of this machine's cores are fitted from: real runs in
-    two `processes` at once, or `parts` of the batch in this one. A machine of one core cannot run two at once: `warn`
-    hears that parts are taken instead.
+    synthetic  use a random batch, which needs no data
+    inputs     use random inputs of these shapes per sample ("16,3x32x32"). In both cases the cost of reading is
+               estimated from the bytes of the inputs
+    budget_s   seconds to spend on measuring
+    units      how alpha and beta of this machine's cores are fitted: from real runs in two `processes` at once, or
+               from `parts` of the batch in this process
+    progress   called with each layer and the number of layers before it is measured
+    warn       called with a warning if the machine has one core, so that parts are used instead of processes
     """
     source = ModelSource(job, synthetic, inputs)
     model, values = source.build()
@@ -59,7 +63,7 @@ def profile_job(
 
 
 def _table_bytes(job: Job) -> int:
-    """The memory that tables may take while they are measured: never more than they may take in the run itself."""
+    """Bytes that tables may take while they are measured: at most what they may take in the run itself."""
     ceilings = (job.tiers.memory_bytes if job.tiers else None, job.tables.eviction.max_bytes)
     return min([TABLE_BYTES, *(ceiling for ceiling in ceilings if ceiling is not None)])
 
@@ -67,7 +71,7 @@ def _table_bytes(job: Job) -> int:
 def _start(
     source: ModelSource, words: Sequence[str], units: UnitsFrom, warn: Callable[[str], None] | None
 ) -> Units | nullcontext[None]:
-    """Processes, where they are asked for, there are cores for them and a core of this machine is profiled."""
+    """Start the processes, if they are wanted, a core of this machine is profiled and there are enough cores."""
     if units == "parts" or not any(word.rpartition("=")[2] == LOCAL for word in words):
         return nullcontext()
     if num_cores() < NUM_UNITS:
@@ -81,8 +85,7 @@ def _start(
 
 
 def cluster_resources(job: Job) -> list[str]:
-    """The job's resources as the profiler takes them: offers by their device, each once; other CPUs as cores of this
-    machine."""
+    """The cluster's resources as arguments of the profiler: offers by their device, other CPUs as `name=cpu`."""
     words = []
     for name, resource in job.cluster.resources.items():
         offer = job.cluster.offer(name)
@@ -91,11 +94,11 @@ def cluster_resources(job: Job) -> list[str]:
 
 
 def _reading_s(job: Job) -> float:
-    """Seconds that one core takes to read one batch of training."""
+    """Seconds that one core takes to read one training batch."""
     reader = open_reader(job)
     first, _ = next(reader.read())  # opens files and compiles kernels: not timed
     samples, began = 0, time.process_time()
-    for batch, _ in reader.read():  # rows are decoded a block at a time: one batch alone would not tell
+    for batch, _ in reader.read():  # rows are decoded a block at a time, so one batch would not be representative
         samples += len(batch)
         if time.process_time() - began > READING_S:
             break

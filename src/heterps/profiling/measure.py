@@ -1,4 +1,4 @@
-"""Time what is here: a layer's step on a device, the servers' work for it, the link between processes."""
+"""Measure on this machine: a layer's step on a device, the servers' work for it, the link between processes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from heterps.catalogue import Link
 from heterps.model.stages import Values
 from heterps.profiling.fit import fit_line
 from heterps.profiling.sandbox import Sandbox
-from heterps.profiling.timing import Timing, time_together
+from heterps.profiling.timing import Timing, time_interleaved
 
 CPU = torch.device("cpu")
 
 Parts = Mapping[float, Values]
-"""The inputs of a layer for one of k units, by k; k = 1 is the whole batch."""
+"""Inputs of a layer for one of k units, by k; k = 1 is the whole batch."""
 
 
 def measure_compute(sandbox: Sandbox, parts: Parts, budget_s: float) -> dict[float, Timing]:
-    """Forward and backward for each part of the batch, on the sandbox's device."""
+    """Time forward and backward for each part of the batch, on the sandbox's device."""
     steps = [sandbox.step(values) for values in parts.values()]
-    return dict(zip(parts, time_together(steps, budget_s, sandbox.device), strict=True))
+    return dict(zip(parts, time_interleaved(steps, budget_s, sandbox.device), strict=True))
 
 
 def measure_server(sandbox: Sandbox, values: Values, budget_s: float, table_bytes: int) -> tuple[float, float]:
-    """Seconds that one server spends on the layer's rows and weights for one batch, and those on weights alone.
+    """Measure the seconds of one server for the layer's rows and weights per batch, and for its weights alone.
 
-    A step on all weights takes the same however small the batch. The tables are filled to about `table_bytes`.
+    A step on all weights takes the same time for any batch size. The tables are filled to about `table_bytes`.
     """
     rows, weights = sandbox.server_work(values, table_bytes)
-    timings = [timing.median_s for timing in time_together([*rows, *weights], budget_s, CPU)]
+    timings = [timing.median_s for timing in time_interleaved([*rows, *weights], budget_s, CPU)]
     return sum(timings), sum(timings[len(rows) :])
 
 
@@ -39,8 +39,8 @@ LINK_BYTES = (64 * 1024, 1024 * 1024, 8 * 1024 * 1024)
 
 
 def measure_link(budget_s: float = 0.05) -> Link:
-    """Memory as a link: how parameters and activations travel between workers and servers on one machine."""
+    """Measure memory as a link: parameters and activations on one machine travel through it."""
     blocks = [(np.ones(size, np.uint8), np.empty(size, np.uint8)) for size in LINK_BYTES]
-    timings = time_together([lambda s=s, d=d: np.copyto(d, s) for s, d in blocks], budget_s, CPU)  # type: ignore[misc]
+    timings = time_interleaved([lambda s=s, d=d: np.copyto(d, s) for s, d in blocks], budget_s, CPU)  # type: ignore[misc]
     line = fit_line([(size, timing.median_s) for size, timing in zip(LINK_BYTES, timings, strict=True)])
     return Link(bytes_per_s=1 / line.per_unit_s, latency_s=line.fixed_s)

@@ -1,10 +1,10 @@
-"""The profile: how long each layer takes on each resource, and the file that holds it (`profile.json`).
+"""The profile: the time of each layer on each resource, and the file that stores it (`profile.json`).
 
-All seconds are for one profiling batch of `batch_size` samples, forward and backward, on one unit. Of communication and
-of the servers' work a part may not grow with the batch (the latency of messages, weights that travel whole whatever the
-batch); where that part is known the profile can be taken to another batch size:
+All seconds are for one profiling batch of `batch_size` samples, forward and backward, on one unit. A part of the
+seconds may not grow with the batch (the latency of messages, weights that are sent whole). Where that part is known the
+profile can be scaled to another batch size:
 
-    sync_s(b) = sync_fixed_s + (sync_s - sync_fixed_s) * b / batch_size        input_s and server_s likewise
+    sync_s(b) = sync_fixed_s + (sync_s - sync_fixed_s) * b / batch_size        the other seconds likewise
 
 so that small batches are bound by communication and large ones by compute.
 """
@@ -39,11 +39,13 @@ class FiniteRecord(Record):
 
 
 class Cost(FiniteRecord):
-    """One layer on one unit of one resource."""
+    """The cost of one layer on one unit of one resource."""
 
-    compute_s: NonNegativeFloat = Field(description="Forward and backward.")
-    sync_s: NonNegativeFloat = Field(description="Moving parameters and gradients between worker and servers.")
-    input_s: NonNegativeFloat = Field(description="Moving the input across a stage border; layer 0: reading the data.")
+    compute_s: NonNegativeFloat = Field(description="Seconds of forward and backward.")
+    sync_s: NonNegativeFloat = Field(description="Seconds to move parameters and gradients between worker and servers.")
+    input_s: NonNegativeFloat = Field(
+        description="Seconds to move the input across a stage border; for layer 0, to read the data."
+    )
     alpha: Share = Field(description="Share of compute that more units divide.")
     beta: Share = Field(description="Share of communication that more units divide.")
     compute_fixed_s: NonNegativeFloat = Field(
@@ -52,9 +54,11 @@ class Cost(FiniteRecord):
     sync_fixed_s: NonNegativeFloat = Field(0.0, description="The part of sync_s that does not grow with the batch.")
     input_fixed_s: NonNegativeFloat = Field(0.0, description="The part of input_s that does not grow with the batch.")
     spread: NonNegativeFloat = Field(0.0, description="Half the interquartile range of compute_s, over its median.")
-    estimated: bool = Field(False, description="From the roofline of a catalogue device, not measured.")
+    estimated: bool = Field(False, description="Whether it is estimated by a roofline, not measured.")
     corrected: bool = Field(
-        False, description="Corrected by trials of whole plans.", exclude_if=lambda corrected: not corrected
+        False,
+        description="Whether it was corrected by trials of whole plans.",
+        exclude_if=lambda corrected: not corrected,
     )
 
     @model_validator(mode="after")
@@ -65,8 +69,10 @@ class Cost(FiniteRecord):
         return self
 
     def scaled(self, ratio: float) -> Cost:
-        """The cost of a batch `ratio` times as large. More units divide the same seconds a sample as before, so alpha
-        and beta fall where the fixed part gains weight."""
+        """The cost of a batch `ratio` times as large.
+
+        More units divide the same seconds per sample as before, so alpha and beta fall where the fixed part grows.
+        """
         compute_s = _scaled(self.compute_s, self.compute_fixed_s, ratio)
         sync_s = _scaled(self.sync_s, self.sync_fixed_s, ratio)
         input_s = _scaled(self.input_s, self.input_fixed_s, ratio)
@@ -77,12 +83,14 @@ class Cost(FiniteRecord):
 
 
 class LayerProfile(FiniteRecord):
+    """The sizes of one layer, and its costs on each resource."""
+
     name: str
     kind: str = "other"
     input_bytes: NonNegativeInt = 0
     weight_bytes: NonNegativeInt = 0
     output_bytes: NonNegativeInt = 0
-    server_s: NonNegativeFloat = Field(0.0, description="What one server unit spends on the layer's parameters.")
+    server_s: NonNegativeFloat = Field(0.0, description="Seconds of one server unit for the layer's parameters.")
     server_fixed_s: NonNegativeFloat = Field(0.0, description="The part of server_s that does not grow with the batch.")
     costs: dict[str, Cost] = Field(min_length=1)
 
@@ -111,6 +119,8 @@ def _scaled_share(share: float, before_s: float, after_s: float, ratio: float) -
 
 
 class Profile(FiniteRecord):
+    """The costs of all layers of a model, for batches of `batch_size` samples."""
+
     version: Literal[1] = 1
     model: str
     batch_size: PositiveInt
@@ -126,15 +136,15 @@ class Profile(FiniteRecord):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Every resource that some layer has a cost on, in order of first sight."""
+        """All resources on which some layer has a cost, in order of appearance."""
         return tuple(dict.fromkeys(name for layer in self.layers for name in layer.costs))
 
     def on(self, cluster: Cluster) -> Profile:
-        """This profile with costs for the cluster's resources too, wherever what they are was profiled.
+        """This profile with costs for the cluster's resources, as far as their devices were profiled.
 
-        A resource that has no costs under its own name takes those of its kind: `v100-spot` those of `v100`. So does
-        one whose name is that of another device: `v100: {kind: t4}` has the costs of `t4`, and none where only V100s
-        were profiled.
+        A resource without costs under its own name takes those of its kind: `v100-spot` takes those of `v100`. So does
+        a resource with the name of another device: `v100: {kind: t4}` takes the costs of `t4`, and has none if only
+        V100s were profiled.
         """
         sources = {name: self.source(cluster, name) for name in cluster.resources}
         changed = {n: source for n, source in sources.items() if source != n and (source or n in self.resources)}
@@ -148,7 +158,7 @@ class Profile(FiniteRecord):
         return self.model_copy(update={"layers": tuple(layers)})
 
     def source(self, cluster: Cluster, name: str) -> str | None:
-        """Whose costs a resource of the cluster takes; None where nothing is known of it."""
+        """The profiled resource whose costs a resource of the cluster takes; None if there is none."""
         offer, by_name = cluster.offer(name), OFFERS.get(name)
         if offer is None:
             return name if name in self.resources else None
@@ -156,18 +166,18 @@ class Profile(FiniteRecord):
         return next((source for source in (*own, offer.name, offer.device) if source in self.resources), None)
 
     def at_batch_size(self, batch_size: int) -> Profile:
-        """What this profile says of another batch size. What is not known to be fixed grows in proportion."""
+        """This profile, scaled to another batch size. Seconds that are not known to be fixed grow in proportion."""
         if batch_size < 1:
             raise ConfigError(f"a batch has at least one sample (got a batch size of {batch_size}).")
         layers = tuple(layer.scaled(batch_size / self.batch_size) for layer in self.layers)
         return self.model_copy(update={"batch_size": batch_size, "layers": layers})
 
     def merge(self, *others: Profile) -> Profile:
-        """This profile with the others' resources: the same layers and batch, profiled on other machines.
+        """This profile with the resources of others, which have the same layers and batch on other machines.
 
-        A measured cost comes before an estimated one, and among estimates the first is kept. Sizes, names and the
-        servers' seconds are this profile's. Raises ConfigError, naming the first difference, where layers or batch
-        sizes differ, and where two profiles have both measured a resource.
+        A measured cost replaces an estimated one; of several estimates the first is kept. Sizes, names and the
+        servers' seconds are this profile's. Raises ConfigError, which names the first difference, if layers or batch
+        sizes differ, or if two profiles have both measured a resource.
         """
         merged = self
         for other in others:
@@ -185,7 +195,7 @@ class Profile(FiniteRecord):
 
 
 SAME = ("name", "kind", "input_bytes", "weight_bytes", "output_bytes")
-"""What makes two layers the same layer."""
+"""Fields that must be equal in two profiles of the same layer."""
 
 
 def _check_same(one: Profile, other: Profile) -> None:

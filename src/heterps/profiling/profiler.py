@@ -1,21 +1,21 @@
 """Profile a model: every layer on every resource, measured where the device is here, estimated where it is not.
 
-    batch --> [layer 0] --> [layer 1] --> ...       each layer runs alone, on what the layers before it really gave
+    batch --> [layer 0] --> [layer 1] --> ...       each layer runs alone, on the real output of the layers before it
                   |             |
-                  |  the whole batch, a half, a quarter: what each of 1, 2, 4 units would get of it
+                  |  the whole batch, a half, a quarter: the part of each of 1, 2, 4 units
                   v             v
     compute_s, alpha    timed here, or by roofline from counted kernels
     sync_s, beta        bytes to and from the servers, over the resource's link
     input_s             bytes across the layer's border, over the link; layer 0: reading the data
     server_s            pulls, pushes and optimizer steps, timed here
 
-alpha and beta of a core of this machine come from real runs of two units where there are processes for them (see
-`heterps.profiling.units`), and from parts of the batch on one unit otherwise. What of sync_s and input_s does not grow
-with the batch follows from the whole batch and half of it.
+alpha and beta of a core of this machine come from real runs of two units if there are processes for them (see
+`heterps.profiling.units`), and otherwise from parts of the batch on one unit. The fixed parts of sync_s and input_s
+follow from the whole batch and half of it.
 
-beta is fitted on sync_s where the layer has parameters: half of a batch has more than half of its distinct rows, and
-every unit needs all weights. The input would divide better, but there is one beta for both, and a beta too small makes
-no promise that a plan cannot keep; borders fit at the layers without parameters, whose beta is that of their input.
+beta is fitted on sync_s if the layer has parameters: half of a batch has more than half of its distinct rows, and every
+unit needs all weights. The input would divide better, but both share one beta, and a beta that is too small never
+promises too much. Layers without parameters have the beta of their input, so stage borders there are exact.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from heterps.profiling.units import Units
 from heterps.threads import torch_threads
 
 UNITS = (1, 2, 4)
-"""Among how many units the batch is divided to fit alpha and beta."""
+"""Numbers of units among which the batch is divided to fit alpha and beta."""
 
 Seconds = Mapping[float, float]  # by number of units
 
@@ -56,8 +56,8 @@ class Target:
     """A resource to profile for."""
 
     name: str
-    device: DeviceSpec | None  # of the catalogue; None: a core of this machine
-    here: torch.device | None  # where it is measured; None: it is estimated
+    device: DeviceSpec | None  # catalogue entry; None: a core of this machine
+    here: torch.device | None  # the device to measure on; None: it is estimated
     link: Link
 
 
@@ -74,15 +74,19 @@ def profile(
     units: Callable[[], AbstractContextManager[Units | None]] = nullcontext,
     progress: Callable[[Layer, int], None] | None = None,
 ) -> Profile:
-    """How long each layer of `model` takes for `batch` on one unit of each resource.
+    """Profile `model`: measure or estimate the time of each layer for `batch` on one unit of each resource.
 
-    `batch` is a Batch, or the inputs of `forward`. A resource is "cpu" (a core of this machine), a device of the
-    catalogue, or `name=device`. `optimizers` run on the servers. `budget_s` is spent on measuring. `read_s` is what
-    reading such a batch takes, where it is known. `table_bytes` is the memory for the tables of a layer while its
-    server is measured. `units` starts processes that make the same model and batch, for
-    alpha and beta of this machine's cores, once the model is known to be traced and to fit the batch; without them
-    both are fitted from parts of the batch. `progress` hears of each layer, and how many there are, before it is
-    measured. The model, its tables, its gradients and the random state are left as they were.
+    batch        a Batch, or the inputs of `forward`
+    resources    each is "cpu" (a core of this machine), a device of the catalogue, or `name=device`
+    optimizers   the optimizers that run on the servers
+    budget_s     seconds to spend on measuring
+    read_s       seconds to read such a batch, if known
+    table_bytes  memory for the tables of a layer while its server is measured
+    units        starts processes that build the same model and batch, to fit alpha and beta of this machine's cores;
+                 it is called once the model is traced. Without them both are fitted from parts of the batch
+    progress     called with each layer and the number of layers before it is measured
+
+    The model, its tables, its gradients and the random state are left unchanged.
     """
     targets = find_targets(resources)
     traced = trace(model)
@@ -107,7 +111,7 @@ def profile(
 
 
 def find_targets(resources: Sequence[str]) -> list[Target]:
-    """The resources by name; raises ConfigError where one is not known or named twice."""
+    """Look up the resources; raises ConfigError if one is unknown or named twice."""
     named = [(word.partition("=")[0], word.partition("=")[2] or word) for word in resources]
     names = [name for name, _ in named]
     if not names or len(set(names)) < len(names) or not all(names):
@@ -124,7 +128,7 @@ def find_targets(resources: Sequence[str]) -> list[Target]:
 
 
 class _LayerProfiler:
-    """One layer, with its inputs for the whole batch and for parts of it."""
+    """Profiles one layer, given its inputs for the whole batch and for parts of it."""
 
     def __init__(
         self,
@@ -167,7 +171,7 @@ class _LayerProfiler:
         )
 
     def outputs(self) -> dict[float, Values]:
-        """What the next layer gets, for the whole batch and for its parts."""
+        """The inputs of the next layer, for the whole batch and for its parts."""
         return {k: self._host.forward(values) for k, values in self._parts.items()}
 
     def _cost(self, layer: Layer, target: Target, read_s: float | None) -> Cost:
@@ -208,8 +212,9 @@ class _LayerProfiler:
         return self._timings[device]
 
     def _measured_shares(self, units: Units, reading_beta: float | None) -> tuple[float, float]:
-        """alpha and beta from two units at once. A layer that moves no parameters has the beta of its input; where that
-        is the reading of data, `reading_beta`.
+        """Measure alpha and beta with two units at once.
+
+        A layer without parameters has the beta of its input; if its input is read from data, that is `reading_beta`.
         """
         if self._shares is None:
             k = list(self._traffic)[1]
@@ -232,12 +237,12 @@ class _LayerProfiler:
 
 
 def _border_s(link: Link, traffic: LayerTraffic) -> float:
-    """Activations go on, and gradients come back for those that take one."""
+    """Seconds to send activations forward, and gradients back for those that need one."""
     return link.seconds(traffic.border) + link.seconds(traffic.border_back)
 
 
 def _here(device: DeviceSpec) -> torch.device | None:
-    """The torch device, if this very model of it is in this machine."""
+    """The torch device, if this machine has this model of it; else None."""
     if not torch.accelerator.is_available() or device.torch_device == "cpu":
         return None
     found = torch.accelerator.current_accelerator()

@@ -1,8 +1,8 @@
-"""One layer on its own: a copy that can be run and timed without touching the model, its tables or its gradients.
+"""Run and time a copy of one layer without touching the model, its tables or its gradients.
 
-Rows of embeddings come from a client that has them ready, so that a step costs what the worker itself does: finding
-distinct keys, spreading rows over the batch, pooling, backward, and summing the gradients of each key. What the servers
-do for it is a piece of work of its own.
+Rows of embeddings come from a client that has them in memory, so that a step costs only the worker's own work: finding
+distinct keys, gathering rows for the batch, pooling, backward, and summing the gradients of each key. The servers' work
+is timed separately.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class LayerTraffic:
 
     input: int  # its own inputs
     output: int  # its own outputs
-    border: int  # everything live at its border, forward
-    border_back: int  # and the gradients of that
-    sync: int  # rows or weights from the servers, and their gradients to them
-    spread: int  # table rows spread over the batch, and their gradients: what moves between host and device
+    border: int  # all values that are live at its first border, forward
+    border_back: int  # the gradients of these values
+    sync: int  # rows or weights from the servers, and their gradients to the servers
+    spread: int  # table rows gathered for the batch, and their gradients: they move between host and device
     weights: int  # parameters, and the distinct rows of the batch
 
 
@@ -56,11 +56,11 @@ class Sandbox:
         return bool(self._embeddings)
 
     def forward(self, values: Values) -> dict[str, Any]:
-        """What the layers after it get."""
+        """Run the layer forward and return the inputs of the next layers."""
         return StageRun(self._stage, self._inputs(values)).outputs
 
     def step(self, values: Values) -> Callable[[], None]:
-        """Forward and backward on `values`, as a piece of work to be repeated."""
+        """Return a function that runs forward and backward on `values`; it can be called repeatedly."""
         inputs = self._inputs(values)
         made = {name: v for name, v in self.forward(values).items() if name not in inputs}
         gradients = tree_map(lambda v: torch.ones_like(v) if _takes_gradient(v) else None, made)
@@ -94,8 +94,10 @@ class Sandbox:
     def server_work(
         self, values: Values, table_bytes: int
     ) -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
-        """What one server does for a step on `values`, with rows and with weights: hand them out, and apply their
-        gradients. All tables together take about `table_bytes`."""
+        """Return functions that do one server's work for a step on `values`: those for rows, and that for weights.
+
+        Each hands out parameters and applies their gradients. All tables together take about `table_bytes`.
+        """
         self._client.requests.clear()
         self.forward(values)
         requests = list(self._client.requests)
@@ -111,7 +113,7 @@ class Sandbox:
 
 
 def num_bytes(tree: Any) -> int:
-    """Of all tensors and slots in a tree of values; sizes and the like weigh nothing."""
+    """Total bytes of all tensors and slots in a tree of values; other values count as 0."""
     return sum(_leaf_bytes(leaf) for leaf in tree_leaves(tree))
 
 
@@ -126,5 +128,5 @@ def _takes_gradient(value: Any) -> bool:
 
 
 def _without_lookups(value: Any) -> Any:
-    """Slots that have not been looked into yet: a step finds the distinct keys of its batch anew."""
+    """Copy Slots without their cached lookups, so that each step finds the distinct keys of its batch again."""
     return Slots(value.names, value.keys, value.offsets) if isinstance(value, Slots) else value

@@ -1,4 +1,4 @@
-"""The servers' side of a profile: rows that are ready for the worker's part, and the servers' own work to be timed."""
+"""The servers' side of a profile: prepared rows for the worker's part, and the servers' own work to be timed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from heterps.ps.table.sparse import SparseTable
 FloatArray = NDArray[np.float32]
 
 TABLE_BYTES = 128 * 2**20
-"""Memory of the tables that a layer is measured with: more than fits the caches, as in training."""
+"""Memory of the tables with which a layer is measured: larger than the CPU caches, as in training."""
 MOST_ROWS = 1_000_000
-"""Rows that a measured table holds besides those of the batch, at most: filling it takes time too."""
+"""Largest number of rows of a measured table besides those of the batch; it limits the time to fill it."""
 FILL_ROWS = 16_384
-"""Rows that are made at once to fill a table, so that little else is in memory meanwhile."""
+"""Number of rows that are created at once to fill a table; it limits the temporary memory."""
 
 KEY_BYTES = 8
 VALUE_BYTES = 4
 INDEX_BYTES = 40
-"""What the index of a table takes for a row, at most, after it has grown."""
+"""Largest number of bytes per row in the index of a table, after it has grown."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,24 @@ class RowRequest:
 
     @property
     def row_bytes(self) -> int:
-        """The distinct rows."""
+        """Bytes of the distinct rows."""
         return len(self.lookup.unique) * self.spec.dim * VALUE_BYTES
 
     @property
     def sync_bytes(self) -> int:
-        """Pull: keys there, rows back. Push: keys and gradients there. Each distinct key once."""
+        """Bytes of a pull (keys, rows) and a push (keys, gradients), with each distinct key once."""
         return 2 * self.row_bytes + 2 * len(self.lookup.unique) * KEY_BYTES
 
     @property
     def spread_bytes(self) -> int:
-        """The rows as the batch sees them, duplicates included, and their gradients."""
+        """Bytes of the rows as the batch sees them, with duplicates, and of their gradients."""
         return 2 * len(self.lookup.inverse) * self.spec.dim * VALUE_BYTES
 
 
 class ReadyRows:
-    """A client whose pull costs nothing: rows of the right shape and size lie ready. A push sums the gradients of each
-    key, which is the worker's work, and goes no further. It remembers what it was asked for in `requests`.
+    """A client whose pull costs nothing: it returns prepared rows of the right shape.
+
+    A push only sums the gradients of each key, which is the worker's work. `requests` records all pulls.
     """
 
     num_shards = 1
@@ -85,7 +86,7 @@ class ReadyRows:
 
 
 def sparse_work(request: RowRequest, table_bytes: int) -> Callable[[], None]:
-    """Pull and push of the request's rows on a table of about `table_bytes`, where they lie scattered among others."""
+    """Return a function that pulls and pushes the request's rows on a table of about `table_bytes` with other rows."""
     spec, keys = request.spec, request.lookup.unique
     table = SparseTable(spec.dim, spec.optimizer, spec.seed, spec.init_scale)
     rng = np.random.default_rng(0)
@@ -105,7 +106,7 @@ def sparse_work(request: RowRequest, table_bytes: int) -> Callable[[], None]:
 
 
 def dense_work(num_values: int, optimizer: Optimizer) -> Callable[[], None]:
-    """Hand out all values of a dense table, and one optimizer step on all of them."""
+    """Return a function that hands out all values of a dense table and makes one optimizer step on them."""
     table = DenseTable(num_values, optimizer)
     weights = np.empty(num_values, np.float32)
     gradients = np.random.default_rng(0).standard_normal(num_values, np.float32)

@@ -1,9 +1,9 @@
-"""Where a profiled model and its batch come from, so that another process can make the same two anew.
+"""The source of a profiled model and its batch, from which another process can build the same two again.
 
---inputs 16,3x32x32          float inputs of these shapes a sample
-model.example_inputs(n)      the model's own idea of n samples, where there is no data to take them from
+--inputs 16,3x32x32          float inputs of these shapes per sample
 the job's training data      its first batch
-a random batch               of the job's columns
+model.example_inputs(n)      the model's own example of n samples, for a synthetic batch
+a random batch               of the job's columns, if the model has no example
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Inputs = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The job's model on `inputs` (shapes a sample), or else on its data, or else, `synthetic`, on a random batch."""
+    """The job's model with its inputs: random ones of the shapes `inputs`, `synthetic` ones, or the job's data."""
 
     job: Job
     synthetic: bool = False
     inputs: str | None = None
 
     def build(self) -> tuple[nn.Module, Inputs]:
-        """The model, and what its forward is called with. Equal sources give equal ones, in any process."""
+        """Build the model and the arguments of its forward. Equal sources give equal results in any process."""
         model = build_model(self.job.model, self.job.data.columns, self.job.seed)
         return model, self._inputs(model)
 
@@ -63,7 +63,7 @@ class ModelSource:
 
 
 def shaped_inputs(shapes: str, batch_size: int, seed: int = 0) -> Inputs:
-    """Normal numbers: `16,3x32x32` are two inputs, [batch_size, 16] and [batch_size, 3, 32, 32]."""
+    """Make inputs of normal numbers: `16,3x32x32` gives two, [batch_size, 16] and [batch_size, 3, 32, 32]."""
     generator = torch.Generator().manual_seed(seed)
     inputs = []
     for shape in shapes.split(","):

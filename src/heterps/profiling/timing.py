@@ -1,4 +1,4 @@
-"""Time pieces of work until a budget of seconds is spent."""
+"""Time functions repeatedly until a budget of seconds is spent."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LEAST_RUNS = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one run: the median, and half the interquartile range over the median."""
+    """Seconds of one run: the median, and half the interquartile range divided by the median."""
 
     median_s: float
     spread: float
     num_runs: int
 
 
-def time_together(works: Sequence[Callable[[], object]], budget_s: float, device: torch.device) -> list[Timing]:
-    """Time each work, taking turns, so that a slow moment of the machine falls on all of them alike.
+def time_interleaved(works: Sequence[Callable[[], object]], budget_s: float, device: torch.device) -> list[Timing]:
+    """Time functions in turns, so that a slow moment of the machine affects all of them alike.
 
-    One untimed turn first (compilation, caches); then at least three turns, whatever the budget.
+    The first turn is not timed (compilation, caches); at least three turns follow, whatever the budget.
     """
     samples: list[list[float]] = [[] for _ in works]
     for work in works:
@@ -47,6 +47,6 @@ def summarize(seconds: Sequence[float]) -> Timing:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that it was given; a CPU always has."""
+    """Wait until the device has finished its work; a CPU needs no waiting."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -1,7 +1,7 @@
-"""One unit as a process of its own: `python -m heterps.profiling.unit`, started by `heterps.profiling.units`.
+"""One profiling unit as a process: `python -m heterps.profiling.unit`, started by `heterps.profiling.units`.
 
-It makes the model and the batch anew from their source, goes through the layers in step with the others, and times its
-part of each on command. A line of JSON in is a command, a line of JSON out its answer; the end of input is the end.
+It builds the model and the batch from their source, goes through the layers in step with the other units, and times its
+part of each on command. Each input line is a command in JSON, each output line its answer; it ends with its input.
 
     {"source": ..., "shared": descriptor, "index": 0}            --> {}                     model and batch are ready
     {"do": "next"}                                         --> {"layer": "fc1"}       the next layer is ready
@@ -25,18 +25,18 @@ import torch
 from heterps.config import Optimizers
 from heterps.model.stages import StageModule, Values, split
 from heterps.model.trace import trace
-from heterps.processes import give_answer, own_stdout
+from heterps.processes import give_answer, reserve_stdout
 from heterps.profiling.batches import batch_size_of, divide
 from heterps.profiling.sandbox import Sandbox
 from heterps.profiling.source import ModelSource
 from heterps.profiling.timing import LEAST_RUNS
 
 BLOCK_BYTES = 8 * 2**20
-"""Of the memory that units share: what they read, and a block for each to write."""
+"""Size of a block of the shared memory: one that all units read, and one for each unit to write."""
 
 
 def main() -> None:
-    commands, answers = sys.stdin, own_stdout()
+    commands, answers = sys.stdin, reserve_stdout()
     torch.set_num_threads(1)
     try:
         start = json.loads(commands.readline())
@@ -44,12 +44,12 @@ def main() -> None:
         give_answer(answers, {})
         for line in commands:
             give_answer(answers, unit.do(json.loads(line)))
-    except Exception as error:  # the model's own code, memory that is not there: told to whoever waits
+    except Exception as error:  # from the model's own code, or out of memory: reported to the parent
         give_answer(answers, {"error": f"{type(error).__name__}: {error}"})
 
 
 class Unit:
-    """A unit's share of every layer: the whole batch (part 0) for when it is alone, its half (part 1) for when not."""
+    """Runs a unit's share of every layer: the whole batch (part 0) when alone, half of it (part 1) when not."""
 
     def __init__(self, source: ModelSource, shared: int, index: int) -> None:
         model, inputs = source.build()
@@ -81,7 +81,7 @@ class Unit:
 
 
 class _Transport:
-    """Memory that all units map: how parameters travel between workers and servers on one machine."""
+    """Memory that all units map, through which parameters travel between workers and servers on one machine."""
 
     def __init__(self, descriptor: int, index: int) -> None:
         self._shared = memoryview(mmap.mmap(descriptor, 0))
@@ -89,7 +89,7 @@ class _Transport:
         self._own = memoryview(bytearray(BLOCK_BYTES))
 
     def work(self, num_bytes: int) -> Callable[[], None]:
-        """Move so many bytes: half of them in, from where all read, and half out, to a place of its own."""
+        """Return a function that moves `num_bytes`: half in, from the common block, and half out, to its own block."""
         half = max(num_bytes // 2, 1)
 
         def move() -> None:
@@ -109,12 +109,12 @@ def _blocks(num_bytes: int) -> Iterator[int]:
 
 
 def _run_s(work: Callable[[], object], at: float, seconds: float) -> float:
-    """Seconds of one of the back-to-back runs from `at` until `seconds` later; at least three, whatever that takes.
+    """Run `work` back to back from `at` for `seconds`, at least three times, and return the seconds of one run.
 
-    All units begin at one moment and keep going, so that each run of one falls on runs of the others. The seconds are
-    those of the processor: waiting for memory or a shared cache counts, being put aside for another program does not.
-    That program leaves cold caches behind, which some runs pay for: so the lower quartile. What the units take from
-    each other they take in every run.
+    All units begin at the same moment and keep running, so that each run of one overlaps runs of the others. Processor
+    time is measured: waiting for memory or a shared cache counts, being preempted by another program does not. Such a
+    program leaves cold caches, which slow down some runs, so the lower quartile is taken. Contention between the units
+    affects every run.
     """
     while time.monotonic() < at:
         pass  # a sleep would wake too late

@@ -1,14 +1,14 @@
-"""Two units of this machine, as two processes that run a layer at once: what alpha and beta are fitted from.
+"""Two units of this machine as two processes that run a layer at once, to fit alpha and beta.
 
                  alone                              together
     unit 1   [whole batch][whole batch]...      [half][half][half]...
     unit 2                                      [half][half][half]...
                  T(1)                               T(2) = the slower of both
 
-Half a batch alone would not tell what the units take from each other: memory bandwidth, shared caches, clock. The same
-goes for communication: each unit moves the bytes of its part through memory that both share, alone and at once.
+Half a batch on one unit would not show contention between the units: memory bandwidth, shared caches, clock. The same
+holds for communication: each unit moves the bytes of its part through memory that both share, alone and at once.
 
-Each process makes the model anew from its source.
+Each process builds the model from its source.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from heterps.profiling.source import ModelSource
 
 NUM_UNITS = 2
 START_S = 180.0
-"""To import torch, compile kernels that no run has compiled yet, and make the model."""
+"""Seconds to wait until a process has imported torch, compiled kernels and built the model."""
 ANSWER_S = 120.0
-"""For an answer, beyond the seconds that a measurement was given."""
+"""Seconds to wait for an answer, beyond those of the measurement itself."""
 ROUNDS = 3
 HEAD_START_S = 0.01
-"""Between a command and its common start: enough to reach both processes."""
+"""Seconds between a command and its common start: enough to reach both processes."""
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Units:
-    """The processes, in step with the layers of a profile: `enter` each in order, then measure."""
+    """The processes, which go through the layers of a profile: `enter` each layer in order, then measure it."""
 
     def __init__(self, source: ModelSource) -> None:
-        """Starts the processes; raises PeerLost where one cannot make the model."""
+        """Start the processes; raises PeerLost if one cannot build the model."""
         from heterps.profiling.unit import BLOCK_BYTES
 
         self._layer = ""
@@ -62,17 +62,17 @@ class Units:
             self._opened = opened.pop_all()
 
     def enter(self, layer: str) -> None:
-        """Go on to the next layer, which is this one."""
+        """Advance to the next layer, which must have this name."""
         self._layer = layer
         for answer in self._ask(self._processes, {"do": "next"}, ANSWER_S):
             assert answer["layer"] == layer, "processes that go through other layers than we do"
 
     def compute(self, seconds: float) -> tuple[float, float]:
-        """Seconds of one step: of one unit alone on the whole batch, and of the slower of two on half a batch each."""
+        """Return the seconds of one unit alone on the whole batch, and of the slower of two on half a batch each."""
         return self._alone_and_together({"do": "compute", "part": 0}, {"do": "compute", "part": 1}, seconds)
 
     def move(self, num_bytes: Sequence[int], seconds: float) -> tuple[float, float]:
-        """Seconds to move the bytes of the whole batch alone, and of half a batch while the other unit does so too."""
+        """Return the seconds to move the bytes of the whole batch alone, and of half a batch on both units at once."""
         whole, half = num_bytes
         return self._alone_and_together({"do": "move", "num_bytes": whole}, {"do": "move", "num_bytes": half}, seconds)
 
@@ -90,7 +90,7 @@ class Units:
     def _alone_and_together(
         self, whole: Mapping[str, Any], half: Mapping[str, Any], seconds: float
     ) -> tuple[float, float]:
-        """The best of rounds that take turns, so that a slow moment of the machine falls on both alike."""
+        """Return the best of several alternating rounds, so that a slow moment of the machine affects both alike."""
         each_s = seconds / ROUNDS / 2
         rounds = [
             (self._time(self._processes[:1], whole, each_s), self._time(self._processes, half, each_s))

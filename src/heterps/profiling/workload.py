@@ -1,8 +1,8 @@
-"""Count what a piece of torch code does, as the kernels of a device would see it: FLOPs, bytes moved, kernels launched.
+"""Count the work of torch code as the kernels of a device would see it: FLOPs, bytes moved, kernels launched.
 
-torch calls back for every operator that runs, forward and backward alike, with the tensors it reads and writes. FLOPs
-of matrix products, convolutions and attention come from torch's own formulas; any other operator does about one FLOP
-for each element that it writes. Views move nothing.
+torch calls back for every operator that runs, forward and backward, with the tensors that it reads and writes. FLOPs of
+matrix products, convolutions and attention come from torch's own formulas; any other operator counts as one FLOP for
+each element that it writes. Views move nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 @dataclass(frozen=True)
 class Kernel:
-    """One operator: what it computes and what it reads and writes."""
+    """One operator: its FLOPs, and the bytes that it reads and writes."""
 
     name: str
     flops: float
@@ -61,5 +61,5 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """What a kernel has to move of it: an expanded tensor is smaller than its shape says."""
+    """Bytes that a kernel moves for a tensor: an expanded tensor is smaller than its shape says."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from heterps.config import Job
-from heterps.data.generate import info_beside
+from heterps.data.generate import find_dataset_info
 from heterps.planning.plan import Plan
 from heterps.report.meaning import bill_of
 from heterps.training.run.loop import Outcome
@@ -66,6 +66,6 @@ def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
 def _teacher_auc(job: Job, tested: bool) -> float | None:
     """The AUC that no model can beat on this data: known where the data is synthetic."""
     source = job.data.test if tested else job.data.train
-    info = info_beside(source) if source is not None else None
+    info = find_dataset_info(source) if source is not None else None
     split = info and (info.test if tested else info.train)
     return round(split.teacher_auc, 6) if split else None

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 from heterps.config import Job
 from heterps.errors import HeterpsError
-from heterps.processes import give_answer, own_stdout
+from heterps.processes import give_answer, reserve_stdout
 from heterps.sim.course import Course
 from heterps.sim.scenario import Scenario
 from heterps.sim.variants import parse_variant
@@ -22,7 +22,7 @@ from heterps.sim.virtual import train_virtually
 
 
 def main() -> None:
-    commands, answers = sys.stdin, own_stdout()
+    commands, answers = sys.stdin, reserve_stdout()
     try:
         first = json.loads(commands.readline())
         job, course = Job.model_validate(first["job"]), Course.model_validate(first["course"])

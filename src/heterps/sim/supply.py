@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from heterps.data.batch import Batch
 from heterps.data.reader import Position, Reader
-from heterps.nn import cut
+from heterps.nn import slice_slots
 
 
 class Supply:
@@ -45,7 +45,7 @@ class Supply:
 def _part(batch: Batch, first: int, last: int) -> Batch:
     if last - first == len(batch):
         return batch
-    return Batch(batch.dense[first:last], cut(batch.slots, first, last), batch.label[first:last])
+    return Batch(batch.dense[first:last], slice_slots(batch.slots, first, last), batch.label[first:last])
 
 
 def read_epochs(reader: Reader, num: int) -> Iterator[Batch]:

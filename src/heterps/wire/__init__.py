@@ -1,4 +1,4 @@
-"""How messages travel: typed headers and raw frames over channels in memory, over ZeroMQ and over shared memory."""
+"""Messaging: typed headers and raw frames over channels in memory, over ZeroMQ and over shared memory."""
 
 from heterps.wire.arrays import Packed, PackedKeys, pack_keys, pack_values, unpack_keys, unpack_values
 from heterps.wire.channel import BackPressure, Channel, MemoryNetwork, Received, receive_within

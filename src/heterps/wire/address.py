@@ -1,7 +1,7 @@
-"""Where a server listens: ipc in a folder of one's own, or tcp with keys.
+"""Addresses at which a server may listen: ipc in a private folder, or tcp with keys.
 
 Every user of a machine can connect to its loopback addresses, so a key is needed there too. A socket in the file system
-is guarded by its folder: where others can write, they could put a socket of theirs in its place.
+is protected by its folder: users who can write to the folder could replace the socket by their own.
 """
 
 from __future__ import annotations

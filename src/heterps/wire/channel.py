@@ -1,4 +1,4 @@
-"""How messages travel between named peers, whatever carries them.
+"""Channels: send messages between named peers, over any carrier.
 
     sender                                        receiver
     send(peer, parts) --> [queue of the peer] --> receive(timeout_s) -> (sender, parts)

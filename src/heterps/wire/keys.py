@@ -16,7 +16,7 @@ import msgspec
 from heterps.errors import ConfigError, StorageError
 
 FILE = "job.key"
-ABOUT = "The key of a heterps job. Whoever has it can join the job: keep it to yourself, mode 0600."
+ABOUT = "The key of a heterps job. Everyone who has it can join the job: keep it secret, mode 0600."
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from image_files import cifar, cifar10_files, mnist_files, pixels, write_files
 
 from heterps.config import Schema
-from heterps.data.generate import info_beside
+from heterps.data.generate import find_dataset_info
 from heterps.data.images import open_images, write
 from heterps.data.images.write import ImagesInfo, write_images
 from heterps.data.reader import Reader
@@ -132,4 +132,4 @@ def test_only_force_replaces_a_data_set(tmp_path: Path, source: Path) -> None:
 
 def test_images_have_no_teacher(tmp_path: Path, source: Path) -> None:
     write_images(open_images("cifar10", source), tmp_path / "out")
-    assert info_beside(str(tmp_path / "out/train")) is None
+    assert find_dataset_info(str(tmp_path / "out/train")) is None

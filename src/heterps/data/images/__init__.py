@@ -1,4 +1,4 @@
-"""Labelled images as a data set: from files that you have, to Parquet that any job reads.
+"""Convert labelled images from local files to a Parquet data set that any job can read.
 
     cifar10, cifar100   the binary version: .bin files, their folder, or the .tar.gz that holds them
     mnist               idx files in a folder, also .gz; Fashion-MNIST and others of that form
@@ -30,7 +30,7 @@ KINDS = ("digits", *FROM_FILES)
 
 
 def open_images(kind: str, source: str | Path | None = None) -> ImageSource:
-    """The images of one of KINDS at `source`, which only digits do without."""
+    """Open the images of one of KINDS at `source`; digits need no source."""
     if kind not in KINDS:
         raise ConfigError(f"there is no kind of images {kind!r}; choose one of: {', '.join(KINDS)}.")
     if kind == "digits":

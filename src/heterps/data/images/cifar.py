@@ -22,11 +22,11 @@ from heterps.errors import DataError
 CHANNELS, SIDE = 3, 32
 SUFFIX = ".bin"
 FOLDERS = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
-"""What the published archives unpack to."""
+"""Folders to which the published archives unpack."""
 
 
 class Cifar:
-    """The records of a .bin file, of those in a folder, or of those in a .tar.gz."""
+    """Reads the records of a .bin file, of all .bin files in a folder, or of those in a .tar.gz."""
 
     def __init__(self, kind: str, classes: dict[str, int], path: Path) -> None:
         self.kind = kind
@@ -41,7 +41,7 @@ class Cifar:
 
     @classmethod
     def hundred(cls, path: Path) -> Self:
-        """With a second column of labels, for its 20 superclasses."""
+        """Open CIFAR-100, which has a second label column for its 20 superclasses."""
         return cls("cifar100", {"coarse_label": 20, "label": 100}, path)
 
     def read(self, split: Split, most: int) -> Iterator[Records]:
@@ -89,7 +89,7 @@ class Cifar:
             yield from self._unpacked()
 
     def _unpacked(self) -> Iterator[Stream]:
-        """The .bin files of the archive, each to be read before the next is asked for; nothing is written to disk."""
+        """Iterate over the .bin files of the archive. Read each before taking the next; nothing is written to disk."""
         try:
             with tarfile.open(self._path, "r|*") as archive:
                 for member in archive:

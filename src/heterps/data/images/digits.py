@@ -1,7 +1,7 @@
 """1,797 handwritten digits of 8 x 8 pixels (UCI, Alpaydin and Kaynak 1998), which scikit-learn has built in.
 
-Every seventh is for testing: they come in runs from 0 to 9, of which a step of five would take the same ones again and
-again. They also come in the order of those who wrote them, so a model meets no stranger's hand in the test.
+Every seventh digit is for testing: the digits come in runs from 0 to 9, from which a step of five would always take the
+same ones. They are ordered by writer, so that the test set has no writers that the training set lacks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEST_EVERY = 7
 
 
 class Digits:
-    """The digits, with pixels from 0 to 16."""
+    """Reads the digits, with pixels from 0 to 16."""
 
     kind = "digits"
     form = Form(1, SIDE, SIDE, {"label": CLASSES})

@@ -1,4 +1,4 @@
-"""MNIST and all that comes in its form: idx files, one of images and one of labels for each split.
+"""MNIST and other data in its format: idx files, one of images and one of labels for each split.
 
     images   00 00 08 03 | number | height | width | a byte a pixel, row by row, image by image
     labels   00 00 08 01 | number | a byte a label                   (numbers are of 4 bytes, the highest first)
@@ -23,14 +23,14 @@ from heterps.errors import DataError
 
 CLASSES = 10
 LARGEST_SIDE = 4096
-"""More is not an image, but a file of something else."""
+"""Largest height or width of an image; a file with more is not an image file."""
 IMAGES, LABELS = "images", "labels"
 MAGIC = {IMAGES: (0x00000803, 3), LABELS: (0x00000801, 1)}  # with the number of sizes that follow
 WORDS: dict[Split, tuple[str, ...]] = {"train": ("train",), "test": ("t10k", "test")}
 
 
 class Mnist:
-    """The images of the idx files in a folder."""
+    """Reads the images of the idx files in a folder."""
 
     kind = "mnist"
 
@@ -83,7 +83,7 @@ class Mnist:
 
 
 def _find(folder: Path, split: Split) -> dict[str, Path]:
-    """The files of images and of labels; empty: there is neither."""
+    """Find the files of images and of labels of a split; empty if there is neither."""
     found = {}
     for what in (IMAGES, LABELS):
         named = [path for path in sorted(folder.iterdir()) if what in path.name and "idx" in path.name]
@@ -109,7 +109,7 @@ def _open(path: Path, files: ExitStack) -> Stream:
 
 
 def _sizes(stream: Stream, what: str) -> tuple[int, ...]:
-    """The numbers in the head of an idx file, how many records it has first."""
+    """Read the sizes in the header of an idx file; the first is the number of records."""
     magic, num_sizes = MAGIC[what]
     (found,) = struct.unpack(">I", stream.read_exactly(4, "its head"))
     if found != magic:

@@ -20,7 +20,7 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 
 @dataclass(frozen=True)
 class Form:
-    """What all images of a source have in common."""
+    """The shape and the classes that all images of a source have."""
 
     channels: int
     height: int
@@ -29,20 +29,20 @@ class Form:
 
     @property
     def num_pixels(self) -> int:
-        """Values of an image, those of its first channel first."""
+        """Number of values per image, stored channel by channel."""
         return self.channels * self.height * self.width
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Some images with their labels, which are in range."""
+    """Some images with their labels."""
 
     labels: ByteArray  # [n, number of label columns]
     pixels: ByteArray  # [n, Form.num_pixels]
 
 
 class ImageSource(Protocol):
-    """Where labelled images come from."""
+    """A source of labelled images."""
 
     @property
     def kind(self) -> str: ...
@@ -51,22 +51,22 @@ class ImageSource(Protocol):
     def form(self) -> Form: ...
 
     def read(self, split: Split, most: int) -> Iterator[Records]:
-        """The images of a split in order, at most so many at once; none where the source has no such split.
+        """Iterate over the images of a split in order, at most `most` at once; none if there is no such split.
 
-        Every call reads anew. Raises a DataError that names the file and the byte of whatever is wrong.
+        Every call reads from the start. Raises DataError, which names the file and the byte of the problem.
         """
 
 
 class Stream:
-    """A file, or a part of an archive, that knows where it is."""
+    """A file, or a part of an archive, that counts the bytes read and names them in errors."""
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
         self.name = name
-        self.offset = 0  # of the next byte; in compressed files, of what they hold
+        self.offset = 0  # offset of the next byte; in compressed files, of the uncompressed content
         self._stream = stream
 
     def read(self, size: int) -> bytes:
-        """So many bytes, or as many as there are."""
+        """Read `size` bytes, or fewer at the end of the file."""
         try:
             data = self._stream.read(size)
         except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
@@ -75,7 +75,7 @@ class Stream:
         return data
 
     def read_exactly(self, size: int, what: str) -> bytes:
-        """So many bytes, which are `what`."""
+        """Read exactly `size` bytes; raises DataError, which calls them `what`, if there are fewer."""
         data = self.read(size)
         if len(data) < size:
             raise self.error(
@@ -88,6 +88,6 @@ class Stream:
 
 
 def as_records(labels: ByteArray, pixels: ByteArray, form: Form) -> tuple[Records, tuple[int, int] | None]:
-    """The images as records, and row and column of the first label that is out of range, if there is one."""
+    """Return the images as records, and row and column of the first label that is out of range, or None."""
     wrong = np.argwhere(labels >= np.array(list(form.classes.values())))
     return Records(labels, pixels), (int(wrong[0][0]), int(wrong[0][1])) if len(wrong) else None

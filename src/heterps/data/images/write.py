@@ -1,4 +1,4 @@
-"""Images on disk as Parquet, in two passes over their source; never more than a row group is in memory.
+"""Write images as Parquet in two passes over their source; at most one row group is in memory.
 
     pass 1   check every record, count pixel values by channel ----> mean and deviation of the training set
     pass 2   (pixel - mean[channel]) / deviation[channel] ---------> train/, test/, dataset.json
@@ -6,9 +6,9 @@
     label: uint8    image: float32 [channels * height * width], a fixed-size list, the first channel first
 
 Why normalised float32 and not the bytes themselves: a dense column reaches the model as it is in the file, so there is
-nothing to set in a job that could differ between training and testing, and any other program reads the same numbers.
-It costs hardly any room: a channel has 256 values at most, so Parquet's dictionary encoding stores an index of 8 to 10
-bits for each, 1.25 bytes a pixel of CIFAR.
+no setting in a job that could differ between training and testing, and any other program reads the same numbers. It
+costs little space: a channel has at most 256 values, so Parquet's dictionary encoding stores an index of 8 to 10 bits
+for each, 1.25 bytes per pixel of CIFAR.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Progress = Callable[[str, int, int | None], object]
 
 
 class ImageSplit(Record):
-    """What is in train/ or test/."""
+    """Statistics of the images in train/ or test/."""
 
     rows: int
     files: int
-    class_rows: tuple[int, ...] = Field(description="Rows of each class.")
+    class_rows: tuple[int, ...] = Field(description="Number of rows of each class.")
 
 
 class ImagesInfo(Record):
-    """The file `dataset.json` beside the data."""
+    """The file `dataset.json` of a data set of images."""
 
     version: int = 1
     task: str = "images"
@@ -52,8 +52,8 @@ class ImagesInfo(Record):
     height: int
     width: int
     num_classes: int
-    mean: tuple[float, ...] = Field(description="Of the pixels of the training set, by channel.")
-    std: tuple[float, ...] = Field(description="Their standard deviation; 1 where all are equal.")
+    mean: tuple[float, ...] = Field(description="Mean of the pixels of the training set, by channel.")
+    std: tuple[float, ...] = Field(description="Standard deviation of these pixels, by channel; 1 if all are equal.")
     train: ImageSplit
     test: ImageSplit | None
 
@@ -65,9 +65,9 @@ class ImagesInfo(Record):
 def write_images(
     source: ImageSource, folder: str | Path, *, force: bool = False, progress: Progress = lambda *_: None
 ) -> ImagesInfo:
-    """Write the images of `source` to `folder` (see `new_dataset` for what becomes of that).
+    """Write the images of `source` to `folder`, atomically (see `new_dataset`).
 
-    `progress` is called with what is being done, rows that were just done, and how many there are, once that is known.
+    `progress` is called with the name of the pass, the number of rows just done, and the total once it is known.
     """
     form = source.form
     with new_dataset(folder, f"images of {source.kind}", force=force) as partial:
@@ -102,7 +102,7 @@ def write_images(
 
 
 class _Counts:
-    """Pixel values by channel, and labels: of constant size however many images there are."""
+    """Histograms of pixel values by channel and of labels; their size does not depend on the number of images."""
 
     def __init__(self, form: Form) -> None:
         self._form = form
@@ -131,7 +131,7 @@ class _Counts:
 
 
 class _Writer:
-    """Writes records as rows: pixels by a table of the normalised value of each byte, labels as they are."""
+    """Writes records as rows. A table maps each byte of a pixel to its normalised value; labels stay as they are."""
 
     def __init__(
         self, form: Form, mean: NDArray[np.float64], std: NDArray[np.float64], progress: Callable[[int], object]
@@ -144,7 +144,7 @@ class _Writer:
         self._schema = pa.schema([*(pa.field(n, pa.uint8(), nullable=False) for n in form.classes), image])
 
     def write(self, source: ImageSource, split: Split, folder: Path) -> int:
-        """Write a split; the number of its files."""
+        """Write a split and return its number of files."""
         folder.mkdir()
         files, rows = 0, ROWS_PER_FILE  # of the open file: none is open yet
         writer: pq.ParquetWriter | None = None

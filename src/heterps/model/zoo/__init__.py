@@ -68,4 +68,4 @@ COLUMNS: dict[str, Schema] = {
     "alexnet": ALEXNET_COLUMNS,
     "resnet": RESNET_COLUMNS,
 }
-"""What a model is shown with when nobody says which columns there are; others take the schema's defaults."""
+"""Default columns of models for which the schema's defaults do not fit."""

@@ -33,9 +33,9 @@ def alexnet(
 ) -> nn.Module:
     """Three convolutions and two fully connected layers, for images of any size. Slots are not read.
 
-    image   [channels, height, width]; none: square, grey or in colour, as the width of the dense columns tells
+    image   [channels, height, width]; None: a square grey or colour image, by the width of the dense columns
     width   channels of the first two convolutions; the third has twice as many
-    hidden  width of the first fully connected layer; none: 16 times `width`
+    hidden  width of the first fully connected layer; None: 16 times `width`
     """
     if width < 1 or (hidden is not None and hidden < 1):
         raise ModelError(f"alexnet: width and hidden must be at least 1, got {width} and {hidden}.")

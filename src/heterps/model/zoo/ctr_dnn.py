@@ -1,4 +1,4 @@
-"""ctr_dnn: click-through rate by one embedding of all slots and a tower of fully connected layers.
+"""ctr_dnn: predicts the click-through rate with one embedding of all slots and a tower of fully connected layers.
 
 The paper's network, 400 units wide; its layers at the default depth of 6, and at any depth:
 
@@ -9,8 +9,8 @@ The paper's network, 400 units wide; its layers at the default depth of 6, and a
 
     num_layers = 2 * depth + 4          depth 6: 16 layers; depth 48: 100 layers, to see how planning scales
 
-With widths of your own (`hidden`) the tower ends in one logit instead, [2 * len(hidden) + 2 deep.logit]: the same
-family of functions in one layer less, for a softmax of two scores is the sigmoid of their difference.
+With other widths (`hidden`) the tower ends in one logit instead, [2 * len(hidden) + 2 deep.logit]: the same family of
+functions with one layer less, since the softmax of two scores is the sigmoid of their difference.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def ctr_dnn(
     depth: int | None = None,
     seed: int = 0,
 ) -> nn.Module:
-    """Click-through rate by one embedding of all slots and a tower of fully connected layers.
+    """Predict the click-through rate with one embedding of all slots and a tower of fully connected layers.
 
-    hidden  widths of a tower that ends in one logit; none: the paper's tower, which ends in a softmax
-    depth   fully connected layers of the paper's tower; none: 6
+    hidden  widths of a tower that ends in one logit; None: the paper's tower, which ends in a softmax
+    depth   number of fully connected layers of the paper's tower; None: 6
     """
     if hidden is not None and depth is not None:
         raise ModelError("ctr_dnn takes hidden (widths one by one) or depth (how many of 400 units), not both.")

@@ -1,4 +1,4 @@
-"""What the image models of the zoo share: the form of an image, class scores, and their loss."""
+"""Common parts of the zoo's image models: the shape of an image, class scores, and their loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, int, int]  # channels, height, width
 
 
 class Classifier(nn.Module):
-    """Gives every class a score, trained on the cross entropy of their softmax; two classes share one logit."""
+    """Base of models that score every class and train on the cross entropy; two classes have one logit."""
 
     loss_is_cross_entropy = True  # so log loss and calibration are what it is trained for
 
@@ -27,9 +27,9 @@ class Classifier(nn.Module):
 
 
 def image_shape(schema: Schema, model: str, image: Sequence[int] | None) -> Shape:
-    """Channels, height and width of the images in the dense columns: `image`, or what their size tells.
+    """Return channels, height and width of the images in the dense columns: `image`, or derived from their size.
 
-    A square grey image has n * n numbers and a square coloured one 3 * n * n, which no square is.
+    A square grey image has n * n numbers, a square colour image 3 * n * n, which is never a square number.
     """
     num_values = schema.num_dense
     if image is None:
@@ -39,8 +39,8 @@ def image_shape(schema: Schema, model: str, image: Sequence[int] | None) -> Shap
                 return channels, side, side
         raise ModelError(
             f"{model} classifies images, but the {num_values} numbers of data.columns.dense make no square one, grey "
-            "or in colour. Name the column of images with its width, as `heterps data images` tells, or give the form "
-            "in model.args: image: [channels, height, width]."
+            "or in colour. Name the column of images with its width, which `heterps data images` prints, or give the "
+            "shape in model.args: image: [channels, height, width]."
         )
     if len(image) != 3 or min(image) < 1 or math.prod(image) != num_values:
         raise ModelError(
@@ -52,10 +52,10 @@ def image_shape(schema: Schema, model: str, image: Sequence[int] | None) -> Shap
 
 
 def image_columns(num_classes: int, num_values: int = 3 * 32 * 32) -> Schema:
-    """The columns of a data set of `heterps data images`."""
+    """Return the schema of a data set of `heterps data images`."""
     return Schema(num_classes=num_classes, dense=("image",), widths={"image": num_values}, slots=())
 
 
 def num_scores(schema: Schema) -> int:
-    """Outputs of a classifier: a score for each class; of two classes one logit, as every model of clicks gives it."""
+    """Number of outputs of a classifier: one per class, but one logit for two classes."""
     return 1 if schema.num_classes == 2 else schema.num_classes

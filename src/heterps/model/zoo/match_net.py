@@ -1,4 +1,4 @@
-"""match_net: which of two items would this user rather have? Two towers that meet in a cosine similarity.
+"""match_net: predicts which of two items a user prefers, with two towers and a cosine similarity.
 
     user slots -----> [0 user] --> [1 linear1] [2 tanh1] [3 linear2] [4 tanh2] [5 linear3] [6 tanh3] --+   user_tower
                                         300                   300                   128                |
@@ -10,8 +10,8 @@
 
     logit = [15 sub] = cos(user, item) - cos(user, negative)            loss = max(0, 0.8 - logit) where label = 1
 
-The negative item's tower is the item's: the same rows, the same weights. So both items go through it side by side, as
-one layer each, and no weight is shared between layers that a plan could set apart.
+The item tower also serves the negative item: the same rows, the same weights. Both items go through each of its layers
+together, so that no weight is shared between layers that a plan could place on different resources.
 
 The label says which item the user took: 1 the item, 0 the negative one, whose loss is then max(0, 0.8 + logit). Data
 that always names the taken item first has label 1 throughout. The negative item is a column of its own and not, say,
@@ -53,7 +53,7 @@ def match_net(
 ) -> nn.Module:
     """A user tower and an item tower, trained on pairs of items with a pairwise hinge loss. Dense columns are not read.
 
-    user, item, negative  their slots, those of `negative` in the order of `item`, whose ids they hold; none: the last
+    user, item, negative  their slots; those of `negative` are in the order of `item` and hold its ids. None: the last
                           third of the schema's slots is the negative item, the third before it the item
     """
     groups = _groups(schema, user, item, negative)

@@ -1,4 +1,4 @@
-"""nce: vectors of words, by telling the contexts that a word was seen in from contexts sampled at random.
+"""nce: learns vectors of words by distinguishing contexts that were seen with a word from random contexts.
 
     word --------------> [0 words]   v [B, dim] ------------------+
                                                                   v
@@ -8,12 +8,12 @@
     score(w, c) = <v_w, u_c> + b_c, which learns how many times likelier c is with w than among the negatives, as a log
     loss = -log P(label of the context)  -  sum over negatives of log(1 - P(seen))      P(seen) = sigmoid(score - log K)
 
-That is noise-contrastive estimation (Gutmann and Hyvärinen, 2010) for skip-gram: a logistic regression that tells data
-from K times as much noise.
+This is noise-contrastive estimation (Gutmann and Hyvärinen, 2010) for skip-gram: a logistic regression that
+distinguishes data from K times as much noise.
 
-The label is 1 where the context was seen with the word, 0 where it too was sampled and is one more negative: so a test
-set can say how well one is told from the other. Data of seen pairs only has label 1 throughout. Negatives are columns,
-drawn when the data is written; context and negatives share their rows.
+The label is 1 if the context was seen with the word, and 0 if it was sampled too and is one more negative: so a test
+set can measure how well the two are distinguished. Data that has only seen pairs has label 1 everywhere. Negatives are
+columns, drawn when the data is written; context and negatives share their rows.
 """
 
 from __future__ import annotations

@@ -52,11 +52,11 @@ def resnet(
 ) -> nn.Module:
     """A residual network for small images. Slots are not read.
 
-    depth       layers with weights: 6n + 2, or 50, 101, 152 of bottlenecks
-    bottleneck  blocks of three convolutions instead of two
+    depth       number of layers with weights: 6n + 2, or 50, 101 or 152 with bottlenecks
+    bottleneck  use blocks of three convolutions instead of two
     norm        batch, group or none
-    width       channels of the first group; none: 16, or 64 of bottlenecks
-    image       [channels, height, width]; none: square, grey or in colour, as the width of the dense columns tells
+    width       channels of the first group; None: 16, or 64 with bottlenecks
+    image       [channels, height, width]; None: a square grey or colour image, by the width of the dense columns
     """
     if norm not in get_args(Norm):
         raise ModelError(f"resnet: norm must be one of {', '.join(get_args(Norm))}, got {norm!r}.")
@@ -108,7 +108,7 @@ class ResNet(Classifier):
 
 
 class Basic(nn.Module):
-    """Two convolutions, and a shortcut that has no parameters."""
+    """A block of two convolutions, with a shortcut that has no parameters."""
 
     expansion = 1
 
@@ -135,7 +135,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A narrow convolution between two of 1 x 1, and a shortcut that is one of 1 x 1 where the form changes."""
+    """A block of a 3 x 3 convolution between two of 1 x 1; its shortcut is one of 1 x 1 if the shape changes."""
 
     expansion = EXPANSION
 
@@ -163,7 +163,7 @@ class Bottleneck(nn.Module):
 
 
 def _conv(num_inputs: int, num_outputs: int, kernel: int, norm: Norm, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size, or divides it by `stride`; a norm after it makes its bias idle."""
+    """Make a convolution that keeps the size, or divides it by `stride`; it has a bias only if no norm follows."""
     conv = nn.Conv2d(num_inputs, num_outputs, kernel, stride, padding=kernel // 2, bias=norm == "none")
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     if conv.bias is not None:

@@ -1,4 +1,4 @@
-"""What the models of the zoo share: fully connected layers, and a look at the slots they are given."""
+"""Common parts of the zoo's models: fully connected layers, and checks of the slots."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from heterps.errors import ModelError
 
 
 def tower(num_inputs: int, hidden: Sequence[int]) -> nn.Sequential:
-    """Fully connected layers with ReLU between them, down to one logit."""
+    """Make fully connected layers with ReLU between them that end in one logit."""
     layers = activated(num_inputs, hidden)
     layers.add_module("logit", nn.Linear(hidden[-1] if hidden else num_inputs, 1))
     return layers
 
 
 def activated(num_inputs: int, widths: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Fully connected layers, the activation after each: linear1, relu1, linear2, relu2, ..."""
+    """Make fully connected layers with an activation after each: linear1, relu1, linear2, relu2, ..."""
     layers: list[tuple[str, nn.Module]] = []
     for i, width in enumerate(widths, start=1):
         layers.append((f"linear{i}", nn.Linear(num_inputs, width)))
@@ -29,7 +29,7 @@ def activated(num_inputs: int, widths: Sequence[int], activation: type[nn.Module
 
 
 def need_slots(schema: Schema, model: str, least: int = 1, roles: str = "") -> tuple[str, ...]:
-    """The schema's slots, if there are at least so many; `roles` says what the model does with them."""
+    """Return the schema's slots; raises ModelError if there are fewer than `least`, whose `roles` the text names."""
     if not schema.slots:
         raise ModelError(
             f"{model} embeds ids, but the schema names no slots: add columns of ids to data.columns.slots."
@@ -43,7 +43,7 @@ def need_slots(schema: Schema, model: str, least: int = 1, roles: str = "") -> t
 
 
 def need_columns(schema: Schema, model: str, argument: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The `names` that an argument gave, if they are slots of the schema."""
+    """Return the `names` of an argument; raises ModelError unless all are slots of the schema."""
     if isinstance(names, str) or not names:
         raise ModelError(f"{model}: {argument} must be a list of at least one slot, got {names!r}.")
     if missing := [name for name in names if name not in schema.slots]:
@@ -55,7 +55,7 @@ def need_columns(schema: Schema, model: str, argument: str, names: Sequence[str]
 
 
 def need_same_ids(schema: Schema, model: str, pairs: Sequence[tuple[str, str]]) -> None:
-    """Each pair of slots must hold ids of one kind, so that an id has the same row whichever slot it stands in."""
+    """Raise ModelError unless each pair of slots shares its ids, so that an id has the same row in both slots."""
     apart = {slot: other for slot, other in pairs if schema.ids_of(slot) != schema.ids_of(other)}
     if apart:
         wanted = ", ".join(f"{slot}: {other}" for slot, other in apart.items())

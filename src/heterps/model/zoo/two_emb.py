@@ -1,7 +1,7 @@
 """two_emb: a big embedding under a tower, a tiny one under a single layer, and a two-way decision over both.
 
-Made to be torn apart by a scheduler: the paper's big table (1,000,001 rows of 10 for 26 slots) wants cheap memory, its
-tiny one (100 rows of 10 for 5 slots) would go anywhere.
+It is made for a scheduler to split: the paper's big table (1,000,001 rows of 10 for 26 slots) needs cheap memory, its
+tiny one (100 rows of 10 for 5 slots) fits anywhere.
 
     slots --> [0 big]  --> [1 linear1] --> [2 relu1] --> [3 linear2] --> [4 relu2] --> [5 deep.out] --+
               26 x 10          400                           400                           50         |
@@ -10,8 +10,8 @@ tiny one (100 rows of 10 for 5 slots) would go anywhere.
     dense --------------------------------------------------------------------------------------------+       v
                                                                                                   [9 logit] --> logit
 
-ReLU stands between fully connected layers, not after the last. The two-way softmax is the sigmoid of one logit.
-Tables here have no size to declare: they hold the ids that were seen.
+ReLU is between fully connected layers, not after the last. The two-way softmax is the sigmoid of one logit. Tables
+have no declared size: they hold the ids that were seen.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def two_emb(
 ) -> nn.Module:
     """A big embedding under a tower and a tiny one under a single layer, joined for one decision.
 
-    tiny     slots with few ids; none: the schema's last five. All others are in the big embedding
+    tiny     slots with few ids; None: the schema's last five. All others are in the big embedding
     hidden   widths of the big embedding's tower
-    outputs  what the big and the tiny embedding are brought down (or up) to
+    outputs  widths of the layers above the big and the tiny embedding
     """
     slots = need_slots(schema, "two_emb", NUM_TINY + 1 if tiny is None else 2, "one for the big embedding, five tiny")
     few = slots[-NUM_TINY:] if tiny is None else need_columns(schema, "two_emb", "tiny", tiny)

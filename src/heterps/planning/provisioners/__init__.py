@@ -1,4 +1,4 @@
-"""Provisioners by name. A new one is a function that keeps base.Provisioner's contract, and a line."""
+"""Provisioners by name. To add one, write a function with the contract of base.Provisioner and a line here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROVISIONERS: dict[str, Provisioner] = {
 
 
 def find_provisioner(name: str) -> Provisioner:
-    """The provisioner, compiled, so that no search is charged for that. The exact one's kernels are the planner's."""
+    """Return a provisioner, compiled, so that searches do not include the time for it. Raises ConfigError."""
     if name not in PROVISIONERS:
         near = get_close_matches(name, PROVISIONERS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -1,7 +1,7 @@
-"""What a provisioner is: a function from schedules to their bills, with the counts that it chose.
+"""The contract of provisioners: functions from schedules to their bills, with the counts that they choose.
 
-A trial on real machines has the same shape: it takes schedules and returns what was measured in place of what the cost
-model says. `schedulers.base.search` takes either, which is how a scheduler goes on learning from measured bills.
+Trials on real machines have the same interface: they take schedules and return measured bills instead of predicted
+ones. `schedulers.base.search` accepts either, so that a scheduler can continue to learn from measured bills.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from heterps.planning.plan import Plan, PlannedServers, Stage
 
 @dataclass(frozen=True)
 class Bills:
-    """The bills of n schedules, each with the counts that the provisioner gave it."""
+    """The bills of n schedules, each with the counts that the provisioner chose."""
 
     usd: Floats  # [n], infinite where no counts within the limits meet the floor
-    throughput: Floats  # [n] samples a second, 0 where infeasible
-    counts: Ints  # [n, N + 1] of the stages in order, then of the servers, then 0
-    violation: Floats  # [n], 0 where feasible; otherwise above 0, and the larger the further from feasible
+    throughput: Floats  # [n] samples per second, 0 where infeasible
+    counts: Ints  # [n, N + 1]: the stages in order, then the servers, then 0
+    violation: Floats  # [n], 0 where feasible; otherwise above 0, and larger the further from feasible
 
 
 Provisioner = Callable[[Problem, Schedules], Bills]
-"""Schedules are [n, N] indices into problem.resources."""
+"""Takes a problem and schedules [n, N] of indices into problem.resources, and returns their bills."""
 
 
 def fill_bills(kernel: Callable[..., None], problem: Problem, schedules: Schedules) -> Bills:
-    """The bills that a compiled kernel with the arguments of planning/kernels.py's provision_all fills."""
+    """Run a compiled kernel with the arguments of planning/kernels.py's provision_all, and return its bills."""
     num = len(schedules)
     cost, slowest_s, violation = np.empty(num), np.empty(num), np.empty(num)
     counts = np.zeros((num, problem.num_layers + 1), dtype=np.int64)
@@ -53,7 +53,7 @@ def fill_bills(kernel: Callable[..., None], problem: Problem, schedules: Schedul
 
 
 def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, provisioner: str = "exact") -> Plan:
-    """The plan, with its bill, of one schedule [N] and its counts [N + 1]."""
+    """Make the plan, with its bill, of one schedule [N] and its counts [N + 1]."""
     stages = tuple(
         Stage(first=first, last=last, resource=problem.resources[resource], count=int(count))
         for (first, last, resource), count in zip(runs(schedule.tolist()), counts.tolist(), strict=False)
@@ -77,7 +77,7 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
 
 
 def _estimated(problem: Problem, stages: Sequence[Stage]) -> tuple[str, ...]:
-    """The resources on which a stage has a layer whose cost is an estimate."""
+    """Return the resources on which some stage has a layer with an estimated cost."""
     layers = problem.profile.layers
     guessed = {
         stage.resource

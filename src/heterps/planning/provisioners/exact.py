@@ -1,7 +1,7 @@
-"""The exact provisioner: the counts of units and servers with which a schedule meets the floor at the least cost.
+"""The exact provisioner: finds the counts of units and servers with which a schedule meets the floor at least cost.
 
-For a fixed vector of counts the cheapest throughput is the highest one, so the optimum lies where some station is
-exactly busy; `kernels.cheapest_tau` scans those from the floor upwards and draws the algorithm.
+For given counts the highest throughput is the cheapest, so at the optimum some station is always busy. The kernel
+`cheapest_tau` scans these points from the floor upwards; its comment draws the algorithm.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from heterps.planning.provisioners.base import Bills, fill_bills
 
 
 def exact(problem: Problem, schedules: Schedules) -> Bills:
-    """Bills of the least cost. One core makes hundreds of thousands a second."""
+    """Return the bills of least cost. One core computes hundreds of thousands per second."""
     return fill_bills(kernels.provision_all, problem, schedules)

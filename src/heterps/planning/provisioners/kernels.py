@@ -1,5 +1,7 @@
-"""Compiled kernels of the provisioners that are not exact. They build on those of the planner (planning/kernels.py) and
-share its arguments: stations [num, 4] of P, A, Q, D with the resource of each, prices and limits of the resources.
+"""Compiled kernels of the provisioners that are not exact.
+
+They build on those of the planner (planning/kernels.py) and share its arguments: stations [num, 4] of P, A, Q, D, the
+resource of each station, and the prices and limits of the resources.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from heterps.planning.kernels import busy_s, compiled, find_stations, least_coun
 def set_counts(
     stations: Floats, resource: Ints, num: int, limits: Ints, tau: float, counts: Ints, used: Ints
 ) -> tuple[bool, float]:
-    """Writes the least counts that are done in tau and the units `used` of each resource; (whether they keep the
-    limits, the seconds of the slowest station). The rest is not written where they do not.
+    """Write the least counts for tau and the units `used` of each resource.
+
+    Returns whether they are within the limits, and the seconds of the slowest station. If they are not, the arrays are
+    filled only in part.
     """
     used[:] = 0
     slowest = 0.0
@@ -35,7 +39,7 @@ def set_counts(
 
 @compiled
 def weight_of(prices: Floats, used: Ints, slowest: float) -> float:
-    """tau * rate: the bill in USD but for a constant."""
+    """Return tau * rate: the bill in USD, divided by a constant."""
     rate = 0.0
     for t in range(prices.shape[0]):
         rate += prices[t] * used[t]
@@ -56,8 +60,10 @@ def weight_of(prices: Floats, used: Ints, slowest: float) -> float:
 
 @compiled
 def slope(stations: Floats, resource: Ints, num: int, prices: Floats, tau: float) -> tuple[float, float]:
-    """(g, g') of the real-valued cost at tau, which is above every A and D: a station at one unit costs price * tau,
-    any other price * (P + P*A/(tau-A)) or the same of Q and D, whichever is more.
+    """Return the first and second derivative (g, g') of the real-valued cost at tau, which is above every A and D.
+
+    A station with one unit costs price * tau; any other costs the larger of price * (P + P*A/(tau-A)) and the same with
+    Q and D.
     """
     first, second = 0.0, 0.0
     for i in range(num):
@@ -77,12 +83,12 @@ def slope(stations: Floats, resource: Ints, num: int, prices: Floats, tau: float
 
 @compiled
 def real_minimum(stations: Floats, resource: Ints, num: int, prices: Floats, tau_max: float) -> float:
-    """The tau whose real-valued cost is the least, to a millionth. All stations are done in tau_max with some count."""
+    """Find the tau of the least real-valued cost, to a millionth. Every station must meet tau_max with some count."""
     fastest, hi = 0.0, tau_max
     for i in range(num):
         fastest = max(fastest, stations[i, 1], stations[i, 3])
     lo = fastest
-    if lo >= hi:  # a station without a divided part is exactly as slow as may be
+    if lo >= hi:  # a station without a divided part takes exactly tau_max
         return hi
     tau = hi
     for turn in range(300):
@@ -93,7 +99,7 @@ def real_minimum(stations: Floats, resource: Ints, num: int, prices: Floats, tau
             return tau_max
         else:
             lo = tau
-        # By the distance from the pole at `fastest`: beside it a step that is small against tau moves the cost a lot.
+        # Relative to the distance from the pole at `fastest`: near it, small steps change the cost a lot.
         least = max(1e-8 * (tau - fastest), 1e-15 * tau)
         if hi - lo <= 2.0 * least:
             break
@@ -104,14 +110,17 @@ def real_minimum(stations: Floats, resource: Ints, num: int, prices: Floats, tau
         # g jumps where a station comes down to one unit, and the step leaves the bracket; or the steps are tiny.
         if turn % 3 == 2 or not lo < tau < hi:
             tau = (lo + hi) / 2.0
-    return hi  # left of a jump beside the pole the cost is steep, right of it never
+    return hi  # near the pole the cost is steep to the left of a jump, and never to the right
 
 
 @compiled
 def least_fitting(
     stations: Floats, resource: Ints, num: int, limits: Ints, tau: float, tau_max: float, counts: Ints, used: Ints
 ) -> float:
-    """The least tau upwards of the given one whose counts keep the limits, to a thousandth; those of tau_max do."""
+    """Find the least tau from the given one upwards whose counts are within the limits, as those of tau_max must be.
+
+    The result is exact to a thousandth.
+    """
     if set_counts(stations, resource, num, limits, tau, counts, used)[0]:
         return tau
     lo, hi = tau, tau_max
@@ -128,7 +137,7 @@ def least_fitting(
 def newton_tau(
     stations: Floats, resource: Ints, num: int, prices: Floats, limits: Ints, tau_max: float, counts: Ints, used: Ints
 ) -> tuple[float, float]:
-    """(tau * rate, tau) of the counts rounded from the real-valued optimum, infinite where nothing fits."""
+    """Return (tau * rate, tau) of the counts rounded from the real-valued optimum; infinite if nothing fits."""
     fits, best_tau = set_counts(stations, resource, num, limits, tau_max, counts, used)
     if not fits:  # [1]
         return np.inf, np.inf
@@ -170,7 +179,7 @@ def newton_all(
     counts: Ints,
     violation: Floats,
 ) -> None:
-    """Fills what kernels.provision_all fills, by newton_tau."""
+    """Provision every schedule by newton_tau; the outputs are those of planning/kernels.py's provision_all."""
     most = schedules.shape[1] + 1
     stations, resource = np.empty((most, 4)), np.empty(most, np.int64)
     used, units = np.empty(prices.shape[0], np.int64), np.empty(prices.shape[0])
@@ -206,9 +215,10 @@ def slowest_of(stations: Floats, num: int, counts: Ints) -> float:
 def ratio_counts(
     stations: Floats, resource: Ints, num: int, limits: Ints, shares: Ints, tau_max: float, counts: Ints, used: Ints
 ) -> bool:
-    """Writes the counts in the ratio of the `shares` of the stations, and the units used. Only the last station may
-    have share 0: it is made to keep up. False, with counts that mean nothing, when a station cannot be fast enough
-    within its limit.
+    """Write counts in the ratio of the stations' `shares`, and the units used.
+
+    Only the last station may have share 0; it gets enough units to keep up. Returns False, with meaningless counts, if
+    a station cannot be fast enough within its limit.
     """
     needed, share = 0, 1
     used[:] = 0
@@ -246,8 +256,10 @@ def ratio_all(
     counts: Ints,
     violation: Floats,
 ) -> None:
-    """Fills what kernels.provision_all fills. shares_of: a stage's share by its resource. Servers get a share of one
-    for `workers_per_server` of the stages' together, or with 0 no share.
+    """Provision every schedule by static ratios; the outputs are those of planning/kernels.py's provision_all.
+
+    `shares_of` gives a stage's share by its resource. The servers get 1 / workers_per_server of the sum of the stages'
+    shares, or no share if that is 0.
     """
     most = schedules.shape[1] + 1
     stations, resource, shares = np.empty((most, 4)), np.empty(most, np.int64), np.empty(most, np.int64)
@@ -276,7 +288,7 @@ def ratio_all(
 
 @functools.cache
 def compile_all() -> None:
-    """Compiles every kernel, or loads it from numba's cache, so that no search is charged for it."""
+    """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
     outputs = (np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1))
     given = (np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0, np.zeros((1, 1), np.int16))
     newton_all(*given, *outputs)

@@ -1,6 +1,6 @@
-"""Newton's method on the real-valued relaxation, then rounding: what the paper provisions with.
+"""The paper's provisioner: Newton's method on the real-valued relaxation, then rounding.
 
-With counts that need not be whole the cost is convex in tau, and its slope (P_fix: the price of what stays at one unit)
+With real-valued counts the cost is convex in tau, and its slope (P_fix: the price of stations with one unit)
 
     g(tau) = P_fix - sum over stations with k > 1 of  p*P*A/(tau-A)^2      (Q and D where communication needs the more)
 
@@ -15,9 +15,9 @@ from heterps.planning.provisioners.base import Bills, fill_bills
 
 
 def newton(problem: Problem, schedules: Schedules) -> Bills:
-    """Bills of counts near the real-valued optimum.
+    """Return the bills of counts near the real-valued optimum.
 
-    Feasible exactly where the exact provisioner is, never cheaper, and the floor and the limits are kept. No bound on
-    how much dearer: that depends on how much whole counts matter; benchmarks/provisioning measures it.
+    A schedule is feasible exactly if it is for the exact provisioner, and never cheaper. There is no bound on the extra
+    cost, which depends on how much whole counts matter; benchmarks/provisioning measures it.
     """
     return fill_bills(kernels.newton_all, problem, schedules)

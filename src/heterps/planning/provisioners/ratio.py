@@ -1,7 +1,8 @@
-"""Static ratios: the paper's baselines StaRatio and StaPSRatio. Every stage gets its share of units, scaled until the
-floor is met, whatever its layers need; the slowest stage decides the scale, and the others idle.
+"""Static ratios: the paper's baselines StaRatio and StaPSRatio.
 
-The ratios of the paper are not known. Ours are below; none suits every schedule, which is what these baselines show.
+Every stage gets a fixed share of units, whatever its layers need, scaled until the floor is met; the slowest stage
+decides the scale, and the others idle. The paper does not give its ratios. Ours are below; no ratio suits every
+schedule, which is what these baselines show.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from heterps.planning.provisioners import kernels
 from heterps.planning.provisioners.base import Bills, fill_bills
 
 CPU_UNITS_PER_GPU = 6
-"""A GPU server of the paper's cluster has 48 cores and 8 V100s. Any device that is not a CPU counts as a GPU."""
+"""Ratio of CPU units to GPU units, as in the paper's GPU servers (48 cores, 8 V100s). Non-CPU devices count as GPUs."""
 WORKERS_PER_SERVER = 4
-"""Our assumption: a server only sums and applies what workers have computed, so it serves several of them."""
+"""Assumed ratio of workers to servers: a server only sums and applies gradients, so it serves several workers."""
 
 
 def sta_ratio(problem: Problem, schedules: Schedules) -> Bills:
-    """Bills of stages in the fixed ratio, with servers that keep up with them as far as their limit goes.
+    """Return the bills of stages in the fixed ratio, with as many servers as they need, up to the limit.
 
-    Keeps the floor and the limits. Infeasible where the ratio, scaled to the floor, exceeds a limit, though other
-    counts may fit; `violation` then grows with the excess.
+    A schedule is infeasible if the ratio, scaled to the floor, exceeds a limit, even if other counts would fit;
+    `violation` then grows with the excess.
     """
     return fill_bills(partial(kernels.ratio_all, _shares(problem), 0), problem, schedules)
 
 
 def sta_ps_ratio(problem: Problem, schedules: Schedules) -> Bills:
-    """The same with the servers in a fixed ratio to the workers of all stages; too few servers scale the stages too."""
+    """Return the bills of stages and servers in a fixed ratio; if servers are too few, the stages are scaled too."""
     return fill_bills(partial(kernels.ratio_all, _shares(problem), WORKERS_PER_SERVER), problem, schedules)
 
 

@@ -1,4 +1,4 @@
-"""Schedulers by the name of their method. A new one is a class that keeps base.Scheduler's contract, and a line."""
+"""Schedulers by the name of their method. To add one, write a class with base.Scheduler's contract and a line here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from heterps.planning.schedulers.single import Single
 
 @dataclass(frozen=True)
 class Method:
-    make: Callable[[Problem, int], Scheduler]  # with (problem, seed)
-    quick: bool  # done in moments, so that its plan can stand beside any other without being asked for
+    """A planning method: how to make its scheduler, and whether it is fast."""
+
+    make: Callable[[Problem, int], Scheduler]  # takes (problem, seed)
+    quick: bool  # takes moments, so that its plan can always be shown for comparison
 
 
 def _learned(cell: Literal["lstm", "elman"]) -> Callable[[Problem, int], Scheduler]:

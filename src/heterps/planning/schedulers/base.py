@@ -1,9 +1,9 @@
-"""What a scheduler is, and the one loop that runs every scheduler.
+"""The contract of schedulers, and the loop that runs every scheduler.
 
        propose            provision             feedback
     [n, N] schedules  -->  n bills  -->  scheduler learns  --> again, until it is done or the budget is spent
 
-The loop keeps the cheapest plan seen and the search trace, so methods can be compared evaluation by evaluation.
+The loop keeps the cheapest plan and the search trace, so that methods can be compared evaluation by evaluation.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from heterps.planning.provisioners.exact import exact
 
 
 class Scheduler(Protocol):
-    """Proposes schedules and learns from their bills. Made with (problem, seed); the same seed proposes the same."""
+    """Proposes schedules and learns from their bills. It is made with (problem, seed) and is deterministic."""
 
     def propose(self) -> Schedules | None:
-        """The next schedules [n, N] to bill; n may be 0 while it still thinks; None when it is done."""
+        """Return the next schedules [n, N] to bill; n may be 0 if it needs another call; None when it is done."""
 
     def feedback(self, schedules: Schedules, bills: Bills) -> None:
-        """What the proposed schedules cost; infinite USD where the floor cannot be met within the limits."""
+        """Learn the bills of the proposed schedules; USD are infinite if the floor cannot be met within the limits."""
 
     def bound_usd(self) -> float:
-        """No plan is cheaper: proven so far. 0 for a method that proves nothing."""
+        """Lower bound on the cost of all plans, as far as it is proven; 0 for a method that proves nothing."""
 
 
 class Unproven:
-    """A scheduler that proves nothing."""
+    """Base of schedulers that prove no bound."""
 
     def bound_usd(self) -> float:
         return 0.0
@@ -43,7 +43,7 @@ class Unproven:
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """When to stop a scheduler that is not done by itself."""
+    """Limits of a search, in evaluations and in seconds; None means no limit."""
 
     evaluations: int | None = None
     seconds: float | None = None
@@ -56,7 +56,7 @@ class SearchBudget:
 
 @dataclass(frozen=True)
 class TracePoint:
-    """The cheapest plan so far became this cheap, after so many evaluations and seconds."""
+    """An improvement during a search: the cost of the cheapest plan after these evaluations and seconds."""
 
     evaluations: int
     seconds: float
@@ -65,7 +65,7 @@ class TracePoint:
 
 @dataclass(frozen=True)
 class Search:
-    """The outcome of a search: the cheapest schedule [N] with its counts [N + 1], or None, and how it was found."""
+    """The result of a search: the cheapest schedule [N] with its counts [N + 1], or None, and the search's effort."""
 
     schedule: Schedules | None
     counts: Ints | None
@@ -73,12 +73,12 @@ class Search:
     bound_usd: float
     evaluations: int
     seconds: float
-    finished: bool  # by itself, not by its budget
+    finished: bool  # whether the scheduler ended by itself, not by its budget
     trace: tuple[TracePoint, ...]
 
     @property
     def proven(self) -> bool:
-        """Whether no plan is cheaper."""
+        """Whether it is proven that no plan is cheaper."""
         return self.schedule is not None and self.bound_usd >= self.usd * (1 - 1e-9)
 
 
@@ -89,8 +89,10 @@ def search(
     provisioner: Provisioner = exact,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
-    """Runs `scheduler` until it is done or the budget is spent. A scheduler that learns can be searched with again: by
-    the cost model first, then with a `provisioner` that measures trials.
+    """Run `scheduler` until it is done or the budget is spent.
+
+    A scheduler that learns can be used for another search: first by the cost model, then with a `provisioner` that
+    measures trials.
     """
     kernels.compile_all()
     chain_kernels.compile_all()

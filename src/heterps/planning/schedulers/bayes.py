@@ -1,9 +1,9 @@
-"""Bayesian optimisation: optuna's tree-structured Parzen estimator, with one categorical parameter a layer.
+"""Bayesian optimisation: optuna's tree-structured Parzen estimator, with one categorical parameter per layer.
 
     ask a batch  -->  schedules  -->  bills  -->  tell: log(usd), or a penalty that grows with the violation
 
-The estimator only ranks what it is told, so the logarithm changes nothing but keeps every feasible value below every
-penalty. It proposes the same schedule again and again when it is sure: that is answered from memory, not billed.
+The estimator uses only the ranks of values, so the logarithm only keeps every feasible value below every penalty. Once
+it has converged it proposes the same schedule repeatedly; such schedules are answered from memory, not billed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 BATCH = 8
 STARTUP_TRIALS = 24
-"""Drawn at random before the estimator is asked."""
+"""Number of random trials before the estimator is used."""
 MOST_TRIALS = 320
 MOST_DRAWS = 16 * MOST_TRIALS
-"""Trials times layers after which the search ends. A draw takes longer with every trial told: all of them together
-take some seconds.
-"""
+"""Largest number of trials times layers. A draw takes longer with every trial, so that all take some seconds."""
 PATIENCE = 5
-"""Batches without a new schedule after which the search ends: it is sure, or has seen every schedule."""
+"""Number of batches without a new schedule after which the search ends."""
 SEEDS = 1 << 32
-"""How many different seeds optuna takes."""
+"""Number of different seeds that optuna accepts."""
 INFEASIBLE = 1000.0
-"""Above the logarithm of any float."""
+"""Penalty of an infeasible schedule, above the logarithm of any float."""
 
 
 class Bayes(Unproven):
+    """The scheduler of method `bayes`."""
+
     def __init__(self, problem: Problem, seed: int) -> None:
         from optuna.distributions import CategoricalDistribution
 
@@ -55,7 +55,7 @@ class Bayes(Unproven):
         self._waiting: list[tuple[Trial, bytes]] = []
 
     def propose(self) -> Schedules | None:
-        """Those of the next batch that were not billed before; None after the last trial, or PATIENCE is out."""
+        """Return the schedules of the next batch that were not billed before; None when the search has ended."""
         if self._num_trials >= self._most_trials or self._patience == 0:
             return None
         schedules: dict[bytes, Schedules] = {}
@@ -83,7 +83,7 @@ class Bayes(Unproven):
 
 
 def _quiet_study(seed: int) -> Study:
-    """A study in memory. Says neither that it was made nor that some of the sampler's options may change."""
+    """Create a study in memory, without optuna's log message and its warning about experimental options."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""Brute force: every schedule there is. The judge of the other methods on small problems."""
+"""Brute force: bills every schedule. It is the reference for the other methods on small problems."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ CHUNK = 1 << 15
 
 
 class Brute:
+    """The scheduler of method `brute`."""
+
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         self._base = len(problem.resources)
         self._num = self._base**problem.num_layers

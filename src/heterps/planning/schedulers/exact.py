@@ -1,6 +1,6 @@
-"""The exact scheduler: the cheapest plan, with proof, or with a bound on what is left when it is stopped.
+"""The exact scheduler: finds the cheapest plan with proof, or with a lower bound on its cost if it is stopped early.
 
-The least rate R(tau) of any plan that needs at most tau seconds a batch is a falling staircase, and the optimum is the
+The least rate R(tau) of any plan that needs at most tau seconds per batch is a falling staircase; the optimum is the
 least tau * R(tau) below tau_max. Best-first branch and bound over intervals of tau; `best` is the cheapest bill so far:
 
     rate                                1. look ahead at a few tau, for a good best from the start
@@ -11,8 +11,8 @@ least tau * R(tau) below tau_max. Best-first branch and bound over intervals of 
      +---+----------+----------+-> tau  5. what is left is halved, each half with a bound of its own
         lo    cut   .   done   hi
 
-Where limits bind so hard that R(hi) is not found at once, the interval gives up a thin slice at hi, which waits for
-more effort with the bound that is known. A slice that no effort decides is set aside: its bound stays in the proof.
+If limits bind so tightly that R(hi) is not found at once, a thin slice at hi is split off the interval, which waits for
+more effort with the known bound. A slice that no effort decides is set aside: its bound remains part of the proof.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ NARROW = 1.05
 
 
 class Interval(NamedTuple):
-    """Plans with a tau in [lo, hi]: none weighs less than `bound`."""
+    """An interval of tau: no plan with a tau in [lo, hi] weighs less than `bound`."""
 
     bound: float
     hi: float
     lo: float
-    effort: int = 0  # of finding R(hi)
+    effort: int = 0  # effort for finding R(hi)
 
 
 class Exact:
+    """The scheduler of method `exact`."""
+
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         prices = problem.prices if problem.prices.any() else np.ones_like(problem.prices)
         self._chains = Chains(problem, prices)
@@ -84,7 +86,7 @@ class Exact:
         return self._nothing
 
     def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - see below
-        # The search is over exact counts: by the dearer bills of another provisioner it would stand still.
+        # The search is over exact counts: with the higher bills of another provisioner it would not progress.
         self._best = min(self._best, float(exact(self._problem, schedules).usd.min()) / self._scale)
         if self._billed is not None:
             self._cut(*self._billed)
@@ -108,7 +110,7 @@ class Exact:
         return np.unique(found, axis=0) if found else self._nothing
 
     def _cut(self, interval: Interval, weight: float) -> None:  # [4]
-        """No plan with a tau up to interval.hi has less than the rate weight / interval.hi."""
+        """Cut the interval, given that no plan with a tau up to interval.hi has a rate below weight / interval.hi."""
         rate = weight / interval.hi
         hi = min(interval.hi, self._best / rate if rate > 0 else interval.hi) * (1 - ROUNDING)
         lo = max(interval.lo, self._fastest)
@@ -119,7 +121,7 @@ class Exact:
             self._wait(low, high, max(interval.bound, low * rate))
 
     def _slice(self, interval: Interval, bound: float) -> None:
-        """R(hi) is not known, only that no plan up to hi has less than the rate bound / hi."""
+        """Split off a slice at hi: R(hi) is unknown, but no plan up to hi has a rate below bound / hi."""
         last = interval.effort + 1 == EFFORTS
         lo = max(interval.hi * (1 - (THIN if last else SLICE)), interval.lo)
         sure = max(interval.bound, bound * lo / interval.hi)

@@ -1,10 +1,9 @@
-"""What the learned scheduler sees of a problem: numbers of about the size of 1, for each layer and for each layer on
-each resource.
+"""The input features of the learned scheduler: numbers near 1, for each layer and for each layer on each resource.
 
     layers  [N, .]     index and kind (one-hot), input and weight bytes, communication and server seconds
-    pairs   [N, T, .]  what layer l would take and cost on resource t, beside what it would on the other resources
-    usd     [N, T]     about what layer l would cost on t, over what all layers would where each is cheapest
-    cheap   [N, T]     how likely t is to be right for layer l by that alone: 0 is best
+    pairs   [N, T, .]  seconds and cost of layer l on resource t, also relative to the other resources
+    usd     [N, T]     approximate cost of layer l on t, divided by the cost of all layers where each is cheapest
+    cheap   [N, T]     logits for choosing t for layer l by that cost alone: 0 is best
 
 Everything that spans orders of magnitude enters as a logarithm.
 """
@@ -22,15 +21,17 @@ Mask = npt.NDArray[np.bool_]
 
 LEAST = 1e-12
 FARTHEST = 12.0
-"""Logarithms of ratios are cut here: worse than this makes no difference."""
+"""Upper bound of the logarithms of ratios: worse than this makes no difference."""
 MATTERS = 0.03
-"""Share of the whole bill below which a difference in cost says little."""
+"""Share of the whole bill below which a difference in cost hardly counts."""
 SCARCITY = 2.0
-"""By what power a layer is dearer on a resource of which it alone needs more units than may be rented."""
+"""Exponent of the extra cost of a layer that alone needs more units of a resource than may be rented."""
 
 
 @dataclass(frozen=True)
 class Features:
+    """The features of a problem, as described above."""
+
     layers: Floats  # [N, .]
     pairs: Floats  # [N, T, .], 0 where the layer cannot run
     usd: Floats  # [N, T]
@@ -38,20 +39,20 @@ class Features:
     runs: Mask  # [N, T] whether the layer may run there
 
     def without(self, resources: list[int]) -> Features:
-        """The same with these taken out, but for layers that could then run nowhere."""
+        """Return the features without these resources, except for layers that could then run nowhere."""
         left = self.runs.copy()
         left[:, resources] = False
         return replace(self, runs=np.where(left.any(axis=1, keepdims=True), left, self.runs))
 
 
 def fastest_s(problem: Problem) -> float:
-    """No schedule takes less for a batch, whatever its units: some layer's fixed seconds."""
+    """Lower bound on the seconds per batch of all schedules, with any number of units."""
     a, d = problem.terms[:, :, 1], problem.terms[:, :, 3]
     return float(np.maximum(a, d).min(axis=0).max())
 
 
 def features_of(problem: Problem, tau: float) -> Features:
-    """As seen by who wants a batch done in `tau` seconds: what is cheap at one pace may be dear at another."""
+    """Compute the features for batches in `tau` seconds: what is cheap at one pace may be expensive at another."""
     p, a, q, d, input_q, input_d = np.moveaxis(problem.terms, (0, 1), (1, 0)).transpose(2, 0, 1)  # each [N, T]
     runs = np.isfinite(a)
     a = np.where(runs, a, 0.0)
@@ -67,14 +68,14 @@ def features_of(problem: Problem, tau: float) -> Features:
         [*seconds, *costs, *shares, _over_least(usd, runs), _log(units / limits), _log(prices), _log(limits)], axis=-1
     )
     usd = usd / max(float(np.where(runs, usd, np.inf).min(axis=1).sum()), LEAST)
-    cheap = likeliness(np.where(runs, usd, np.inf))
+    cheap = cost_logits(np.where(runs, usd, np.inf))
     return Features(_layers(problem, comm_s, runs, tau), _standard(pairs, runs), usd, cheap, runs)
 
 
-def likeliness(usd: Floats) -> Floats:
-    """[n, T], at most 0: logits by which a resource is the likelier the less its `usd` [n, T] are above the least.
+def cost_logits(usd: Floats) -> Floats:
+    """Turn costs [n, T] into logits [n, T], at most 0: a resource is more likely the less it costs above the least.
 
-    By their share of the whole bill, since it hardly matters where a layer runs that costs next to nothing anywhere.
+    Costs are shares of the whole bill, since it hardly matters where a layer runs that costs almost nothing anywhere.
     """
     regret = usd - usd.min(axis=1, keepdims=True)
     likely: Floats = -np.minimum(np.log1p(regret / MATTERS), FARTHEST)
@@ -92,7 +93,7 @@ def _layers(problem: Problem, comm_s: Floats, runs: Mask, tau: float) -> Floats:
 
 
 def _units(divided: Floats, fixed: Floats, tau: float) -> Floats:
-    """Units, not whole ones, with which a layer alone takes tau; very many where none are enough."""
+    """Real-valued number of units with which a layer alone takes tau; very large if no number suffices."""
     return divided / np.maximum(tau - fixed, tau * 1e-3)
 
 
@@ -101,7 +102,7 @@ def _log(x: Floats) -> Floats:
 
 
 def _over_least(x: Floats, runs: Mask) -> Floats:
-    """log(x / its least over the resources), cut to [0, FARTHEST]."""
+    """Return log(x / its minimum over the resources), clipped to [0, FARTHEST]."""
     x = np.maximum(x, LEAST)
     least = np.where(runs, x, np.inf).min(axis=1, keepdims=True)
     over: Floats = np.minimum(np.log(x / least), FARTHEST)
@@ -109,7 +110,7 @@ def _over_least(x: Floats, runs: Mask) -> Floats:
 
 
 def _standard(x: Floats, where: Mask) -> Floats:
-    """Mean 0 and variance 1 over the places `where`, 0 elsewhere."""
+    """Standardise x to mean 0 and variance 1 over the places `where`; it is 0 elsewhere."""
     known = x[where]
     scaled = (x - known.mean(axis=0)) / (known.std(axis=0) + 1e-6)
     return np.where(where[..., None], scaled, 0.0)

@@ -27,12 +27,14 @@ TOURNAMENT = 2
 CROSSOVER_CHANCE = 0.9
 RUN_MUTATION_CHANCE = 0.5
 PATIENCE = 40
-"""Generations without a cheaper plan after which the search ends."""
-MOST_BROODS = 20
-"""Times that children are made before none of them being new ends the search: there is next to nothing left to see."""
+"""Number of generations without a cheaper plan after which the search ends."""
+MOST_ATTEMPTS = 20
+"""Number of attempts to make new children; if all were billed before, the search ends."""
 
 
 class Genetic(Unproven):
+    """The scheduler of method `genetic`."""
+
     def __init__(self, problem: Problem, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._able: Mask = np.isfinite(problem.terms[:, :, 1])  # [T, N]
@@ -47,13 +49,13 @@ class Genetic(Unproven):
         self._patience = PATIENCE
 
     def propose(self) -> Schedules | None:
-        """The next generation; None after PATIENCE generations without a gain, or when there is nothing new."""
+        """Return the next generation; None after PATIENCE generations without a gain, or if no child is new."""
         if self._patience == 0:
             return None
         new: list[Schedules] = []
-        for _ in range(MOST_BROODS):
-            brood = self._children() if len(self._population) else self._founders()
-            new += [schedule for schedule in brood if self._is_new(schedule)]
+        for _ in range(MOST_ATTEMPTS):
+            children = self._children() if len(self._population) else self._first_generation()
+            new += [schedule for schedule in children if self._is_new(schedule)]
             if len(new) >= POPULATION:
                 break
         return np.array(new) if new else None
@@ -77,12 +79,12 @@ class Genetic(Unproven):
         self._seen.add(key)
         return True
 
-    def _founders(self) -> Schedules:
-        """Random layers, over which runs of random length on one resource are laid: few stages as well as many."""
-        founders = self._random_layers(POPULATION)
+    def _first_generation(self) -> Schedules:
+        """Make random schedules, with random runs set to one resource, so that some have few stages and some many."""
+        schedules = self._random_layers(POPULATION)
         for _ in range(3):
-            self._lay_runs(founders, chance=RUN_MUTATION_CHANCE)
-        return founders
+            self._assign_runs(schedules, chance=RUN_MUTATION_CHANCE)
+        return schedules
 
     def _children(self) -> Schedules:
         rng, shape = self._rng, (POPULATION, self._num_layers)
@@ -94,39 +96,39 @@ class Genetic(Unproven):
         children = np.where(from_father, father, mother)
         mutated = rng.random(shape) < 1 / self._num_layers  # [3]
         children = np.where(mutated, self._random_layers(POPULATION), children)
-        self._lay_runs(children, RUN_MUTATION_CHANCE)
+        self._assign_runs(children, RUN_MUTATION_CHANCE)
         return children
 
     def _parents(self) -> Ints:
-        """The population is sorted: the winner of a tournament is the least of the indices drawn."""
+        """Draw parents by tournaments. The population is sorted, so the winner is the smallest index drawn."""
         winners: Ints = self._rng.integers(len(self._population), size=(TOURNAMENT, POPULATION)).min(axis=0)
         return winners
 
     def _random_layers(self, num: int) -> Schedules:
-        """[num, N] of resources that are able to run each layer."""
+        """Draw schedules [num, N] of random resources that can run each layer."""
         drawn = (self._rng.random((num, self._num_layers)) * self._num_able).astype(np.int64)
         layers: Schedules = self._choices[drawn, np.arange(self._num_layers)]
         return layers
 
     def _runs(self, num: int) -> Mask:
-        """[num, N]: True on one run of layers each, between two cuts drawn at random; one may be at an end."""
+        """Draw masks [num, N] that are True on one random run of layers each."""
         cuts = np.sort(self._rng.integers(self._num_layers + 1, size=(2, num, 1)), axis=0)
         layers = np.arange(self._num_layers)
         within: Mask = (cuts[0] <= layers) & (layers < cuts[1])
         return within
 
     def _stages(self, schedules: Schedules) -> Mask:
-        """[num, N]: True on one stage each."""
+        """Draw masks [num, N] that are True on one random stage of each schedule."""
         borders = np.diff(schedules, axis=1, prepend=schedules[:, :1]) != 0
         stages = borders.cumsum(axis=1)
         num = len(schedules)
         drawn: Mask = stages == stages[np.arange(num), self._rng.integers(self._num_layers, size=num)][:, None]
         return drawn
 
-    def _lay_runs(self, schedules: Schedules, chance: float) -> None:
-        """Sets, with this chance, a run of layers or a stage to one resource, where that is able to run them.
+    def _assign_runs(self, schedules: Schedules, chance: float) -> None:
+        """Set, with this probability, a run of layers or a stage to one resource that can run them.
 
-        Half of the resources are drawn from the schedule itself, so that stages grow, shrink and merge.
+        Half of the resources are taken from the schedule itself, so that stages grow, shrink and merge.
         """
         num = len(schedules)
         own = schedules[np.arange(num), self._rng.integers(self._num_layers, size=num)]

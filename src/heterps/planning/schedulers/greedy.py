@@ -1,7 +1,7 @@
-"""Greedy: layer by layer, the resource that is cheapest at that moment.
+"""Greedy: chooses the cheapest resource for one layer after another.
 
-Starts with every layer where it alone is cheapest, then walks the layers once: each tries all resources while the
-others stay, and keeps the cheapest. N * T bills and never a step back: it misses moves of several layers at once.
+It starts with every layer on the resource that is cheapest for it alone, then goes through the layers once: each tries
+all resources while the others stay, and keeps the cheapest. It needs N * T bills and misses changes of several layers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from heterps.planning.schedulers.base import Unproven
 
 
 class Greedy(Unproven):
+    """The scheduler of method `greedy`."""
+
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         p, a, q, d = (problem.terms[:, :, i] for i in range(4))
         runs = np.isfinite(a)

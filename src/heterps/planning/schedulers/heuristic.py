@@ -3,8 +3,8 @@
     embedding   fc1   fc2   fc3        a layer is data-heavy when it is an embedding, or when on the CPU it takes longer
        cpu      gpu   gpu   gpu        to move its parameters (sync_s) than to compute (compute_s)
 
-AIBox has one kind of each. Where the cluster has several, every pair of a CPU and a GPU is tried. A layer that cannot
-run where it belongs goes to the other of the two.
+AIBox has one kind of each. If the cluster has several, every pair of a CPU and a GPU is tried. A layer that cannot run
+on its resource goes to the other of the two.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from heterps.profiling.profile import LayerProfile
 
 
 class AIBox(Unproven):
+    """The scheduler of method `heuristic`."""
+
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         devices = [problem.cluster.resources[name].device for name in problem.resources]
         cpus = [t for t, device in enumerate(devices) if device.startswith("cpu")]

@@ -1,11 +1,11 @@
-"""One life of a policy: from what the profile suggests to convergence, by REINFORCE.
+"""Train one policy of the learned scheduler by REINFORCE, from its initial guess by the profile to convergence.
 
     theta += eta * mean_n sum_l grad log P(a_l | a_<l) * (R_n - b)          b <- (1 - gamma) b + gamma * mean R
 
-R is where a schedule's score stands among the last WINDOW scores, from -1 (worst) to 1 (best): costs span orders of
-magnitude and end within a percent of each other, and a rank tells both apart equally well. Three things make each bill
-count for more: several clipped steps a batch (as in PPO), imitation of the best schedules seen, and draws that keep a
-part of one of these.
+The reward R is the rank of a schedule's score among the last WINDOW scores, from -1 (worst) to 1 (best): costs span
+orders of magnitude at first and are within a percent of each other at the end, and ranks distinguish both equally well.
+Each bill is used several times: by several clipped steps per batch (as in PPO), by imitation of the best schedules
+(the elites), and by draws that keep a part of an elite.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from heterps.threads import torch_threads
 
 @dataclass(frozen=True)
 class Settings:
-    """Chosen by experiment: docs/decisions/0013-learned-scheduler.md."""
+    """Hyperparameters of the learner, chosen by experiment: see docs/decisions/0013-learned-scheduler.md."""
 
     hidden: int = 32
     width: int = 16
     trust: float = 1.0
     stay: float = 1.0
     lr: float = 1e-2
-    gamma: float = 0.2  # of the baseline
-    steps: int = 3  # gradient steps a batch
-    clip: float = 0.2  # how far a batch may move the odds of its schedules
+    gamma: float = 0.2  # weight of the newest batch in the baseline
+    steps: int = 3  # gradient steps per batch
+    clip: float = 0.2  # largest relative change of a schedule's probability per batch
     entropy: float = 0.01
     window: int = 256
     elites: int = 12
     imitate: float = 2.0
-    fade: float = 0.8  # an elite counts this much of the next better one
+    fade: float = 0.8  # weight of an elite relative to the next better one
     partial: float = 0.5  # share of draws that keep a part of an elite
-    warmth: float = 2.0  # of partial draws
+    temperature: float = 2.0  # temperature of partial draws
 
 
 class Learner:
+    """A policy in training, with the best schedules that it has seen (the elites)."""
+
     def __init__(self, features: Features, cell: Cell, settings: Settings, seed: int) -> None:
         self._settings = s = settings
         with torch_threads(1), torch.random.fork_rng(devices=[]):
@@ -63,37 +65,37 @@ class Learner:
         return float(self.scores[0]) if len(self.scores) else -np.inf
 
     def most_likely(self) -> Schedules:
-        """[1, N]"""
+        """Return the most likely schedule [1, N]."""
         return self._sample(np.full((1, self.elites.shape[1]), -1), np.zeros(1))
 
-    def draw(self, num: int, warmth: float) -> Schedules:
-        """Schedules [num, N] from the policy: its most likely, some whole, the others a part of an elite drawn anew."""
+    def draw(self, num: int, temperature: float) -> Schedules:
+        """Draw schedules [num, N]: the most likely one, some from the policy, some elites with a part drawn again."""
         num_layers = self.elites.shape[1]
         kept = np.full((num, num_layers), -1)
-        warmths = np.full(num, warmth)
+        temperatures = np.full(num, temperature)
         if len(self.elites):
             partial = self._rng.random(num) < self._settings.partial
             kept[partial] = self._parts(int(partial.sum()))
-            warmths[partial] *= self._settings.warmth
-            kept[0], warmths[0] = -1, 0.0
-        return self._sample(kept, warmths)
+            temperatures[partial] *= self._settings.temperature
+            kept[0], temperatures[0] = -1, 0.0
+        return self._sample(kept, temperatures)
 
     def some_elites(self, num: int) -> Schedules:
-        """[num, N], better ones more often; none while there are none."""
+        """Draw elites [num, N], better ones more often; empty while there are none."""
         if not len(self.elites):
             return self.elites
         chances = self._settings.fade ** np.arange(len(self.elites))
         return self.elites[self._rng.choice(len(self.elites), size=num, p=chances / chances.sum())]
 
     def remember(self, schedules: Schedules, scores: Floats) -> None:
-        """Keeps the best of these and its elites as its elites."""
+        """Keep the best of these schedules and the elites as the new elites."""
         both = np.concatenate([self.scores, scores])
         best = np.argsort(-both, kind="stable")[: self._settings.elites]
         self.elites = np.concatenate([self.elites, schedules])[best]
         self.scores = both[best]
 
     def forget(self) -> None:
-        """Keeps the policy, and neither elites nor standings."""
+        """Drop the elites and the recent scores, but keep the policy."""
         self.elites, self.scores, self._recent = self.elites[:0], self.scores[:0], self._recent[:0]
         self._baseline = 0.0
 
@@ -128,22 +130,22 @@ class Learner:
             self._adam.step()
 
     def _parts(self, num: int) -> Ints:
-        """Some elites [num, N] with -1 in a run of layers that is to be drawn anew."""
+        """Draw elites [num, N] with -1 in a run of layers that is to be drawn again."""
         elites = self.some_elites(num)
         first, last = pick_runs(elites, self._rng)
         layers = np.arange(elites.shape[1])
         return np.where((layers >= first[:, None]) & (layers <= last[:, None]), -1, elites.astype(np.int64))
 
-    def _sample(self, kept: Ints, warmths: Floats) -> Schedules:
+    def _sample(self, kept: Ints, temperatures: Floats) -> Schedules:
         with torch_threads(1):
             drawn = self._policy.sample(
-                torch.as_tensor(kept), torch.as_tensor(warmths, dtype=torch.float32), self._generator
+                torch.as_tensor(kept), torch.as_tensor(temperatures, dtype=torch.float32), self._generator
             )
         return drawn.numpy().astype(np.int16)
 
 
 def _standing(scores: Floats, among: Floats) -> Floats:
-    """From -1, below all, to 1, above all; equal ones share the middle of their places."""
+    """Return the rank of each score among `among`, from -1 (below all) to 1 (above all); ties share their mean rank."""
     ordered = np.sort(among)
     places = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
     standing: Floats = places / len(ordered) - 1.0

@@ -1,18 +1,18 @@
-"""The policy network of the learned scheduler: P(a_l | a_<l), the chances of the resources for layer l.
+"""The policy network of the learned scheduler: P(a_l | a_<l), the probabilities of the resources for layer l.
 
               a_0           a_1
                |             |
     x_0  0     v  x_1        v  x_2         x_l   features of layer l
      |   |     |   |         |   |
-    [  cell  ]-[  cell   ]--[  cell   ]     LSTM, or an Elman cell for rl-rnn; one step a layer
+    [  cell  ]-[  cell   ]--[  cell   ]     LSTM, or an Elman cell for rl-rnn; one step per layer
          |         |             |
         h_0       h_1           h_2
          |         |             |
        softmax over t of   query(h_l) . key(l, t)  +  score(l, t)  +  stay(h_l) [t = a_{l-1}]
 
-A resource is scored by what the layer would take and cost on it, with the same weights for all resources: what is
-learned of one holds for 64. Keys and scores have a free part for each resource as well. What the cell gets of the last
-action is its key.
+A resource is scored by the seconds and the cost of the layer on it, with the same weights for all resources, so that
+what is learned for one holds for 64. Keys and scores also have a learned part for each resource. The cell receives the
+last action as its key.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ from heterps.planning.schedulers.features import Features
 Cell = Literal["lstm", "elman"]
 
 IMPOSSIBLE = -1e9
-"""Logit of a resource that a layer cannot run on; not infinite, so that entropies and gradients stay numbers."""
+"""Logit of a resource on which a layer cannot run; finite, so that entropies and gradients are not NaN."""
 
 
 class SchedulePolicy(nn.Module):
+    """A recurrent network that draws schedules, layer by layer."""
+
     layers: Tensor
     pairs: Tensor
     cheap: Tensor
     impossible: Tensor
 
     def __init__(self, features: Features, cell: Cell, hidden: int, width: int, trust: float, stay: float) -> None:
-        """`trust` weighs how cheap a layer is on a resource, and `stay` says how much likelier than all others together
-        the last layer's resource is (as a logarithm); both to begin with, for they are learned.
+        """Create the network. `trust` and `stay` are initial values, which are learned.
+
+        trust  weight of how cheap a layer is on a resource
+        stay   log-odds of the last layer's resource against all others together
         """
         super().__init__()
         for name in ("layers", "pairs", "cheap"):
@@ -59,7 +63,7 @@ class SchedulePolicy(nn.Module):
         nn.init.constant_(self.stay.bias, stay + math.log(max(num_resources - 1, 1)))
 
     def forward(self, schedules: Tensor) -> Tensor:
-        """Log-probabilities [n, N, T] of every resource, given the schedules' [n, N] choices before each layer."""
+        """Return log-probabilities [n, N, T] of all resources, given the earlier choices of the schedules [n, N]."""
         num, num_layers = schedules.shape
         keys, scores = self._keys()
         before = keys[torch.arange(num_layers - 1), schedules[:, :-1]]
@@ -71,10 +75,10 @@ class SchedulePolicy(nn.Module):
         return (logits + stays).masked_fill(self.impossible, IMPOSSIBLE).log_softmax(dim=2)
 
     @torch.no_grad()
-    def sample(self, kept: Tensor, warmth: Tensor, generator: torch.Generator) -> Tensor:
-        """Schedules [n, N] that keep what `kept` [n, N] says and draw the rest, where it is negative, from the policy.
+    def sample(self, kept: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw schedules [n, N] from the policy; entries of `kept` [n, N] that are not negative are kept.
 
-        The logits of schedule i are divided by warmth[i]; 0 gives the most likely resources.
+        The logits of schedule i are divided by temperature[i]; 0 gives the most likely resources.
         """
         keys, scores = self._keys()
         num_layers, num_resources, width = keys.shape
@@ -88,13 +92,13 @@ class SchedulePolicy(nn.Module):
                 logits.scatter_add_(1, chosen[:, layer - 1, None], self.stay(h[:, 0]))
             # The largest of logits + Gumbel noise is a draw from the softmax.
             uniform = torch.rand(len(kept), num_resources, generator=generator).clamp_(1e-9, 1 - 1e-7)
-            logits -= warmth[:, None] * (-uniform.log()).log()
+            logits -= temperature[:, None] * (-uniform.log()).log()
             drawn = logits.masked_fill_(self.impossible[layer], IMPOSSIBLE).argmax(dim=1)
             chosen[:, layer] = torch.where(kept[:, layer] < 0, drawn, kept[:, layer])
             last = keys[layer, chosen[:, layer]]
         return chosen
 
     def _keys(self) -> tuple[Tensor, Tensor]:
-        """keys [N, T, width], and scores [N, T] that do not depend on what was chosen before."""
+        """Return the keys [N, T, width], and the scores [N, T] that do not depend on earlier choices."""
         keys = self.key(self.pairs) + self.own
         return keys, self.weigh(self.pairs)[..., 0] + self.favour + self.trust * self.cheap

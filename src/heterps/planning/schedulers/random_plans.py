@@ -1,4 +1,4 @@
-"""Sensible schedules at random: runs of layers on one resource, the likelier the less the run would cost there.
+"""Draw sensible random schedules: runs of layers on one resource, which is more likely the less the run costs there.
 
 whole:    all layers on one resource                         a a a a a a a a
           then up to MOST_CHANGES runs on others             a a b b b a a c
@@ -13,27 +13,29 @@ from __future__ import annotations
 import numpy as np
 
 from heterps.planning.cost import Ints, Schedules
-from heterps.planning.schedulers.features import Features, likeliness
+from heterps.planning.schedulers.features import Features, cost_logits
 
 MOST_CHANGES = 3
-STAGES = 0.5  # of changed runs that are a stage, or a part of one from a border on
-TIMES = (0.5, 0.3, 0.2)  # of changed schedules: one run, two, three
-GROWN, CROSSED = 0.25, 0.25  # of changed runs that take the resource of the layer beside them, or those of another
+STAGES = 0.5  # share of changed runs that are a stage, or a part of one that begins at its border
+TIMES = (0.5, 0.3, 0.2)  # shares of changed schedules with one, two and three changed runs
+GROWN, CROSSED = 0.25, 0.25  # shares of changed runs that take a neighbour's resource, or another schedule's resources
 
 
 class RandomPlans:
+    """Draws random schedules, and random changes of given schedules."""
+
     def __init__(self, features: Features, rng: np.random.Generator) -> None:
         self._rng = rng
         self._runs = features.runs
-        # A layer that cannot run there is put elsewhere, so it does not speak against a resource for the others.
+        # A layer that cannot run on a resource is put elsewhere, so it does not make the resource less likely.
         least = np.where(features.runs, features.usd, np.inf).min(axis=1, keepdims=True)
         usd = np.where(features.runs, features.usd, least)
         nothing = np.zeros(usd.shape[1])
-        self._usd = np.vstack([nothing, usd.cumsum(axis=0)])  # [N + 1, T], of all layers before
-        self._able = np.vstack([nothing, features.runs.cumsum(axis=0)])  # how many of them can run there
+        self._usd = np.vstack([nothing, usd.cumsum(axis=0)])  # [N + 1, T]: cost of all layers before
+        self._able = np.vstack([nothing, features.runs.cumsum(axis=0)])  # number of these layers that can run there
 
     def whole(self, num: int) -> Schedules:
-        """[num, N]"""
+        """Draw schedules [num, N]."""
         num_layers = len(self._runs)
         schedules = np.zeros((num, num_layers), np.int16)
         first, last = np.zeros(num, np.int64), np.full(num, num_layers - 1)
@@ -44,8 +46,9 @@ class RandomPlans:
         return schedules
 
     def changed(self, schedules: Schedules) -> Schedules:
-        """[n, N], each of the given ones with a run of layers put elsewhere, or several: two stations may have to be
-        faster before either change pays.
+        """Move one or several runs of layers of each schedule [n, N] to other resources.
+
+        Several, because two stations may both have to become faster before either change pays.
         """
         schedules = schedules.copy()
         times = 1 + self._rng.choice(len(TIMES), size=len(schedules), p=TIMES)
@@ -54,7 +57,7 @@ class RandomPlans:
         return schedules
 
     def _changed_once(self, schedules: Schedules) -> Schedules:
-        """[n, N], each of the given ones with one run of layers put elsewhere, or the same again."""
+        """Move one run of layers of each schedule [n, N] to other resources; some may stay the same."""
         num, num_layers = schedules.shape
         first, last = pick_runs(schedules, self._rng)
         layers = np.arange(num_layers)
@@ -68,7 +71,7 @@ class RandomPlans:
 
     def _put(self, schedules: Schedules, first: Ints, last: Ints) -> Schedules:
         num, num_layers = schedules.shape
-        likely = likeliness(self._usd[last + 1] - self._usd[first])
+        likely = cost_logits(self._usd[last + 1] - self._usd[first])
         likely *= self._rng.random((num, 1))  # some by cost, others hardly: the costs of a run alone can mislead
         likely[self._able[last + 1] == self._able[first]] = -np.inf
         resource = (likely + self._rng.gumbel(size=likely.shape)).argmax(axis=1)
@@ -80,9 +83,7 @@ class RandomPlans:
 
 
 def pick_runs(schedules: Schedules, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """(first, last) [n]: for each of the schedules [n, N] any run of layers, or one that begins or ends where a stage
-    does.
-    """
+    """Draw a run of layers (first, last) [n] for each schedule [n, N]: any run, or one that begins or ends a stage."""
     num, num_layers = schedules.shape
     ends = np.sort(rng.integers(num_layers, size=(num, 2)), axis=1)
     any_first, any_last = ends[:, 0], ends[:, 1]

@@ -1,15 +1,15 @@
 """The learned scheduler: policies trained by REINFORCE to propose cheap schedules (`rl`: LSTM, `rl-rnn`: Elman cell).
 
-    pre-training, by the cost model                                      on-line, by measured trials
-    lives at other paces --> lives without ... ---> last life ---------> start_trials ------>
-    a new policy each,       something that the     has all resources,   the same policy goes on,
-    which sees costs as      best relies on,        and begins with the  a few schedules at a time
-    of a faster plan         until none is better   elites of all lives
+    pre-training, by the cost model                                          online, by measured trials
+    restarts at other paces --> restarts without ... --> last restart -----> start_trials ------>
+    a new policy each,          something that the       has all resources,  the same policy continues,
+    which sees costs as of      best relies on,          and begins with     a few schedules at a time
+    a faster plan               until none is better     the elites of all
 
-A life ends when its best has not improved for a while. A policy settles in the first good valley, so each further life
-is shown another side of the problem: what layers cost if the plan is to be twice as fast, or four times; then, a bit
-faster than the best so far, without something that this relies on: all GPUs, all CPUs, one of its resources. No
-schedule is billed twice.
+A restart ends when its best schedule has not improved for a while. A policy converges to a local optimum, so each
+restart sees another version of the problem: first the costs of layers in a plan that is two, four or more times as
+fast; then, at a pace slightly faster than the best so far, without something that the best relies on: all GPUs, all
+CPUs, or one of its resources. No schedule is billed twice.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from heterps.planning.schedulers.policy import Cell
 from heterps.planning.schedulers.random_plans import RandomPlans
 
 BATCH = 32
-RANDOM = 16  # plans of a life's first batch that are drawn at random
-CHANGED = 0.33  # of later draws: elites changed at random
-PACES = (0.6, 0.36, 0.2, 0.12)  # of tau_max, that lives after the first look at costs by
-PATIENCE = 6  # batches without a better schedule that end a life
-FASTER = 0.7  # the pace of lives that must do without something, of that of the best
-LEAST_PACE = 1.02  # of the seconds that no schedule is faster than
-LIVES = 5  # at most in a row without a better schedule, before the last one begins
-SPARE = 3  # draws for each schedule wanted, since some were billed before
-ROUNDS, WARMER = 3, 2.0  # of draws, each warmer than the last, until enough are new
+RANDOM = 16  # number of random plans in the first batch of a restart
+CHANGED = 0.33  # share of later draws that are elites with random changes
+PACES = (0.6, 0.36, 0.2, 0.12)  # tau of the restarts after the first, relative to tau_max
+PATIENCE = 6  # number of batches without a better schedule after which a restart ends
+FASTER = 0.7  # tau of restarts without some resources, relative to that of the best schedule
+LEAST_PACE = 1.02  # smallest tau, relative to the lower bound on the seconds per batch
+MOST_RESTARTS = 5  # largest number in a row without a better schedule, before the last restart
+SPARE = 3  # number of draws per wanted schedule, since some were billed before
+ROUNDS, TEMPERATURE_STEP = 3, 2.0  # rounds of draws until enough are new; each multiplies the temperature by the step
 INFEASIBLE = -1e3
 """Score of an infeasible schedule with no violation: below that of any cost, which is a logarithm."""
 
 
 class Reinforce(Unproven):
-    _life: Learner
+    """The scheduler of the methods `rl` and `rl-rnn`."""
+
+    _learner: Learner
     _plans: RandomPlans
 
     def __init__(self, problem: Problem, seed: int, cell: Cell = "lstm", settings: Settings | None = None) -> None:
@@ -49,7 +51,7 @@ class Reinforce(Unproven):
         self._paces = [
             pace * problem.tau_max for pace in PACES if pace * problem.tau_max > LEAST_PACE * fastest_s(problem)
         ]
-        self._tau = problem.tau_max  # of the best schedule
+        self._tau = problem.tau_max  # seconds per batch of the best schedule
         self._rng = np.random.default_rng(seed)
         self._devices = [problem.cluster.resources[name].device for name in problem.resources]
         self._batch = BATCH
@@ -62,95 +64,96 @@ class Reinforce(Unproven):
         self._done = False
         self._stale = 0
         self._queue: Schedules = np.empty((0, problem.num_layers), np.int16)
-        self._begin_life(features_of(problem, problem.tau_max))
+        self._restart(features_of(problem, problem.tau_max))
 
     def propose(self) -> Schedules | None:
         if self._done:
             return None
         if self._stale >= PATIENCE:
-            return self._end_life()
+            return self._end_restart()
         schedules = self._new(self._queue)[: self._batch]
         self._queue = self._queue[self._batch :]
-        warmth = 1.0
+        temperature = 1.0
         for _ in range(ROUNDS):
             if len(schedules) >= self._batch:
                 break
-            schedules = self._new(np.concatenate([schedules, self._draw(SPARE * self._batch, warmth)]))
-            warmth *= WARMER
-        return schedules[: self._batch] if len(schedules) else self._end_life()
+            schedules = self._new(np.concatenate([schedules, self._draw(SPARE * self._batch, temperature)]))
+            temperature *= TEMPERATURE_STEP
+        return schedules[: self._batch] if len(schedules) else self._end_restart()
 
     def feedback(self, schedules: Schedules, bills: Bills) -> None:
         scores = _scores(bills)
         self._seen.update(row.tobytes() for row in schedules)
-        before = self._life.best
-        self._life.remember(schedules, scores)
-        self._stale = 0 if self._life.best > before else self._stale + 1
+        before = self._learner.best
+        self._learner.remember(schedules, scores)
+        self._stale = 0 if self._learner.best > before else self._stale + 1
         if scores.max() > self._best:
             self._best = float(scores.max())
             self._is_better = True
             if (throughput := bills.throughput[scores.argmax()]) > 0:
                 self._tau = self._problem.profile.batch_size / float(throughput)
-        self._life.learn(schedules, scores)
+        self._learner.learn(schedules, scores)
 
     def start_trials(self, batch: int) -> None:
-        """Go on from what was learned, with bills of another kind, `batch` at a time.
+        """Continue with the learned policy and measured bills, `batch` at a time.
 
         Call it between two searches. Bills seen so far are forgotten; the best schedules by them are proposed first.
         """
-        if not self._last and self._past:  # a search that was cut short, maybe in a life with resources withheld
-            self._inherit(self._past[0], [*self._past[1:], self._life])
+        if not self._last and self._past:  # the search ended early, maybe in a restart without some resources
+            self._inherit(self._past[0], [*self._past[1:], self._learner])
             features = features_of(self._problem, self._tau)
-            self._life, self._plans = self._past[0], RandomPlans(features, self._rng)
+            self._learner, self._plans = self._past[0], RandomPlans(features, self._rng)
         self._batch = batch
         self._seen.clear()
         self._stale, self._last, self._done = 0, True, False
-        self._queue = self._life.elites
-        self._life.forget()
+        self._queue = self._learner.elites
+        self._learner.forget()
 
-    def _draw(self, num: int, warmth: float) -> Schedules:
-        """[num, N]: from the policy, its most likely first, and elites changed at random."""
-        elites = self._life.some_elites(round(num * CHANGED))
-        drawn = np.concatenate([self._life.draw(num - len(elites), warmth), self._plans.changed(elites)])
+    def _draw(self, num: int, temperature: float) -> Schedules:
+        """Draw schedules [num, N]: from the policy, the most likely first, and elites with random changes."""
+        elites = self._learner.some_elites(round(num * CHANGED))
+        drawn = np.concatenate([self._learner.draw(num - len(elites), temperature), self._plans.changed(elites)])
         drawn[1:] = self._rng.permutation(drawn[1:])
         return drawn
 
-    def _begin_life(self, features: Features) -> None:
-        self._life = Learner(features, self._cell, self._settings, seed=int(self._rng.integers(1 << 31)))
+    def _restart(self, features: Features) -> None:
+        self._learner = Learner(features, self._cell, self._settings, seed=int(self._rng.integers(1 << 31)))
         self._plans = RandomPlans(features, self._rng)
         self._queue = self._plans.whole(RANDOM)
         self._stale = 0
 
-    def _end_life(self) -> Schedules:
-        """What is still to be billed of this life; the next one has begun, unless it was the last."""
-        final = self._new(self._life.most_likely())
+    def _end_restart(self) -> Schedules:
+        """Return the schedules of this restart that are still to be billed; begin the next unless it is the last."""
+        final = self._new(self._learner.most_likely())
         if self._last:
             self._done = True
             return final
-        self._past.append(self._life)
+        self._past.append(self._learner)
         if self._paces:
-            self._begin_life(features_of(self._problem, self._paces.pop(0)))
+            self._restart(features_of(self._problem, self._paces.pop(0)))
             return final
         if self._is_better:
             self._is_better = False
-            best = max(self._past, key=lambda life: life.best)
-            self._to_withhold = self._relied_on(best.elites[0])[:LIVES]
+            best = max(self._past, key=lambda learner: learner.best)
+            self._to_withhold = self._relied_on(best.elites[0])[:MOST_RESTARTS]
         self._last = not self._to_withhold
         if not self._last:
             tau = max(FASTER * self._tau, LEAST_PACE * fastest_s(self._problem))
-            self._begin_life(features_of(self._problem, tau).without(self._to_withhold.pop(0)))
+            self._restart(features_of(self._problem, tau).without(self._to_withhold.pop(0)))
             return final
-        self._begin_life(features_of(self._problem, self._tau))
-        self._inherit(self._life, self._past)
+        self._restart(features_of(self._problem, self._tau))
+        self._inherit(self._learner, self._past)
         return final
 
     @staticmethod
-    def _inherit(heir: Learner, lives: list[Learner]) -> None:
-        for life in lives:
-            heir.remember(life.elites, life.scores)
+    def _inherit(heir: Learner, learners: list[Learner]) -> None:
+        for learner in learners:
+            heir.remember(learner.elites, learner.scores)
 
     def _relied_on(self, schedule: Schedules) -> list[list[int]]:
-        """What a schedule [N] uses and others may do without: its devices, each with all resources of that device, then
-        its resources; those of most layers first.
+        """Return the sets of resources that a schedule [N] relies on, those of most layers first.
+
+        First all resources of each of its devices, then each of its resources alone.
         """
         used, layers = np.unique(schedule, return_counts=True)
         singles = [int(t) for t in used[np.argsort(-layers, kind="stable")]]
@@ -159,14 +162,14 @@ class Reinforce(Unproven):
         return [*alike, *([t] for t in singles if [t] not in alike)]
 
     def _new(self, schedules: Schedules) -> Schedules:
-        """Those not billed yet, each once, in order."""
+        """Return the schedules that were not billed yet, each once, in order."""
         new = {row.tobytes(): row for row in schedules}
         rows = [row for key, row in new.items() if key not in self._seen]
         return np.array(rows, np.int16).reshape(-1, schedules.shape[1])
 
 
 def _scores(bills: Bills) -> Floats:
-    """Higher is better: -log USD, and below all of these, by how much it is violated, what is infeasible."""
+    """Score bills, higher is better: -log USD if feasible; infeasible ones are below all of these, by violation."""
     feasible = np.isfinite(bills.usd)
     usd = np.where(feasible, np.maximum(bills.usd, np.finfo(float).tiny), 1.0)
     return np.where(feasible, -np.log(usd), INFEASIBLE - bills.violation)

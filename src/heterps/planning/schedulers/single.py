@@ -1,4 +1,4 @@
-"""All layers on one resource: the cheapest of those whose device is a CPU, or of those whose device is not."""
+"""Methods `cpu` and `gpu`: all layers on one resource, the cheapest with a CPU device, or with another device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from heterps.planning.schedulers.base import Unproven
 
 
 class Single(Unproven):
+    """The scheduler of the methods `cpu` and `gpu`."""
+
     def __init__(self, problem: Problem, *, on_cpu: bool) -> None:
         devices = [problem.cluster.resources[name].device for name in problem.resources]
         chosen = [t for t, device in enumerate(devices) if device.startswith("cpu") == on_cpu]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.data.batch import Batch, Slots
-from heterps.nn import RowGradients, cut, embeddings
+from heterps.nn import RowGradients, embeddings, slice_slots
 from heterps.ps.client.local import RowClient, done
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.protocol.messages import Round
@@ -120,7 +120,7 @@ class Pieces:
             table: np.empty((len(lookup.inverse), rows[table].shape[1]), np.float32) for table, lookup in self._lookups
         }
         bounds = [len(batch) * i // len(self._twins) for i in range(len(self._twins) + 1)]
-        pieces = [cut(batch.slots, first, last) for first, last in pairwise(bounds)]
+        pieces = [slice_slots(batch.slots, first, last) for first, last in pairwise(bounds)]
         starts = dict.fromkeys(rows, 0)
         for twin, store, piece in zip(self._twins, self._stores, pieces, strict=True):
             store.load(num_shards, rows, grads, dict(starts))

@@ -15,7 +15,7 @@ from heterps.config import Job
 from heterps.data.batch import Batch, Slots
 from heterps.data.reader import open_reader
 from heterps.data.stream import BatchStream
-from heterps.nn import cut
+from heterps.nn import slice_slots
 from heterps.training.model.replica import Replica
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import ALL_LANES, Go
@@ -84,7 +84,7 @@ class Feed:
         if first == last:
             return None
         piece = batch.slots.prepared.get((first, last))
-        slots: Slots = piece if piece is not None else cut(_bare(batch.slots), first, last)
+        slots: Slots = piece if piece is not None else slice_slots(_bare(batch.slots), first, last)
         values = (torch.from_numpy(batch.dense[first:last]), slots)
         return {**dict(zip(self._inputs, values, strict=False)), LABEL: torch.from_numpy(batch.label[first:last])}
 
@@ -94,7 +94,7 @@ class Feed:
         if followed.replica is not None:
             for lane in [0] if followed.lanes is None else followed.lanes:
                 first, last = followed.bounds(len(batch), lane)
-                piece = cut(_bare(batch.slots), first, last)
+                piece = slice_slots(_bare(batch.slots), first, last)
                 followed.replica.prepare(piece)
                 batch.slots.prepared[first, last] = piece
         return batch
