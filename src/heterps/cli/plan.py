@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from heterps.planning import Comparison
+    from heterps.planning import PlanComparison
     from heterps.planning.cost import Problem
     from heterps.planning.explain import Explanation
     from heterps.planning.frontier import Frontier
@@ -173,7 +173,7 @@ def _check_options(context: typer.Context, *, is_measured: bool) -> None:
             context.fail(f"{option.opts[0]} is {'not for' if is_measured else 'for'} --measure.")
 
 
-def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> Comparison:
+def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> PlanComparison:
     """Plans by `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
     from heterps import planning
 
@@ -183,7 +183,7 @@ def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bo
         with _progress("searching by") as announce:
             return planning.compare(*inputs, every=True, on_start=announce, **options)
     if alone:
-        return planning.Comparison(planning.plan(*inputs, **options), ())
+        return planning.PlanComparison(planning.plan(*inputs, **options), ())
     return planning.compare(*inputs, **options)
 
 
@@ -211,7 +211,7 @@ def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManag
 
 def _show(
     problem: Problem,
-    compared: Comparison,
+    compared: PlanComparison,
     every: bool,
     told: Explanation | None,
     found: Frontier | None,
@@ -234,7 +234,7 @@ def _show(
         show_frontier(console, found, profile, floor)
 
 
-def _as_json(compared: Comparison, every: bool, told: Explanation | None, found: Frontier | None) -> dict[str, Any]:
+def _as_json(compared: PlanComparison, every: bool, told: Explanation | None, found: Frontier | None) -> dict[str, Any]:
     """The plan, or with every method `chosen` and `options`; also `explain` and `frontier` where asked for."""
     from dataclasses import asdict
 

@@ -24,7 +24,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from heterps.planning.api import Comparison
+from heterps.planning.api import PlanComparison
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.figures import short
@@ -35,7 +35,7 @@ from heterps.report.terminal.tables import add_figures, plain_table
 ESTIMATED = "~"
 
 
-def show_comparison(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
+def show_comparison(console: Console, comparison: PlanComparison, profile: Profile, throughput: float) -> None:
     """Prints the options, then what was chosen and why; `throughput` is the floor that was asked for."""
     table = _table("method")
     table.add_column("stages", overflow="fold")
@@ -52,7 +52,7 @@ def show_comparison(console: Console, comparison: Comparison, profile: Profile, 
     show_verdict(console, comparison, profile, throughput)
 
 
-def show_every_method(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
+def show_every_method(console: Console, comparison: PlanComparison, profile: Profile, throughput: float) -> None:
     """Prints one row per method with the chosen one ticked, the legend of the bars, and what was chosen and why."""
     keys = make_keys(profile.resources)
     table = _table("method")
@@ -95,7 +95,7 @@ def plans_table(old: Plan, new: Plan, *, is_chosen: bool) -> Table:
     return table
 
 
-def show_verdict(console: Console, comparison: Comparison, profile: Profile, throughput: float) -> None:
+def show_verdict(console: Console, comparison: PlanComparison, profile: Profile, throughput: float) -> None:
     """Prints what was chosen, how good that is, and which figures are estimates."""
     chosen = comparison.chosen
     verdict = Text.assemble(
