@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plans import make_plan, make_profile, recording_console, text_of
 
-from heterps.planning.api import Comparison, Option
+from heterps.planning.api import PlanComparison, Option
 from heterps.report.terminal.plan_table import show_every_method
 from heterps.report.terminal.progress import show_progress
 
@@ -26,7 +26,7 @@ OPTIONS = (
 
 def show(width: int) -> list[str]:
     console = recording_console(width)
-    show_every_method(console, Comparison(EXACT, OPTIONS), make_profile(16, "cpu", "v100"), 500.0)
+    show_every_method(console, PlanComparison(EXACT, OPTIONS), make_profile(16, "cpu", "v100"), 500.0)
     return [line.rstrip() for line in text_of(console).splitlines()]
 
 
@@ -50,7 +50,7 @@ def test_many_resources_are_told_apart() -> None:
     names = [f"gpu{i}" for i in range(12)]
     plan = make_plan(*[(name, 1, 1) for name in names])
     console = recording_console(100)
-    show_every_method(console, Comparison(plan, (Option("exact", plan),)), make_profile(12, *names), 500.0)
+    show_every_method(console, PlanComparison(plan, (Option("exact", plan),)), make_profile(12, *names), 500.0)
     text = text_of(console)
     assert all(name in text for name in names)
 
