@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plans import make_plan, make_profile, recording_console, text_of
 
-from heterps.planning.api import PlanComparison, Option
+from heterps.planning.api import Option, PlanComparison
 from heterps.report.terminal.plan_table import show_every_method
 from heterps.report.terminal.progress import show_progress
 
