@@ -44,8 +44,10 @@ def assert_same(found: Snapshot, expected: Snapshot) -> None:
         assert_same_bits(found.dense[name], array)
     for name, rows in expected.tables.items():
         assert found.tables[name].meta == rows.meta
+        assert len(found.tables[name]) == len(rows)
+        found_rows = found.tables[name].whole()
         for part in ("keys", "values", "state", "uses", "clock"):
-            assert_same_bits(getattr(found.tables[name], part), getattr(rows, part))
+            assert_same_bits(getattr(found_rows, part), getattr(rows, part))
         assert set(found.tables[name].upkeep) == set(rows.upkeep)
         for part, array in rows.upkeep.items():
             assert_same_bits(found.tables[name].upkeep[part], array)

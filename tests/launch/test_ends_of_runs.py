@@ -185,7 +185,7 @@ def test_a_device_that_is_missing_ends_the_run_before_it_starts_or_in_the_worker
 
 
 def test_a_server_that_cannot_be_made_is_an_error_of_its_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_disk(*_: object) -> None:
+    def no_disk(*_: object, **__: object) -> None:
         raise StorageError("the disk is full")
 
     monkeypatch.setattr("heterps.launch.run_servers.Server", no_disk)

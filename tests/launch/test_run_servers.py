@@ -42,10 +42,10 @@ def assert_equal(got: Snapshot, wanted: Snapshot) -> None:
     assert got.dense.keys() == wanted.dense.keys()
     for name, array in wanted.dense.items():
         np.testing.assert_array_equal(got.dense[name], array, err_msg=name)
-    for name, table in wanted.tables.items():
-        mine, theirs = np.argsort(got.tables[name].keys), np.argsort(table.keys)
+    for name, table in ((name, table.whole()) for name, table in wanted.tables.items()):
+        mine, theirs = np.argsort(got.tables[name].whole().keys), np.argsort(table.keys)
         for field in ("keys", "values", "state", "uses", "clock"):
-            ours, other = getattr(got.tables[name], field)[mine], getattr(table, field)[theirs]
+            ours, other = getattr(got.tables[name].whole(), field)[mine], getattr(table, field)[theirs]
             np.testing.assert_array_equal(ours, other, err_msg=f"{name} {field}")
 
 
@@ -102,7 +102,7 @@ def test_what_tables_let_in_and_let_go_is_in_the_metrics(tiny_job: Path, servers
     counts = lines[-1]["tables"]
     assert counts["refused"] > 0
     assert counts["evicted"]["age"] > 0
-    assert counts["admitted"] - sum(counts["evicted"].values()) == len(snapshot.tables["embedding"].keys)
+    assert counts["admitted"] - sum(counts["evicted"].values()) == len(snapshot.tables["embedding"])
 
 
 class KillAServer(Observer):
@@ -193,10 +193,10 @@ def test_servers_on_threads_begin_with_the_first_roster_and_share_the_memory_of_
 
 
 def test_servers_on_threads_of_which_one_cannot_be_made_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(name: str, *args: object) -> Server:
+    def make(name: str, *args: object, **options: object) -> Server:
         if name == "server-1":
             raise StorageError("the disk is full")
-        return Server(name, *args)
+        return Server(name, *args, **options)
 
     monkeypatch.setattr("heterps.launch.run_servers.Server", make)
     job = Job.model_construct(servers=Servers(count=2, channel="memory"), seed=0)

@@ -119,9 +119,9 @@ class TableMachine(RuleBasedStateMachine):
         stream = TableStream(len(old), self.widths, read, {"num_pushes": num_pushes}, kept)
         with TemporaryDirectory() as folder:
             saved = load(save(folder, Snapshot(0, 0, tables={"t": stream}))).tables["t"]
+            rows = Rows(*(getattr(saved.whole(), field) for field in Rows._fields))
         self.close()
         self.table = self.make()
-        rows = Rows(saved.keys, saved.values, saved.state, saved.uses, saved.clock)
         self.table.import_rows(rows, saved.meta["num_pushes"], unstack(saved.upkeep, 1)[0])
         self.model.gone_before = len(self.model.gone)
 

@@ -134,7 +134,7 @@ def splits(model: nn.Module, most: int = 4) -> st.SearchStrategy[list[int]]:
 def arrays_of(snapshot: Snapshot) -> dict[str, np.ndarray]:
     """Everything that was trained, with the rows in the order of their keys."""
     arrays = {name: array for name, array in snapshot.dense.items() if not name.startswith("random")}
-    for name, table in snapshot.tables.items():
+    for name, table in ((name, table.whole()) for name, table in snapshot.tables.items()):
         assert isinstance(table, TableRows)
         order = np.argsort(table.keys)
         arrays |= {

@@ -123,7 +123,7 @@ def everything(run, outcome):
     snapshot = load_latest(run.checkpoints)
     found = {"metrics.jsonl": json.dumps(timeless), "samples": snapshot.samples, "clock": snapshot.clock}
     found |= {name: array.tobytes() for name, array in snapshot.dense.items()}
-    for name, table in snapshot.tables.items():
+    for name, table in ((name, table.whole()) for name, table in snapshot.tables.items()):
         order = np.argsort(table.keys)
         found |= {f"{name}.{part}": getattr(table, part)[order].tobytes() for part in ("keys", "values", "state")}
         found |= {f"{name}.meta": table.meta}

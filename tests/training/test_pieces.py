@@ -75,7 +75,7 @@ def train(model, num_threads, batches, num_shards=1):
         snapshot = trainer.snapshot(0, {})
         divided = trainer._pieces is not None and bool(trainer._pieces._divisible)
     arrays = {name: array for name, array in snapshot.dense.items() if not name.startswith("random")}
-    for name, table in snapshot.tables.items():
+    for name, table in ((name, table.whole()) for name, table in snapshot.tables.items()):
         order = np.argsort(table.keys)
         arrays |= {f"{name}/{part}": getattr(table, part)[order] for part in ("keys", "values", "state")}
     return np.array([loss for loss, _ in steps]), np.concatenate([logits for _, logits in steps]), arrays, divided

@@ -79,7 +79,7 @@ def train(trainer: Trainer, batches: list[Batch]) -> list[float]:
 def state(snapshot: Snapshot) -> dict[str, np.ndarray]:
     """All arrays of a snapshot, rows by key."""
     arrays = dict(snapshot.dense)
-    for name, table in snapshot.tables.items():
+    for name, table in ((name, table.whole()) for name, table in snapshot.tables.items()):
         order = np.argsort(table.keys)
         arrays |= {f"{name}/{field}": getattr(table, field)[order] for field in ("keys", "values", "state", "uses")}
     return arrays

@@ -89,7 +89,7 @@ def test_every_batch_of_every_epoch_is_done_once(tmp_path: Path, sync, counts, c
 def uses_of_rows(trained: Trained, num_rows: int) -> list[int]:
     """Of slot t, in which every sample has another id: 1 when a row is new, and 1 more with every push. They fade, but
     little."""
-    table = trained.snapshot.tables["tiny"]
+    table = trained.snapshot.tables["tiny"].whole()
     numbered = slots_from_ids(np.arange(num_rows)[:, None], ("t",)).keys
     return np.round(table.uses[np.isin(table.keys, numbered)]).astype(int).tolist()
 

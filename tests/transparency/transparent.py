@@ -180,7 +180,7 @@ def on_processes(job: Job, servers: int = 1, **more: Any) -> Job:
 def tables_of(snapshot: Snapshot) -> dict[str, np.ndarray]:
     """Everything that was trained, rows in the order of their keys."""
     arrays = {name: array for name, array in snapshot.dense.items() if not name.startswith("random")}
-    for name, table in snapshot.tables.items():
+    for name, table in ((name, table.whole()) for name, table in snapshot.tables.items()):
         order = np.argsort(table.keys)
         for part in ("keys", "values", "state", "uses", "clock"):
             arrays[f"{name}.{part}"] = getattr(table, part)[order]

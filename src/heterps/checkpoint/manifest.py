@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 
 from heterps.errors import CorruptCheckpoint, RunError
 
-VERSION = 3
+VERSION = 4
+FIRST_WITH_SHARDS = 4
 NAME = "manifest.json"
 
 
@@ -51,7 +52,8 @@ class Manifest(Value):
     samples: NonNegativeInt
     dense: File
     progress: File
-    tables: dict[str, File]
+    tables: dict[str, list[File]]  # the files of each, written by whoever held a part; one up to version 3
+    meta: dict[str, dict[str, Any]] = {}  # by table: what it is; up to version 3 in the file of its rows
     upkeep: dict[str, File] = {}  # by table, for those that know something besides their rows; since version 3
 
     def encode(self) -> bytes:
@@ -73,6 +75,8 @@ def decode(text: bytes, path: Path) -> Manifest:
             f"{path.parent} was written in version {version} of the checkpoint format; this heterps reads up to "
             f"version {VERSION}. Resume with the heterps that wrote it, or a newer one."
         )
+    if isinstance(version, int) and version < FIRST_WITH_SHARDS and isinstance(tables := body.get("tables"), dict):
+        body["tables"] = {name: [file] for name, file in tables.items()}
     try:
         return Manifest.model_validate(body)
     except ValidationError as error:

@@ -11,60 +11,103 @@ are kept: NaN payloads, negative zeros and the keys 0 and 2**64 - 1 come back as
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from heterps.checkpoint.disk import DigestWriter
-from heterps.checkpoint.snapshot import TableRows, TableStream
+from heterps.checkpoint.snapshot import TableRows
 
 METADATA_KEY = b"heterps"
 _VECTORS = {"keys": pa.uint64(), "uses": pa.float32(), "clock": pa.uint32()}
 _VECTORS_V1 = {"keys": pa.uint64()}
 
 
-def write_rows(file: DigestWriter, table: TableRows | TableStream) -> None:
-    shape = {"rows": len(table), "values": table.widths[0], "state": table.widths[1]}
-    header = json.dumps({"shape": shape, "meta": table.meta})
+class RowPart(Protocol):
+    """Some rows of a table, as arrays of the same length."""
+
+    @property
+    def keys(self) -> NDArray[np.uint64]: ...
+    @property
+    def values(self) -> NDArray[np.float32]: ...
+    @property
+    def state(self) -> NDArray[np.float32]: ...
+    @property
+    def uses(self) -> NDArray[np.float32]: ...
+    @property
+    def clock(self) -> NDArray[np.uint32]: ...
+
+
+class Header(NamedTuple):
+    """What a file says of its rows."""
+
+    num_rows: int
+    widths: tuple[int, int]  # of the values and of the state
+    meta: dict[str, Any]  # of the table: in files up to version 3 of the format
+
+
+def write_rows(file: DigestWriter, parts: Iterable[RowPart], num_rows: int, widths: tuple[int, int]) -> None:
+    """Write rows part by part; ValueError where they are not as many as was said."""
+    shape = {"rows": num_rows, "values": widths[0], "state": widths[1]}
+    header = json.dumps({"shape": shape})
     schema = _schema(shape, _VECTORS).with_metadata({METADATA_KEY: header.encode()})
+    written = 0
     with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema) as writer:
-        for part in table.parts():
+        for part in parts:
             columns = [pa.array(getattr(part, name)) for name in _VECTORS]
             for name in schema.names[len(_VECTORS) :]:
                 flat = pa.array(getattr(part, name).reshape(-1))
                 columns.append(pa.FixedSizeListArray.from_arrays(flat, shape[name]))
             writer.write_batch(pa.record_batch(columns, schema=schema))
+            written += len(part.keys)
+    if written != num_rows:
+        raise ValueError(f"a stream of {num_rows:,} rows gave {written:,}")
 
 
-def read_rows(path: Path) -> TableRows:
-    """The rows in the file at `path`, in arrays of their own; ValueError when `write_rows` did not make it."""
+def read_header(path: Path) -> Header:
+    """What the file says of its rows; ValueError when `write_rows` did not make it, or it does not hold them all."""
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+        header, kinds = _checked(reader, source.size())
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]  # views of the file
+        found = sum(len(_arrays(batch, header, kinds)["keys"]) for batch in batches)
+        if found != header.num_rows:
+            raise ValueError(f"it claims {header.num_rows} rows and holds {found}")
+        return header
+
+
+def read_parts(path: Path) -> Iterator[TableRows]:
+    """The rows in the file, a part at a time, in arrays of their own."""
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-        header = json.loads((reader.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-        num_rows, dim, width = (header["shape"][name] for name in ("rows", "values", "state"))
-        if num_rows * (8 + 4 * (dim + width)) > source.size():  # before memory is taken for them
-            raise ValueError(f"it claims {num_rows} rows of {dim} + {width} numbers in {source.size()} bytes")
-        kinds = _VECTORS if "uses" in reader.schema.names else _VECTORS_V1
-        if not reader.schema.equals(_schema(header["shape"], kinds)):
-            raise ValueError(f"its columns are {', '.join(f'{f.name}: {f.type}' for f in reader.schema)}")
-        vectors = {name: np.empty(num_rows, kind.to_pandas_dtype()) for name, kind in kinds.items()}
-        matrices = {"values": np.empty((num_rows, dim), np.float32), "state": np.empty((num_rows, width), np.float32)}
-        at = 0
+        header, kinds = _checked(reader, source.size())
         for index in range(reader.num_record_batches):
-            batch = reader.get_batch(index)
-            chunk = slice(at, at + batch.num_rows)
-            for name in batch.schema.names:
-                if name in vectors:
-                    vectors[name][chunk] = batch.column(name).to_numpy()
-                else:
-                    matrices[name][chunk] = _matrix(batch.column(name))
-            at = chunk.stop
-        if at != num_rows:
-            raise ValueError(f"it claims {num_rows} rows and holds {at}")
-        arrays: dict[str, Any] = {**vectors, **matrices}
-        return TableRows(**arrays, meta=header["meta"])
+            arrays = _arrays(reader.get_batch(index), header, kinds)
+            copies: dict[str, Any] = {name: array.copy() for name, array in arrays.items()}
+            yield TableRows(**copies)
+
+
+def _arrays(batch: Any, header: Header, kinds: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """The arrays of a part, as views; ValueError where a value is missing."""
+    arrays: dict[str, NDArray[Any]] = {name: batch.column(name).to_numpy() for name in kinds}
+    for name, width in zip(("values", "state"), header.widths, strict=True):
+        is_there = name in batch.schema.names
+        arrays[name] = _matrix(batch.column(name)) if is_there else np.empty((batch.num_rows, width), np.float32)
+    return arrays
+
+
+def _checked(reader: Any, num_bytes: int) -> tuple[Header, dict[str, Any]]:
+    """The header of an open file whose columns are those that it says, and the kinds of its vectors."""
+    text = json.loads((reader.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    num_rows, dim, width = (text["shape"][name] for name in ("rows", "values", "state"))
+    if num_rows * (8 + 4 * (dim + width)) > num_bytes:  # before memory is taken for them
+        raise ValueError(f"it claims {num_rows} rows of {dim} + {width} numbers in {num_bytes} bytes")
+    kinds = _VECTORS if "uses" in reader.schema.names else _VECTORS_V1
+    if not reader.schema.equals(_schema(text["shape"], kinds)):
+        raise ValueError(f"its columns are {', '.join(f'{f.name}: {f.type}' for f in reader.schema)}")
+    return Header(num_rows, (dim, width), text.get("meta", {})), kinds
 
 
 def _schema(shape: dict[str, int], vectors: dict[str, Any]) -> Any:

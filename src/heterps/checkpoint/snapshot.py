@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.ps.protocol.row_files import RowFile, RowFiles
+
 DTYPES = frozenset({"bool", "float16", "float32", "float64"}) | {
     f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)
 }
@@ -87,6 +89,10 @@ class TableStream:
     read: Callable[[], Iterator[TableRows]]
     meta: Mapping[str, Any] = field(default_factory=dict)
     upkeep: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    write: Callable[[RowFiles, str], list[RowFile]] | None = None
+    """How those who hold the rows write them themselves, to files whose paths begin with a path; None: `read` is."""
+    files: tuple[RowFiles, tuple[str, ...]] | None = None
+    """Where a table that was loaded is, for those who read it themselves: paths in the folder of checkpoints."""
 
     def __post_init__(self) -> None:
         require_json(self.meta, "meta")

@@ -2,7 +2,7 @@
 
     run/checkpoints/
       .saving-0000001234/        [1] a draft beside the finished ones
-          tables/000-user.arrow  [2] each file written and synced
+          tables/000-user.1-000.arrow    [2] each file written and synced, by whoever holds the rows: servers their own
           tables/000-user.safetensors    what the table knows besides its rows, if anything
           dense.safetensors
           progress.json
@@ -23,7 +23,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,15 +34,16 @@ from safetensors import SafetensorError
 
 from heterps.checkpoint import disk, manifest
 from heterps.checkpoint.manifest import File, Manifest
-from heterps.checkpoint.rows import read_rows, write_rows
-from heterps.checkpoint.snapshot import Snapshot, TableRows
+from heterps.checkpoint.row_folder import DRAFT, RowFolder
+from heterps.checkpoint.rows import read_header, read_parts
+from heterps.checkpoint.snapshot import Snapshot, TableStream
 from heterps.errors import CorruptCheckpoint, RunError, StorageError
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 FINISHED = re.compile(r"(\d{10,})(?:-(\d+))?")
-DRAFT, RUBBISH = ".saving-", ".removing-"
+RUBBISH = ".removing-"
 
 
 def save(folder: str | Path, snapshot: Snapshot, keep: int = 2) -> Path:
@@ -55,7 +56,8 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2) -> Path:
         raise ValueError(f"keep is {keep}; at least two checkpoints stay, so that a bad one has a predecessor")
     folder = Path(folder)
     size = f"{snapshot.num_bytes / 1e6:,.1f} MB"
-    with disk.storage_errors(f"{folder}: cannot save the checkpoint of clock {snapshot.clock} ({size})"):
+    what = f"{folder}: cannot save the checkpoint of clock {snapshot.clock} ({size})"
+    with disk.storage_errors(what):
         disk.make_folder(folder)
         _remove_leftovers(folder)
         draft = folder / f"{DRAFT}{snapshot.clock:010d}"
@@ -63,8 +65,10 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2) -> Path:
         try:
             _write(draft, snapshot)  # [1] [2] [3]
             disk.rename(draft, target)  # [4]
-        except Exception:
+        except Exception as error:
             _try_to_remove(draft)
+            if isinstance(error, StorageError):  # of one of those who write their own rows
+                raise StorageError(f"{what}: {error}") from error
             raise
     _prune(folder, target, snapshot.clock, keep)  # [5]
     return target
@@ -76,7 +80,8 @@ def load(path: str | Path) -> Snapshot:
     if not path.is_dir():
         raise RunError(f"{path}: there is no such checkpoint. Those of a run are in its folder checkpoints/.")
     index = manifest.decode(_read(path / manifest.NAME, Path.read_bytes), path / manifest.NAME)
-    for file in (index.dense, index.progress, *index.tables.values(), *index.upkeep.values()):
+    rows = [file for files in index.tables.values() for file in files]
+    for file in (index.dense, index.progress, *rows, *index.upkeep.values()):
         _verify(path, file)
     return Snapshot(
         clock=index.clock,
@@ -121,21 +126,37 @@ def load_latest(folder: str | Path) -> Snapshot:
     raise RunError(f"{folder}: there is no checkpoint here. Check the path, or start without --resume.")
 
 
-def _read_table(folder: Path, index: Manifest, name: str) -> TableRows:
-    rows = _read(index.tables[name].locate(folder), read_rows)
-    if name not in index.upkeep:
-        return rows
-    return replace(rows, upkeep=_read(index.upkeep[name].locate(folder), safetensors.numpy.load_file))
+def _read_table(folder: Path, index: Manifest, name: str) -> TableStream:
+    """A table whose rows are read when they are needed: all of them may not fit into memory."""
+    located = [file.locate(folder) for file in index.tables[name]]
+    headers = [_read(path, read_header) for path in located]
+    if len({header.widths for header in headers}) != 1:
+        raise CorruptCheckpoint(f"{folder}: the files of table {name} have rows of different widths.")
+    upkeep = index.upkeep.get(name)
+    return TableStream(
+        num_rows=sum(header.num_rows for header in headers),
+        widths=headers[0].widths,
+        read=lambda: chain.from_iterable(read_parts(path) for path in located),
+        meta=index.meta.get(name, headers[0].meta),
+        upkeep={} if upkeep is None else _read(upkeep.locate(folder), safetensors.numpy.load_file),
+        files=(RowFolder(folder.parent), tuple(f"{folder.name}/{file.path}" for file in index.tables[name])),
+    )
 
 
 def _write(draft: Path, snapshot: Snapshot) -> None:
     disk.make_folder(draft / "tables")
-    tables, upkeep = {}, {}
+    folder, tables, upkeep = RowFolder(draft.parent), {}, {}
     for number, (name, rows) in enumerate(snapshot.tables.items()):
         path = f"tables/{_file_name(number, name)}"
-        with disk.new_file(draft / f"{path}.arrow") as file:
-            write_rows(file, rows)
-        tables[name] = File(path=f"{path}.arrow", num_bytes=file.num_bytes, xxh3=file.xxh3)
+        place = f"{draft.name}/{path}"
+        if isinstance(rows, TableStream) and rows.write is not None:
+            written = rows.write(folder, place)
+        else:
+            written = [folder.write(f"{place}.arrow", rows.parts(), len(rows), rows.widths)]
+        tables[name] = [
+            File(path=file.path.removeprefix(f"{draft.name}/"), num_bytes=file.num_bytes, xxh3=file.xxh3)
+            for file in written
+        ]
         if rows.upkeep:
             upkeep[name] = _write_arrays(draft, f"{path}.safetensors", rows.upkeep)
     disk.sync_folder(draft / "tables")
@@ -146,6 +167,7 @@ def _write(draft: Path, snapshot: Snapshot) -> None:
         dense=_write_arrays(draft, "dense.safetensors", snapshot.dense),
         progress=_write_file(draft, "progress.json", json.dumps(snapshot.progress).encode()),
         tables=tables,
+        meta={name: dict(rows.meta) for name, rows in snapshot.tables.items()},
         upkeep=upkeep,
     )
     _write_file(draft, manifest.NAME, index.encode())

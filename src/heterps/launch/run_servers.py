@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heterps.checkpoint import RowFolder
 from heterps.config import Faults, Job, Servers
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.servers import client_options, first_roster
@@ -24,6 +25,7 @@ from heterps.ps.server.server import Server
 from heterps.report.figures import plural
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
 from heterps.training.protocol.emulation import ServerPace
+from heterps.training.run.folder import Run
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
 from heterps.wire.address import socket_folder
 from heterps.wire.keys import load_keys
@@ -101,7 +103,8 @@ def run_servers(
         return
     number = servers.count or count or 1
     if servers.channel == "memory" or (firsts is not None and job.workers.channel == "memory"):
-        with _threads(servers, number, job.seed, pace) as running:
+        row_files = RowFolder(Run(job_file.parent).checkpoints)
+        with _threads(servers, number, job.seed, pace, row_files) as running:
             yield running
     else:
         waiting(f"starting {plural(number, 'server')}")
@@ -151,7 +154,9 @@ def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) ->
 
 
 @contextmanager
-def _threads(servers: Servers, count: int, seed: int, pace: Mapping[str, Any] | None) -> Iterator[RunningServers]:
+def _threads(
+    servers: Servers, count: int, seed: int, pace: Mapping[str, Any] | None, row_files: RowFolder
+) -> Iterator[RunningServers]:
     """Servers as threads of this process, made when the tables are known; they end with the context."""
     network, stop, lock = MemoryNetwork(), threading.Event(), threading.Lock()
     roster = Roster(tuple(Seat(f"server-{number}") for number in range(count)))
@@ -170,7 +175,8 @@ def _threads(servers: Servers, count: int, seed: int, pace: Mapping[str, Any] | 
         def start(tables: Tables) -> None:
             shares = tables.share_memory(count)
             for seat in roster.servers:
-                server, socket = Server(seat.name, roster, shares), channel(seat.name)
+                server = Server(seat.name, roster, shares, row_files=row_files)
+                socket = channel(seat.name)
                 opened.callback(socket.close)
                 paced = ServerPace(**pace) if pace else None
                 thread = threading.Thread(

@@ -12,11 +12,13 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from heterps.checkpoint import RowFolder
 from heterps.config import load_job
 from heterps.launch.servers import first_roster, job_tables, run_server
 from heterps.processes import give_answer, reserve_stdout, watch_input
 from heterps.ps.server.server import Server
 from heterps.training.protocol.emulation import ServerPace
+from heterps.training.run.folder import Run
 
 
 def main() -> None:
@@ -25,7 +27,12 @@ def main() -> None:
         start = json.loads(sys.stdin.readline())
         job = load_job(start["job"])
         roster = first_roster(start["addresses"])
-        server = Server(roster.servers[start["shard"]].name, roster, job_tables(job, start["firsts"]))
+        server = Server(
+            roster.servers[start["shard"]].name,
+            roster,
+            job_tables(job, start["firsts"]),
+            row_files=RowFolder(Run(Path(start["job"]).parent).checkpoints),
+        )
         orphaned = watch_input()
         run_server(
             server,

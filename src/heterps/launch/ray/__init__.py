@@ -153,6 +153,7 @@ def _open_fleet(
         "version": __version__,
         "job": dump_yaml(job),
         "folder": os.getcwd(),
+        "checkpoints": str(run.checkpoints.resolve()),
         "host": cluster.host,
         "driver": cluster.driver,
         "coordinator": socket.address,

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from heterps import __version__
+from heterps.checkpoint import RowFolder
 from heterps.config import Job, parse_job
 from heterps.errors import ConfigError
 from heterps.launch.servers import first_roster, job_tables, warm_up_server
@@ -77,7 +78,9 @@ class ServerRole(Role):
     def prepare(self, addresses: list[str]) -> None:
         """Makes the tables. Requests that come meanwhile wait."""
         roster = first_roster(addresses)
-        self._server = Server(self._start["name"], roster, job_tables(self._job, self._start["firsts"]))
+        tables = job_tables(self._job, self._start["firsts"])
+        row_files = RowFolder(Path(self._start["checkpoints"]))
+        self._server = Server(self._start["name"], roster, tables, row_files=row_files)
         warm_up_server(self._server)
 
     def run(self) -> None:

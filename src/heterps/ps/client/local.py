@@ -9,9 +9,8 @@ each on a thread of its own, so that no shard needs a lock; clients of remote se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,8 +19,10 @@ from numpy.typing import NDArray
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.row_files import RowFile, RowFiles, shard_path
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.dense import DenseTable
+from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import TableCounters, stack, unstack
 from heterps.ps.table.sparse import Rows, SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
@@ -98,11 +99,17 @@ class JobClient(Client, Protocol):
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 
-    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
-        """All rows of a sparse table as it is now, in parts, each time that the result is called.
+    def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
+        """Write all rows of a sparse table to new files whose paths begin with `path`, a shard a file where it can be.
 
-        Read them before the table changes: later they may be a RuntimeError.
+        No push may come meanwhile. No process holds more than one shard's rows. StorageError where a disk refuses,
+        NotFinite where a row is not finite.
         """
+
+    def load_rows(
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Fill an empty sparse table from files that any number of shards wrote, and from their upkeep, if any."""
 
     def num_pushes(self, table: str) -> int:
         """That a sparse table has seen."""
@@ -233,13 +240,28 @@ class LocalClient:
         """What the shards of a sparse table know besides their rows."""
         return stack([shard.export_upkeep() for shard in self._shards[table]])
 
-    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
-        """All rows of a sparse table as it is now, in parts, each time that the result is called.
+    def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
+        return [
+            files.write(shard_path(path, 1, number), finite_parts(table, shard.row_parts()()), len(shard), shard.widths)
+            for number, shard in enumerate(self._shards[table])
+        ]
 
-        Once a shard has changed, its parts are a RuntimeError.
-        """
-        parts = [shard.row_parts() for shard in self._shards[table]]
-        return lambda: chain.from_iterable(read() for read in parts)
+    def load_rows(
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+    ) -> None:
+        shards, kept = self._shards[table], unstack(upkeep, self._num_shards)
+        if num_rows := self.num_rows(table):
+            raise ValueError(f"rows are loaded into an empty table; this one has {num_rows:,} rows")
+        for shard, own in zip(shards, kept, strict=True):
+            shard.check_upkeep(own)
+            shard.num_pushes = num_pushes
+        for path in paths:
+            for part in files.read(path):
+                homes = shard_numbers(part.keys, self._num_shards)
+                for number, shard in enumerate(shards):
+                    shard.put(part.select(homes == number))
+        for shard, own in zip(shards, kept, strict=True):
+            shard.resume(num_pushes, own)
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         dense = self._dense[table]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import Lookup, sum_rows
 from heterps.ps.protocol.messages import Counted, Round
 from heterps.ps.protocol.roster import Roster
+from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.table.metadata import TableCounters, Upkeep, stack
 from heterps.ps.table.optimizers import state_words
@@ -178,8 +179,27 @@ class RemoteClient:
     def export_rows(self, table: str) -> tuple[Rows, int]:
         return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
 
-    def row_parts(self, table: str) -> Callable[[], Iterator[Rows]]:
-        return lambda: iter([self.export_rows(table)[0]])
+    def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
+        asked = self._call(whole_tables.SaveRowsCall(table, self._pushes[table], path))
+        saved: list[RowFile] | None = asked.result()()
+        if saved is not None and all(files.has(file.path) for file in saved):
+            return saved
+        widths = self._dims[table], state_words(self._optimizers[table], self._dims[table])
+        return whole_tables.save_streamed(
+            self._call, table, self._pushes[table], self._exports, files, path, self.num_rows(table), widths
+        )
+
+    def load_rows(
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+    ) -> None:
+        found: bool = self._call(whole_tables.FindRowsCall(table, self._pushes[table], paths)).result()
+        if found:
+            self._push(table, lambda n: whole_tables.LoadRowsCall(table, paths, num_pushes, n)).result()
+        else:
+            parts = (part for path in paths for part in files.read(path))
+            whole_tables.import_parts(self._push, table, parts, num_pushes)
+        if upkeep:
+            self._push(table, lambda n: whole_tables.ResumeCall(table, upkeep, num_pushes, n)).result()
 
     def num_pushes(self, table: str) -> int:
         return self._read_upkeep(table)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from typing import Any, NamedTuple
@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.errors import PeerLost
+from heterps.errors import NotFinite, PeerLost, StorageError
 from heterps.ps.client.calls import Built, Call, Everywhere, FloatArray, Homes, Ranged, check_result
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
 from heterps.ps.protocol.parts import PART_BYTES, ValuePart, concatenate, row_parts, value_parts
 from heterps.ps.protocol.roster import Roster
+from heterps.ps.protocol.row_files import RowFile, RowFiles, shard_path
+from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import TableCounters, Upkeep, unstack
 from heterps.ps.table.sparse import Rows
 from heterps.ps.table.tiers import TierCounts
@@ -149,6 +151,75 @@ def export_rows(submit: Submit, table: str, after: int, numbers: Iterator[int]) 
     return concatenate([part for part in parts if isinstance(part, Rows)]), num_pushes
 
 
+class SaveRowsCall(Everywhere):
+    """Every server writes its rows of a sparse table. The result is a function that gives the files, None where a
+    server does not see the folder, or raises what a server met."""
+
+    def __init__(self, table: str, after: int, path: str) -> None:
+        self.table = table
+        self._after, self._path = after, path
+        self._epoch, self._saved = 0, dict[int, m.Saved]()
+
+    def build(self, number: int, roster: Roster) -> Built:
+        if self._epoch != roster.epoch:
+            self._epoch, self._saved = roster.epoch, {}
+        return Built(m.SaveRows(self.table, self._after, shard_path(self._path, roster.epoch, number)), [])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
+        self._saved[number] = check_result(result, m.Saved)
+
+    def result(self) -> Callable[[], list[RowFile] | None]:
+        return self._files
+
+    def _files(self) -> list[RowFile] | None:
+        for saved in self._saved.values():
+            if saved.kind:
+                raise {"StorageError": StorageError, "NotFinite": NotFinite}[saved.kind](saved.text)
+        if any(saved.num_bytes is None for saved in self._saved.values()):
+            return None
+        return [
+            RowFile(shard_path(self._path, self._epoch, number), saved.num_bytes or 0, saved.xxh3)
+            for number, saved in sorted(self._saved.items())
+        ]
+
+
+class _RosterChanged(Exception):
+    """The parts of an export do not belong together."""
+
+
+def save_streamed(
+    submit: Submit,
+    table: str,
+    after: int,
+    numbers: Iterator[int],
+    files: RowFiles,
+    path: str,
+    num_rows: int,
+    widths: tuple[int, int],
+) -> list[RowFile]:
+    """Write the rows of servers that see another disk here, as one file; a part of each server is in memory at once."""
+    for number in islice(numbers, NUM_ATTEMPTS):
+        parts = finite_parts(table, _stream(submit, table, after, number))
+        try:
+            return [files.write(f"{path}.streamed-{number}.arrow", parts, num_rows, widths)]
+        except _RosterChanged:
+            continue
+    raise PeerLost(f"table {table} could not be saved: the servers' roster changed {NUM_ATTEMPTS} times meanwhile")
+
+
+def _stream(submit: Submit, table: str, after: int, number: int) -> Iterator[Rows]:
+    first: Gathered = submit(ExportCall(table, after, number)).result()
+    num_parts = {server: page.num_parts for server, (page, _) in first.pages.items()}
+    for part in range(max(num_parts.values(), default=0)):
+        gathered = first if part == 0 else submit(ExportCall(table, after, number, part, first)).result()
+        for server in (server for server in sorted(num_parts) if part < num_parts[server]):
+            if server not in gathered.pages or not gathered.pages[server][0].num_parts:
+                raise _RosterChanged
+            if isinstance(rows := gathered.pages[server][1], Rows):
+                yield rows
+    submit(EndExportCall(table, number)).result()
+
+
 def export_dense(submit: Submit, table: str, after: int, numbers: Iterator[int]) -> tuple[FloatArray, FloatArray, int]:
     """Values, state and number of steps of a dense table, as one server alone would have them."""
     parts, num_steps = _export(submit, table, after, numbers)
@@ -195,6 +266,35 @@ class ImportRowsCall(Acknowledged, Everywhere):
         return Built(m.Import(self.table, self._sequence, self._num_pushes, self._is_first, part), frames)
 
 
+class FindRowsCall(Everywhere):
+    """Whether all servers see these files."""
+
+    def __init__(self, table: str, after: int, paths: Sequence[str]) -> None:
+        self.table = table
+        self._op = m.FindRows(table, after, tuple(paths))
+        self._found: dict[int, bool] = {}
+
+    def build(self, number: int, roster: Roster) -> Built:  # noqa: ARG002
+        return Built(self._op, [])
+
+    def take(self, number: int, roster: Roster, result: m.Result, frames: Frames) -> None:  # noqa: ARG002
+        self._found[number] = check_result(result, m.Found).are_there
+
+    def result(self) -> bool:
+        return all(self._found.values())
+
+
+class LoadRowsCall(Acknowledged, Everywhere):
+    """Every server reads the rows whose home it is, for an empty table that has seen `num_pushes`."""
+
+    def __init__(self, table: str, paths: Sequence[str], num_pushes: int, sequence: int) -> None:
+        self.table = table
+        self._op = m.LoadRows(table, sequence, num_pushes, tuple(paths))
+
+    def build(self, number: int, roster: Roster) -> Built:  # noqa: ARG002
+        return Built(self._op, [])
+
+
 class ImportDenseCall(Acknowledged, Ranged):
     """A part of a dense table of `size` values after `num_steps`. Servers without any of it count it too."""
 
@@ -227,6 +327,15 @@ def import_rows(push: Push, table: str, rows: Rows, num_pushes: int, upkeep: Map
         push(table, lambda sequence: ResumeCall(table, upkeep, num_pushes, sequence)).result()
 
 
+def import_parts(push: Push, table: str, parts: Iterator[Rows], num_pushes: int) -> None:
+    """Fill an empty sparse table with rows that come in parts; one of them is under way at a time."""
+    is_first = True
+    for part in parts:
+        _import(push, table, [part], lambda rows, sequence, is_first: ImportRowsCall(
+            table, rows, num_pushes, sequence, is_first=is_first), is_first)  # fmt: skip
+        is_first = False
+
+
 def import_dense(push: Push, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
     """Give a dense table these values and the state of all of them, one word of each after the other."""
     size = len(values)
@@ -236,9 +345,11 @@ def import_dense(push: Push, table: str, values: FloatArray, state: FloatArray, 
         table, size, part, num_steps, sequence, is_first=is_first))  # fmt: skip
 
 
-def _import(push: Push, table: str, parts: list[Any], make: Callable[[Any, int, bool], Call]) -> None:
+def _import(
+    push: Push, table: str, parts: list[Any], make: Callable[[Any, int, bool], Call], is_begin: bool = True
+) -> None:
     def maker(part: Any, is_first: bool) -> Callable[[int], Call]:
         return lambda sequence: make(part, sequence, is_first)
 
-    for future in [push(table, maker(part, number == 0)) for number, part in enumerate(parts)]:
+    for future in [push(table, maker(part, is_begin and number == 0)) for number, part in enumerate(parts)]:
         future.result()

@@ -26,6 +26,8 @@ from heterps.wire.arrays import Compression, Dtype
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Ordinal = Annotated[int, Meta(ge=1, lt=2**62)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Path = Annotated[str, Meta(min_length=1, max_length=4096)]
+Paths = Annotated[tuple[Path, ...], Meta(max_length=4096)]
 
 # --- ops and their results -------------------------------------------------------------------------------------------
 
@@ -149,6 +151,32 @@ class CountRows(Struct, frozen=True, tag="count_rows"):
     after: Count
 
 
+class SaveRows(Struct, frozen=True, tag="save_rows"):
+    """Write the rows that the server has of a sparse table to the file `path` of the folder that all share."""
+
+    table: Name
+    after: Count
+    path: Path
+
+
+class FindRows(Struct, frozen=True, tag="find_rows"):
+    """Whether the server can read these files."""
+
+    table: Name
+    after: Count
+    paths: Paths
+
+
+class LoadRows(Struct, frozen=True, tag="load_rows"):
+    """Read the rows whose home the server is from these files, of a table that has seen `num_pushes`. A push like
+    others, for an empty table."""
+
+    table: Name
+    sequence: Ordinal
+    num_pushes: Count
+    paths: Paths
+
+
 class ArrayInfo(Struct, frozen=True, array_like=True):
     """An array of any plain type as a frame, for what must keep every bit: rows on their way to another place."""
 
@@ -192,6 +220,22 @@ class Kept(Struct, frozen=True, tag="kept"):
     arrays: UpkeepInfo
 
 
+class Saved(Struct, frozen=True, tag="saved"):
+    """The file that was written; none where the server cannot see its folder. Or why not: `kind` is the name of a
+    class in heterps.errors."""
+
+    num_bytes: Count | None = None
+    xxh3: str = ""
+    kind: Literal["", "StorageError", "NotFinite"] = ""
+    text: str = ""
+
+
+class Found(Struct, frozen=True, tag="found"):
+    """Whether all files are there."""
+
+    are_there: bool
+
+
 class Counted(Struct, frozen=True, tag="counted"):
     """Of the shard of a sparse table; `tiers` where it has them."""
 
@@ -201,10 +245,10 @@ class Counted(Struct, frozen=True, tag="counted"):
     tiers: TierCounts | None = None
 
 
-Push = PushRows | PushDense | Import | Resume
-Read = PullRows | PullDense | Export | ReadUpkeep | CountRows
+Push = PushRows | PushDense | Import | Resume | LoadRows
+Read = PullRows | PullDense | Export | ReadUpkeep | CountRows | SaveRows | FindRows
 Op = Push | Read | FillDense | EndExport
-Result = Values | Done | Exported | Kept | Counted
+Result = Values | Done | Exported | Kept | Counted | Saved | Found
 
 # --- messages --------------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ them a request may be held, so nothing that a push could change is looked at too
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.errors import NotFinite
+from heterps.errors import NotFinite, StorageError
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames, as_upkeep, pack_part, pack_upkeep, unpack_part, unpack_upkeep
 from heterps.ps.protocol.parts import ValuePart
@@ -67,6 +67,17 @@ def unpack(op: m.Op, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
             except ValueError as error:
                 raise Malformed(f"table {op.table}: {error}") from None
             return arrays
+        case m.SaveRows(path=path):
+            _check_paths(shard, [path])
+            return []
+        case m.FindRows(paths=paths):
+            _check_paths(shard, paths)
+            return []
+        case m.LoadRows(paths=paths):
+            _check_paths(shard, paths)
+            if not shard.can_read(paths):
+                raise Malformed(f"table {op.table}: this server does not see all of the files {', '.join(paths)}")
+            return []
         case m.ReadUpkeep() | m.PullDense() | m.Export() | m.EndExport() | m.CountRows():
             return []
 
@@ -110,6 +121,13 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, 
         case m.Import():
             return _once(op, shard, source, counts, len(arrays[0]), lambda: shard.put(
                 source, op.table, op.sequence, _part(op, arrays), op.num_pushes, is_first=op.is_first))  # fmt: skip
+        case m.SaveRows():
+            return _save(op, shard), []
+        case m.FindRows():
+            return m.Found(shard.can_read(op.paths)), []
+        case m.LoadRows():
+            return _once(op, shard, source, counts, 0, lambda: shard.load_rows(
+                source, op.table, op.sequence, op.paths, op.num_pushes))  # fmt: skip
         case m.ReadUpkeep():
             infos, frames = pack_upkeep(shard.sparse[op.table].export_upkeep())
             return m.Kept(shard.num_pushes(op.table), infos), frames
@@ -120,6 +138,24 @@ def run(op: m.Op, arrays: Arrays, shard: Shard, source: Source, counts: Counts, 
             table = shard.sparse[op.table]
             tiers = table.counts if isinstance(table, TieredTable) else None
             return m.Counted(len(table), table.num_bytes, table.counters(), tiers), []
+
+
+def _save(op: m.SaveRows, shard: Shard) -> m.Saved:
+    """An answer in any case: a save that fails is the coordinator's to tell, and no loss of the server."""
+    try:
+        written = shard.save_rows(op.table, op.path)
+    except (StorageError, NotFinite) as error:
+        kind: Any = type(error).__name__
+        return m.Saved(kind=kind, text=str(error))
+    return m.Saved() if written is None else m.Saved(written.num_bytes, written.xxh3)
+
+
+def _check_paths(shard: Shard, paths: Iterable[str]) -> None:
+    """Malformed where a path leaves the folder that all share."""
+    try:
+        shard.can_read(paths)
+    except ValueError as error:
+        raise Malformed(str(error)) from None
 
 
 def _once(op: m.Push, shard: Shard, source: Source, counts: Counts, num_rows: int, apply: Callable[[], None]) -> Answer:

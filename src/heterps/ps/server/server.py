@@ -23,6 +23,7 @@ from heterps.errors import HeterpsError, NotFinite
 from heterps.ps.protocol import messages as m
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.roster import Roster, follows
+from heterps.ps.protocol.row_files import RowFiles
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.server import ops
 from heterps.ps.server.handover import Handover
@@ -62,11 +63,19 @@ class _Held:
 class Server:
     """Server `name` of `roster`, with its shard of `tables`.
 
-    joining  the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
+    joining    the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
+    row_files  where it saves and loads its own rows; none: they travel to whoever asks for them
     """
 
     def __init__(
-        self, name: str, roster: Roster, tables: Tables, *, joining: bool = False, limits: Limits = Limits()
+        self,
+        name: str,
+        roster: Roster,
+        tables: Tables,
+        *,
+        joining: bool = False,
+        row_files: RowFiles | None = None,
+        limits: Limits = Limits(),
     ) -> None:
         self.name = name
         self.roster = roster
@@ -75,6 +84,7 @@ class Server:
             raise ValueError(f"server {name} is not in the roster: {', '.join(seat.name for seat in roster.servers)}")
         self._incarnation = roster.servers[self.number].incarnation
         self.shard = Shard(tables, roster, self.number)
+        self.shard.row_files = row_files
         self.counts = Counts()
         self.tables = tables
         self.room: Callable[[str, int], Bytes | None] = lambda *_: None  # where to make large frames for a peer

@@ -21,12 +21,14 @@ from heterps.ps.keys.placement import NUM_SLOTS, all_in, owners, slot_mask, slot
 from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.roster import Roster
+from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.dense_range import DensePart, DensePiece, DenseRange
 from heterps.ps.server.exports import Exports, Page
 from heterps.ps.server.ledger import Ledger, PushState, Source
 from heterps.ps.server.rounds import Contribution, Stash, push_once
 from heterps.ps.server.transfer import PieceManifest, ShardTransfer, make_transfer
+from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import Upkeep
 from heterps.ps.table.sparse import Rows
 
@@ -50,6 +52,8 @@ class Shard:
         self.dense = {spec.name: DenseRange(spec, roster.dense_range(spec.size, number)) for spec in tables.dense}
         self.pieces = [Piece(owners(roster.num_shards) == number, Ledger())]
         self.exports = Exports()
+        self.row_files: RowFiles | None = None  # where this server saves its own rows; None: they travel instead
+        self._saved: tuple[str, RowFile] | None = None  # the last file that it wrote, with its table
 
     # --- who has pushed what -----------------------------------------------------------------------------------------
 
@@ -177,6 +181,41 @@ class Shard:
             except BaseException:
                 target.num_pushes = before
                 raise
+            piece.ledger.begin(*push)
+            piece.ledger.finish(source.worker, table, num_pushes)
+        self._join_pieces()
+
+    def save_rows(self, table: str, path: str) -> RowFile | None:
+        """Write the rows of a table to a file; None where the server has no folder of that path.
+
+        StorageError where the disk refuses, NotFinite where a row is not finite.
+        """
+        if self.row_files is None or not self.row_files.has_folder(path):
+            return None
+        if self._saved is not None and self._saved[0] == table and self._saved[1].path == path:
+            return self._saved[1]  # its answer was lost, or came late
+        rows = self.sparse[table]
+        written = self.row_files.write(path, finite_parts(table, rows.row_parts()()), len(rows), rows.widths)
+        self._saved = table, written
+        return written
+
+    def can_read(self, paths: Iterable[str]) -> bool:
+        """Whether this server sees all these files of rows."""
+        return self.row_files is not None and all(self.row_files.has(path) for path in paths)
+
+    def load_rows(self, source: Source, table: str, sequence: int, paths: Iterable[str], num_pushes: int) -> None:
+        """Take in the rows of these files whose home is here, part by part, as one push. The table must be empty."""
+        assert self.row_files is not None
+        push, target = (source.worker, source.incarnation, table), self.sparse[table]
+        if len(target):
+            raise ValueError(f"rows are loaded into an empty table; this one has {len(target):,} rows")
+        pieces = [piece for piece in self.pieces if piece.ledger.state(*push, sequence) is PushState.NEXT]
+        held = np.any([piece.slots for piece in pieces], axis=0)
+        target.num_pushes = num_pushes
+        for path in paths:
+            for part in self.row_files.read(path):
+                target.put(part.select(held[slots_of(part.keys)]))
+        for piece in pieces:
             piece.ledger.begin(*push)
             piece.ledger.finish(source.worker, table, num_pushes)
         self._join_pieces()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from heterps.errors import NotFinite
 from heterps.ps.table.index import kernel
+
+if TYPE_CHECKING:
+    from heterps.ps.table.sparse import Rows
 
 BLOCK = 4096
 _EXPONENT = np.uint32(0x7F800000)
@@ -23,6 +29,19 @@ def require_finite(keys: NDArray[np.uint64], grads: NDArray[np.float32]) -> None
     """Raise NotFinite where a gradient [n, dim] of `keys` [n] is NaN or infinite; the text names the key."""
     if (at := first_not_finite(grads)) >= 0:
         raise NotFinite(f"a gradient of key {keys[at // grads.shape[1]]} is {grads.flat[at]}: none is applied")
+
+
+def finite_parts(table: str, parts: Iterable[Rows]) -> Iterator[Rows]:
+    """The parts themselves; NotFinite where a value or a word of optimizer state would spoil a checkpoint."""
+    for rows in parts:
+        for name, words in (("value", rows.values), ("optimizer state", rows.state)):
+            if (at := first_not_finite(words)) >= 0:
+                raise NotFinite(
+                    f"table {table}: the row of key {rows.keys[at // words.shape[1]]} has the {name} {words.flat[at]}. "
+                    "It is not saved; the checkpoint before stays the newest. Lower the learning rate, and resume "
+                    "from it."
+                )
+        yield rows
 
 
 @kernel

@@ -41,6 +41,10 @@ Step = Callable[[kernels.Body, int, int, int], int]
 EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
 
+PART_ROWS = 1 << 16
+"""Rows that are copied at once where a whole table is read."""
+
+
 class Rows(NamedTuple):
     """Rows of a table by key: what a checkpoint keeps of it, and what moves between tables."""
 
@@ -120,6 +124,11 @@ class SparseTable:
     def num_bytes(self) -> int:
         """Memory in use: rows and index."""
         return self._store.num_bytes
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Values and words of optimizer state of a row."""
+        return self.dim, state_words(self.optimizer, self.dim)
 
     @property
     def row_bytes(self) -> int:
@@ -259,9 +268,19 @@ class SparseTable:
             return self._as_rows(self._store.words()[part])
 
     def row_parts(self) -> Callable[[], Iterator[Rows]]:
-        """All rows as they are now, each time that the result is called: here one part, a copy."""
-        rows = self.export_rows()
-        return lambda: iter([rows])
+        """All rows as they are now, in parts that are copies, each time that the result is called.
+
+        Once the table has changed, they are a RuntimeError.
+        """
+        before = self.num_pushes, len(self)
+
+        def read() -> Iterator[Rows]:
+            for first in range(0, len(self), PART_ROWS):
+                if (self.num_pushes, len(self)) != before:
+                    raise RuntimeError("the table changed while its rows were read")
+                yield self.export_rows(slice(first, first + PART_ROWS))
+
+        return read
 
     def import_rows(self, rows: Rows, num_pushes: int, upkeep: Upkeep | None = None) -> None:
         """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty.

@@ -127,6 +127,11 @@ class TieredTable:
         return self._hot.dim
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Values and words of optimizer state of a row."""
+        return self._hot.widths
+
+    @property
     def num_pushes(self) -> int:
         return self._hot.num_pushes
 

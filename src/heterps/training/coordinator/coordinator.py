@@ -413,7 +413,7 @@ class Coordinator:
         clock = self._clock_steps + self._accounting.num_steps
         save_checkpoint(
             self._job, self._run, self._observer, self._progress,
-            lambda: self._whole.snapshot(clock, self._progress.samples, progress),
+            lambda: self._whole.snapshot(clock, self._progress.samples, progress, in_place=True),
             must_succeed=must_succeed,
         )  # fmt: skip
 

@@ -54,7 +54,13 @@ class CoordinatorModel(ModelOnTables):
             fill.result()
 
     def snapshot(
-        self, clock: int, samples: int, progress: dict[str, Any], buffers: Mapping[str, Tensor | NDArray[Any]] = {}
+        self,
+        clock: int,
+        samples: int,
+        progress: dict[str, Any],
+        buffers: Mapping[str, Tensor | NDArray[Any]] = {},
+        *,
+        in_place: bool = False,
     ) -> Snapshot:
         """Everything that a later `restore`, or that of a Trainer, needs to go on as if nothing had happened.
 
@@ -63,7 +69,7 @@ class CoordinatorModel(ModelOnTables):
         """
         self.clock = clock
         self.load_buffers(buffers)
-        return self._snapshot(samples, progress)
+        return self._snapshot(samples, progress, in_place=in_place)
 
     def load_buffers(self, buffers: Mapping[str, Tensor | NDArray[Any]]) -> None:
         """Take over buffers of workers, before an evaluation. ValueError where the model has none like them."""

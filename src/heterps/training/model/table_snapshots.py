@@ -3,55 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from heterps.checkpoint import TableRows, TableStream
-from heterps.errors import NotFinite
 from heterps.ps.client.local import JobClient
+from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.protocol.specs import TableSpec
-from heterps.ps.table.finite import first_not_finite
+from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.sparse import Rows
 
 
-def save_table(client: JobClient, spec: TableSpec) -> TableRows | TableStream:
-    """A table with everything that it needs to go on.
+def save_table(client: JobClient, spec: TableSpec, *, in_place: bool) -> TableRows | TableStream:
+    """A table with everything that it needs to go on. NotFinite where a row is not finite: it is never saved.
 
-    One in memory is copied. One with tiers may be larger than memory: its rows are read when the snapshot is saved,
-    and a step before that makes the save fail. NotFinite where a row is not finite: such a table is never saved.
+    in_place  the rows stay where they are until the snapshot is saved, and are then written by those who hold them: a
+              RuntimeError if the table has changed meanwhile. Always so with tiers: they may be larger than memory.
+              Else the snapshot has a copy.
     """
     meta: dict[str, Any] = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump()}
-    meta["num_pushes"] = client.num_pushes(spec.name)
-    upkeep = client.export_upkeep(spec.name)
-    if spec.tiers is None:
-        rows, _ = client.export_rows(spec.name)
-        return _as_table_rows(_finite(rows, spec.name), meta, upkeep)
-    parts = client.row_parts(spec.name)
+    meta["num_pushes"] = num_pushes = client.num_pushes(spec.name)
+    metadata = client.export_upkeep(spec.name)
+    if not in_place and spec.tiers is None:
+        return _copy(client, spec.name, meta, metadata)
 
-    def read() -> Iterator[TableRows]:
-        return (_as_table_rows(_finite(rows, spec.name)) for rows in parts())
+    def write(files: RowFiles, path: str) -> list[RowFile]:
+        if client.num_pushes(spec.name) != num_pushes:
+            raise RuntimeError(f"table {spec.name} changed between its snapshot and the save of it")
+        return client.save_rows(spec.name, files, path)
 
     widths = spec.dim, state_words(spec.optimizer, spec.dim)
-    return TableStream(client.num_rows(spec.name), widths, read, meta, upkeep)
+    read = partial(_read, client, spec.name)
+    return TableStream(client.num_rows(spec.name), widths, read, meta, metadata, write=write)
 
 
-def load_table(client: JobClient, name: str, table: TableRows | TableStream) -> None:
-    """Fill the empty table `name`. ValueError, and no change, where it is of another kind."""
+def _copy(client: JobClient, table: str, meta: Any = None, metadata: Any = None) -> TableRows:
+    rows, _ = client.export_rows(table)
+    (rows,) = finite_parts(table, [rows])
+    return TableRows(rows.keys, rows.values, rows.state, meta or {}, rows.uses, rows.clock, metadata or {})
+
+
+def _read(client: JobClient, table: str) -> Iterator[TableRows]:
+    yield _copy(client, table)
+
+
+def load_table(client: JobClient, spec: TableSpec, table: TableRows | TableStream) -> None:
+    """Fill an empty table. ValueError, and no change, where the saved one is of another kind."""
+    if table.widths != (widths := (spec.dim, state_words(spec.optimizer, spec.dim))):
+        raise ValueError(
+            f"table {spec.name} has rows of {widths[0]} values and {widths[1]} words of state, the saved one of "
+            f"{table.widths[0]} and {table.widths[1]}"
+        )
+    num_pushes = table.meta["num_pushes"]
+    if isinstance(table, TableStream) and table.files is not None:
+        client.load_rows(spec.name, *table.files, num_pushes, table.upkeep)
+        return
     rows = table.whole()
     arrays = Rows(rows.keys, rows.values, rows.state, rows.uses, rows.clock)
-    client.import_rows(name, arrays, table.meta["num_pushes"], table.upkeep)
-
-
-def _finite(rows: Rows, table: str) -> Rows:
-    """The rows themselves; NotFinite where a value or a word of optimizer state would spoil a checkpoint."""
-    for name, words in (("value", rows.values), ("optimizer state", rows.state)):
-        if (at := first_not_finite(words)) >= 0:
-            raise NotFinite(
-                f"table {table}: the row of key {rows.keys[at // words.shape[1]]} has the {name} {words.flat[at]}. "
-                "It is not saved; the checkpoint before stays the newest. Lower the learning rate, and resume from it."
-            )
-    return rows
-
-
-def _as_table_rows(rows: Rows, meta: Any = None, upkeep: Any = None) -> TableRows:
-    return TableRows(rows.keys, rows.values, rows.state, meta or {}, rows.uses, rows.clock, upkeep or {})
+    client.import_rows(spec.name, arrays, num_pushes, table.upkeep)

@@ -148,20 +148,20 @@ class ModelOnTables:
             self.model.load_state_dict(weights)
             self._import_dense(state, snapshot.clock)
             for name, table in snapshot.tables.items():
-                load_table(self.client, name, table)
+                load_table(self.client, self._sparse[name], table)
         except (RuntimeError, ValueError) as error:
             raise another_model(str(error)) from error
         torch.set_rng_state(torch.from_numpy(random))
         self.clock = snapshot.clock
 
-    def _snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
-        """Everything that a later `restore` needs. The tables must have taken every push."""
+    def _snapshot(self, samples: int, progress: dict[str, Any], *, in_place: bool) -> Snapshot:
+        """Everything that a later `restore` needs. The tables must have taken every push. See `save_table`."""
         state = self._export_dense()
         self._require_finite(state)
         dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
         dense["optimizer/state"] = state
         dense["random/torch"] = torch.get_rng_state().numpy()
-        tables = {name: save_table(self.client, spec) for name, spec in self._sparse.items()}
+        tables = {name: save_table(self.client, spec, in_place=in_place) for name, spec in self._sparse.items()}
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
 
     @property

@@ -145,14 +145,15 @@ class Trainer(ModelOnTables):
         """Rows that came from copies of this worker, and rows that did not; None where no copies are kept."""
         return None if self._cache is None or self._cache.bound == 0 else self._cache.counts()
 
-    def snapshot(self, samples: int, progress: dict[str, Any]) -> Snapshot:
+    def snapshot(self, samples: int, progress: dict[str, Any], *, in_place: bool = False) -> Snapshot:
         """Everything that a later `restore` needs to go on as if nothing had happened.
 
-        Rows of tables with tiers are read when it is saved, or restored: do that before the next step.
+        The rows of tables are copied; `in_place`, and always with tiers, they stay where they are until the snapshot is
+        saved or restored: do that before the next step.
         """
         self._settle()
         self._pulled = None
-        return self._snapshot(samples, progress)
+        return self._snapshot(samples, progress, in_place=in_place)
 
     def restore(self, snapshot: Snapshot) -> None:
         super().restore(snapshot)

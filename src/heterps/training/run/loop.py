@@ -220,7 +220,7 @@ class _Loop:
             self.run,
             self.observer,
             self.progress,
-            lambda: self.trainer.snapshot(self.progress.samples, progress),
+            lambda: self.trainer.snapshot(self.progress.samples, progress, in_place=True),
             must_succeed=must_succeed,
         )
 

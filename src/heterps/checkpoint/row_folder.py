@@ -1,0 +1,53 @@
+"""RowFolder: files of rows below one folder, as whoever holds a shard of a table writes and reads them.
+
+A server of a run has one of the run's checkpoints, so that it saves its own rows into the draft that the coordinator
+has made, and reads its own from a finished checkpoint. Files are written in drafts only: a finished checkpoint is never
+written to again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from heterps.checkpoint import disk
+from heterps.checkpoint.rows import RowPart, read_parts, write_rows
+from heterps.ps.protocol.row_files import RowFile
+from heterps.ps.table.sparse import Rows
+
+DRAFT = ".saving-"
+"""What the name of a checkpoint that is being written begins with."""
+
+
+class RowFolder:
+    """Files of rows below `folder`; `heterps.ps` knows it as RowFiles."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has_folder(self, path: str) -> bool:
+        return self._locate(path).parent.is_dir()
+
+    def has(self, path: str) -> bool:
+        return self._locate(path).is_file()
+
+    def write(self, path: str, parts: Iterable[RowPart], num_rows: int, widths: tuple[int, int]) -> RowFile:
+        if not path.startswith(DRAFT):
+            raise ValueError(f"{path}: rows are written into the draft of a checkpoint only")
+        target = self._locate(path)
+        with disk.storage_errors(f"{target}: cannot save {num_rows:,} rows"):
+            if target.exists():  # the same request came again, under another life of its server
+                disk.remove(target)
+            with disk.new_file(target) as file:
+                write_rows(file, parts, num_rows, widths)
+        return RowFile(path, file.num_bytes, file.xxh3)
+
+    def read(self, path: str) -> Iterator[Rows]:
+        for part in read_parts(self._locate(path)):
+            yield Rows(part.keys, part.values, part.state, part.uses, part.clock)
+
+    def _locate(self, path: str) -> Path:
+        parts = PurePosixPath(path).parts
+        if not parts or ".." in parts or PurePosixPath(path).is_absolute() or "\0" in path:
+            raise ValueError(f"{path!r} is no path below the folder of checkpoints")
+        return self._folder / path

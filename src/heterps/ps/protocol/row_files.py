@@ -1,0 +1,43 @@
+"""Files of rows: where shards of sparse tables are written to and read from, by whoever holds them.
+
+    saving    coordinator --SaveRows(path)--> every server writes its own rows --> Saved(bytes, digest) --> manifest
+    loading   coordinator --LoadRows(paths)--> every server reads the rows whose home it is
+
+The format is not known here: whoever starts a server gives it an object that reads and writes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from heterps.ps.table.sparse import Rows
+
+
+class RowFile(NamedTuple):
+    """A file of rows: its path below the folder that all share, its length and the digest of its bytes."""
+
+    path: str
+    num_bytes: int
+    xxh3: str
+
+
+class RowFiles(Protocol):
+    """Files below one folder; a path that leaves it is a ValueError. StorageError where the disk refuses."""
+
+    def has_folder(self, path: str) -> bool:
+        """Whether the folder of a file of this path is there: it is not on a machine that shares no disk."""
+
+    def has(self, path: str) -> bool:
+        """Whether there is a file of this path."""
+
+    def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFile:
+        """Write a new file of `num_rows` rows, whose values and state have these widths, part after part."""
+
+    def read(self, path: str) -> Iterator[Rows]:
+        """The rows of a file, a part at a time."""
+
+
+def shard_path(path: str, epoch: int, number: int) -> str:
+    """The file of shard `number` under a roster of this epoch; a save that begins again under another writes others."""
+    return f"{path}.{epoch}-{number:03d}.arrow"
