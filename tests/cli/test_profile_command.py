@@ -6,6 +6,7 @@ import json
 import sys
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from heterps.cli import main
 from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
+from heterps.ps.table.sparse import SparseTable
 from heterps.report.terminal.profile_table import milliseconds, profile_table, size
 
 JOB = """
@@ -61,6 +63,29 @@ def run(*words: str, units: str = "parts") -> int:
 
 def run_line(line: str) -> int:
     return run(*line.split())
+
+
+@pytest.mark.parametrize("launcher", ["", "launcher: inline\n", "launcher: local\n"])
+def test_a_job_with_emulation_is_profiled_whatever_its_launcher(folder: Path, launcher: str) -> None:
+    (folder / "job.yaml").write_text(JOB + "emulation: {}\n" + launcher)
+    assert run("job.yaml", "--synthetic", "--budget", "0") == 0
+    assert (folder / "profile.json").exists()
+
+
+def test_the_command_fills_no_more_memory_than_the_job_allows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SparseTable] = []
+
+    class Noted(SparseTable):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            made.append(self)
+
+    monkeypatch.setattr("heterps.profiling.servers.SparseTable", Noted)
+    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1_000_000)
+    (folder / "job.yaml").write_text(JOB + "tiers: {memory_bytes: 4000000}\n")
+    assert run("job.yaml", "--synthetic", "--budget", "0") == 0
+    assert max(table.num_bytes for table in made) > 1_000_000
+    assert sum(table.num_bytes for table in made) <= 4_000_000
 
 
 def test_a_job_is_profiled_for_its_cluster_and_written_by_the_contract(folder: Path) -> None:

@@ -45,6 +45,18 @@ def test_a_job_that_goes_on_by_another_plan_has_one_bar(shown):
     assert "5,000/10,000" in last
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_job_that_began_again_is_evaluated_with_a_full_bar(shown, terminal):
+    def happen(progress):
+        progress.started(0, 10_000, resumed=False)
+        progress.started(5_000, 10_000, resumed=True)
+        progress.evaluating(60)
+
+    text = shown(happen, terminal=terminal)
+    assert "evaluating 60 test samples" in text
+    assert ("10,000/10,000" in text) == terminal
+
+
 def test_a_terminal_has_a_bar_with_samples_rate_loss_and_auc(shown, monkeypatch):
     monkeypatch.setattr(progress_module, "REFRESH_S", 0.0)
 

@@ -17,13 +17,13 @@ from heterps.data.reader import Position, Reader
 
 
 def first_leases(job: Job, reader: Reader, position: Position = Position()) -> Leases:
-    """Of a run that begins, or that a single reader left at `position`."""
+    """The leases of a run that begins, or that a single reader left at `position`."""
     start = (position.epoch, position.samples // job.data.batch_size)
     return Leases(job.data.epochs, reader.num_batches, start=start, **_manner(job, reader))
 
 
 def restored_leases(job: Job, reader: Reader, progress: Mapping[str, Any]) -> Leases:
-    """Of a run that goes on from a checkpoint. DataError where the data is not what the run was trained on."""
+    """The leases of a run that goes on from a checkpoint. DataError where its data has changed since."""
     position = progress.get("position", {})
     reader.checked(Position(order=progress.get("order", position.get("order", ""))))
     if "leases" in progress:

@@ -15,7 +15,7 @@ from heterps.sync import Policy, record
 from heterps.training.protocol.stage_tables import Stages
 
 MOST_INPUTS = 250_000
-"""Of a trace, some 50 MB: a run may go on for weeks."""
+"""A trace ends after this many inputs, about 50 MB: a run may go on for weeks."""
 
 
 class Traces:

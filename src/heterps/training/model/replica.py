@@ -146,7 +146,7 @@ class Replica:
             return self._device.fetch_all(run.backward(self._device.bring_all(gradients)))
 
     def take_gradients(self) -> tuple[dict[str, FloatArray], list[RowGradients]]:
-        """Of all runs since the last call: copies of those of every dense table of the stage, and those of rows.
+        """Gradients of all runs since the last call: copies for every dense table of the stage, and those of rows.
 
         NotFinite where one is NaN or infinite; they are dropped then.
         """
