@@ -71,8 +71,11 @@ class Slow(nn.Module):
 
 
 class Sleeps(nn.Module):
+    ended_at = 0.0
+
     def forward(self, dense: Tensor) -> Tensor:
         time.sleep(0.8)
+        Sleeps.ended_at = time.monotonic()
         return dense
 
 
@@ -253,9 +256,8 @@ def test_the_time_that_a_worker_computes_itself_is_not_time_that_it_waited(open_
     assigned(desk, Layout(stages, 1))
     go(desk, 1, 0)
     desk.expect(Forward, "worker-2.0")
-    came_at = time.monotonic()
     assert "has waited" in desk.expect(Failed)[0].text
-    assert time.monotonic() - came_at > 0.5, "it was sent a moment before it came"
+    assert time.monotonic() - Sleeps.ended_at > 1.0
 
 
 def test_a_worker_that_finds_no_data_lets_go_of_its_servers(open_desk, tmp_path: Path, monkeypatch):
