@@ -19,7 +19,7 @@ from heterps.model.trace import trace
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.training.protocol.messages import Ready
 from heterps.training.run.control import Control
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 from heterps.training.worker.mailbox import Mailbox
 
 DEADLINE_S = 60.0
@@ -104,8 +104,8 @@ class Script(Losses):
             script.controls.append(control)
             return enter(control)
 
-        def sent(mailbox: Mailbox, peer, message, frames=()) -> None:
-            send(mailbox, peer, message, frames)
+        def sent(mailbox: Mailbox, peer, message, values=None) -> None:
+            send(mailbox, peer, message, values)
             if isinstance(message, Ready):
                 script.ready.release()
 

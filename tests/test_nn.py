@@ -27,7 +27,7 @@ from heterps.config import (
 )
 from heterps.data.keys import slots_from_ids
 from heterps.errors import DataError
-from heterps.nn import Slots, SparseEmbedding, embeddings, push_gradients
+from heterps.nn import Slots, SparseEmbedding, embeddings, prepared, push_gradients
 from heterps.ps.client.local import LocalClient
 
 NAMES = ("a", "b", "c")
@@ -232,11 +232,11 @@ def test_a_batch_is_freed_when_it_is_dropped():
 
 def test_prepare_in_another_thread_gives_the_same():
     for tables in ("one", "per_slot"):
-        module, slots = make(tables=tables, num_shards=2), ragged()
+        module, slots = make(tables=tables, num_shards=2), prepared(ragged())
         thread = threading.Thread(target=module.prepare, args=(slots,))
         thread.start()
         thread.join()
-        assert len(slots.prepared) == (1 if tables == "one" else 3)
+        assert len(slots.lookups) == (1 if tables == "one" else 3)
         assert num_rows(module) == 0
         torch.testing.assert_close(module(slots), module(ragged()), rtol=0, atol=0)
         module.client.close()

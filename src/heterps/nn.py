@@ -11,9 +11,9 @@ optimizer's step for the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -50,19 +50,38 @@ DENSE = "dense"
 Pooling = Literal["sum", "mean", "none"]
 
 
-class _TableKeys(NamedTuple):
-    """The keys of a batch for one table. It must not refer to the Slots that cache it: such a cycle would leak."""
+@dataclass(frozen=True, eq=False)
+class TableKeys:
+    """The keys of a batch for one table, or of a piece of it that shares the lookup and the rows of the `whole` batch.
+
+    ahead  by table, how to get rows that were asked for ahead of use
+    """
 
     keys: KeyArray
     offsets: OffsetArray | None
     lookup: Lookup
+    ahead: dict[str, Callable[[], Future[FloatArray]]] = field(default_factory=dict)
+    whole: TableKeys | None = None
+    start: int = 0  # of a piece: where its keys begin in those of the whole
 
 
-class _Use(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class PreparedSlots(Slots):
+    """Slots with their lookups, by names of slots and number of shards, and with rows that were asked for ahead."""
+
+    lookups: dict[tuple[tuple[str, ...], int], TableKeys] = field(default_factory=dict, repr=False)
+
+
+def prepared(slots: Slots) -> PreparedSlots:
+    """The same slots, which can keep lookups."""
+    return slots if isinstance(slots, PreparedSlots) else PreparedSlots(slots.names, slots.keys, slots.offsets)
+
+
+class RowUse(NamedTuple):
     """One use of a table in a forward pass; `backward` has stored its gradient in `values.grad`."""
 
     table: str
-    part: _TableKeys
+    part: TableKeys
     values: Tensor
 
 
@@ -133,7 +152,7 @@ class SparseEmbedding(nn.Module):
         self._groups = [self.slots] if tables == "one" else [(slot,) for slot in self.slots]
         self._tables: list[str] = []
         self._client: RowClient | None = None
-        self._uses: dict[int, _Use] = {}  # by id of the values
+        self._uses: dict[int, RowUse] = {}  # by id of the values
         self.register_buffer("_like", torch.empty(0), persistent=False)  # follows `module.to(device, dtype)`
 
     def extra_repr(self) -> str:
@@ -200,15 +219,14 @@ class SparseEmbedding(nn.Module):
 
     # --- forward and push --------------------------------------------------------------------------------------------
 
-    def prepare(self, slots: Slots) -> None:
+    def prepare(self, slots: PreparedSlots) -> None:
         """Compute ahead of use, in any thread, which rows `forward` will pull."""
         for group in self._groups:
             self._part(slots, group)
 
-    def lookups(self, slots: Slots, num_shards: int | None = None) -> list[tuple[str, Lookup]]:
-        """The tables and lookups that `forward` will pull, for `num_shards` shards; None means the client's number."""
-        parts = [self._part(slots, group, num_shards) for group in self._groups]
-        return [(table, part.lookup) for table, part in zip(self._tables, parts, strict=True)]
+    def parts(self, slots: PreparedSlots) -> list[tuple[str, TableKeys]]:
+        """The tables that `forward` will pull from, with their keys."""
+        return [(table, self._part(slots, group)) for table, group in zip(self._tables, self._groups, strict=True)]
 
     def forward(self, slots: Slots | Tensor) -> Tensor:
         """Return the rows of a batch, given Slots or raw integer ids [batch, len(slots)] ([batch] for one slot)."""
@@ -220,14 +238,11 @@ class SparseEmbedding(nn.Module):
                 "pooling 'none' over bags of several keys has no common shape for several tables: "
                 "use tables='one', or a SparseEmbedding for each slot"
             )
-        client = self.client
-        parts = [self._part(slots, group) for group in self._groups]
-        futures = [
-            client.pull(table, part.lookup, create=self.training)
-            for table, part in zip(self._tables, parts, strict=True)
-        ]
+        assert self.client is not None  # a module that was not bound has its tables now
+        parts = self.parts(prepared(slots))
+        futures = [self._rows(table, part) for table, part in parts]
         outputs = []
-        for table, part, future in zip(self._tables, parts, futures, strict=True):
+        for (table, part), future in zip(parts, futures, strict=True):
             rows = torch.from_numpy(future.result())
             values = functional.embedding(torch.from_numpy(part.lookup.inverse), rows).to(self._like)
             if self.training and torch.is_grad_enabled():
@@ -238,37 +253,35 @@ class SparseEmbedding(nn.Module):
             outputs.append(self._pool(values, part.offsets))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
+    def _rows(self, table: str, part: TableKeys) -> Future[FloatArray]:
+        if self.training and table in part.ahead:
+            return part.ahead[table]()
+        return self.client.pull(table, part.lookup, create=self.training)
+
     def push(self) -> list[Future[None]]:
         """Send the gradients of every `backward` since the last push; each key of a table gets one optimizer step."""
         return [self.client.push(*gradients) for gradients in self.take_gradients()]
 
     def take_gradients(self) -> list[RowGradients]:
         """Remove and return the gradients that `push` would send."""
+        return joined_gradients(self.take_uses(), self.client.num_shards)
+
+    def take_uses(self) -> list[RowUse]:
+        """Remove and return the uses of tables that `backward` has reached since the last call."""
         uses, self._uses = list(self._uses.values()), {}
-        taken = []
-        for table in dict.fromkeys(use.table for use in uses):
-            parts = [use.part for use in uses if use.table == table]
-            grads = [_gradient(use.values) for use in uses if use.table == table]
-            if len(parts) == 1:
-                taken.append(RowGradients(table, parts[0].lookup, grads[0]))
-            else:
-                lookup = make_lookup(np.concatenate([part.keys for part in parts]), self.client.num_shards)
-                taken.append(RowGradients(table, lookup, np.concatenate(grads)))
-        return taken
+        return uses
 
-    def _on_gradient(self, table: str, part: _TableKeys, values: Tensor) -> None:
+    def _on_gradient(self, table: str, part: TableKeys, values: Tensor) -> None:
         """Record that `backward` reached the values. A forward pass without a backward leaves nothing in the module."""
-        self._uses[id(values)] = _Use(table, part, values)
+        self._uses[id(values)] = RowUse(table, part, values)
 
-    def _part(self, slots: Slots, group: tuple[str, ...], num_shards: int | None = None) -> _TableKeys:
-        if num_shards is None:
-            num_shards = 1 if self._client is None else self._client.num_shards
+    def _part(self, slots: PreparedSlots, group: tuple[str, ...]) -> TableKeys:
+        num_shards = 1 if self._client is None else self._client.num_shards
         owner = (group, num_shards)
-        if owner not in slots.prepared:
+        if owner not in slots.lookups:
             picked = slots.select(group)
-            slots.prepared[owner] = _TableKeys(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards))
-        part: _TableKeys = slots.prepared[owner]
-        return part
+            slots.lookups[owner] = TableKeys(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards))
+        return slots.lookups[owner]
 
     def _pool(self, values: Tensor, offsets: OffsetArray | None) -> Tensor:
         num_slots = len(self.slots) // len(self._groups)
@@ -284,12 +297,45 @@ class SparseEmbedding(nn.Module):
         return pooled.view(-1, num_slots, self.dim)
 
 
-def slice_slots(slots: Slots, first: int, last: int) -> Slots:
-    """Return samples first..last-1 of `slots`. Prepared lookups are sliced too, but keep the whole's unique keys."""
-    piece = Slots(slots.names, *_cut_bags(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
-    for owner, part in slots.prepared.items():
+def joined_gradients(uses: Iterable[RowUse], num_shards: int) -> list[RowGradients]:
+    """The gradients of some uses, one for each table. Uses of all pieces of a batch, in order, are one of the batch."""
+    by_table: dict[str, list[RowUse]] = {}
+    for use in uses:
+        by_table.setdefault(use.table, []).append(use)
+    return [_joined(table, found, num_shards) for table, found in by_table.items()]
+
+
+def _joined(table: str, uses: list[RowUse], num_shards: int) -> RowGradients:
+    grads = [_gradient(use.values) for use in uses]
+    parts = [use.part for use in uses]
+    first = parts[0]
+    if len(parts) == 1 and first.whole is None:
+        return RowGradients(table, first.lookup, grads[0])
+    together = np.concatenate(grads)
+    if first.whole is not None and _are_all_of(first.whole, parts):
+        return RowGradients(table, first.whole.lookup, together)
+    return RowGradients(table, make_lookup(np.concatenate([part.keys for part in parts]), num_shards), together)
+
+
+def _are_all_of(whole: TableKeys, parts: Iterable[TableKeys]) -> bool:
+    """Whether these are the pieces of `whole`, each once and in their order."""
+    at = 0
+    for part in parts:
+        if part.whole is not whole or part.start != at:
+            return False
+        at += len(part.keys)
+    return at == len(whole.keys)
+
+
+def slice_slots(slots: Slots, first: int, last: int) -> PreparedSlots:
+    """Return samples first..last-1 of `slots`. Lookups are sliced too, but keep the whole's unique keys and rows."""
+    piece = PreparedSlots(slots.names, *_cut_bags(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
+    for owner, part in slots.lookups.items() if isinstance(slots, PreparedSlots) else ():
         keys, offsets, where = _cut_bags(part.keys, part.offsets, len(owner[0]), first, last)
-        piece.prepared[owner] = _TableKeys(keys, offsets, part.lookup._replace(inverse=part.lookup.inverse[where]))
+        lookup = part.lookup._replace(inverse=part.lookup.inverse[where])
+        piece.lookups[owner] = TableKeys(
+            keys, offsets, lookup, part.ahead, part.whole or part, part.start + where.start
+        )
     return piece
 
 

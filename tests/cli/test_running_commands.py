@@ -14,7 +14,7 @@ from heterps.config import Emulation, load_cluster, load_job
 from heterps.launch import train
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 
 class Watched(Observer):

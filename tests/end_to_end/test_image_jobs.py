@@ -15,7 +15,7 @@ from heterps.config import Job, load_job
 from heterps.data.images import open_images, write_images
 from heterps.errors import ModelError
 from heterps.launch import FinishedRun, train
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 STATED = 0.97

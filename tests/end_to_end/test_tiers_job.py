@@ -14,7 +14,7 @@ from heterps.checkpoint import Snapshot, load_latest
 from heterps.config import Tiers, load_job
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer, Outcome, train_job
+from heterps.training.run.observer import Observer, Outcome, train_job
 
 JOB = """
 name: tiers

@@ -19,7 +19,7 @@ from heterps.checkpoint import load_latest
 from heterps.errors import ConfigError, HeterpsError, ModelError, PeerLost
 from heterps.launch import train
 from heterps.processes import Child
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 SOON_S = 30.0

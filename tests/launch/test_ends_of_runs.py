@@ -21,7 +21,7 @@ from heterps.checkpoint import load_latest
 from heterps.cli import main
 from heterps.errors import ConfigError, DataError, ModelError, NotFinite, StorageError
 from heterps.launch import train
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 

@@ -12,7 +12,7 @@ import torch
 from heterps.config import load_job
 from heterps.launch.inline import train_inline
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 NUM_STEPS = 13  # twelve of 16 samples and one of 8
 

@@ -14,7 +14,7 @@ from heterps.errors import ConfigError, DataError, ModelError, RunError
 from heterps.planning.inline import inline_plan
 from heterps.planning.plan import Plan, PlannedServers, Stage, load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 MODELS = """
 import torch

@@ -26,7 +26,7 @@ from heterps.launch import train
 from heterps.launch.ray.fleet import RayFleet
 from heterps.training.run.commands import CommandReply, Replan, Scale
 from heterps.training.run.control import ask
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning:ray")
 

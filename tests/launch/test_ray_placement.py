@@ -21,7 +21,7 @@ from heterps.launch.ray.placement import bundle_of, check_labels, explain, lacki
 from heterps.launch.ray.roles import listen_address
 from heterps.planning.plan import load_plan
 from heterps.training.protocol.emulation import lacks_devices
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 from heterps.wire.address import check_address
 from heterps.wire.keys import make_keys
 

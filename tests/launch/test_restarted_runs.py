@@ -25,7 +25,7 @@ from heterps.processes import Child
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.fleet import WorkerLost
 from heterps.training.coordinator.reconfiguration import Replanned
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 EVERY = 96

@@ -25,7 +25,7 @@ from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server.server import Server
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 STORM = Faults(drop=0.05, double=0.1, delay_s=0.002, reorder=0.1, corrupt=0.05, cut=0.01, cut_s=0.05)
 

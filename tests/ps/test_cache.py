@@ -200,23 +200,11 @@ def test_after_clear_rows_that_were_asked_for_ahead_are_asked_for_again():
     server = CountingClient()
     client = CachedClient(server, bound=5)
     lookup = make_lookup([1])
-    client.prefetch("t", lookup)
+    asked = client.ask_ahead("t", lookup)
     client.clear()
     push(server, [1])
-    assert client.pull("t", lookup).result()[0, 0] == 1, "the servers went back, and then somebody pushed"
+    assert asked().result()[0, 0] == 1, "the servers went back, and then somebody pushed"
     assert server.pulled == [[1], [1]]
-
-
-def test_rows_of_no_more_lookups_than_allowed_are_kept_ahead_of_use():
-    server = CountingClient()
-    client = CachedClient(server, bound=0, max_ahead=2)
-    lookups = [make_lookup([key]) for key in range(4)]
-    for num, lookup in enumerate(lookups, 1):
-        client.prefetch("t", lookup)
-        assert len(client._ahead) == min(num, 2)
-    for lookup in lookups[2:] + lookups[:2]:
-        client.pull("t", lookup)
-    assert server.pulled == [[0], [1], [2], [3], [0], [1]], "of the newest two the rows were there"
 
 
 def test_an_evaluation_reads_the_servers_and_leaves_the_cache_alone():
@@ -243,28 +231,29 @@ def test_an_error_of_the_client_is_the_future_s_and_the_cache_goes_on():
         small.pull("t", make_lookup([1])).result()
 
 
-def test_rows_asked_for_ahead_are_those_that_the_pull_of_the_same_lookup_gets():
+def test_rows_asked_for_ahead_are_those_of_that_moment():
     server = CountingClient()
     client = CachedClient(server, bound=1)
-    lookup, other = make_lookup([1, 2]), make_lookup([1, 2])
-    client.prefetch("t", lookup, iterations=1)
+    lookup = make_lookup([1, 2])
+    asked = client.ask_ahead("t", lookup, iterations=1)
     push(server, [1, 2])
     client.tick()
-    np.testing.assert_array_equal(client.pull("t", lookup).result()[:, 0], [0, 0])
-    assert server.pulled == [[1, 2]]
+    for _ in range(2):
+        np.testing.assert_array_equal(asked().result()[:, 0], [0, 0])
+    assert server.pulled == [[1, 2]], "however many pieces of a batch ask for them"
     client.tick()
-    np.testing.assert_array_equal(client.pull("t", other).result()[:, 0], [1, 1])
+    np.testing.assert_array_equal(client.pull("t", lookup).result()[:, 0], [1, 1])
 
 
 def test_rows_asked_for_ahead_that_are_too_old_by_then_are_asked_for_again():
     server = CountingClient()
     client = CachedClient(server, bound=1)
     lookup = make_lookup([1])
-    client.prefetch("t", lookup, iterations=1)
+    asked = client.ask_ahead("t", lookup, iterations=1)
     push(server, [1])
     client.tick()
     client.tick()
-    assert client.pull("t", lookup).result()[0, 0] == 1
+    assert asked().result()[0, 0] == 1
     assert server.pulled == [[1], [1]]
 
 
@@ -275,32 +264,29 @@ def test_a_copy_that_would_be_too_old_at_its_use_is_not_taken_for_rows_ahead():
     push(server, [1])
     client.tick()
     lookup = make_lookup([1])
-    client.prefetch("t", lookup, iterations=1)  # a copy of clock 0 is good now, and no longer at clock 2
+    asked = client.ask_ahead("t", lookup, iterations=1)  # a copy of clock 0 is good now, and no longer at clock 2
     client.tick()
-    assert client.pull("t", lookup).result()[0, 0] == 1
+    assert asked().result()[0, 0] == 1
 
 
 def test_at_bound_0_rows_are_asked_for_ahead_once_the_last_push_is_made_and_no_sooner():
     server = CountingClient()
     client = CachedClient(server, bound=0)
     lookup = make_lookup([1])
-    client.prefetch("t", lookup, iterations=1)
+    assert client.ask_ahead("t", lookup, iterations=1) is None
     assert server.pulled == []
     push(server, [1])
     client.tick()
-    client.prefetch("t", lookup)
-    assert client.pull("t", lookup).result()[0, 0] == 1
+    asked = client.ask_ahead("t", lookup)
+    assert asked().result()[0, 0] == 1
     assert server.pulled == [[1]]
-    client.prefetch("t", lookup)
-    assert client.pull("t", lookup, create=False).result()[0, 0] == 1
-    assert server.pulled == [[1]] * 3, "an evaluation took rows that were asked for ahead"
 
 
 def test_a_worker_that_runs_ahead_of_others_asks_for_nothing_that_could_not_be_used():
     server = CountingClient()
     client = CachedClient(server, bound=1)
     client.tick(lead=1)
-    client.prefetch("t", make_lookup([1]), iterations=1)
+    assert client.ask_ahead("t", make_lookup([1]), iterations=1) is None
     assert server.pulled == []
 
 

@@ -21,12 +21,12 @@ from heterps.training.protocol.messages import Usage
 from heterps.training.protocol.stage_tables import Stages
 
 
-def make_layout(counts: Sequence[int], num_lanes: int, epoch: int = 1) -> Layout:
+def make_layout(counts: Sequence[int], num_lanes: int, epoch: int = 1, *, in_rounds: bool = True) -> Layout:
     stages = tuple(
         StageLayout(number, number, "cpu", tuple(worker_name(number, k) for k in range(count)))
         for number, count in enumerate(counts)
     )
-    return Layout(stages, num_lanes, epoch)
+    return Layout(stages, num_lanes, epoch, in_rounds)
 
 
 @st.composite

@@ -21,7 +21,8 @@ from heterps.model.trace import Trace, trace
 from heterps.nn import SparseEmbedding, slice_slots
 from heterps.ps.client.local import FloatArray, LocalClient, in_process
 from heterps.training.model.device import Device
-from heterps.training.model.replica import Replica, make_replicas
+from heterps.training.model.replica import Replica
+from heterps.training.model.replicas import StagePart
 from heterps.training.protocol.stage_tables import StageTables, stage_tables
 
 SLOTS = ("s", "t")
@@ -50,12 +51,10 @@ class Staged:
 
     def replicas(self, client: LocalClient, device: Device | None = None) -> list[Replica]:
         """One of each stage."""
-        return [
-            make_replicas(
-                self.model, self.trace, self.stages, self.tables, number, 1, self.num_classes, client, device
-            )[0]
-            for number in range(len(self.stages))
-        ]
+        return [self.part(number, device).replica(client) for number in range(len(self.stages))]
+
+    def part(self, number: int = 0, device: Device | None = None) -> StagePart:
+        return StagePart(self.model, self.trace, self.stages, self.tables, number, self.num_classes, device)
 
     def inputs(self, batch: Batch, first: int = 0, last: int | None = None) -> dict[str, object]:
         """What stage 0 takes of samples first..last-1."""

@@ -23,7 +23,7 @@ from heterps.errors import ModelError
 from heterps.model.stages import StageModule, StageRun, split
 from heterps.model.trace import Trace, trace
 from heterps.model.zoo import ZOO
-from heterps.nn import embeddings
+from heterps.nn import SparseEmbedding, embeddings, prepared
 from heterps.training.protocol.border import (
     DTYPES,
     MAX_DEPTH,
@@ -188,8 +188,10 @@ def test_a_parameter_may_be_updated_while_its_message_is_on_its_way() -> None:
 
 
 def test_what_was_worked_out_from_slots_stays_behind() -> None:
-    prepared = Slots(("a",), np.ones(1, np.uint64), None, {"anything": object()})
-    assert cross({"s": prepared})["s"].prepared == {}
+    slots = prepared(Slots(("a",), np.ones(1, np.uint64)))
+    SparseEmbedding(["a"], 2).prepare(slots)
+    assert slots.lookups
+    assert type(cross({"s": slots})["s"]) is Slots
 
 
 # --- codings ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tiny import JOB, write_tiny
@@ -36,10 +36,10 @@ from heterps.training.protocol.messages import (
     Usage,
 )
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer, Outcome
+from heterps.training.run.observer import Observer, Outcome
 from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart
-from heterps.wire import Channel, MemoryNetwork
+from heterps.wire import MemoryNetwork
 
 Answer = Callable[[str, Go], Message | None]
 
@@ -63,9 +63,12 @@ def pushes(worker: str, go: Go) -> Message:
 class Actors:
     """Workers that answer at once, by `answer`; a fleet."""
 
+    counts: ClassVar[dict[str, int]] = {}
+    refuses_changes = None
+
     def __init__(self, answer: Answer = pushes, start: Callable[[str], bool] = lambda _: True) -> None:
         self.network = MemoryNetwork()
-        self.channel: Channel = self.network.channel(COORDINATOR)
+        self.mailbox = Mailbox(self.network.channel(COORDINATOR))
         self.told: dict[str, list[Message]] = {}
         self._answer, self._starts = answer, start
         self._stop = threading.Event()
@@ -93,7 +96,7 @@ class Actors:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        self.channel.close()
+        self.mailbox.close()
 
     def _act(self, name: str) -> None:
         mailbox = Mailbox(self.network.channel(name))
@@ -131,7 +134,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     write_tiny(tmp_path / "train.parquet", 64)
     write_tiny(tmp_path / "test.parquet", 20)
     (tmp_path / "job.yaml").write_text(JOB)
-    return load_job("job.yaml")
+    return load_job("job.yaml").model_copy(update={"launcher": "local"})
 
 
 @pytest.fixture
@@ -253,7 +256,7 @@ def test_a_worker_s_error_is_raised_as_if_it_had_been_met_here(job: Job, fleets)
 
 
 def test_a_worker_that_does_not_start_is_named(job: Job, fleets, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("heterps.training.coordinator.coordinator.START_S", 0.1)
+    monkeypatch.setattr("heterps.training.coordinator.core.START_S", 0.1)
     impatient = changed(job, workers={"deadline_s": 0.2})
     with pytest.raises(PeerLost, match=r"worker-2\.0 did not start"):
         run(impatient, fleets, Actors(start=lambda name: name != "worker-2.0"))

@@ -49,7 +49,8 @@ def push(staged: Staged, client: JobClient, found: Gradients, samples: int) -> N
         client.pull(rows.table, rows.lookup).result()
         client.push(*rows).result()
     for table, names in staged.tables.parameters.items():
-        parts = [found.dense[ends[name] - sizes[name] : ends[name]] for name in names]
+        (dense,) = found.dense.values()
+        parts = [dense[ends[name] - sizes[name] : ends[name]] for name in names]
         client.push_dense(table, np.concatenate(parts)).result()
 
 

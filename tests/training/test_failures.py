@@ -10,7 +10,8 @@ import pytest
 from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, NotFinite, PeerLost, StaleIncarnation
 from heterps.training.coordinator import failures
 from heterps.training.coordinator.failures import PeerDied, error_of, find_culprit, kind_and_text, most_telling
-from heterps.training.protocol.messages import AskState, Failed, Message, job_codec
+from heterps.training.protocol.messages import AskState, Failed, JobCodec, Message
+from heterps.training.worker.mailbox import Mailbox
 from heterps.wire import MemoryNetwork
 
 CAUSE = ModelError("the model is wrong")
@@ -22,11 +23,11 @@ class FleetOf:
     """Whose workers said these things, and of whose processes this can be seen."""
 
     def __init__(self, said: Sequence[Message], seen: HeterpsError | None = None) -> None:
-        network, codec = MemoryNetwork(), job_codec()
-        self.channel, sender = network.channel("coordinator"), network.channel("worker-1.0")
+        network, codec = MemoryNetwork(), JobCodec()
+        self.mailbox, sender = Mailbox(network.channel("coordinator")), network.channel("worker-1.0")
         sender.send("coordinator", [b"no message"])
         for message in said:
-            sender.send("coordinator", codec.encode(message, []))
+            sender.send("coordinator", codec.encode(message))
         self.seen = seen
 
     def check(self) -> None:

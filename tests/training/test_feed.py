@@ -13,11 +13,12 @@ from tiny import write_tiny
 
 from heterps.config import Data, Job, Schema
 from heterps.data.batch import Batch
-from heterps.data.reader import Reader
+from heterps.data.reader import Reader, open_reader
 from heterps.model.zoo import ZOO
-from heterps.training.model.replica import Replica
+from heterps.training.model.replicas import Replicas
 from heterps.training.protocol.messages import ALL_LANES, Go
-from heterps.training.worker.feed import LABEL, Feed, Pieces
+from heterps.training.worker.core import LABEL
+from heterps.training.worker.feed import Feed, LanePieces
 
 COLUMNS = Schema(dense=("a", "b"), slots=("s", "t"))
 INPUTS = ("dense", "slots")
@@ -31,14 +32,14 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.fixture
-def replica() -> Replica:
+def replicas() -> Replicas:
     staged = Staged(ZOO["ctr_dnn"](COLUMNS, embedding_dim=2, hidden=(4,)), [])
-    return staged.replicas(staged.client())[0]
+    return Replicas(staged.part(), staged.client())
 
 
 @pytest.fixture
 def feed(job: Job) -> Iterator[Feed]:
-    feed = Feed(job, INPUTS)
+    feed = Feed(job, open_reader(job), INPUTS)
     yield feed
     feed.close()
 
@@ -53,12 +54,12 @@ def go(batch: int, lane: int = ALL_LANES, epoch: int = 0) -> Go:
     return Go(lane, 1, 0, epoch, batch)
 
 
-def test_the_pieces_of_all_workers_together_are_the_batch(job: Job, replica: Replica):
+def test_the_pieces_of_all_workers_together_are_the_batch(job: Job, replicas: Replicas):
     layout = make_layout((3,), 4)
-    feeds = [Feed(job, INPUTS) for _ in range(3)]
+    feeds = [Feed(job, open_reader(job), INPUTS) for _ in range(3)]
     try:
         for worker, feed in zip(layout.workers, feeds, strict=True):
-            feed.follow(layout, layout.lanes_of(worker), replica)
+            feed.follow(layout, layout.lanes_of(worker), replicas)
         for number, batch in enumerate(batches(job)):
             pieces = {}
             for feed in feeds:
@@ -77,33 +78,33 @@ def test_the_pieces_of_all_workers_together_are_the_batch(job: Job, replica: Rep
             feed.close()
 
 
-def test_lanes_beyond_the_samples_of_a_small_batch_have_none(feed: Feed, replica: Replica):
+def test_lanes_beyond_the_samples_of_a_small_batch_have_none(feed: Feed, replicas: Replicas):
     layout = make_layout((1,), 5)
-    feed.follow(layout, layout.lanes_of("worker-1.0"), replica)
+    feed.follow(layout, layout.lanes_of("worker-1.0"), replicas)
     pieces = feed.take(go(3))  # of 50 - 3 * 16 = 2 samples
     assert pieces is not None
     assert pieces.num_samples == 2
     assert [lane for lane, values in pieces.values.items() if values is not None] == [2, 4]
 
 
-def test_without_rounds_a_lane_has_the_whole_batch(feed: Feed, job: Job, replica: Replica):
-    feed.follow(make_layout((2,), 4), None, replica)
+def test_without_rounds_a_lane_has_the_whole_batch(feed: Feed, job: Job, replicas: Replicas):
+    feed.follow(make_layout((2,), 4, in_rounds=False), [0, 2], replicas)
     pieces = feed.take(go(1, lane=2))
-    assert isinstance(pieces, Pieces)
+    assert isinstance(pieces, LanePieces)
     (values,) = pieces.values.values()
     assert list(pieces.values) == [2]
     assert values is not None
     np.testing.assert_array_equal(values["dense"].numpy(), batches(job)[1].dense)
 
 
-def test_an_epoch_has_so_many_batches_and_no_more(feed: Feed, replica: Replica):
-    feed.follow(make_layout((1,), 1), None, replica)
+def test_an_epoch_has_so_many_batches_and_no_more(feed: Feed, replicas: Replicas):
+    feed.follow(make_layout((1,), 1, in_rounds=False), [0], replicas)
     assert feed.take(go(4, lane=0)) is None
     assert feed.num_batches(0) == 4
 
 
-def test_each_epoch_has_an_order_of_its_own(feed: Feed, replica: Replica):
-    feed.follow(make_layout((1,), 1), None, replica)
+def test_each_epoch_has_an_order_of_its_own(feed: Feed, replicas: Replicas):
+    feed.follow(make_layout((1,), 1, in_rounds=False), [0], replicas)
     first, second = (feed.take(go(0, lane=0, epoch=epoch)) for epoch in (0, 1))
     assert first is not None
     assert second is not None
@@ -113,11 +114,11 @@ def test_each_epoch_has_an_order_of_its_own(feed: Feed, replica: Replica):
 
 
 def test_after_a_change_of_layout_pieces_are_of_the_new_lanes_whatever_was_read_ahead(
-    feed: Feed, job: Job, replica: Replica
+    feed: Feed, job: Job, replicas: Replicas
 ):
-    feed.follow(make_layout((1,), 2), range(2), replica)
+    feed.follow(make_layout((1,), 2), range(2), replicas)
     feed.take(go(0))
-    feed.follow(make_layout((1,), 4, epoch=2), range(4), replica)
+    feed.follow(make_layout((1,), 4, epoch=2), range(4), replicas)
     pieces = feed.take(go(1))  # made ready for two lanes
     assert pieces is not None
     assert [len(values[LABEL]) for values in pieces.values.values() if values is not None] == [4, 4, 4, 4]
@@ -126,9 +127,9 @@ def test_after_a_change_of_layout_pieces_are_of_the_new_lanes_whatever_was_read_
 
 
 def test_a_model_without_slots_has_what_it_asks_for(job: Job):
-    feed = Feed(job, ("dense",))
+    feed = Feed(job, open_reader(job), ("dense",))
     try:
-        feed.follow(make_layout((1,), 1), None, None)  # type: ignore[arg-type]
+        feed.follow(make_layout((1,), 1, in_rounds=False), [0], None)  # type: ignore[arg-type]
         pieces = feed.take(go(0, lane=0))
         assert pieces is not None
         assert pieces.values[0] is not None

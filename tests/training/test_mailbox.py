@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
 
 from heterps.errors import HeterpsError, PeerLost
 from heterps.training.protocol.messages import AskState, Backward, Forward, Go, Stop
@@ -45,12 +45,13 @@ def _by_sockets(folder: Path) -> Callable[[str], Mailbox]:
 
 def test_values_go_on_and_gradients_come_back_the_same_way(pair: Pair):
     first, second = pair
-    frames = [np.arange(5, dtype=np.float32).tobytes()]
-    first.send("worker-2.0", Forward(1, 2, 3, 4, 5, None), frames)
+    values = torch.arange(5.0)
+    first.send("worker-2.0", Forward(1, 2, 3, 4, 5), {"x": values})
     envelope = second.receive(SOON_S)
     assert envelope is not None
-    assert (envelope.sender, envelope.message) == ("worker-1.0", Forward(1, 2, 3, 4, 5, None))
-    assert [bytes(frame) for frame in envelope.frames] == frames
+    assert (envelope.sender, envelope.message) == ("worker-1.0", Forward(1, 2, 3, 4, 5))
+    assert envelope.values is not None
+    assert torch.equal(envelope.values["x"], values)
     second.send("worker-1.0", Backward(1, 2, 3, None))
     answer = first.receive(SOON_S)
     assert answer is not None

@@ -18,7 +18,7 @@ from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.training.protocol.messages import Pushed
 from heterps.training.protocol.stage_tables import StageTables
 from heterps.training.worker.dense_parts import ServedDense
-from heterps.training.worker.pushes import Pushes
+from heterps.training.worker.pushes import Pushes, RoundPlace, send_gradients
 
 TABLES = StageTables(
     Tables(
@@ -69,31 +69,30 @@ def told() -> list[Pushed]:
 
 
 @pytest.fixture
-def pushes(client, told) -> Pushes:
-    made = Pushes("worker-1.1", 0, TABLES, client, lambda message, _: told.append(message))
-    made.follow(make_layout((2, 1), 4))
-    return made
+def pushes(told) -> Pushes:
+    return Pushes(lambda message, _: told.append(message))
 
 
 def message(iteration: int = 1) -> Pushed:
     return Pushed("worker-1.1", 0, iteration, 8, NO_USAGE, 0.5)
 
 
-def send(pushes: Pushes, client: SlowClient, round: int | None) -> list[Future[None]]:
+def send(client: SlowClient, round: int | None) -> list[Future[None]]:
     users = RowGradients("users", make_lookup(np.array([3, 5], np.uint64), 1), np.ones((2, 2), np.float32))
     dense = {"dense.0": np.ones(4, np.float32), "dense.0-1": np.ones(5, np.float32)}
-    return pushes.send(dense, [users], ServedDense(client, list(dense)), 96, round)
+    place = RoundPlace(TABLES, make_layout((2, 1), 4), "worker-1.1")
+    return send_gradients(client, ServedDense(client, list(dense)), place, dense, [users], 96, round)
 
 
-def test_without_rounds_only_what_has_gradients_is_pushed_and_it_travels_at_once(pushes, client):
-    send(pushes, client, None)
+def test_without_rounds_only_what_has_gradients_is_pushed_and_it_travels_at_once(client):
+    send(client, None)
     assert client.pushed == [("users", 2, None), ("dense.0", 4, None), ("dense.0-1", 5, None)]
     assert client.num_flushed == 3
     assert client.samples == 96
 
 
-def test_a_round_gets_a_part_from_every_worker_of_all_stages_of_a_table_even_of_nothing(pushes, client):
-    send(pushes, client, 7)
+def test_a_round_gets_a_part_from_every_worker_of_all_stages_of_a_table_even_of_nothing(client):
+    send(client, 7)
     found = {table: (size, part.number, part.part, part.parts) for table, size, part in client.pushed}
     assert found == {
         "users": (2, 7, 1, 2),
@@ -106,7 +105,7 @@ def test_a_round_gets_a_part_from_every_worker_of_all_stages_of_a_table_even_of_
 def test_the_coordinator_is_told_when_the_last_push_is_acknowledged_by_whichever_thread_learns_of_it(
     pushes, client, told
 ):
-    pushes.announce(send(pushes, client, None), message(), [])
+    pushes.announce(send(client, None), message())
     client.futures[2].set_result(None)
     client.futures[0].set_result(None)
     assert told == []
@@ -119,8 +118,8 @@ def test_the_coordinator_is_told_when_the_last_push_is_acknowledged_by_whichever
 
 
 def test_a_later_push_may_be_told_first(pushes, client, told):
-    pushes.announce(send(pushes, client, None), message(1), [])
-    pushes.announce(send(pushes, client, None), message(2), [])
+    pushes.announce(send(client, None), message(1))
+    pushes.announce(send(client, None), message(2))
     for future in client.futures[3:]:
         future.set_result(None)
     assert told == [message(2)]
@@ -128,13 +127,13 @@ def test_a_later_push_may_be_told_first(pushes, client, told):
 
 
 def test_a_stage_without_parameters_has_nothing_to_wait_for(pushes, told):
-    pushes.announce([], message(), [])
+    pushes.announce([], message())
     assert told == [message()]
     assert pushes.num_under_way == 0
 
 
 def test_a_push_that_fails_is_not_told_and_raises_in_the_worker(pushes, client, told):
-    pushes.announce(send(pushes, client, None), message(), [])
+    pushes.announce(send(client, None), message())
     for future in client.futures[1:]:
         future.set_result(None)
     client.futures[0].set_exception(PeerLost("server-0 is gone"))
@@ -143,12 +142,12 @@ def test_a_push_that_fails_is_not_told_and_raises_in_the_worker(pushes, client, 
         _ = pushes.num_under_way
 
 
-def test_a_coordinator_that_cannot_be_told_raises_in_the_worker(client):
+def test_a_coordinator_that_cannot_be_told_raises_in_the_worker():
     def tell(*_: object) -> None:
         raise PeerLost("the coordinator is gone")
 
-    pushes = Pushes("worker-1.1", 0, TABLES, client, tell)
-    pushes.announce([], message(), [])
+    pushes = Pushes(tell)
+    pushes.announce([], message())
     with pytest.raises(PeerLost, match="coordinator"):
         _ = pushes.num_under_way
 
@@ -160,7 +159,7 @@ def test_waiting_fetches_answers_that_nobody_else_fetches(pushes, told):
                 self.set_result(None)
             return super().exception(timeout)
 
-    pushes.announce([Lazy(), Lazy()], message(), [])
+    pushes.announce([Lazy(), Lazy()], message())
     assert told == []
     pushes.wait()
     assert told == [message()]

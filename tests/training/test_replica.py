@@ -18,9 +18,9 @@ from zoo_cases import small_batch
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError, NotFinite
 from heterps.model.zoo import ZOO
-from heterps.nn import SparseEmbedding
+from heterps.nn import PreparedSlots, SparseEmbedding, prepared
 from heterps.training.model.device import open_device
-from heterps.training.model.replica import Replica, make_replicas
+from heterps.training.model.replica import Replica
 from heterps.training.model.trainer import Trainer
 
 
@@ -37,7 +37,8 @@ def of_whole_batch(model: nn.Module, batch: Batch, num_classes: int = 2) -> Push
         found = trainer.gradients(Batch(batch.dense, batch.slots, batch.label))
         sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
         bounds = np.cumsum([0, *sizes.values()])
-        dense = {name: found.dense[a:b] for name, (a, b) in zip(sizes, pairwise(bounds), strict=True)}
+        flat = next(iter(found.dense.values()), np.zeros(0))
+        dense = {name: flat[a:b] for name, (a, b) in zip(sizes, pairwise(bounds), strict=True)}
         rows: dict[str, dict[int, np.ndarray]] = {}
         add_rows(rows, found.rows)
         return Pushed(found.loss, found.logits, dense, rows)
@@ -113,7 +114,7 @@ def test_replicas_with_different_weights_do_not_disturb_each_other() -> None:
     def run(disturb: bool) -> tuple[dict[str, object], Pushed]:
         staged = Staged(tied(), [3])
         client = staged.client()
-        a, b = make_replicas(staged.model, staged.trace, staged.stages, staged.tables, 0, 2, 2, client)
+        a, b = (staged.part().replica(client) for _ in range(2))
         values = a.forward("lane 0", staged.inputs(batch))
         if disturb:
             b.load({"dense.0": np.full(2, 9, np.float32), "dense.0-1": np.full(4, -9, np.float32)})
@@ -175,14 +176,14 @@ def test_replicas_compute_on_the_device_that_they_are_given() -> None:
 def test_rows_are_prepared_and_looked_up_for_the_embeddings_of_the_stage_only() -> None:
     staged = Staged(tied(), [4])
     first, second = staged.replicas(staged.client())
-    batch = a_batch()
-    assert [table for table, _ in first.lookups(batch.slots)] == ["shared"]
-    assert sorted(table for table, _ in second.lookups(batch.slots)) == ["block.rows", "shared"]
-    other = a_batch()
-    first.prepare(other.slots)
-    assert len(other.slots.prepared) == 1
+    slots = prepared(a_batch().slots)
+    assert [table for table, _ in first.parts(slots)] == ["shared"]
+    assert sorted(table for table, _ in second.parts(slots)) == ["block.rows", "shared"]
+    other = prepared(a_batch().slots)
+    first.prepare(other)
+    assert len(other.lookups) == 1
     with pytest.raises(ModelError, match=r"Tied failed in stage 1 on 3 samples: .*no slot named s, t"):
-        first.prepare(Slots(("x",), np.zeros(3, np.uint64)))
+        first.prepare(PreparedSlots(("x",), np.zeros(3, np.uint64)))
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from heterps.config import Checkpoint, Data, Job
-from heterps.training.run.folder import Run
 from heterps.training.run.progress import RunProgress, Scores, metric_fields
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    (tmp_path / "run").mkdir()
-    return Run(tmp_path / "run")
 
 
 def a_job(**checkpoint) -> Job:
@@ -28,45 +19,40 @@ def scores(*labels: int) -> Scores:
     return Scores(np.linspace(-1, 1, len(labels), dtype=np.float32), np.array(labels, np.float32))
 
 
-def line(run: Run) -> dict:
-    return json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
-
-
 MORE = {"epoch": 0, "rows": 5, "table_bytes": 7}
 
 
-def test_an_interval_is_over_after_its_samples_and_its_line_says_how_fast_it_was(run: Run):
-    progress = RunProgress(a_job(), run)
+def test_an_interval_is_over_after_its_samples_and_its_line_says_how_fast_it_was():
+    progress = RunProgress(a_job())
     progress.add(15, [scores(0, 1)], 1.0)
     assert not progress.interval_is_over
     progress.add(15, [scores(1), scores(0, 0)], 3.0)
     assert progress.interval_is_over
     told = progress.close_interval(dict(MORE))
-    assert told == line(run)
     assert (told["samples"], told["seconds"], told["samples_per_s"], told["rows"]) == (30, 3.0, 10.0, 5)
     assert not progress.interval_is_over
     progress.add(20, [scores(1, 0)], 5.0)
     assert progress.close_interval(dict(MORE))["samples_per_s"] == 10.0
 
 
-def test_an_interval_that_took_no_time_has_no_speed(run: Run):
-    progress = RunProgress(a_job(), run)
+def test_an_interval_that_took_no_time_has_no_speed():
+    progress = RunProgress(a_job())
     progress.add(20, [scores(0, 1)], 0.0)
     assert progress.close_interval(dict(MORE))["samples_per_s"] is None
 
 
-def test_metrics_of_the_whole_run_have_the_open_interval_in_them(run: Run):
-    progress = RunProgress(a_job(), run)
+def test_metrics_of_the_whole_run_have_the_open_interval_in_them():
+    progress = RunProgress(a_job())
     progress.add(20, [scores(0, 1)], 1.0)
     progress.close_interval(dict(MORE))
     progress.add(2, [scores(0, 1)], 2.0)
-    once = RunProgress(a_job(), run)
+    once = RunProgress(a_job())
     once.add(22, [scores(0, 1), scores(0, 1)], 2.0)
     assert metric_fields(progress.train_metrics()) == metric_fields(once.interval)
 
 
-def test_a_checkpoint_is_due_by_samples_or_by_minutes(run: Run):
-    by_samples, by_time = RunProgress(a_job(every_samples=30), run), RunProgress(a_job(every_minutes=1.0), run)
+def test_a_checkpoint_is_due_by_samples_or_by_minutes():
+    by_samples, by_time = RunProgress(a_job(every_samples=30)), RunProgress(a_job(every_minutes=1.0))
     for progress in (by_samples, by_time):
         progress.add(29, [], 59.0)
         assert not progress.save_is_due
@@ -76,60 +62,39 @@ def test_a_checkpoint_is_due_by_samples_or_by_minutes(run: Run):
         assert not progress.save_is_due
         progress.add(29, [], 119.0)
         assert not progress.save_is_due
-    assert not RunProgress(a_job(every_samples=None), run).save_is_due
+    assert not RunProgress(a_job(every_samples=None)).save_is_due
 
 
-def test_a_resumed_run_goes_on_where_it_was_and_writes_no_interval_twice(run: Run):
-    progress = RunProgress(a_job(every_samples=30), run)
+def test_a_resumed_run_goes_on_where_it_was():
+    progress = RunProgress(a_job(every_samples=30))
     progress.add(20, [scores(0, 1)], 1.0)
     progress.close_interval(dict(MORE))
     progress.add(15, [scores(0, 1, 1)], 2.0)
     state = json.loads(json.dumps(progress.state()))
     progress.add(5, [scores(1)], 3.0)
     progress.close_interval(dict(MORE))  # lost with what the checkpoint has not
-    again = RunProgress(a_job(every_samples=30), run)
+    again = RunProgress(a_job(every_samples=30))
     again.restore(35, state)
-    assert (again.samples, again.seconds, again.restarts) == (35, 2.0, 1)
+    assert (again.samples, again.seconds, again.restarts) == (35, 2.0, 0)
     assert not again.save_is_due
-    assert [found["samples"] for found in run.metrics()] == [20]
+    assert again.interval_started == 20
     again.add(5, [scores(1)], 3.0)
     assert again.interval_is_over
     assert metric_fields(again.train_metrics()) == metric_fields(progress.train_metrics())
     assert again.close_interval(dict(MORE))["samples_per_s"] == 10.0
 
 
-def test_a_run_without_a_checkpoint_begins_again_with_empty_metrics(run: Run):
-    progress = RunProgress(a_job(), run)
-    progress.add(20, [scores(0, 1)], 1.0)
-    progress.close_interval(dict(MORE))
-    again = RunProgress(a_job(), run)
-    again.begin_again()
-    assert (again.restarts, again.samples, run.metrics()) == (1, 0, [])
-
-
 def test_metrics_that_are_not_defined_are_null():
-    progress = RunProgress(a_job(), Run(Path("nowhere")))
+    progress = RunProgress(a_job())
     progress.add(1, [scores(1)], 1.0)
     assert metric_fields(progress.interval)["auc"] is None
 
 
-def test_the_samples_of_the_next_checkpoint_are_known_ahead(run: Run):
-    progress = RunProgress(a_job(every_samples=50), run)
+def test_the_samples_of_the_next_checkpoint_are_known_ahead():
+    progress = RunProgress(a_job(every_samples=50))
     assert progress.save_at == 50
     progress.add(60, [scores(0, 1)], 1.0)
     assert progress.save_is_due
     progress.saved()
     assert progress.save_at == 110
-    assert RunProgress(a_job(every_minutes=1.0), run).save_at is None, "minutes decide"
-
-
-def test_restarts_that_made_no_checkpoint_are_counted_too(run: Run):
-    state = RunProgress(a_job(), run).state() | {"restarts": 2}
-    counts = []
-    for _ in range(2):
-        again = RunProgress(a_job(), run)
-        again.restore(0, state)
-        counts.append(again.restarts)
-    later = RunProgress(a_job(), run)
-    later.restore(0, again.state())
-    assert [*counts, later.restarts] == [3, 4, 5]
+    assert RunProgress(a_job(every_minutes=1.0)).save_at is None, "minutes decide"

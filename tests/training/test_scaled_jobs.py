@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from elastic import CLUSTER, DEADLINE_S, Enough, OneAfterTheOther, Script, inline_losses, make_plan, metrics, on_threads
 from tiny import write_tiny
-from torch import nn
 
 from heterps.config import Job
 from heterps.errors import ModelError
 from heterps.launch import train
 from heterps.sync import replay
-from heterps.training.coordinator.reconfiguration import Reconfiguration
+from heterps.training.coordinator.reconfiguration import GIVEN_UP_S, Reconfiguration, StartWorkers, StopWorker
 from heterps.training.protocol.layout import make_layout
+from heterps.training.protocol.messages import Send, Stop
 from heterps.training.run.commands import AskStatus, Scale
 from heterps.training.worker.worker import Worker, WorkerStart
 
@@ -197,36 +196,24 @@ def test_a_worker_that_never_comes_is_given_up_after_a_deadline(job_file, monkey
 
 
 def test_a_process_that_dies_before_it_is_ready_is_no_loss_of_the_job():
-    fleet, warnings, stopped = FleetOfNone(), [], []
+    warnings: list[str] = []
     job = Job(data={"train": "unread"}, cluster=CLUSTER, launcher="local")
     start_of = lambda worker, layout: WorkerStart(worker, 0, (0,))  # noqa: E731
-    changes = Reconfiguration(
-        job, Path("run"), make_plan([1], []), nn.Linear(1, 1), (), fleet, start_of, stopped.append, warnings.append
-    )
+    changes = Reconfiguration(job, make_plan([1], []), start_of, lambda _: None, warnings.append)
     layout = make_layout(make_plan([1], []), in_rounds=True, batch_size=16)
-    assert "1 start" in changes.scale(layout, Scale(0, 2)).text
-    assert fleet.started == ["worker-1.1"]
-    assert not changes.lost("worker-1.0", "it died"), "a worker of the layout is one"
-    assert changes.lost("worker-1.1", "worker-1.1 (process 7) ended with exit code 9")
-    assert (fleet.stopped, stopped) == (["worker-1.1"], ["worker-1.1"])
+    effects, reply = changes.scale(layout, Scale(0, 2), 0.0)
+    assert "1 start" in reply.text
+    assert effects == [StartWorkers((WorkerStart("worker-1.1", 0, (0,)),))]
+    assert changes.lost("worker-1.0", "it died") is None, "a worker of the layout is one"
+    given_up = changes.lost("worker-1.1", "worker-1.1 (process 7) ended with exit code 9")
+    assert given_up == [Send("worker-1.1", Stop()), StopWorker("worker-1.1", GIVEN_UP_S)]
     assert "given up, worker-1.1 (process 7) ended with exit code 9" in warnings[0]
     assert not changes.is_ready
-    changes.scale(layout, Scale(0, 2))
-    assert fleet.started == ["worker-1.1", "worker-1.2"], "a name is given once"
+    (start,), _ = changes.scale(layout, Scale(0, 2), 1.0)
+    assert [worker.name for worker in start.workers] == ["worker-1.2"], "a name is given once"
     changes.ready("worker-1.2")
     assert changes.is_ready
     wanted = changes.take_layout()
     assert wanted is not None
     assert wanted.workers == ("worker-1.0", "worker-1.2")
     assert not changes.is_ready
-
-
-class FleetOfNone:
-    def __init__(self):
-        self.started, self.stopped = [], []
-
-    def start(self, workers):
-        self.started += [worker.name for worker in workers]
-
-    def stop(self, worker, deadline_s):
-        self.stopped.append(worker)

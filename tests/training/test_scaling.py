@@ -44,7 +44,7 @@ PLAIN = nn.Linear(1, 1)
 )
 def test_a_layout_that_cannot_be_is_refused(sync, counts, lanes, model, text):
     with pytest.raises(ConfigError, match=text):
-        check_layout(a_job(sync=sync), make_layout(counts, lanes), model)
+        check_layout(a_job(sync=sync), make_layout(counts, lanes, in_rounds=sync.startswith("bsp")), model)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_layout_that_cannot_be_is_refused(sync, counts, lanes, model, text):
     ],
 )
 def test_a_layout_that_can_be_is_not(sync, counts, lanes, model):
-    check_layout(a_job(sync=sync), make_layout(counts, lanes), model)
+    check_layout(a_job(sync=sync), make_layout(counts, lanes, in_rounds=sync.startswith("bsp")), model)
 
 
 def test_a_scaled_stage_has_its_first_workers_still_and_the_layout_another_epoch():

@@ -10,7 +10,6 @@ from heterps.training.coordinator.flow import Step
 from heterps.training.coordinator.round_flow import RoundFlow
 from heterps.training.coordinator.stage_stats import StageStats
 from heterps.training.protocol.messages import ALL_LANES, Pushed, Usage
-from heterps.training.run.folder import Run
 from heterps.training.run.progress import RunProgress
 
 
@@ -103,7 +102,7 @@ def test_the_status_is_of_the_open_interval_and_names_whom_all_wait_for():
     views = StageStats(layout)
     flow = RoundFlow(layout, [(0,)], BSP(), Leases(1, 2))
     flow.start(0.0)
-    progress = RunProgress(Job(data=Data(train="unread.parquet")), Run.__new__(Run))
+    progress = RunProgress(Job(data=Data(train="unread.parquet")))
     progress.add(10, [], 2.0)
     views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
     views.stepped(Step(10, 0.0, (), 0))

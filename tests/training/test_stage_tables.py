@@ -29,7 +29,7 @@ def test_one_stage_has_one_dense_table_with_all_parameters_in_order() -> None:
     staged = Staged(tied(), [])
     (names,) = staged.tables.parameters.values()
     assert list(names) == [name for name, p in staged.model.named_parameters() if p.requires_grad]
-    assert staged.tables.stages == {"shared": (0,), "block.rows": (0,), "dense.0": (0,)}
+    assert staged.tables.stages == {"shared": (0,), "block.rows": (0,), "dense": (0,)}
     assert staged.tables.groups == [(0,)]
 
 

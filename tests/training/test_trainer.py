@@ -397,7 +397,9 @@ def test_gradients_applied_later_are_those_of_the_parameters_they_were_computed_
         between = trainer.client.export_dense("dense")[0]
         assert trainer.gradients(first).loss != found.loss
         trainer.apply(found)
-        np.testing.assert_allclose(trainer.client.export_dense("dense")[0], between - 0.5 * found.dense, rtol=1e-6)
+        np.testing.assert_allclose(
+            trainer.client.export_dense("dense")[0], between - 0.5 * found.dense["dense"], rtol=1e-6
+        )
         assert (trainer.clock, trainer.samples) == (2, len(first) + len(second))
 
 
@@ -436,7 +438,7 @@ def test_gradients_whose_push_failed_are_not_pushed_with_the_next(monkeypatch):
             with pytest.raises(StorageError):
                 trainer.step(first)
         with Trainer(make_model()) as other:
-            np.testing.assert_array_equal(trainer.gradients(last).dense, other.gradients(last).dense)
+            np.testing.assert_array_equal(trainer.gradients(last).dense["dense"], other.gradients(last).dense["dense"])
 
 
 def fail(*_):

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps.training.protocol.layout import Layout
-from heterps.training.worker.turns import Key, Turn, Turns
+from heterps.training.worker.turns import Due, Key, Turns
 
 
-def all_turns(turns: Turns) -> list[Turn]:
+def all_turns(turns: Turns) -> list[Due]:
     found = []
     while (turn := turns.next()) is not None:
         found.append(turn)
@@ -25,22 +25,22 @@ def all_turns(turns: Turns) -> list[Turn]:
 def test_gradients_go_before_values():
     turns = Turns(4)
     turns.values_came((1, 0))
-    assert turns.next() == Turn("forward", (1, 0))
+    assert turns.next() == Due("forward", (1, 0))
     turns.values_came((1, 1))
     turns.gradients_came((1, 0))
-    assert all_turns(turns) == [Turn("backward", (1, 0)), Turn("forward", (1, 1))]
+    assert all_turns(turns) == [Due("backward", (1, 0)), Due("forward", (1, 1))]
 
 
 def test_no_more_go_forward_than_may_be_in_flight():
     turns = Turns(2)
     for lane in range(3):
         turns.values_came((1, lane))
-    assert all_turns(turns) == [Turn("forward", (1, 0)), Turn("forward", (1, 1))]
+    assert all_turns(turns) == [Due("forward", (1, 0)), Due("forward", (1, 1))]
     assert turns.num_waiting == 1
     assert turns.out == {(1, 0), (1, 1)}
     turns.gradients_came((1, 1))
     assert turns.out == {(1, 0)}, "gradients that came are not waited for"
-    assert all_turns(turns) == [Turn("backward", (1, 1)), Turn("forward", (1, 2))]
+    assert all_turns(turns) == [Due("backward", (1, 1)), Due("forward", (1, 2))]
 
 
 def test_in_a_round_what_comes_early_waits_for_its_turn():
@@ -49,11 +49,11 @@ def test_in_a_round_what_comes_early_waits_for_its_turn():
     turns.values_came((1, 2))
     assert turns.next() is None
     turns.values_came((1, 0))
-    assert all_turns(turns) == [Turn("forward", (1, 0)), Turn("forward", (1, 2))]
+    assert all_turns(turns) == [Due("forward", (1, 0)), Due("forward", (1, 2))]
     turns.gradients_came((1, 2))
     assert turns.next() is None
     turns.gradients_came((1, 0))
-    assert all_turns(turns) == [Turn("backward", (1, 0)), Turn("backward", (1, 2))]
+    assert all_turns(turns) == [Due("backward", (1, 0)), Due("backward", (1, 2))]
 
 
 def test_the_last_stage_has_its_credit_back_at_once():
@@ -61,7 +61,7 @@ def test_the_last_stage_has_its_credit_back_at_once():
     turns.begin_round([(1, 0), (1, 1)])
     for lane in (0, 1):
         turns.values_came((1, lane))
-        assert turns.next() == Turn("forward", (1, lane))
+        assert turns.next() == Due("forward", (1, lane))
         turns.came_back((1, lane))
     assert turns.out == set()
 
@@ -75,7 +75,7 @@ def test_what_is_forgotten_does_not_come_again():
     turns.forget()
     assert (turns.next(), turns.num_waiting, turns.out) == (None, 0, set())
     turns.values_came((2, 5))
-    assert turns.next() == Turn("forward", (2, 5)), "without a round the order is that of coming"
+    assert turns.next() == Due("forward", (2, 5)), "without a round the order is that of coming"
 
 
 class Pipeline:
@@ -87,7 +87,7 @@ class Pipeline:
         self.turns = {worker: Turns(in_flight) for worker in layout.workers}
         self.mailbox: dict[tuple[str, str], deque[tuple[str, Key]]] = {}
         self.out: dict[str, set[Key]] = {worker: set() for worker in layout.workers}
-        self.did: dict[str, list[Turn]] = {worker: [] for worker in layout.workers}
+        self.did: dict[str, list[Due]] = {worker: [] for worker in layout.workers}
         self.home: list[Key] = []  # back at stage 0
 
     def send(self, sender: str, lane: int, stage: int, what: str, key: Key) -> None:
@@ -96,7 +96,7 @@ class Pipeline:
     def receive(self, way: tuple[str, str]) -> tuple[str, Key]:
         return self.mailbox[way].popleft()
 
-    def work(self, worker: str, turn: Turn) -> None:
+    def work(self, worker: str, turn: Due) -> None:
         stage, (_, lane) = self.layout.stage_of(worker), turn.key
         self.did[worker].append(turn)
         if turn.does == "forward" and stage < self.last:
@@ -115,7 +115,7 @@ class Pipeline:
     def hand_over(self, worker: str, what: str, key: Key) -> None:
         (self.turns[worker].values_came if what == "values" else self.turns[worker].gradients_came)(key)
 
-    def choose(self, does: list[tuple[str, Any]], workers: Sequence[str]) -> tuple[str, Any, Turn | None]:
+    def choose(self, does: list[tuple[str, Any]], workers: Sequence[str]) -> tuple[str, Any, Due | None]:
         """One of the things that can be done, or the turn of a worker that has one."""
         could = [*does, *(("work", worker) for worker in workers)]
         self.random.shuffle(could)

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.ps.keys.dedup import make_lookup
 from heterps.training.protocol.messages import Usage
-from heterps.training.worker.usage import Meter, MeteredRows
+from heterps.training.worker.usage import Meter, metered
 
 
 class Clock:
@@ -85,21 +84,16 @@ def test_waiting_for_rows_is_communication_even_inside_a_layer():
             clock.now += 3
             return np.ones((1, 2), np.float32)
 
-    class Client:
-        num_shards = 2
-
-        def pull(self, table, lookup, *, create=True):
-            return Slow()
-
-        def push(self, *taken):
-            return taken
-
-    rows = MeteredRows(Client(), meter)
-    lookup = make_lookup(np.zeros(1, np.uint64), 2)
+    fetch = metered(Slow, meter)
     with meter.doing("compute"):
         clock.now += 1
-        assert rows.pull("t", lookup).result().shape == (1, 2)
+        assert not fetch().done()
+        assert fetch().result().shape == (1, 2)
         clock.now += 1
     assert meter.usage() == Usage(2.0, 3.0, 0.0)
-    assert rows.num_shards == 2
-    assert rows.push("t", lookup, None) == ("t", lookup, None, None)
+
+
+def test_rows_that_have_come_are_handed_out_as_they_are():
+    came: Future[np.ndarray] = Future()
+    came.set_result(np.ones((1, 2), np.float32))
+    assert metered(lambda: came, Meter())() is came

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from tiny import JOB, write_tiny
 from torch import Tensor, nn
 
@@ -19,7 +20,6 @@ from heterps.errors import HeterpsError, ModelError, PeerLost
 from heterps.model import whole
 from heterps.ps.client.local import LocalClient, in_process
 from heterps.ps.protocol.specs import Tables
-from heterps.training.protocol.border import unpack
 from heterps.training.protocol.layout import Layout, StageLayout
 from heterps.training.protocol.messages import (
     ALL_LANES,
@@ -162,10 +162,10 @@ def test_a_worker_says_where_it_is_takes_its_place_and_pushes_what_it_computed(o
     pushed, envelope = desk.expect(Pushed)
     assert (pushed.worker, pushed.lane, pushed.iteration, pushed.num_samples) == ("worker-1.0", ALL_LANES, 1, 16)
     assert 0.3 < pushed.loss < 1.5
-    scores = unpack(pushed.scores, envelope.frames)
+    scores = envelope.values
     assert scores["logits"].shape == scores["labels"].shape == (16,)
     (client,) = desk.clients
-    assert client.export_dense("dense.0")[2] == 1
+    assert client.export_dense("dense")[2] == 1
     assert client.num_rows("embedding") > 0
     assert pushed.usage.compute_s > 0
     desk.tell(Stop())
@@ -189,13 +189,13 @@ def test_a_worker_of_several_lanes_pushes_once_a_round_or_once_a_batch(open_desk
     rounds, lanes = open_desk(), open_desk(sync="asp")
     for desk in (rounds, lanes):
         desk.start()
-        assigned(desk, layout)
+        assigned(desk, structs.replace(layout, in_rounds=desk is rounds))
     go(rounds, 1, 0)
     assert rounds.expect(Pushed)[0].lane == ALL_LANES
     for lane in range(3):
         go(lanes, 1, lane, lane=lane)
     assert sorted(lanes.expect(Pushed)[0].lane for _ in range(3)) == [0, 1, 2]
-    assert (rounds.clients[0].export_dense("dense.0")[2], lanes.clients[0].export_dense("dense.0")[2]) == (1, 3)
+    assert (rounds.clients[0].export_dense("dense")[2], lanes.clients[0].export_dense("dense")[2]) == (1, 3)
 
 
 def test_a_worker_tells_its_state_when_asked(open_desk):
@@ -203,8 +203,8 @@ def test_a_worker_tells_its_state_when_asked(open_desk):
     desk.start()
     assigned(desk)
     desk.tell(AskState())
-    state, envelope = desk.expect(State)
-    assert unpack(state.state, envelope.frames) == {"buffers": {}, "dense": {}}
+    _, envelope = desk.expect(State)
+    assert envelope.values == {"buffers": {}, "dense": {}}
 
 
 def test_an_error_of_the_model_is_told_with_its_kind_and_raised(open_desk):
@@ -221,7 +221,7 @@ def test_an_error_of_the_model_is_told_with_its_kind_and_raised(open_desk):
 
 def test_an_error_that_is_ours_is_told_by_its_name(open_desk, monkeypatch: pytest.MonkeyPatch):
     desk = open_desk()
-    monkeypatch.setattr("heterps.training.worker.worker.Turns.begin_round", lambda *_: {}["nothing"])
+    monkeypatch.setattr("heterps.training.worker.core.Turns.begin_round", lambda *_: {}["nothing"])
     desk.start()
     assigned(desk)
     go(desk, 1, 0)
@@ -240,7 +240,7 @@ def test_values_go_on_to_the_next_stage_and_a_neighbour_that_is_silent_is_named(
     go(desk, 1, 0, samples=48)
     forward, envelope = desk.expect(Forward, "worker-2.0")
     assert (forward.lane, forward.iteration, forward.num_samples, forward.samples) == (0, 1, 16, 48)
-    values = unpack(forward.values, envelope.frames)
+    values = envelope.values
     assert {len(value) for value in values.values() if isinstance(value, torch.Tensor)} == {8}
     failed, _ = desk.expect(Failed)
     assert failed.kind == "PeerLost"
@@ -271,7 +271,7 @@ def test_a_worker_that_finds_no_data_lets_go_of_its_servers(open_desk, tmp_path:
     assert closed == desk.clients
 
 
-def test_rows_of_all_lanes_and_tables_are_asked_for_once_however_many_there_are(open_desk, tmp_path: Path, monkeypatch):
+def test_rows_of_all_lanes_of_a_round_are_asked_for_at_once(open_desk, tmp_path: Path, monkeypatch):
     pulled: list[str] = []
     pull = LocalClient.pull
 
@@ -286,7 +286,7 @@ def test_rows_of_all_lanes_and_tables_are_asked_for_once_however_many_there_are(
     assigned(desk, Layout(ALONE.stages, 80))
     go(desk, 1, 0)
     desk.expect(Pushed)
-    assert len(pulled) == 80
+    assert len(pulled) == 1
 
 
 def test_a_worker_ends_when_it_is_stopped_from_outside(open_desk):

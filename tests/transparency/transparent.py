@@ -25,7 +25,7 @@ from heterps.model import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer, Outcome
+from heterps.training.run.observer import Observer, Outcome
 
 LOSS_RTOL, TABLE_RTOL = 1e-6, 1e-5
 """Of the loss of a step; and of the values of a table, by the largest of them: sums of float32 in another order differ

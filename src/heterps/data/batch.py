@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,6 @@ class Slots:
     names: tuple[str, ...]
     keys: KeyArray
     offsets: OffsetArray | None = None
-    prepared: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """Cache of results computed from these slots ahead of use; each user chooses dictionary keys of its own."""
 
     def __len__(self) -> int:
         bags = len(self.keys) if self.offsets is None else len(self.offsets) - 1

@@ -9,10 +9,8 @@ from typing import Any
 from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.reader import open_reader, open_test_reader
-from heterps.errors import ConfigError, ModelError, PeerLost
-from heterps.launch.by_plan import run_by_plan, throughput_in_rounds
-from heterps.launch.inline import train_inline
-from heterps.launch.restarts import last_words
+from heterps.errors import ConfigError, ModelError
+from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
@@ -24,7 +22,7 @@ from heterps.report.page.run import render_run
 from heterps.report.summary import summarise
 from heterps.training.run.control import refuse_if_running
 from heterps.training.run.folder import Run, choose_folder
-from heterps.training.run.loop import Observer, Outcome
+from heterps.training.run.observer import Observer
 
 QUICK_PROFILE_S = 1.0
 """Seconds that a run without a profile spends on making one, so that every run has a prediction."""
@@ -56,21 +54,19 @@ def train(
         run.resume(job)
         if (damage := run.mend_metrics()) is not None:
             observer.warned(damage)
-    if job.launcher != "inline":
-        _num_samples(job)
-        job, plan, outcome = run_by_plan(job, run, given, resume=resume, observer=observer)
-        return _finish(job, run, plan, outcome, None, throughput_in_rounds(job, plan))
-    plan = _plan(job, _num_samples(job), observer)
-    if given is not None:
-        observer.warned(f"{not_rented(given)}.")
-    if not resume:
-        run.create(job)  # only now: a job that cannot run leaves no folder behind
-    run.write("plan.json", (given or plan).model_dump_json(indent=1, exclude_none=True) + "\n")
-    try:
-        outcome = train_inline(job, run, resume=resume, observer=observer)
-    except PeerLost as error:
-        raise PeerLost(last_words(error, "", job, 0) or str(error)) from error
-    return _finish(job, run, plan, outcome, given)
+    num_samples = _num_samples(job)
+    shown: Plan | None = None
+    if job.launcher == "inline":
+        plan, shown = _inline_plan(job, num_samples, observer), given
+        if shown is not None:
+            observer.warned(f"{not_rented(shown)}.")
+    else:
+        plan = given or default_plan(job)
+    job, plan, outcome = run_by_plan(job, run, plan, resume=resume, observer=observer, shown=shown)
+    summary = summarise(job, plan, outcome, shown, throughput_in_rounds(job, plan))
+    run.write_json("summary.json", summary)
+    run.write("report.html", render_run(job, shown or plan, summary, run.metrics()))
+    return FinishedRun(run.folder, summary)
 
 
 def _refuse_unhonoured(job: Job) -> None:
@@ -94,15 +90,6 @@ def _tell_replanned(job: Job, run: Run, observer: Observer) -> None:
         )
 
 
-def _finish(
-    job: Job, run: Run, plan: Plan, outcome: Outcome, given: Plan | None, in_rounds: float | None = None
-) -> FinishedRun:
-    summary = summarise(job, plan, outcome, given, in_rounds)
-    run.write_json("summary.json", summary)
-    run.write("report.html", render_run(job, given or plan, summary, run.metrics()))
-    return FinishedRun(run.folder, summary)
-
-
 def _given_plan(job: Job) -> Plan | None:
     """The plan that the job names, checked against its model and cluster."""
     if job.plan is None:
@@ -123,7 +110,7 @@ def _num_samples(job: Job) -> int:
     return open_reader(job).num_rows * job.data.epochs
 
 
-def _plan(job: Job, num_samples: int, observer: Observer) -> Plan:
+def _inline_plan(job: Job, num_samples: int, observer: Observer) -> Plan:
     """The plan of an inline run: what this machine is predicted to do with the job."""
     if job.servers is not None:
         observer.warned(

@@ -1,4 +1,4 @@
-"""Runs by a plan, on the launchers `local` and `ray`: the plan, its emulation, and one plan or fleet after another.
+"""Runs by a plan, on every launcher: the plan, its emulation, and one plan or fleet after another.
 
 plan --> train --> outcome --> summary, report
            |
@@ -13,7 +13,7 @@ from heterps.checkpoint import saved_samples
 from heterps.config import Job
 from heterps.data.reader import open_reader
 from heterps.errors import ConfigError, PeerLost
-from heterps.launch.inline import signals
+from heterps.launch.inline import inline_fleet, signals
 from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
 from heterps.launch.ray.reservations import NoPlace
@@ -26,22 +26,21 @@ from heterps.profiling.profile import load_profile
 from heterps.training.coordinator.coordinator import Emulated, train_staged
 from heterps.training.coordinator.reconfiguration import Replanned
 from heterps.training.protocol.emulation import StagePace, choose_scale, lacks_devices, stage_seconds
-from heterps.training.protocol.layout import Layout, make_layout
+from heterps.training.protocol.layout import Layout, job_layout
 from heterps.training.protocol.predicted import round_seconds, server_seconds
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.run.control import Control
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer, Outcome
+from heterps.training.run.observer import Observer, Outcome
 
 
 def run_by_plan(
-    job: Job, run: Run, given: Plan | None, *, resume: bool, observer: Observer
+    job: Job, run: Run, plan: Plan, *, resume: bool, observer: Observer, shown: Plan | None = None
 ) -> tuple[Job, Plan, Outcome]:
-    """Trains `job` by the `given` plan, or by the default plan of a job without one.
+    """Trains `job` by `plan`. The run's plan.json has that one, or the plan to be `shown`.
 
     Also returns the job and the plan that the run ended with: both differ from the given ones after a replan.
     """
-    plan = given or default_plan(job)
     emulated = emulation_of(job, plan)
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
@@ -49,7 +48,7 @@ def run_by_plan(
     before: tuple[Job, Plan] | None = None  # the job and its plan, if another plan is why
     with Control(run.folder) as control, signals() as received:
         while True:
-            run.write("plan.json", plan.model_dump_json(indent=1, exclude_none=True) + "\n")
+            run.write("plan.json", (shown or plan).model_dump_json(indent=1, exclude_none=True) + "\n")
             try:
                 outcome = train_once(
                     job, run, plan,
@@ -94,7 +93,7 @@ def train_once(
     received  names of the signals that have come, also those from before this call
     """
     received = [] if received is None else received
-    open_fleet = ray_fleet if job.launcher == "ray" else local_fleet
+    open_fleet = {"inline": inline_fleet, "local": local_fleet, "ray": ray_fleet}[job.launcher]
     with open_fleet(job, run, plan, observer=observer, emulated=emulated, received=received) as (fleet, folder):
         return train_staged(
             job,
@@ -143,8 +142,7 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
         )
     profile = load_profile(job.profile)
     batch_size = job.data.batch_size
-    in_rounds = job.sync.in_rounds
-    layout = make_layout(plan, in_rounds=in_rounds, batch_size=batch_size, num_lanes=job.workers.lanes)
+    layout = job_layout(job, plan)
     num_servers = max(plan.servers.count, 1)
     scale = job.emulation.scale or choose_scale(job, profile, layout, num_servers)
 
@@ -152,7 +150,7 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
         return stage_seconds(profile, job.cluster, of, batch_size)
 
     paces(layout)  # what is missing in the profile shows here
-    updates = _updates_a_batch(job, layout, in_rounds)
+    updates = _updates_a_batch(job, layout)
     batch_s = server_seconds(profile, num_servers, batch_size)
     pace = {"batch_s": batch_s, "updates_a_batch": updates, "scale": scale} if updates and batch_s else None
     return Emulated(scale, paces, pace)
@@ -163,10 +161,10 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
 
     None with another policy, and where the job has no profile for the units of the plan.
     """
-    if not job.sync.in_rounds or job.profile is None or not plan.is_predicted:
+    if job.launcher == "inline" or not job.sync.in_rounds or job.profile is None or not plan.is_predicted:
         return None
     batch_size = job.data.batch_size
-    layout = make_layout(plan, in_rounds=True, batch_size=batch_size, num_lanes=job.workers.lanes)
+    layout = job_layout(job, plan)
     try:
         profile = load_profile(job.profile)
         return batch_size / round_seconds(profile, job.cluster, layout, plan.servers.count, batch_size)
@@ -174,10 +172,10 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
         return None
 
 
-def _updates_a_batch(job: Job, layout: Layout, in_rounds: bool) -> int:
+def _updates_a_batch(job: Job, layout: Layout) -> int:
     """Number of updates that one batch makes, summed over all tables on servers."""
     model = build_model(job.model, job.data.columns, job.seed)
     tables = stage_tables(job, model, trace(model), [stage.first for stage in layout.stages])
     served = tables.on_servers(job.workers.dense == "servers")
     names = [spec.name for spec in served.sparse] + [spec.name for spec in served.dense]
-    return sum(1 if in_rounds else len(tables.stages[name]) for name in names)
+    return sum(1 if layout.in_rounds else len(tables.stages[name]) for name in names)

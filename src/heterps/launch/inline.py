@@ -1,47 +1,144 @@
-"""The inline launcher: worker and coordinator are this one process, and so are the servers unless the job has some."""
+"""The inline launcher: coordinator and one worker in this one process, and the tables too unless the job has servers.
+
+    coordinator --send--> [to_worker] --> worker: handles, computes
+                <--receive-- [to_coordinator] <--send--
+
+Messages are plain calls: whenever the coordinator waits for one, the worker does what it can do next, on the same
+thread. The worker has all cores of the run; it divides each batch among as many threads (training/model/replicas.py).
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import Any
 
 import numpy as np
 
 from heterps.config import SGD, Adagrad, Adam, Job
-from heterps.launch.run_servers import run_servers
-from heterps.ps.client.local import JobClient, LocalClient
+from heterps.launch.run_servers import RunningServers, run_servers
+from heterps.planning.plan import Plan
+from heterps.ps.client.local import JobClient, LocalClient, in_process
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.dense import DenseTable
 from heterps.threads import torch_threads
-from heterps.training.run.control import Control
+from heterps.training.coordinator.coordinator import Emulated
+from heterps.training.coordinator.fleet import Fleet
+from heterps.training.coordinator.reconfiguration import STOP_S
+from heterps.training.protocol.messages import Message, Ready
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer, Outcome, train_job
+from heterps.training.run.observer import Observer
+from heterps.training.worker.mailbox import Envelope
+from heterps.training.worker.worker import COORDINATOR, Worker, WorkerStart
+from heterps.wire.address import socket_folder
 
-WORKER = "worker-0"
 
+@contextmanager
+def inline_fleet(
+    job: Job, run: Run, plan: Plan, *, observer: Observer, emulated: Emulated | None, received: list[str]
+) -> Iterator[tuple[Fleet, str]]:
+    """A worker in this process, and servers if the job has some; all are gone at the end.
 
-def train_inline(job: Job, run: Run, *, resume: bool, observer: Observer) -> Outcome:
-    """Trains `job` in this process. Ctrl-C and SIGTERM end the run after the current step, with everything saved."""
+    received  gets the names of the signals that come
+    """
+    del plan, emulated  # it has one stage, on this machine
     warm_up()
-    with (
-        torch_threads(job.num_threads),
-        signals() as received,
-        Control(run.folder) as control,
-        _connected(job, run, observer) as connect,
-    ):
-        return train_job(
-            job,
-            run,
-            resume=resume,
-            observer=observer,
-            stop=lambda: received[0] if received else None,
-            connect=connect,
-            control=control,
-        )
+    with ExitStack() as opened:
+        opened.enter_context(signals(received))
+        opened.enter_context(torch_threads(job.num_threads))
+        servers: RunningServers | None = None
+        if job.servers is not None:
+            servers = opened.enter_context(run_servers(job, run.folder / "job.yaml", observer.waiting))
+        fleet = InlineFleet(job, servers)
+        opened.callback(fleet.close)
+        yield fleet, str(opened.enter_context(socket_folder()))
+
+
+class InlineFleet:
+    """One worker that works while the coordinator waits for it."""
+
+    refuses_changes = "an inline run has no workers to change: stop it, and resume it with --launcher local"
+
+    def __init__(self, job: Job, servers: RunningServers | None) -> None:
+        self._job, self._servers = job, servers
+        self._client: LocalClient | None = None
+        self._worker: Worker | None = None
+        self._to_worker, self._to_coordinator = _Box(), _Box()
+
+    @property
+    def mailbox(self) -> InlineFleet:
+        return self
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return {} if self._worker is None else self._worker.work.counts
+
+    def start(self, workers: Sequence[WorkerStart]) -> None:
+        (start,) = workers
+        mailbox = _Mailbox(self._to_worker, self._to_coordinator)
+        self._worker = Worker(self._job, start, mailbox, lambda tables: self._connect(start.name, tables))
+        mailbox.send(COORDINATOR, Ready(start.name, ""))
+
+    def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        raise NotImplementedError(f"{worker}, the only one of an inline run, leaves with it after {deadline_s} s")
+
+    def connect(self, tables: Tables) -> JobClient:
+        return self._connect(COORDINATOR, tables)
+
+    def check(self) -> None:
+        if self._servers is not None:
+            self._servers.check()
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
+        del peer
+        self._to_worker.append(Envelope(COORDINATOR, message, None if values is None else dict(values)))
+
+    def receive(self, timeout_s: float) -> Envelope | None:
+        """The worker's next message. It is worked for, however long that takes, unless the worker waits itself."""
+        del timeout_s
+        assert self._worker is not None
+        worker = self._worker
+        while not self._to_coordinator:
+            if not (worker.take_in() or worker.compute() or worker.wait_for_pushes()):
+                return None
+        return self._to_coordinator.popleft()
+
+    def _connect(self, name: str, tables: Tables) -> JobClient:
+        if self._servers is not None:
+            return self._servers.connect(name, tables)
+        if self._client is None:
+            self._client = in_process(tables, self._job.num_threads)
+        return self._client
+
+
+_Box = deque[Envelope]
+
+
+class _Mailbox:
+    """The worker's end. Pushes may be acknowledged on another thread, and deques take that."""
+
+    def __init__(self, incoming: _Box, outgoing: _Box) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+
+    def connect(self, addresses: Mapping[str, str]) -> None:
+        """There is nobody else."""
+
+    def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
+        del peer
+        self._outgoing.append(Envelope("worker", message, None if values is None else dict(values)))
+
+    def receive(self, timeout_s: float) -> Envelope | None:
+        del timeout_s
+        return self._incoming.popleft() if self._incoming else None
 
 
 def warm_up() -> None:
@@ -53,16 +150,6 @@ def warm_up() -> None:
         client.push("t", lookup, np.zeros((2, 1), np.float32))
         client.push_dense("d", np.zeros(1, np.float32))
         client.close()
-
-
-@contextmanager
-def _connected(job: Job, run: Run, observer: Observer) -> Iterator[Callable[[Tables], JobClient] | None]:
-    """Connects the trainer to the servers of a job that has some, while the context lasts."""
-    if job.servers is None:
-        yield None
-        return
-    with run_servers(job, run.folder / "job.yaml", observer.waiting) as running:
-        yield lambda tables: running.connect(WORKER, tables)
 
 
 @contextmanager

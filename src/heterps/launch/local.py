@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -30,9 +30,10 @@ from heterps.report.figures import plural
 from heterps.threads import torch_threads
 from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.failures import error_of, kind_and_text
-from heterps.training.coordinator.fleet import STOP_S, Fleet, WorkerLost
+from heterps.training.coordinator.fleet import Fleet, WorkerLost
+from heterps.training.coordinator.reconfiguration import STOP_S
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
@@ -93,15 +94,15 @@ def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs
 class ProcessFleet:
     """Workers as processes, which find the coordinator's socket and make their own in `folder`."""
 
+    counts: Mapping[str, int] = {}
+    refuses_changes = None
+
     def __init__(self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, logs: Path) -> None:
-        self._channel, self._job_file, self._folder, self._servers = channel, job_file, folder, servers
+        self.mailbox = Mailbox(channel)
+        self._job_file, self._folder, self._servers = job_file, folder, servers
         self._logs = logs
         self._children: dict[str, Child] = {}
         self._stages: dict[str, int] = {}
-
-    @property
-    def channel(self) -> Channel:
-        return self._channel
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         for worker in workers:
@@ -148,18 +149,17 @@ class ProcessFleet:
 class ThreadFleet:
     """Workers as threads of this process, over a network in memory: quick to start, for tests and for small models."""
 
+    counts: Mapping[str, int] = {}
+    refuses_changes = None
+
     def __init__(self, job: Job, servers: RunningServers, logs: Path) -> None:
         self._job, self._servers, self._logs = job, servers, logs
         self._network = servers.network or MemoryNetwork()
-        self._channel = self._network.channel(COORDINATOR)
+        self.mailbox = Mailbox(self._network.channel(COORDINATOR))
         self._threads: dict[str, threading.Thread] = {}
         self._failures: dict[str, HeterpsError] = {}
         self._left: set[str] = set()
         self._stop = threading.Event()
-
-    @property
-    def channel(self) -> Channel:
-        return self._channel
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         for worker in workers:
@@ -189,7 +189,7 @@ class ThreadFleet:
         deadline = time.monotonic() + within_s
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0.0))
-        self._channel.close()
+        self.mailbox.close()
 
     def _run(self, worker: WorkerStart) -> None:
         log = self._logs / f"{worker.name}.log"
@@ -204,7 +204,7 @@ class ThreadFleet:
                     traceback.print_exc(file=file)
 
     def _work(self, worker: WorkerStart, log: str) -> None:
-        mailbox = Mailbox(self._network.channel(worker.name))
+        mailbox = Mailbox(self._network.channel(worker.name), coding=self._job.workers.values)
         try:
             run_worker(
                 self._job,

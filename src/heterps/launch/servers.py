@@ -12,8 +12,8 @@ import numpy as np
 from heterps.config import Job, Servers
 from heterps.errors import ConfigError
 from heterps.model.build import build_model
-from heterps.model.trace import trace
-from heterps.nn import model_tables
+from heterps.model.trace import trace_or_whole
+from heterps.nn import DENSE
 from heterps.ps.client.ask import ask, asker_channel
 from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.session import Options
@@ -29,20 +29,20 @@ from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel
 
 
-def job_tables(job: Job, firsts: Sequence[int] | None = None) -> Tables:
-    """The tables that the servers of a job hold: those of its trainer, or of stages that begin at layers `firsts`."""
+def job_tables(job: Job, firsts: Sequence[int] = (0,)) -> Tables:
+    """The tables that the servers of a job hold, for stages that begin at layers `firsts`."""
     model = build_model(job.model, job.data.columns, job.seed)
-    if firsts is None:
-        return model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
-    return stage_tables(job, model, trace(model), firsts).on_servers(job.workers.dense == "servers")
+    return stage_tables(job, model, trace_or_whole(model), firsts).on_servers(job.workers.dense == "servers")
 
 
 def client_options(servers: Servers, tables: Tables) -> Options:
     """Options of the clients through which workers talk to the servers of a job."""
     names = [spec.name for spec in tables.sparse] + [spec.name for spec in tables.dense]
-    if unknown := sorted(set(servers.codings) - set(names)):
+    if unknown := sorted(set(servers.codings) - {*names, DENSE}):
         raise ConfigError(f"servers.codings: the job has no table {unknown[0]!r}; it has {', '.join(names)}")
-    chosen = {name: servers.codings.get(name, servers.coding) for name in names}
+    of_dense = servers.codings.get(DENSE, servers.coding)  # those of stages too, whatever their names
+    chosen = {spec.name: servers.codings.get(spec.name, servers.coding) for spec in tables.sparse}
+    chosen |= {spec.name: servers.codings.get(spec.name, of_dense) for spec in tables.dense}
     return Options(
         deadline_s=servers.deadline_s,
         first_retry_s=servers.retry_s,

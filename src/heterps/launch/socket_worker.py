@@ -50,7 +50,7 @@ def work(
     torch.set_num_threads(1)  # a worker is one unit
     listening = ServerChannel(worker.name, address, keys=keys)
     reaching = ClientChannel(worker.name, {}, keys=keys)
-    mailbox = Mailbox(layered(listening), layered(reaching), reaching.connect)
+    mailbox = Mailbox(layered(listening), layered(reaching), reaching.connect, job.workers.values)
     roster, how = first_roster(servers), job.servers or Servers()
 
     def reach(tables: Tables) -> JobClient:

@@ -23,10 +23,10 @@ from heterps.launch.by_plan import emulation_of, run_by_plan
 from heterps.model.build import build_model
 from heterps.planning.plan import Plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
-from heterps.training.protocol.layout import make_layout
+from heterps.training.protocol.layout import job_layout
 from heterps.training.run.class_metrics import AnyMetrics
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 INTERVAL = 4  # batches, at least
 MANY_EPOCHS = 1_000_000
@@ -117,11 +117,8 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
     Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed or
     `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
     """
-    in_rounds = job.sync.in_rounds
-    lanes = make_layout(
-        plan, in_rounds=in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
-    ).num_lanes
-    interval = INTERVAL if in_rounds else max(INTERVAL, lanes)  # every lane has had its batch
+    layout = job_layout(job, plan)
+    interval = INTERVAL if layout.in_rounds else max(INTERVAL, layout.num_lanes)  # every lane has had its batch
     job = job.model_copy(update={"metrics_every_samples": interval * job.data.batch_size})
     watch = _Watch(seconds, num_batches, len(plan.stages))
     with tempfile.TemporaryDirectory(prefix="heterps-trial-") as folder:

@@ -36,6 +36,9 @@ from heterps.nn import SparseEmbedding
 ONE_AT_A_TIME = threading.Lock()
 """Lock for tracing: torch.fx patches module calls in the whole process while it traces."""
 
+WHOLE = "whole"
+"""The name of the only layer of a model that is not traced."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -90,6 +93,26 @@ def trace(model: nn.Module) -> Trace:
             "Return the logits that it computes."
         )
     return Trace(module, layers)
+
+
+def trace_or_whole(model: nn.Module) -> Trace:
+    """Trace `model` into layers; one that torch.fx cannot trace is a single layer, `whole`."""
+    try:
+        return trace(model)
+    except ModelError:
+        return one_layer(model)
+
+
+def one_layer(model: nn.Module) -> Trace:
+    """A model, called as model(dense, slots), as a single layer whose forward is its own code."""
+    graph = fx.Graph()
+    inputs = tuple(graph.placeholder(name) for name in ("dense", "slots"))
+    graph.output(graph.call_module(WHOLE, inputs))
+    module = fx.GraphModule({WHOLE: model}, graph, class_name=type(model).__name__)
+    module.train(model.training)
+    parts = tuple(name for name, _ in model.named_modules() if name)
+    parameters = tuple(name for name, _ in model.named_parameters(remove_duplicate=False))
+    return Trace(module, (Layer(0, WHOLE, WHOLE, (WHOLE,), parts, parameters),))
 
 
 class _Tracer(fx.Tracer):

@@ -9,7 +9,7 @@ from heterps.config import Job
 from heterps.data.generate import find_dataset_info
 from heterps.planning.plan import Plan
 from heterps.report.meaning import bill_of
-from heterps.training.run.loop import Outcome
+from heterps.training.run.observer import Outcome
 from heterps.training.run.progress import metric_fields
 
 

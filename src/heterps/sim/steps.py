@@ -27,9 +27,10 @@ def mean_of(gradients: Sequence[Gradients]) -> Gradients:
         return gradients[0]
     samples = sum(one.num_samples for one in gradients)
     shares = [np.float32(one.num_samples / samples) for one in gradients]
-    dense = np.zeros_like(gradients[0].dense)
+    dense = {table: np.zeros_like(grads) for table, grads in gradients[0].dense.items()}
     for share, one in zip(shares, gradients, strict=True):
-        dense += share * one.dense
+        for table, grads in one.dense.items():
+            dense[table] += share * grads
     tables = dict.fromkeys(rows.table for one in gradients for rows in one.rows)
     return Gradients(
         loss=float(sum(share * one.loss for share, one in zip(shares, gradients, strict=True))),
@@ -44,7 +45,7 @@ def sum_of(gradients: Sequence[Gradients]) -> Gradients:
     """The sum of the gradients: their mean times their number. The loss stays the mean."""
     mean, number = mean_of(gradients), np.float32(len(gradients))
     rows = [part._replace(grads=number * part.grads) for part in mean.rows]
-    return mean._replace(rows=rows, dense=number * mean.dense)
+    return mean._replace(rows=rows, dense={t: number * grads for t, grads in mean.dense.items()})
 
 
 def _joined(table: str, gradients: Sequence[Gradients], shares: Sequence[np.float32]) -> RowGradients:
@@ -63,17 +64,18 @@ def compensate(
     gradients: Gradients,
     strength: float,
     *,
-    dense: tuple[FloatArray, FloatArray],
+    dense: Mapping[str, tuple[FloatArray, FloatArray]],
     rows: Mapping[str, tuple[FloatArray, FloatArray]],
 ) -> Gradients:
-    """The gradients corrected, to first order, for newer weights, given pairs of (old, new) weights of unique rows."""
+    """The gradients corrected, to first order, for newer weights, given (old, new) weights by table, of unique rows."""
     corrected = []
     for part in gradients.rows:
         summed = np.empty((len(part.lookup.unique), part.grads.shape[1]), np.float32)
         sum_rows(part.grads, part.lookup.sources, part.lookup.starts, 0, len(summed), summed)
         lookup = _one_each(part.lookup)
         corrected.append(RowGradients(part.table, lookup, _compensated(summed, strength, *rows[part.table])))
-    return gradients._replace(rows=corrected, dense=_compensated(gradients.dense, strength, *dense))
+    of_tables = {table: _compensated(grads, strength, *dense[table]) for table, grads in gradients.dense.items()}
+    return gradients._replace(rows=corrected, dense=of_tables)
 
 
 def _compensated(grads: FloatArray, strength: float, then: FloatArray, now: FloatArray) -> FloatArray:

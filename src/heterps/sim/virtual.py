@@ -29,7 +29,6 @@ from heterps.data.batch import Batch
 from heterps.data.reader import open_reader, open_test_reader
 from heterps.errors import ConfigError, NotFinite
 from heterps.model import build_model
-from heterps.nn import DENSE
 from heterps.ps.client.local import LocalClient
 from heterps.sim.course import Course, Point, VirtualRun
 from heterps.sim.scenario import Scenario
@@ -54,7 +53,7 @@ class _PendingGradient(NamedTuple):
     batch: Batch
     gradients: Gradients
     version: int  # updates that its weights had taken
-    dense: FloatArray | None  # the weights, where they are needed again
+    dense: dict[str, FloatArray] | None  # the weights, where they are needed again
     rows: dict[str, FloatArray]
 
 
@@ -144,9 +143,9 @@ class Training(Hooks):
         self.points.append(Point(now, self._trainer.samples, self.updates, quality, metrics.log_loss))
         self._on_point(self.points[-1])
 
-    def _weights(self, gradients: Gradients) -> tuple[FloatArray, dict[str, FloatArray]]:
+    def _weights(self, gradients: Gradients) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """Copies of the weights that the gradients were computed with. Reading them creates no rows."""
-        dense = self._client.pull_dense(DENSE).result().copy()
+        dense = {table: self._client.pull_dense(table).result().copy() for table in gradients.dense}
         pulls = {part.table: self._client.pull(part.table, part.lookup, create=False) for part in gradients.rows}
         return dense, {table: pull.result() for table, pull in pulls.items()}
 
@@ -157,7 +156,7 @@ class Training(Hooks):
         return compensate(
             pending.gradients,
             self._variant.compensation,
-            dense=(pending.dense, dense),
+            dense={table: (pending.dense[table], values) for table, values in dense.items()},
             rows={table: (pending.rows[table], rows[table]) for table in rows},
         )
 

@@ -34,7 +34,7 @@ from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 from heterps.training.worker.worker import COORDINATOR
 from heterps.wire import ServerChannel
 from heterps.wire.keys import Keys, load_keys, make_keys

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.errors import ConfigError, PeerLost
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 
 OBJECT_STORE_BYTES = 80 << 20
 """Size of Ray's object store: about the smallest that Ray accepts, because nothing of ours travels through it."""

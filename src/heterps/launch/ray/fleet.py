@@ -21,8 +21,10 @@ from heterps.launch.ray.reservations import Reservations
 from heterps.launch.ray.roles import WorkerRole
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
-from heterps.training.coordinator.fleet import STOP_S, WorkerLost
-from heterps.training.run.loop import Observer
+from heterps.training.coordinator.fleet import WorkerLost
+from heterps.training.coordinator.reconfiguration import STOP_S
+from heterps.training.run.observer import Observer
+from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart
 from heterps.wire import Channel, Frame, Received
 
@@ -51,6 +53,9 @@ class RayFleet:
     is_shared  whether other runs use the servers too, so that this run's workers need names of their own there
     """
 
+    counts: Mapping[str, int] = {}
+    refuses_changes = None
+
     def __init__(
         self,
         channel: Channel,
@@ -63,6 +68,7 @@ class RayFleet:
         is_shared: bool = False,
     ) -> None:
         self._heard = _Heard(channel)
+        self.mailbox = Mailbox(self._heard)
         self._resources, self._start_of_all, self._reservations, self._observer = (
             resources,
             start,
@@ -77,10 +83,6 @@ class RayFleet:
         self._restarted: set[str] = set()
         self._noticed: dict[str, float] = {}  # when workers failed that still have a process
         self._checked = 0.0
-
-    @property
-    def channel(self) -> Channel:
-        return self._heard
 
     @property
     def actors(self) -> Mapping[str, Actor]:

@@ -19,7 +19,7 @@ from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 from heterps.wire.keys import Keys
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,6 @@ from heterps.ps.keys.dedup import Lookup
 from heterps.ps.protocol.messages import Round
 
 MEMORY_BYTES = 64 << 20
-MAX_AHEAD = 64
 
 
 @dataclass
@@ -68,32 +66,32 @@ class _After(Future[FloatArray]):
         return super().exception(timeout)
 
 
-class _Ahead(NamedTuple):
-    """Rows asked for ahead of use, all with this stamp at least."""
+class AskedAhead:
+    """Rows that were asked for ahead of use. A call gives them, or newer ones if they have become too old."""
 
-    lookup: Lookup  # kept, so that the id of its keys stays its own
-    stamp: int
-    rows: Future[FloatArray]
+    def __init__(self, client: CachedClient, table: str, lookup: Lookup, stamp: int, rows: Future[FloatArray]) -> None:
+        self._client, self._table, self._lookup, self._stamp, self._rows = client, table, lookup, stamp, rows
+        self._num_clears = client.num_clears
+
+    def __call__(self) -> Future[FloatArray]:
+        is_good = self._stamp >= self._client.oldest_good and self._num_clears == self._client.num_clears
+        return self._rows if is_good else self._client.pull(self._table, self._lookup)
 
 
 class CachedClient:
     """The rows of `client`, with up to `memory_bytes` of copies for each table. It is one worker's: call `tick` after
     each of its iterations. Who does not has iterations beside each other: rows asked for ahead are good until they are
     used. Futures may be answered on any thread.
-
-    max_ahead  lookups that rows are asked for ahead of use; beyond, the oldest are forgotten
     """
 
-    def __init__(
-        self, client: RowClient, bound: int, memory_bytes: int = MEMORY_BYTES, max_ahead: int = MAX_AHEAD
-    ) -> None:
+    def __init__(self, client: RowClient, bound: int, memory_bytes: int = MEMORY_BYTES) -> None:
         self._client = client
-        self._memory_bytes, self._max_ahead = memory_bytes, max_ahead
+        self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._caches: dict[str, RowCache] = {}
         self._counts: dict[str, CacheCounts] = {}
-        self._ahead: dict[tuple[str, int], _Ahead] = {}
         self._clock = self._lead = 0
+        self.num_clears = 0
         self.bound = bound
 
     @property
@@ -135,36 +133,27 @@ class CachedClient:
         """Forget every copy: the servers went back to a checkpoint, or rows were changed by other ways than pushes."""
         with self._lock:
             self._caches = {}  # another dict: what is on its way still goes into the old one
-            self._ahead = {}
+            self.num_clears += 1
 
-    def prefetch(self, table: str, lookup: Lookup, iterations: int = 0) -> None:
-        """Ask for rows that the `pull` of this very lookup will need so many iterations from now.
+    @property
+    def oldest_good(self) -> int:
+        """The least stamp with which rows may be used now."""
+        with self._lock:
+            return self._clock - self._bound
 
-        It gets them unless they are too old by then. With a bound below `iterations` they would be, and nothing is
-        asked for.
-        """
+    def ask_ahead(self, table: str, lookup: Lookup, iterations: int = 0) -> AskedAhead | None:
+        """Ask for rows that are used so many iterations from now; None where they would be too old by then."""
         with self._lock:
             oldest = self._clock + iterations - self._bound
-            stamp = self._clock - self._lead
-            known = self._ahead.get((table, id(lookup.unique)))
-        if stamp < oldest or (known is not None and known.stamp >= oldest):
-            return
-        rows = self._pull(table, lookup, oldest)
-        with self._lock:
-            while len(self._ahead) >= self._max_ahead:
-                del self._ahead[next(iter(self._ahead))]
-            self._ahead[table, id(lookup.unique)] = _Ahead(lookup, oldest, rows)
+            if self._clock - self._lead < oldest:
+                return None
+        return AskedAhead(self, table, lookup, oldest, self._pull(table, lookup, oldest))
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         """As the client's. Without `create`, as in an evaluation, every row comes from the servers."""
-        with self._lock:
-            ahead = self._ahead.pop((table, id(lookup.unique)), None)
-            oldest = self._clock - self._bound
         if not create:
             return self._client.pull(table, lookup, create=False)
-        if ahead is not None and ahead.stamp >= oldest:
-            return ahead.rows
-        return self._pull(table, lookup, oldest)
+        return self._pull(table, lookup, self.oldest_good)
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
         return self._client.push(table, lookup, grads, round)

@@ -15,7 +15,7 @@ from heterps.report.figures import ratio
 from heterps.report.meaning import headline
 from heterps.report.terminal.staged_progress import StagedBar, staged_words
 from heterps.training.run.class_metrics import AnyMetrics
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 from heterps.training.run.progress import metric_fields
 
 REFRESH_S = 0.25

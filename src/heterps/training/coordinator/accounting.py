@@ -7,17 +7,15 @@ prices, and who is paid -+                +--> `heterps status`, checkpoints, su
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from heterps.config import Job
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.flow import Flow
-from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.stage_stats import StageStats
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Pushed
-from heterps.training.run.loop import Observer
+from heterps.training.run.observer import Observer
 from heterps.training.run.progress import RunProgress
 
 VIEW_S = 0.25
@@ -32,15 +30,14 @@ class Accounting:
         plan: Plan,
         layout: Layout,
         progress: RunProgress,
-        whole: CoordinatorModel,
         observer: Observer,
         scale: float | None,
     ) -> None:
         self._job, self._plan, self._layout = job, plan, layout
-        self._progress, self._whole, self._observer = progress, whole, observer
+        self._progress, self._observer = progress, observer
         self._views = StageStats(layout)
         self._emulation = {} if scale is None else {"emulated": {"scale": scale}}
-        self._shown = 0.0
+        self._shown = float("-inf")
         self.num_steps = 0
 
     def begin(self, usd: float | None) -> None:
@@ -57,8 +54,9 @@ class Accounting:
     def pushed(self, message: Pushed) -> None:
         self._views.pushed(message)
 
-    def account(self, flow: Flow, now: float) -> None:
-        """Take note of the batches that are done."""
+    def account(self, flow: Flow, now: float) -> list[dict[str, Any]]:
+        """Take note of the batches that are done; return a line of metrics.jsonl for every interval that ended."""
+        lines = []
         while flow.steps:
             step = flow.steps.popleft()
             self.num_steps += 1
@@ -66,19 +64,19 @@ class Accounting:
             self._views.stepped(step)
             self._observer.stepped(self._progress.samples, self._progress.seconds, step.loss, self._progress.interval)
             if self._progress.interval_is_over:
-                self.close_interval(flow)
+                lines.append(self.close_interval(flow))
+        return lines
 
-    def close_interval(self, flow: Flow) -> None:
-        more = {"epoch": flow.leases.first[0]} | self._whole.table_fields(self._job.tables)
-        more |= self._views.interval(self._progress.seconds, self.usd_per_hour) | self._emulation
-        self._observer.measured(self._progress.close_interval(more))
+    def close_interval(self, flow: Flow) -> dict[str, Any]:
+        """A line of metrics.jsonl about the interval, without fields about the tables; the next interval begins."""
+        views = self._views.interval(self._progress.seconds, self.usd_per_hour)
+        return self._progress.close_interval({"epoch": flow.leases.first[0], **views, **self._emulation})
 
-    def show(self, now: float) -> None:
-        """Let whoever watches see the stages as they are now, a few times a second."""
-        if (moment := time.monotonic()) - self._shown < VIEW_S:
-            return
-        self._shown = moment
-        self._observer.staged(self._views.live(now, self.usd_per_hour) | self._emulation)
+    def show(self, seconds: float, now: float) -> None:
+        """Let those who watch see the stages as they are now, a few times a second."""
+        if now - self._shown >= VIEW_S:
+            self._shown = now
+            self._observer.staged(self._views.live(seconds, self.usd_per_hour) | self._emulation)
 
     def paid(self) -> float:
         """USD until now."""
@@ -88,7 +86,8 @@ class Accounting:
     def usd_per_hour(self) -> float:
         """Of the workers of the layout and the servers of the plan."""
         prices = self._job.cluster.resources
-        workers = sum(len(stage.workers) * prices[stage.resource].usd_per_hour for stage in self._layout.stages)
+        units = ((len(stage.workers) * stage.units, stage.resource) for stage in self._layout.stages)
+        workers = sum(count * prices[resource].usd_per_hour for count, resource in units)
         return workers + self._plan.servers.count * prices[self._plan.servers.resource].usd_per_hour
 
     def summary(self, flow: Flow) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import heterps.errors as errors
 from heterps.errors import HeterpsError, ModelError, PeerLost, StaleIncarnation
-from heterps.training.protocol.messages import Failed, job_codec
+from heterps.training.protocol.messages import Failed
 from heterps.wire import WireError
 
 if TYPE_CHECKING:
@@ -86,10 +86,9 @@ def _ended(fleet: Fleet) -> None:
 
 
 def _told(fleet: Fleet) -> None:
-    received = fleet.channel.receive(POLL_S)
-    message = job_codec().decode(received[1])[0] if received is not None else None
-    if isinstance(message, Failed):
-        raise failure(message)
+    envelope = fleet.mailbox.receive(POLL_S)
+    if envelope is not None and isinstance(envelope.message, Failed):
+        raise failure(envelope.message)
 
 
 def _cause(error: HeterpsError) -> HeterpsError:

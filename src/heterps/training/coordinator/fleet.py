@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
-from heterps.training.worker.worker import WorkerStart
-from heterps.wire import Channel
-
-STOP_S = 10.0
-"""For a worker to leave in peace."""
+from heterps.training.coordinator.reconfiguration import STOP_S
+from heterps.training.protocol.messages import Message
+from heterps.training.worker.mailbox import Envelope
+from heterps.training.worker.stage_work import WorkerStart
 
 
 class WorkerLost(PeerDied):
     """The process of a worker, the `peer`, has ended on its own."""
 
 
+class Post(Protocol):
+    """How messages go to workers and come from them; a Mailbox is one."""
+
+    def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None: ...
+
+    def receive(self, timeout_s: float) -> Envelope | None:
+        """The next envelope; None if none came in time. Raises WireError for what is no message."""
+
+
 class Fleet(Protocol):
     """Everything that it started is gone when the launcher's `with` block ends, however it ends."""
 
     @property
-    def channel(self) -> Channel:
-        """The coordinator's end, by which workers reach it."""
+    def mailbox(self) -> Post:
+        """The coordinator's way to the workers."""
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         """Start workers. They say Ready when they are; returns before that."""
@@ -37,3 +45,11 @@ class Fleet(Protocol):
 
     def check(self) -> None:
         """PeerLost, with the name of whoever ended that should not have, and how; WorkerLost if it is a worker."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was missing in the data that was read, where one process has read all of it."""
+
+    @property
+    def refuses_changes(self) -> str | None:
+        """Why workers cannot be added, removed or planned anew; None: they can be."""

@@ -21,8 +21,8 @@ from heterps.checkpoint import Snapshot
 from heterps.nn import bind_tables
 from heterps.ps.client.local import JobClient
 from heterps.training.model.buffers import load_buffers, model_buffers
-from heterps.training.model.pieces import trainable, view_parameters
-from heterps.training.model.tabled import DenseSource, ModelOnTables, flat_parameters
+from heterps.training.model.parameters import flat_parameters, trainable, view_parameters
+from heterps.training.model.tabled import DenseSource, ModelOnTables
 from heterps.training.protocol.stage_tables import StageTables
 
 

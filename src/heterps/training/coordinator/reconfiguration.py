@@ -10,29 +10,46 @@ One change is under way at a time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
 from heterps.config import Job, load_cluster
-from heterps.errors import ConfigError, HeterpsError
+from heterps.errors import ConfigError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
-from heterps.training.coordinator.fleet import Fleet
 from heterps.training.coordinator.scaling import check_layout, scaled
 from heterps.training.protocol.emulation import lacks_devices, stage_seconds
-from heterps.training.protocol.layout import Layout, make_layout
+from heterps.training.protocol.layout import Layout, job_layout
+from heterps.training.protocol.messages import Send, Stop
 from heterps.training.run.commands import CommandReply, Replan, Scale
-from heterps.training.worker.worker import WorkerStart
+from heterps.training.worker.stage_work import WorkerStart
 
 START_S = 240.0
 """For workers to import what they need, compile kernels that no run has compiled yet, and make the model."""
 GIVEN_UP_S = 1.0
 """For a worker of a change that was given up to leave: the job waits for it."""
+STOP_S = 10.0
+"""For a worker to leave in peace."""
+
+
+class StartWorkers(NamedTuple):
+    """An effect: start workers for a change; where that fails, tell `worker_lost` of one of them why."""
+
+    workers: tuple[WorkerStart, ...]
+
+
+class StopWorker(NamedTuple):
+    """An effect: a worker was told to stop; wait until it is gone, by force after so long."""
+
+    worker: str
+    deadline_s: float = STOP_S
+
+
+Effects = list[Send | StartWorkers | StopWorker]
 
 
 @dataclass(frozen=True)
@@ -53,23 +70,17 @@ class _Scaling:
 
 
 class Reconfiguration:
-    """`start_of(worker, layout)` says how a worker is started, and `dismiss(worker)` tells one to stop."""
+    """`start_of(worker, layout)` says how a worker is started, `check(layout)` refuses one that the job cannot have."""
 
     def __init__(
         self,
         job: Job,
-        folder: Path,
         plan: Plan,
-        model: nn.Module,
-        layers: tuple[str, ...],
-        fleet: Fleet,
         start_of: Callable[[str, Layout], WorkerStart],
-        dismiss: Callable[[str], None],
+        check: Callable[[Layout], None],
         warn: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._job, self._folder, self._plan, self._model, self._layers = job, folder, plan, model, layers
-        self._fleet, self._start_of, self._dismiss, self._warn, self._clock = fleet, start_of, dismiss, warn, clock
+        self._job, self._plan, self._start_of, self._check, self._warn = job, plan, start_of, check, warn
         self._num_named = [stage.count for stage in plan.stages]  # a name is given once, whoever leaves
         self._scaling: _Scaling | None = None
         self.replanned: Replanned | None = None
@@ -78,38 +89,33 @@ class Reconfiguration:
 
     # --- asked for ---------------------------------------------------------------------------------------------------
 
-    def scale(self, layout: Layout, asked: Scale) -> CommandReply:
+    def scale(self, layout: Layout, asked: Scale, now: float) -> tuple[Effects, CommandReply]:
         """[1] Start what is missing of a stage of the running `layout`."""
-        if (busy := self._busy) is not None:
-            return busy
+        if (busy := self.busy) is not None:
+            return [], busy
         try:
             wanted = self._scaled(layout, asked)
         except ConfigError as error:
-            return CommandReply(str(error), is_error=True)
+            return [], CommandReply(str(error), is_error=True)
         stage = asked.stage + 1
         before = len(layout.stages[asked.stage].workers)
         if asked.count == before:
-            return CommandReply(f"stage {stage} has {_workers(before)} already: nothing changes")
+            return [], CommandReply(f"stage {stage} has {_workers(before)} already: nothing changes")
         joining = tuple(worker for worker in wanted.workers if worker not in layout.workers)
         what = f"stage {stage} from {before} to {_workers(asked.count)}"
         self._num_named[asked.stage] += len(joining)
-        self._scaling = _Scaling(wanted, what, set(joining), joining, self._clock())
-        try:
-            self._fleet.start([self._start_of(worker, wanted) for worker in joining])
-        except (HeterpsError, OSError) as error:
-            return CommandReply(self._give_up(str(error)), is_error=True)
-        if joining:
-            return CommandReply(f"{what}: {len(joining)} start; the job goes on as it was until all of them are ready")
-        return CommandReply(f"{what}: {before - asked.count} leave after the running step")
+        self._scaling = _Scaling(wanted, what, set(joining), joining, now)
+        if not joining:
+            return [], CommandReply(f"{what}: {before - asked.count} leave after the running step")
+        start = StartWorkers(tuple(self._start_of(worker, wanted) for worker in joining))
+        text = f"{what}: {len(joining)} start; the job goes on as it was until all of them are ready"
+        return [start], CommandReply(text)
 
-    def replan(self, asked: Replan) -> CommandReply:
+    def replan(self, replanned: Replanned) -> CommandReply:
         """[4]"""
-        if (busy := self._busy) is not None:
+        if (busy := self.busy) is not None:
             return busy
-        try:
-            self.replanned = read_replan(self._job, self._folder, asked, self._model, self._layers)
-        except HeterpsError as error:
-            return CommandReply(str(error), is_error=True)
+        self.replanned = replanned
         return CommandReply("the job is saved after the running step, and goes on by this plan from there")
 
     @property
@@ -131,20 +137,18 @@ class Reconfiguration:
         if self._scaling is not None:
             self._scaling.missing.discard(worker)
 
-    def lost(self, worker: str, why: str) -> bool:
-        """[3] A worker failed or is gone. False if it was none of a change: then the job has lost it."""
-        if not self.expects(worker):
-            return False
-        self._give_up(why)
-        return True
+    def lost(self, worker: str, why: str) -> Effects | None:
+        """[3] A worker failed or is gone. None if it was none of a change: then the job has lost it."""
+        return self._give_up(why) if self.expects(worker) else None
 
-    def check_time(self) -> None:
+    def check_time(self, now: float) -> Effects:
         """[3] Give a change up whose workers are late."""
         if self._scaling is not None and self._scaling.missing:
-            waited_s = self._clock() - self._scaling.begun_at
+            waited_s = now - self._scaling.begun_at
             if waited_s > START_S:
                 missing = ", ".join(sorted(self._scaling.missing))
-                self._give_up(f"{missing} did not start within {waited_s:.0f} s")
+                return self._give_up(f"{missing} did not start within {waited_s:.0f} s")
+        return []
 
     # --- at the cut --------------------------------------------------------------------------------------------------
 
@@ -165,21 +169,20 @@ class Reconfiguration:
         self.replanned, self.last = None, f"to another plan: given up, {why}"
         self._warn(f"the job goes on by its plan: {why}")
 
-    def end(self) -> None:
+    def end(self) -> Effects:
         """The job is over: what is still under way comes too late."""
-        if self._scaling is not None:
-            self._give_up("the job ended before its workers were ready", "")
+        if self._scaling is None:
+            return []
+        return self._give_up("the job ended before its workers were ready", "")
 
     # --- small things ------------------------------------------------------------------------------------------------
 
     @property
-    def _busy(self) -> CommandReply | None:
-        what = self.under_way
-        return (
-            CommandReply(f"another change is under way ({what}): ask again when it is done", is_error=True)
-            if what
-            else None
-        )
+    def busy(self) -> CommandReply | None:
+        """The reply to who asks for another change while one is under way."""
+        if not (what := self.under_way):
+            return None
+        return CommandReply(f"another change is under way ({what}): ask again when it is done", is_error=True)
 
     def _scaled(self, layout: Layout, asked: Scale) -> Layout:
         wanted = scaled(
@@ -190,20 +193,16 @@ class Reconfiguration:
             next_number=self._num_named[asked.stage] if asked.stage < len(self._num_named) else 0,
             servers={self._plan.servers.resource: self._plan.servers.count},
         )
-        check_layout(self._job, wanted, self._model)
+        self._check(wanted)
         return wanted
 
-    def _give_up(self, why: str, then: str = ". The job goes on with the workers that it has") -> str:
+    def _give_up(self, why: str, then: str = ". The job goes on with the workers that it has") -> Effects:
         assert self._scaling is not None
         scaling, self._scaling = self._scaling, None
-        for worker in scaling.joining:
-            self._dismiss(worker)
-        for worker in scaling.joining:
-            with suppress(KeyError):  # it was not started
-                self._fleet.stop(worker, GIVEN_UP_S)
         self.last = f"{scaling.what}: given up, {why}"
         self._warn(f"{self.last}{then}")
-        return self.last
+        told: Effects = [Send(worker, Stop()) for worker in scaling.joining]
+        return [*told, *(StopWorker(worker, GIVEN_UP_S) for worker in scaling.joining)]
 
 
 def read_replan(job: Job, folder: Path, asked: Replan, model: nn.Module, layers: tuple[str, ...]) -> Replanned:
@@ -224,9 +223,7 @@ def read_replan(job: Job, folder: Path, asked: Replan, model: nn.Module, layers:
     new = {"plan": str(path)} | ({"cluster": load_cluster(folder / asked.cluster)} if asked.cluster else {})
     job = job.model_copy(update=new)
     check_plan(plan, layers, job.data.batch_size, job.cluster, where=str(path))
-    layout = make_layout(
-        plan, in_rounds=job.sync.in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
-    )
+    layout = job_layout(job, plan)
     check_layout(job, layout, model)
     if missing := lacks_devices(job, (stage.resource for stage in plan.stages)):
         raise ConfigError(f"{path}: the plan runs on {', '.join(missing)}, and this machine has no such device")

@@ -20,13 +20,13 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
             f"workers.lanes: {layout.num_lanes} lanes leave some of the {most} workers of a stage without work: set it "
             f"to {most} or more, or leave it out"
         )
-    if job.sync.in_rounds and layout.num_lanes > job.data.batch_size:
+    if layout.in_rounds and layout.num_lanes > job.data.batch_size:
         raise ConfigError(
             f"data.batch_size: {job.data.batch_size} samples cannot be divided among {layout.num_lanes} lanes"
         )
     if isinstance(job.sync, BSP) and job.sync.backup:
         raise ConfigError("sync: backup workers are for `heterps simulate`: a round of real workers needs all of them")
-    if job.sync.in_rounds and layout.num_lanes > 1 and not is_mean_over_samples(model):
+    if layout.in_rounds and layout.num_lanes > 1 and not is_mean_over_samples(model):
         raise ConfigError(
             f"{type(model).__name__} has a loss of whole batches (its method `loss`), which cannot be divided among "
             f"{layout.num_lanes} lanes: give it a method `losses` with a loss for each sample, or choose another sync"
@@ -65,7 +65,6 @@ def scaled(
     new = range(start, start + count - len(stage.workers))
     workers = stage.workers[:count] + tuple(worker_name(number, k) for k in new)
     stages = list(layout.stages)
-    stages[number] = StageLayout(stage.first, stage.last, stage.resource, workers)
-    in_rounds = job.sync.in_rounds
-    lanes = job.workers.lanes or enough_lanes(counts, in_rounds=in_rounds, batch_size=job.data.batch_size)
-    return Layout(tuple(stages), max(lanes, *counts), layout.epoch + 1)
+    stages[number] = StageLayout(stage.first, stage.last, stage.resource, workers, stage.units)
+    lanes = job.workers.lanes or enough_lanes(counts, in_rounds=layout.in_rounds, batch_size=job.data.batch_size)
+    return Layout(tuple(stages), max(lanes, *counts), layout.epoch + 1, layout.in_rounds)

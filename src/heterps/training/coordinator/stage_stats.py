@@ -107,7 +107,7 @@ class StageStats:
         steps = self._steps - since.steps
         return {
             "stages": [self._stage(number, since, seconds) for number in range(len(self._layout.stages))],
-            "staleness": round((self._stale - since.stale) / steps, 3) if steps else 0,
+            "staleness": round((self._stale - since.stale) / steps, 3) if steps else 0.0,
         }
 
     def _stage(self, number: int, since: _Mark, seconds: float) -> dict[str, Any]:

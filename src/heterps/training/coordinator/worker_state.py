@@ -23,7 +23,12 @@ from heterps.training.protocol.stage_tables import StageTables
 
 
 class WorkerState:
-    """`is_reduced`: dense tables are not on the servers. `dense` is then where a CoordinatorModel finds them."""
+    """`is_reduced`: dense tables are not on the servers. `dense` is then where a CoordinatorModel finds them.
+
+    Set `model` before the first use: it keeps the buffers.
+    """
+
+    model: CoordinatorModel
 
     def __init__(
         self, model: nn.Module, trace: Trace, tables: StageTables, firsts: tuple[int, ...], is_reduced: bool
@@ -34,9 +39,9 @@ class WorkerState:
         self.dense: LocalClient | None = in_process(Tables((), tables.tables.dense)) if is_reduced else None
         self.is_any = is_reduced or bool(model_buffers(model))
 
-    def of_stage(self, number: int, whole: CoordinatorModel) -> dict[str, Any]:
+    def of_stage(self, number: int) -> dict[str, Any]:
         """What a worker of a stage begins with, as a tree that can cross."""
-        buffers = whole.buffers_of(self._buffers[number])
+        buffers = self.model.buffers_of(self._buffers[number])
         state: dict[str, Any] = {
             "buffers": {name: torch.from_numpy(array) for name, array in buffers.items()},
             "dense": {},
@@ -51,9 +56,9 @@ class WorkerState:
                 }
         return state
 
-    def take(self, state: Mapping[str, Any], whole: CoordinatorModel) -> None:
+    def take(self, state: Mapping[str, Any]) -> None:
         """Keep what a worker gave."""
-        whole.load_buffers(state["buffers"])
+        self.model.load_buffers(state["buffers"])
         for table, kept in state["dense"].items():
             assert self.dense is not None
             self.dense.import_dense(table, np.asarray(kept["values"]), np.asarray(kept["state"]), kept["num_steps"])

@@ -19,8 +19,9 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,20 +29,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heterps.data.batch import Slots
 from heterps.errors import ModelError, NotFinite
 from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
-from heterps.nn import RowGradients, embeddings
+from heterps.nn import PreparedSlots, RowGradients, RowUse, TableKeys, embeddings, joined_gradients
 from heterps.ps.client.local import FloatArray, RowClient
-from heterps.ps.keys.dedup import Lookup
 from heterps.training.model.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.model.device import Device, open_device
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code
 from heterps.training.model.losses import batch_loss, checked_output, logits_of, piece_loss
-from heterps.training.model.pieces import trainable, view_parameters
-from heterps.training.model.tabled import flat_parameters
+from heterps.training.model.parameters import flat_parameters, trainable, view_parameters
 from heterps.training.protocol.stage_tables import StageTables
 
 
@@ -50,6 +48,9 @@ class Replica:
 
     `model`, its `trace` and the `stage`, which is number `number` of them from 0 on, stay as they are. Rows come from
     `rows`. Errors of the model's own code are ModelErrors that name stage and key; `forget` must follow them.
+
+    values    memory of the parameters by dense table, to be shared with others; none: its own
+    in_place  train the model itself, not a copy
     """
 
     def __init__(
@@ -63,43 +64,59 @@ class Replica:
         num_classes: int,
         rows: RowClient,
         device: Device | None = None,
+        values: Mapping[str, Tensor] | None = None,
+        *,
+        in_place: bool = False,
     ) -> None:
-        self._trace, self._number, self._num_classes = trace, number, num_classes
+        self._trace, self._number, self._num_classes, self._rows = trace, number, num_classes, rows
+        self._is_whole = is_last and number == 0
         self._device = device or open_device("cpu")
         on = self._device.torch_device
         used = set(tables.of_stage(number))
-        self._values = {
-            table: torch.from_numpy(flat_parameters(model, names)).to(on)
-            for table, names in tables.parameters.items()
-            if table in used
-        }
-        self._grads = {table: torch.zeros_like(values) for table, values in self._values.items()}
-        copies = _copies(model, stage, is_last, on)
-        own = trainable(model)
-        for table, values in self._values.items():
-            parameters = {
-                id(own[name]): nn.Parameter(values.new_empty(own[name].shape)) for name in tables.parameters[table]
+        self.values = (
+            dict(values)
+            if values is not None
+            else {
+                table: torch.from_numpy(flat_parameters(model, names)).to(on)
+                for table, names in tables.parameters.items()
+                if table in used
             }
-            view_parameters(parameters.values(), values, self._grads[table])
-            copies |= parameters
-        self._model, self._stage = copy.deepcopy((model, stage), copies)
+        )
+        self._grads = {table: torch.zeros_like(values) for table, values in self.values.items()}
+        own = trainable(model)
+        names = {table: tables.parameters[table] for table in self.values}
+        if in_place:
+            self._model, self._stage = model, stage
+            mine = {table: [own[name] for name in names[table]] for table in names}
+        else:
+            copies = _copies(model, stage, is_last, on)
+            mine = {
+                table: [_empty(own[name], values) for name in names[table]] for table, values in self.values.items()
+            }
+            for table, parameters in mine.items():
+                copies |= {id(own[name]): copied for name, copied in zip(names[table], parameters, strict=True)}
+            self._model, self._stage = copy.deepcopy((model, stage), copies)
+        for table, parameters in mine.items():
+            view_parameters(parameters, self.values[table], self._grads[table])
         self._model.train()
         self._buffers = stage_buffers(model, trace, stage, is_last=is_last)
         self._embeddings = []
         for name, module in embeddings(self._model):
-            names = module.names_in(name)
-            if not used.isdisjoint(names):
-                module.bind(rows, names)
+            of_module = module.names_in(name)
+            if not used.isdisjoint(of_module):
+                module.bind(rows, of_module)
                 self._embeddings.append(module)
         self._runs: dict[Hashable, StageRun] = {}
-        self._check = GradientCheck(model, {table: tables.parameters[table] for table in self._values})
+        self._is_taken = False  # gradients that are to be zero before the next run
+        self._check = GradientCheck(model, names)
         self._draws: bool | None = None  # random numbers, in forward; None until it was tried
 
     def load(self, dense: Mapping[str, FloatArray]) -> None:
         """Copy values of the stage's dense tables into the parameters. [1] No run may be under way."""
         assert not self._runs, f"runs of {sorted(map(str, self._runs))} would see two versions of the parameters"
         for table, values in dense.items():
-            self._values[table].copy_(self._device.bring(values))
+            if values.ctypes.data != self.values[table].data_ptr():  # else they are its own
+                self.values[table].copy_(self._device.bring(values))
 
     def forward(self, key: Hashable, values: Values, seed: int | None = None) -> dict[str, Any]:
         """The values to send on, which say by `requires_grad` whether they want gradients; backward will need `key`.
@@ -108,7 +125,8 @@ class Replica:
         threads of one process such stages take turns; whatever else draws there finds the state as it was.
         """
         assert key not in self._runs, f"{key} is under way"
-        with self._own_code(key), self._seeded(seed):
+        self._drop_taken()
+        with self._own_code(key, values), self._seeded(seed):
             run = StageRun(self._stage, self._device.bring_all(values))  # [2]
         self._runs[key] = run
         return self._device.fetch_all(run.outputs)
@@ -121,7 +139,8 @@ class Replica:
         With `num_samples`, those of the whole batch, the loss is what these samples add to the mean over all; without,
         they are the batch. A loss that is not finite raises NotFinite and adds no gradients.
         """
-        with self._own_code(key), self._seeded(seed):
+        self._drop_taken()
+        with self._own_code(key, values), self._seeded(seed):
             run = StageRun(self._stage, self._device.bring_all(values))
             output = checked_output(self._model, self._trace.output(run.outputs), len(label), self._num_classes)
             label = self._device.bring(label)
@@ -146,34 +165,58 @@ class Replica:
             return self._device.fetch_all(run.backward(self._device.bring_all(gradients)))
 
     def take_gradients(self) -> tuple[dict[str, FloatArray], list[RowGradients]]:
-        """Gradients of all runs since the last call: copies for every dense table of the stage, and those of rows.
+        """Gradients of all runs since the last call, for every dense table of the stage and of rows.
 
-        NotFinite where one is NaN or infinite; they are dropped then.
+        They are good until the next run begins. NotFinite where one is NaN or infinite.
         """
-        dense = {table: self._device.fetch(grads.clone()).numpy() for table, grads in self._grads.items()}
-        for grads in self._grads.values():
-            grads.zero_()
-        rows = [taken for module in self._embeddings for taken in module.take_gradients()]
+        dense = self.take_dense()
+        rows = joined_gradients(self.take_uses(), self._rows.num_shards)
         self._check(dense, rows, f"in stage {self._number + 1}")
         return dense, rows
+
+    def take_dense(self) -> dict[str, FloatArray]:
+        """Gradients of the dense tables, which are zero again when the next run begins."""
+        self._is_taken = True
+        return {table: self._device.fetch(grads).numpy() for table, grads in self._grads.items()}
+
+    def take_uses(self) -> list[RowUse]:
+        """The uses of rows that backward has reached since the last call."""
+        return [use for module in self._embeddings for use in module.take_uses()]
+
+    def add_dense(self, other: Replica) -> None:
+        """Add the dense gradients of another replica to these; the other's are zero then."""
+        for table, grads in self._grads.items():
+            grads.add_(other._grads[table])
+            other._grads[table].zero_()
+
+    def output(self, values: Values) -> Tensor:
+        """What the last stage returns for `values`, without any gradient."""
+        with torch.no_grad():
+            found: Tensor = self._trace.output(self._stage(values))
+            return found
 
     def forget(self) -> None:
         """Drop all runs and gradients, after an error or for a new layout."""
         self._runs.clear()
-        for grads in self._grads.values():
-            grads.zero_()
-        for module in self._embeddings:
-            module.take_gradients()
+        self._is_taken = True
+        self._drop_taken()
+        self.take_uses()
 
-    def prepare(self, slots: Slots) -> None:
+    def _drop_taken(self) -> None:
+        if self._is_taken:
+            for grads in self._grads.values():
+                grads.zero_()
+            self._is_taken = False
+
+    def prepare(self, slots: PreparedSlots) -> None:
         """Work out ahead of use, in any thread, which rows `forward` will ask for."""
         with own_code(self._model, f"in stage {self._number + 1} on {len(slots)} samples"):
             for module in self._embeddings:
                 module.prepare(slots)
 
-    def lookups(self, slots: Slots) -> list[tuple[str, Lookup]]:
-        """What `forward` will ask for: each table of the stage's embeddings with its lookup."""
-        return [found for module in self._embeddings for found in module.lookups(slots)]
+    def parts(self, slots: PreparedSlots) -> list[tuple[str, TableKeys]]:
+        """What `forward` will ask for: each table of the stage's embeddings with its keys."""
+        return [found for module in self._embeddings for found in module.parts(slots)]
 
     def buffers(self) -> dict[str, Tensor]:
         """Copies of what the stage's layers know besides parameters, by the model's names (see buffers.py)."""
@@ -197,9 +240,13 @@ class Replica:
             self._draws = self._draws or not torch.equal(before, _random_state(self._device.torch_device))
 
     @contextmanager
-    def _own_code(self, key: Hashable) -> Iterator[None]:
+    def _own_code(self, key: Hashable, values: Values = MappingProxyType({})) -> Iterator[None]:
+        when = f"in stage {self._number + 1} on micro-batch {key}"
+        if self._is_whole:
+            num_samples = next((len(value) for value in values.values()), 0)
+            when = f"on a batch of {num_samples} samples after {_step(key) - 1} steps"
         try:
-            with own_code(self._model, f"in stage {self._number + 1} on micro-batch {key}"):
+            with own_code(self._model, when):
                 yield
         except ModelError as error:
             if isinstance(error.__cause__, RuntimeError) and re.search(r"\bmeta\b", str(error.__cause__)):
@@ -212,26 +259,14 @@ class Replica:
 
     def _bad_loss(self, key: Hashable, loss: float) -> str:
         here = ((name, p) for name, p in self._model.named_parameters() if not p.is_meta)
-        bad = first_bad_parameter(here, " of this stage")
-        return f"the loss of micro-batch {key} in stage {self._number + 1} is {loss}. {bad}"
+        bad = first_bad_parameter(here, "" if self._is_whole else " of this stage")
+        what = f"step {_step(key)}" if self._is_whole else f"micro-batch {key} in stage {self._number + 1}"
+        return f"the loss of {what} is {loss}. {bad}"
 
 
-def make_replicas(
-    model: nn.Module,
-    trace: Trace,
-    stages: Sequence[StageModule],
-    tables: StageTables,
-    number: int,
-    count: int,
-    num_classes: int,
-    rows: RowClient,
-    device: Device | None = None,
-) -> list[Replica]:
-    """`count` replicas of stage `number` of `stages`."""
-    is_last = number == len(stages) - 1
-    return [
-        Replica(model, trace, stages[number], tables, number, is_last, num_classes, rows, device) for _ in range(count)
-    ]
+def _step(key: Hashable) -> int:
+    """The number of a step, from 1 on, by the key of its micro-batch: the step itself, or an iteration and a lane."""
+    return int(key[0]) if isinstance(key, tuple) else int(str(key))
 
 
 def _copies(model: nn.Module, stage: StageModule, is_last: bool, device: torch.device) -> dict[int, Any]:
@@ -250,6 +285,10 @@ def _copies(model: nn.Module, stage: StageModule, is_last: bool, device: torch.d
         data = parameter.detach().to(device, copy=True) if here else torch.empty_like(parameter, device="meta")
         copies[id(parameter)] = nn.Parameter(data, parameter.requires_grad)
     return copies
+
+
+def _empty(parameter: nn.Parameter, like: Tensor) -> nn.Parameter:
+    return nn.Parameter(like.new_empty(parameter.shape))
 
 
 def _random_state(device: torch.device) -> Tensor:

@@ -11,7 +11,7 @@ in another, goes on from it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from itertools import accumulate
@@ -26,8 +26,8 @@ from heterps.checkpoint import Snapshot
 from heterps.config import Always, Eviction
 from heterps.config import Tables as TableRules
 from heterps.data.batch import Batch
-from heterps.errors import ModelError, NotFinite
-from heterps.nn import embeddings
+from heterps.errors import NotFinite
+from heterps.nn import embeddings, prepared
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.finite import first_not_finite
@@ -36,7 +36,7 @@ from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.tiers import TierCounts
 from heterps.training.model.errors import another_model, own_code
 from heterps.training.model.losses import checked_output, logits_of
-from heterps.training.model.pieces import trainable
+from heterps.training.model.parameters import trainable
 from heterps.training.model.table_snapshots import load_table, save_table
 from heterps.training.run.class_metrics import AnyMetrics, make_metrics
 
@@ -80,10 +80,11 @@ class ModelOnTables:
 
     def prepare(self, batch: Batch) -> Batch:
         """Work out ahead of use what a pass over `batch` will ask of the tables. Any thread may call it."""
+        slots = prepared(batch.slots)
         with own_code(self.model, self._when(batch)):
             for module in self._embeddings:
-                module.prepare(batch.slots)
-        return batch
+                module.prepare(slots)
+        return Batch(batch.dense, slots, batch.label)
 
     def refresh(self) -> None:
         """Make the model's parameters the newest."""
@@ -218,22 +219,11 @@ class ModelOnTables:
             self._values[table][:] = values
 
     def _forward(self, batch: Batch) -> Tensor:
-        output = self.model(torch.from_numpy(batch.dense), batch.slots)
+        output = self.model(torch.from_numpy(batch.dense), prepared(batch.slots))
         return checked_output(self.model, output, len(batch), self._num_classes)
 
     def _when(self, batch: Batch) -> str:
         return f"on a batch of {len(batch)} samples after {self.clock} steps"
-
-
-def flat_parameters(model: nn.Module, names: Collection[str]) -> FloatArray:
-    """A copy of these trainable parameters, side by side. ModelError where one cannot be trained here."""
-    own = trainable(model)
-    for name in names:
-        if own[name].dtype != torch.float32 or own[name].device.type != "cpu":
-            raise ModelError(
-                f"parameter {name} is {own[name].dtype} on {own[name].device}; heterps trains float32 on cpu here."
-            )
-    return torch.cat([torch.zeros(0), *(own[name].detach().reshape(-1) for name in names)]).numpy()
 
 
 def _places(model: nn.Module, parameters: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[slice, slice]]]:

@@ -12,7 +12,6 @@ asked from [4] to the next [2] travels together: one message to each server and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
@@ -26,17 +25,19 @@ from torch import nn
 from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
-from heterps.errors import ConfigError, NotFinite
-from heterps.nn import DENSE, RowGradients, bind_tables, model_tables
+from heterps.errors import ConfigError
+from heterps.model.stages import split
+from heterps.model.trace import one_layer
+from heterps.nn import PreparedSlots, RowGradients, bind_tables, model_tables, prepared
 from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
 from heterps.ps.client.remote import ClientCounts, RemoteClient
 from heterps.ps.client.row_cache import least_bytes
 from heterps.ps.protocol.specs import Tables as ModelTables
-from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code
-from heterps.training.model.losses import batch_loss, logits_of
-from heterps.training.model.pieces import Pieces, trainable, view_parameters
-from heterps.training.model.tabled import ModelOnTables, flat_parameters
+from heterps.training.model.parameters import flat_parameters
+from heterps.training.model.replicas import Replicas, StagePart
+from heterps.training.model.tabled import ModelOnTables
+from heterps.training.protocol.stage_tables import divide_tables
 
 
 class Gradients(NamedTuple):
@@ -45,8 +46,8 @@ class Gradients(NamedTuple):
     loss: float  # mean over the batch
     logits: FloatArray
     num_samples: int
+    dense: dict[str, FloatArray]  # by table
     rows: list[RowGradients]
-    dense: FloatArray  # of all dense parameters, side by side
 
 
 class Trainer(ModelOnTables):
@@ -58,7 +59,7 @@ class Trainer(ModelOnTables):
     tiers       memory for the sparse tables and a folder for the rows beyond it; none: all rows are in memory
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_classes of the labels, from 0 on; from three classes on the model returns a score for each, [batch, num_classes]
-    num_threads among which the samples of a batch are divided, if the model lets them be (see pieces.py)
+    num_threads among which the samples of a batch are divided, if the model lets them be (see replicas.py)
     connect     a client of servers that hold these tables; none: they are in this process
     staleness   by how many pushes rows on servers may be behind (see ps/client/cache.py), with `cache_bytes` a table
     """
@@ -80,27 +81,26 @@ class Trainer(ModelOnTables):
     ) -> None:
         whole = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
         if connect is not None and staleness and cache_bytes:
-            _check_cache(cache_bytes, whole)
-        own = trainable(model)
-        values = flat_parameters(model, own)
-        client: JobClient = in_process(whole, num_shards) if connect is None else connect(whole)
+            check_cache(cache_bytes, whole)
+        traced = one_layer(model)
+        part = StagePart(model, traced, split(traced, []), divide_tables(whole, model, traced, [0]), 0, num_classes)
+        dense = {table: flat_parameters(model, names) for table, names in part.tables.parameters.items()}
+        of_model = part.tables.tables
+        client: JobClient = in_process(of_model, num_shards) if connect is None else connect(of_model)
         self.samples = 0  # trained on so far
-        self._check = GradientCheck(model, {DENSE: tuple(own)})
+        self._inputs = traced.inputs
         self._pushes: list[Future[None]] = []  # of the last step
-        self._pulled: Future[FloatArray] | None = None  # the dense parameters for the next one
+        self._pulled: dict[str, Future[FloatArray]] | None = None  # the dense parameters for the next one
         try:
-            super().__init__(model, whole, {DENSE: tuple(own)}, client, num_classes)
-            self.client.fill_dense(DENSE, values).result()
-            self._cache = None if connect is None else CachedClient(self.client, staleness, cache_bytes)
-            shared = np.require(self.client.pull_dense(DENSE).result(), requirements="W")
-            self._values[DENSE] = shared
-            self._grads = torch.zeros(len(values))
-            view_parameters(own.values(), torch.from_numpy(shared), self._grads)
-            rows: RowClient = self._cache or self.client
+            super().__init__(model, of_model, part.tables.parameters, client, num_classes)
+            for table, values in dense.items():
+                client.fill_dense(table, values).result()
+                self._values[table] = np.require(client.pull_dense(table).result(), requirements="W")
+            self._cache = None if connect is None else CachedClient(client, staleness, cache_bytes)
+            rows: RowClient = self._cache or client
+            shared = {table: torch.from_numpy(values) for table, values in self._values.items()}
+            self._replicas = Replicas(part, rows, num_threads, shared, in_place=True)
             bind_tables(model, rows)
-            self._pieces = (
-                Pieces(model, shared, self._grads, rows, num_threads, num_classes) if num_threads > 1 else None
-            )
         except BaseException:
             client.close()
             raise
@@ -112,18 +112,13 @@ class Trainer(ModelOnTables):
         its way when this returns; every later step, evaluation or snapshot shows it, or raises what became of it.
         """
         found = self._compute(batch, upcoming)
-        try:
-            self._push(found, upcoming)
-        finally:
-            self._grads.zero_()
+        self._push(found, upcoming)
         return found.loss, found.logits
 
     def gradients(self, batch: Batch) -> Gradients:
         """What a step on `batch` would push, with the parameters as they are now. They stay as they are."""
         found = self._compute(batch)
-        found = found._replace(dense=found.dense.copy())
-        self._grads.zero_()
-        return found
+        return found._replace(dense={table: grads.copy() for table, grads in found.dense.items()})
 
     def apply(self, gradients: Gradients) -> None:
         """One optimizer step with gradients that were computed before, whatever has been applied since."""
@@ -131,9 +126,9 @@ class Trainer(ModelOnTables):
 
     def refresh(self) -> None:
         """Make the model's parameters the newest. In this process they are always."""
-        pulled = (self._pulled or self.client.pull_dense(DENSE)).result()
-        self._pulled = None
-        self._take_over(DENSE, pulled)
+        pulled, self._pulled = self._pulled or self._pull(), None
+        for table, values in pulled.items():
+            self._take_over(table, values.result())
 
     @property
     def client_counts(self) -> ClientCounts | None:
@@ -164,8 +159,7 @@ class Trainer(ModelOnTables):
         """Let go of threads and tables. A step on its way to servers may be lost; the end of a `with` waits for it."""
         self._pushes = []
         self.client.close()
-        if self._pieces is not None:
-            self._pieces.close()
+        self._replicas.close()
 
     def __enter__(self) -> Self:
         return self
@@ -185,59 +179,37 @@ class Trainer(ModelOnTables):
         for push in pushes:
             push.result()
 
-    def _prefetch(self, batch: Batch, iterations: int) -> None:
-        if self._cache is not None:
-            for module in self._embeddings:
-                for table, lookup in module.lookups(batch.slots):
-                    self._cache.prefetch(table, lookup, iterations)
+    def _pull(self) -> dict[str, Future[FloatArray]]:
+        return {table: self.client.pull_dense(table) for table in self._values}
 
-    def _run(self, batch: Batch) -> tuple[float, NDArray[np.float32]]:
-        """Forward and backward on the whole batch; its mean loss and logits."""
-        output = self._forward(batch)
-        loss = batch_loss(self.model, output, torch.from_numpy(batch.label))
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach()), logits_of(output, self._num_classes)
+    def _prefetch(self, batch: Batch, iterations: int) -> None:
+        if self._cache is not None and isinstance(batch.slots, PreparedSlots):
+            for table, part in self._replicas.parts({"slots": batch.slots}):
+                if table not in part.ahead and (asked := self._cache.ask_ahead(table, part.lookup, iterations)):
+                    part.ahead[table] = asked
 
     def _compute(self, batch: Batch, upcoming: Batch | None = None) -> Gradients:
-        """The gradients of a batch; the dense ones are the trainer's own vector, to be zeroed once they were used.
-
-        An error leaves no gradients behind.
-        """
+        """The gradients of a batch, which are good until the next is computed. An error leaves none behind."""
         self.refresh()  # [1]
         if upcoming is not None:
             self._prefetch(upcoming, iterations=1)
+        values = dict(zip(self._inputs, (torch.from_numpy(batch.dense), prepared(batch.slots)), strict=True))
+        step = self.clock + 1
         try:
-            return self._differentiate(batch)
+            loss, logits, _ = self._replicas.loss(step, values, torch.from_numpy(batch.label), None)  # [2] [3]
+            return Gradients(loss, logits, len(batch), *self._replicas.take_gradients(f"of step {step}"))
         except BaseException:
-            self._forget_gradients()
+            self._replicas.forget()
             raise
-
-    def _differentiate(self, batch: Batch) -> Gradients:
-        pieces = self._pieces if self._pieces is not None and self._pieces.fit(batch) else None
-        with own_code(self.model, self._when(batch)):
-            loss, logits = pieces.run(batch) if pieces else self._run(batch)  # [2] [3]
-        if not math.isfinite(loss):
-            bad = first_bad_parameter(self.model.named_parameters())
-            raise NotFinite(f"the loss of step {self.clock + 1} is {loss}. {bad}")
-        if pieces:
-            rows = pieces.take_gradients()
-        else:
-            rows = [taken for module in self._embeddings for taken in module.take_gradients()]
-        self._check({DENSE: self._grads.numpy()}, rows, f"of step {self.clock + 1}")
-        return Gradients(loss, logits, len(batch), rows, self._grads.numpy())
-
-    def _forget_gradients(self) -> None:
-        self._grads.zero_()
-        for module in self._embeddings:
-            module.take_gradients()
-        if self._pieces is not None:
-            self._pieces.forget_gradients()
+        finally:
+            for _, part in self._replicas.parts(values):
+                part.ahead.clear()  # rows that were asked for ahead are for one step only
 
     def _push(self, gradients: Gradients, upcoming: Batch | None = None) -> None:
         self._settle()
         self.client.samples = self.samples
         self._pushes = [self.client.push(*rows) for rows in gradients.rows]
-        self._pushes.append(self.client.push_dense(DENSE, gradients.dense))  # [4]
+        self._pushes += [self.client.push_dense(table, grads) for table, grads in gradients.dense.items()]  # [4]
         self.clock += 1
         self.samples += gradients.num_samples
         if self._cache is None:
@@ -246,10 +218,11 @@ class Trainer(ModelOnTables):
             self._cache.tick()
             if upcoming is not None:
                 self._prefetch(upcoming, iterations=0)  # [5]
-        self._pulled = self.client.pull_dense(DENSE)
+        self._pulled = self._pull()
 
 
-def _check_cache(cache_bytes: int, tables: ModelTables) -> None:
+def check_cache(cache_bytes: int, tables: ModelTables) -> None:
+    """Raises ConfigError where copies of so many bytes would hold too few rows."""
     needed = max((least_bytes(spec.dim) for spec in tables.sparse), default=0)
     if cache_bytes < needed:
         raise ConfigError(

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from heterps.data.batch import Slots
 from heterps.errors import ModelError
+from heterps.nn import PreparedSlots
 from heterps.wire import Frame, Limits, Malformed, TooLarge, halves
 from heterps.wire.arrays import WIDTHS, Dtype, narrow
 
@@ -142,7 +143,7 @@ def _describe(value: Any, where: str, coding: Dtype, frames: list[Frame], depth:
     if value is None or kind in (bool, int, float, str):
         leaf: Node = value
         return leaf
-    if kind is Slots:
+    if kind in (Slots, PreparedSlots):  # without its lookups
         return _describe_slots(value, frames)
     if kind in KINDS:
         items = enumerate(value)

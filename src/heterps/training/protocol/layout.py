@@ -16,6 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from heterps.config import Job
 from heterps.planning.plan import Plan
 
 MIN_MICRO_BATCHES = 4
@@ -26,12 +27,13 @@ Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class StageLayout(Struct, frozen=True):
-    """Layers first to last, inclusive, on units of one resource: a worker each."""
+    """Layers first to last, inclusive, on workers that have `units` of one resource each."""
 
     first: Count
     last: Count
     resource: str
     workers: Annotated[tuple[str, ...], Meta(min_length=1)]
+    units: Annotated[int, Meta(ge=1, lt=2**16)] = 1
 
 
 class Layout(Struct, frozen=True):
@@ -40,6 +42,8 @@ class Layout(Struct, frozen=True):
     stages: Annotated[tuple[StageLayout, ...], Meta(min_length=1)]
     num_lanes: Annotated[int, Meta(ge=1, lt=2**16)]
     epoch: Annotated[int, Meta(ge=1, lt=2**53)] = 1
+    in_rounds: bool = True
+    """Whether all lanes share each batch and push once for it, or each has batches of its own."""
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -68,6 +72,18 @@ def worker_name(stage: int, number: int) -> str:
     return f"worker-{stage + 1}.{number}"
 
 
+def job_layout(job: Job, plan: Plan) -> Layout:
+    """The layout that a run of `job` by `plan` begins with.
+
+    An inline run has one worker with all units, in one stage. It is in step with itself whatever the policy.
+    """
+    if job.launcher == "inline":
+        stage, last = plan.stages[0], plan.stages[-1].last
+        alone = StageLayout(0, last, stage.resource, (worker_name(0, 0),), job.num_threads)
+        return Layout((alone,), job.workers.lanes or 1)
+    return make_layout(plan, in_rounds=job.sync.in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes)
+
+
 def make_layout(plan: Plan, *, in_rounds: bool, batch_size: int, num_lanes: int | None = None) -> Layout:
     """The layout that a run by `plan` begins with. `in_rounds`: the policy is BSP."""
     stages = tuple(
@@ -75,7 +91,8 @@ def make_layout(plan: Plan, *, in_rounds: bool, batch_size: int, num_lanes: int 
         for number, s in enumerate(plan.stages)
     )
     counts = [stage.count for stage in plan.stages]
-    return Layout(stages, num_lanes or enough_lanes(counts, in_rounds=in_rounds, batch_size=batch_size))
+    lanes = num_lanes or enough_lanes(counts, in_rounds=in_rounds, batch_size=batch_size)
+    return Layout(stages, lanes, in_rounds=in_rounds)
 
 
 def enough_lanes(counts: Sequence[int], *, in_rounds: bool, batch_size: int) -> int:

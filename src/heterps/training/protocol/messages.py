@@ -1,4 +1,4 @@
-"""What the coordinator and the workers of a job say to each other: the headers. Arrays travel beside them as frames.
+"""What the coordinator and the workers of a job say to each other, and how arrays travel with it.
 
     coordinator                          worker of stage 0                        worker of stage 1
                                <--  Ready                                    <--  Ready
@@ -14,14 +14,17 @@ that is not there (`NoBatch`), it asks for; who fails says so (`Failed`), and th
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 from msgspec import Meta, Struct
 
-from heterps.training.protocol.border import BorderValues
+from heterps.training.protocol.border import BorderValues, pack, unpack
 from heterps.training.protocol.emulation import StagePace
 from heterps.training.protocol.layout import Layout
-from heterps.wire import Codec, Limits
+from heterps.wire import Codec, Frame, Limits
+from heterps.wire.arrays import Dtype
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -33,13 +36,13 @@ Lane = Annotated[int, Meta(ge=ALL_LANES, lt=2**16)]
 
 
 class Assign(Struct, frozen=True, tag="assign"):
-    """From now on the layout is this one. `state` (frames) is what its stage has besides what is on the servers."""
+    """From now on the layout is this one. The values are what the stage has besides what is on the servers."""
 
     layout: Layout
     addresses: dict[str, str]
     pace: StagePace | None = None  # of emulated units
     scale: float = 1.0  # real seconds of an emulated one
-    state: BorderValues | None = None
+    values: BorderValues | None = None
 
 
 class Go(Struct, frozen=True, tag="go"):
@@ -89,7 +92,7 @@ class Usage(Struct, frozen=True, array_like=True):
 
 
 class Pushed(Struct, frozen=True, tag="pushed"):
-    """The worker's gradients of an iteration are with the servers. From the last stage with frames: logits, labels."""
+    """The worker's gradients of an iteration are with the servers. Values of the last stage: logits, labels."""
 
     worker: Name
     lane: Lane
@@ -97,7 +100,7 @@ class Pushed(Struct, frozen=True, tag="pushed"):
     num_samples: Count
     usage: Usage
     loss: float = 0.0  # what the samples add to the mean loss of their batch
-    scores: BorderValues | None = None
+    values: BorderValues | None = None
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):
@@ -111,10 +114,10 @@ class NoBatch(Struct, frozen=True, tag="no_batch"):
 
 
 class State(Struct, frozen=True, tag="state"):
-    """The answer to AskState, and the state of an Assign: {"buffers": {...}, "dense": {...}} (frames)."""
+    """The answer to AskState. Its values, and those of an Assign: {"buffers": {...}, "dense": {...}}."""
 
     worker: Name
-    state: BorderValues
+    values: BorderValues | None = None
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -129,23 +132,23 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 class Forward(Struct, frozen=True, tag="forward"):
-    """Values (frames) that are live where the next stage begins; None for a lane that has no samples this time."""
+    """Values that are live where the next stage begins; none for a lane that has no samples this time."""
 
     epoch: Count  # of the layout
     lane: Lane
     iteration: Count
     num_samples: Count  # of the whole batch, of which these may be a part
     samples: Count
-    values: BorderValues | None
+    values: BorderValues | None = None
 
 
 class Backward(Struct, frozen=True, tag="backward"):
-    """Gradients (frames) of the values that Forward brought."""
+    """Gradients of the values that Forward brought."""
 
     epoch: Count
     lane: Lane
     iteration: Count
-    values: BorderValues | None
+    values: BorderValues | None = None
 
 
 ToWorker = Assign | Go | AskState | Stop | Forward | Backward
@@ -153,5 +156,35 @@ ToCoordinator = Ready | Assigned | Pushed | NoBatch | State | Failed
 Message = ToWorker | ToCoordinator
 
 
-def job_codec(limits: Limits = Limits()) -> Codec[Message]:
-    return Codec(Message, limits)
+class Send(NamedTuple):
+    """An effect: this message goes to `peer`, with the arrays that belong to it.
+
+    The field `values` of a message describes them on the wire, and is filled in by the codec alone.
+    """
+
+    peer: str
+    message: Message
+    values: Mapping[str, Any] | None = None
+
+
+class JobCodec:
+    """Turns messages with their arrays into parts of the wire, and back. `coding` rounds values between stages."""
+
+    def __init__(self, coding: Dtype = "fp32", limits: Limits = Limits()) -> None:
+        self._coding: Dtype = coding
+        self._codec: Codec[Message] = Codec(Message, limits)
+
+    def encode(self, message: Message, values: Mapping[str, Any] | None = None) -> list[Frame]:
+        if values is None:
+            return self._codec.encode(message, [])
+        between_stages = isinstance(message, Forward | Backward)
+        border, frames = pack(values, coding=self._coding if between_stages else "fp32")
+        return self._codec.encode(msgspec.structs.replace(message, values=border), frames)
+
+    def decode(self, parts: Sequence[Frame]) -> tuple[Message, dict[str, Any] | None]:
+        """The message and copies of its arrays. Raises WireError where there is none."""
+        message, frames = self._codec.decode(parts)
+        border: BorderValues | None = getattr(message, "values", None)
+        if border is None:
+            return message, None
+        return msgspec.structs.replace(message, values=None), unpack(border, frames)

@@ -5,7 +5,8 @@
              (the weight of a)          dense table  `dense.1`       of stage 1 alone
                                         dense table  `dense.0-1`     that both use
 
-A parameter that no layer uses belongs to the last stage: the model's own loss may use it there.
+A parameter that no layer uses belongs to the last stage: the model's own loss may use it there. The dense table of a
+model in one stage is called `dense`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import nn
 
 from heterps.config import Job
 from heterps.model.trace import Layer, Trace
-from heterps.nn import embeddings, model_tables
+from heterps.nn import DENSE, embeddings, model_tables
 from heterps.ps.protocol.specs import DenseSpec, Tables
 
 Stages = tuple[int, ...]
@@ -51,18 +52,23 @@ class StageTables:
 
 
 def stage_tables(job: Job, model: nn.Module, trace: Trace, firsts: Sequence[int]) -> StageTables:
-    """Of `model`, traced, in stages that begin at the layers `firsts`. The same in every process of a job."""
+    """The tables of a job's `model`, traced, in stages that begin at the layers `firsts`; the same in every process."""
     whole = model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
+    return divide_tables(whole, model, trace, firsts)
+
+
+def divide_tables(whole: Tables, model: nn.Module, trace: Trace, firsts: Sequence[int]) -> StageTables:
+    """The tables `whole` of a model, with its dense parameters divided among stages that begin at these layers."""
     stage_of = [sum(layer.index >= first for first in firsts) - 1 for layer in trace.layers]
     stages = _sparse_stages(model, trace, stage_of)
     users = _users(model, trace.layers, stage_of)
-    owned: dict[str, list[str]] = {f"dense.{stage}": [] for stage in range(len(firsts))}
+    named: dict[str, Stages] = {_dense_name((stage,), len(firsts)): (stage,) for stage in range(len(firsts))}
+    owned: dict[str, list[str]] = {name: [] for name in named}
     sizes: dict[str, int] = dict.fromkeys(owned, 0)
-    named: dict[str, Stages] = {f"dense.{stage}": (stage,) for stage in range(len(firsts))}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             used = users[name] or (len(firsts) - 1,)
-            table = f"dense.{'-'.join(map(str, used))}"
+            table = _dense_name(used, len(firsts))
             owned.setdefault(table, []).append(name)
             sizes[table] = sizes.get(table, 0) + parameter.numel()
             named[table] = used
@@ -74,6 +80,10 @@ def stage_tables(job: Job, model: nn.Module, trace: Trace, firsts: Sequence[int]
         {spec.name: tuple(owned[spec.name]) for spec in specs},
         stages | {spec.name: named[spec.name] for spec in specs},
     )
+
+
+def _dense_name(stages: Stages, num_stages: int) -> str:
+    return DENSE if num_stages == 1 else f"{DENSE}.{'-'.join(map(str, stages))}"
 
 
 def _sparse_stages(model: nn.Module, trace: Trace, stage_of: Sequence[int]) -> dict[str, Stages]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from heterps.config import Job
 from heterps.training.run.class_metrics import AnyMetrics, make_metrics, metrics_from_state
-from heterps.training.run.folder import Run
 
 FloatArray = NDArray[np.float32]
 
@@ -29,8 +28,8 @@ class Scores:
 
 
 class RunProgress:
-    def __init__(self, job: Job, run: Run) -> None:
-        self._job, self._run = job, run
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self.samples = 0
         self.seconds = 0.0
         self.restarts = 0
@@ -53,7 +52,7 @@ class RunProgress:
         return self.samples - self.interval_started >= self._job.metrics_every_samples
 
     def close_interval(self, more: dict[str, Any]) -> dict[str, Any]:
-        """Write a line of metrics.jsonl about the interval, with what `more` says, and start the next."""
+        """A line of metrics.jsonl about the interval, with what `more` says; the next interval begins."""
         samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
         line = {
             "samples": self.samples,
@@ -63,7 +62,6 @@ class RunProgress:
             **metric_fields(self.interval),
             **more,
         }
-        self._run.add_metrics(line)
         self.whole.merge(self.interval)
         self.interval = self._no_metrics()
         self.interval_started, self.interval_started_s = self.samples, self.seconds
@@ -83,10 +81,13 @@ class RunProgress:
 
     @property
     def save_is_due(self) -> bool:
-        every = self._job.checkpoint
         by_samples = self.save_at is not None and self.samples >= self.save_at
-        by_time = every.every_minutes is not None and self.seconds - self._saved_s >= 60 * every.every_minutes
-        return by_samples or by_time
+        return by_samples or self.save_is_due_at(self.seconds)
+
+    def save_is_due_at(self, seconds: float) -> bool:
+        """Whether a checkpoint is due by minutes, so late in the run."""
+        minutes = self._job.checkpoint.every_minutes
+        return minutes is not None and seconds - self._saved_s >= 60 * minutes
 
     def saved(self) -> None:
         self._saved_samples, self._saved_s = self.samples, self.seconds
@@ -101,22 +102,16 @@ class RunProgress:
             "whole": self.whole.state(),
         }
 
-    def begin_again(self) -> None:
-        """Resume a run that was ended before its first checkpoint."""
-        self.restarts = self._run.begun_again(0)
-        self._run.rewind_metrics(0)
-
     def restore(self, samples: int, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave when there were so many samples."""
         self.samples = samples
         self.seconds = state["seconds"]
-        self.restarts = self._run.begun_again(state["restarts"])
+        self.restarts = state["restarts"]
         self.interval = metrics_from_state(state["interval"])
         self.interval_started = state["interval_started"]
         self.interval_started_s = state["interval_started_s"]
         self.whole = metrics_from_state(state["whole"])
         self.saved()
-        self._run.rewind_metrics(self.interval_started)  # lines after it are of intervals that are open again
 
     def _no_metrics(self) -> AnyMetrics:
         return make_metrics(self._job.data.columns.num_classes)

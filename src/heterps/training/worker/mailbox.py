@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.training.protocol.messages import Message, job_codec
-from heterps.wire import Channel, Frame
+from heterps.training.protocol.messages import JobCodec, Message
+from heterps.wire import Channel, WireError
+from heterps.wire.arrays import Dtype
 
 POLL_S = 0.2
 """How soon a thread that receives notices that the mailbox is closed."""
@@ -26,18 +27,25 @@ POLL_S = 0.2
 class Envelope(NamedTuple):
     sender: str
     message: Message
-    frames: list[memoryview]
+    values: dict[str, Any] | None
 
 
 class Mailbox:
-    """`reach(peer, address)` connects the reaching channel; without one all peers are reached by the listening one."""
+    """`reach(peer, address)` connects the reaching channel; without one all peers are reached by the listening one.
+
+    coding  to which values between stages are rounded
+    """
 
     def __init__(
-        self, listening: Channel, reaching: Channel | None = None, reach: Callable[[str, str], None] | None = None
+        self,
+        listening: Channel,
+        reaching: Channel | None = None,
+        reach: Callable[[str, str], None] | None = None,
+        coding: Dtype = "fp32",
     ) -> None:
         self.name = listening.name
         self._listening, self._reaching, self._reach = listening, reaching, reach
-        self._codec = job_codec()
+        self._codec = JobCodec(coding)
         self._reached: dict[str, str] = {}
         self._closed = threading.Event()
         self._queue: queue.Queue[tuple[str, list[memoryview]] | HeterpsError] = queue.Queue()
@@ -56,10 +64,10 @@ class Mailbox:
                 self._reach(peer, address)
                 self._reached[peer] = address
 
-    def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
+    def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
         reached = self._reaching is not None and peer in self._reached
         channel = self._reaching if reached and self._reaching is not None else self._listening
-        channel.send(peer, self._codec.encode(message, frames))
+        channel.send(peer, self._codec.encode(message, values))
 
     def receive(self, timeout_s: float) -> Envelope | None:
         """The next envelope; None if none came in time. Raises what the channel met, or WireError for what is none."""
@@ -76,8 +84,10 @@ class Mailbox:
         if came is None:
             return None
         sender, parts = came
-        message, frames = self._codec.decode(parts)
-        return Envelope(sender, message, frames)
+        try:
+            return Envelope(sender, *self._codec.decode(parts))
+        except WireError as error:
+            raise type(error)(f"{sender} sent what is no message: {error}") from error
 
     def close(self) -> None:
         self._closed.set()

@@ -25,59 +25,70 @@ from heterps.training.protocol.stage_tables import StageTables
 from heterps.training.worker.dense_parts import DenseParts
 
 
+class RoundPlace(NamedTuple):
+    """The place of a worker among those that push to the same tables."""
+
+    tables: StageTables
+    layout: Layout
+    worker: str
+
+    def contributors(self, table: str) -> tuple[str, ...]:
+        """All workers that push to a table, in the order in which their gradients are added."""
+        stages = self.tables.stages[table]
+        return tuple(worker for stage in stages for worker in self.layout.stages[stage].workers)
+
+    def part(self, table: str, round: int | None) -> Round | None:
+        if round is None:
+            return None
+        workers = self.contributors(table)
+        return Round(round, workers.index(self.worker), len(workers))
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The values a row of each sparse table that the worker's stage uses."""
+        own = set(self.tables.of_stage(self.layout.stage_of(self.worker)))
+        return {spec.name: spec.dim for spec in self.tables.tables.sparse if spec.name in own}
+
+
+def send_gradients(
+    client: JobClient,
+    parts: DenseParts,
+    place: RoundPlace,
+    dense: Mapping[str, FloatArray],
+    rows: Sequence[RowGradients],
+    samples: int,
+    round: int | None,
+) -> list[Future[None]]:
+    """Push the gradients of a lane, or of a worker in a `round`.
+
+    To a round every table of the stage gets a contribution, even if it is nothing: the others wait for it.
+    """
+    client.samples = samples
+    pushes = [client.push(*taken, place.part(taken.table, round)) for taken in rows]
+    if round is not None:
+        none = make_lookup(np.empty(0, np.uint64), client.num_shards)
+        widths = place.widths
+        for table in widths.keys() - {taken.table for taken in rows}:
+            pushes.append(client.push(table, none, np.empty((0, widths[table]), np.float32), place.part(table, round)))
+    pushes += [parts.push(table, grads, samples, place.part(table, round)) for table, grads in dense.items()]
+    client.flush()
+    return pushes
+
+
 class _Announced(NamedTuple):
     pushes: list[Future[None]]
     told: Future[None]
 
 
 class Pushes:
-    """Of the worker `worker` of stage `stage`. `tell` sends a message to the coordinator, on any thread."""
+    """Pushes under way. `tell` sends a message and its arrays to the coordinator, on any thread."""
 
-    def __init__(
-        self,
-        worker: str,
-        stage: int,
-        tables: StageTables,
-        client: JobClient,
-        tell: Callable[[Pushed, list[Any]], None],
-    ) -> None:
-        self._worker, self._tables, self._client, self._tell = worker, tables, client, tell
-        own = set(tables.of_stage(stage))
-        self._dims = {spec.name: spec.dim for spec in tables.tables.sparse if spec.name in own}
+    def __init__(self, tell: Callable[[Pushed, Mapping[str, Any] | None], None]) -> None:
+        self._tell = tell
         self._under_way: list[_Announced] = []
         self._lock = threading.Lock()
-        self._layout: Layout | None = None
 
-    def follow(self, layout: Layout) -> None:
-        self._layout = layout
-
-    def contributors(self, table: str) -> tuple[str, ...]:
-        """All workers that push to a table, in the order in which their gradients are added."""
-        assert self._layout is not None
-        stages = self._tables.stages[table]
-        return tuple(worker for stage in stages for worker in self._layout.stages[stage].workers)
-
-    def send(
-        self,
-        dense: Mapping[str, FloatArray],
-        rows: Sequence[RowGradients],
-        parts: DenseParts,
-        samples: int,
-        round: int | None,
-    ) -> list[Future[None]]:
-        """To a round every table of the stage gets a contribution, even if it is nothing: the others wait for it."""
-        self._client.samples = samples
-        pushes = [self._client.push(*taken, self._part(taken.table, round)) for taken in rows]
-        if round is not None:
-            none = make_lookup(np.empty(0, np.uint64), self._client.num_shards)
-            for table in self._dims.keys() - {taken.table for taken in rows}:
-                grads = np.empty((0, self._dims[table]), np.float32)
-                pushes.append(self._client.push(table, none, grads, self._part(table, round)))
-        pushes += [parts.push(table, grads, samples, self._part(table, round)) for table, grads in dense.items()]
-        self._client.flush()
-        return pushes
-
-    def announce(self, pushes: list[Future[None]], message: Pushed, frames: list[Any]) -> None:
+    def announce(self, pushes: list[Future[None]], message: Pushed, values: Mapping[str, Any] | None = None) -> None:
         """Tell `message` when the servers have taken all `pushes`."""
         announced = _Announced(pushes, Future())
         self._under_way.append(announced)
@@ -89,11 +100,15 @@ class Pushes:
                 left -= 1
                 is_last = left == 0
             if is_last:
-                self._acknowledged(announced, message, frames)
+                self._acknowledged(announced, message, values)
 
         for push in pushes:
             push.add_done_callback(one_more)
         one_more(None)  # there may be no pushes at all
+
+    def check(self) -> None:
+        """Raise what a push has met, or telling of it."""
+        assert self.num_under_way >= 0
 
     @property
     def num_under_way(self) -> int:
@@ -112,18 +127,12 @@ class Pushes:
             push.exception()  # fetches it, if nobody else does
         told.result()
 
-    def _acknowledged(self, announced: _Announced, message: Pushed, frames: list[Any]) -> None:
+    def _acknowledged(self, announced: _Announced, message: Pushed, values: Mapping[str, Any] | None = None) -> None:
         try:
             for push in announced.pushes:
                 push.result()
-            self._tell(message, frames)
+            self._tell(message, values)
         except Exception as error:  # whatever it is: the worker must not wait for a word that never comes
             announced.told.set_exception(error)
         else:
             announced.told.set_result(None)
-
-    def _part(self, table: str, round: int | None) -> Round | None:
-        if round is None:
-            return None
-        workers = self.contributors(table)
-        return Round(round, workers.index(self._worker), len(workers))

@@ -19,7 +19,7 @@ Key = tuple[int, int]
 """Iteration and lane."""
 
 
-class Turn(NamedTuple):
+class Due(NamedTuple):
     does: Literal["forward", "backward"]
     key: Key
 
@@ -45,17 +45,17 @@ class Turns:
     def gradients_came(self, key: Key) -> None:
         self._gradients.append(key)
 
-    def next(self) -> Turn | None:
+    def next(self) -> Due | None:
         """What can be done now, if anything; it counts as done."""
         if (key := _take(self._gradients, self._order and self._order[1])) is not None:
             self._out.discard(key)
-            return Turn("backward", key)
+            return Due("backward", key)
         if (
             len(self._out) < self._in_flight
             and (key := _take(self._values, self._order and self._order[0])) is not None
         ):
             self._out.add(key)
-            return Turn("forward", key)
+            return Due("forward", key)
         return None
 
     def came_back(self, key: Key) -> None:

@@ -13,9 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Literal
 
-from heterps.ps.client.local import FloatArray, RowClient
-from heterps.ps.keys.dedup import Lookup
-from heterps.ps.protocol.messages import Round
+from heterps.ps.client.local import FloatArray
 from heterps.training.protocol.messages import Usage
 
 Doing = Literal["compute", "communicate", "wait"]
@@ -55,23 +53,19 @@ class _Metered(Future[FloatArray]):
         super().__init__()
         self._rows, self._meter = rows, meter
 
+    def done(self) -> bool:
+        return self._rows.done()
+
     def result(self, timeout: float | None = None) -> FloatArray:
         with self._meter.doing("communicate"):
             return self._rows.result(timeout)
 
 
-class MeteredRows:
-    """The rows of `client`; waiting for them is communication."""
+def metered(rows: Callable[[], Future[FloatArray]], meter: Meter) -> Callable[[], Future[FloatArray]]:
+    """The same rows; waiting for them is communication. Those that have come are nobody's time."""
 
-    def __init__(self, client: RowClient, meter: Meter) -> None:
-        self._client, self._meter = client, meter
+    def fetch() -> Future[FloatArray]:
+        found = rows()
+        return found if found.done() else _Metered(found, meter)
 
-    @property
-    def num_shards(self) -> int:
-        return self._client.num_shards
-
-    def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
-        return _Metered(self._client.pull(table, lookup, create=create), self._meter)
-
-    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
-        return self._client.push(table, lookup, grads, round)
+    return fetch

@@ -16,7 +16,7 @@ from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding, slice_slots
-from heterps.training.model.pieces import LEAST_SAMPLES
+from heterps.training.model.replicas import LEAST_SAMPLES
 from heterps.training.model.trainer import Trainer
 
 SCHEMA = Schema(dense=("a", "b"), slots=("s", "t", "u"))
@@ -73,7 +73,7 @@ def train(model, num_threads, batches, num_shards=1):
     with Trainer(model, num_shards=num_shards, num_threads=num_threads) as trainer:
         steps = [trainer.step(trainer.prepare(batch)) for batch in batches]
         snapshot = trainer.snapshot(0, {})
-        divided = trainer._pieces is not None and bool(trainer._pieces._divisible)
+        divided = bool(trainer._replicas._divisible)
     arrays = {name: array for name, array in snapshot.dense.items() if not name.startswith("random")}
     for name, table in ((name, table.whole()) for name, table in snapshot.tables.items()):
         order = np.argsort(table.keys)
@@ -85,7 +85,7 @@ def make(name):
     torch.manual_seed(3)
     if name in ZOO:
         return ZOO[name](SCHEMA, embedding_dim=4, hidden=(16, 8))
-    return Net(tables=name)
+    return Net(uses=2) if name == "twice" else Net(tables=name)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -102,7 +102,7 @@ def test_every_model_of_the_zoo_learns_and_equals_itself_when_divided(name):
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("name", ["ctr_dnn", "deepfm", "one", "per_slot"])
+@pytest.mark.parametrize("name", ["ctr_dnn", "deepfm", "one", "per_slot", "twice"])
 def test_divided_steps_equal_those_of_the_whole_batch(name, ragged):
     whole = train(make(name), 1, make_batches(ragged=ragged))
     for num_threads, num_shards in ((2, 1), (3, 2)):
@@ -155,7 +155,6 @@ class OwnLoss(Net):
         lambda: Net(nn.BatchNorm1d(14, track_running_stats=False)),
         lambda: Net(nn.Dropout(0.5)),
         lambda: Net(Noise()),
-        lambda: Net(uses=2),
         OwnLoss,
     ],
     ids=[
@@ -163,7 +162,6 @@ class OwnLoss(Net):
         "samples that influence one another",
         "random numbers",
         "random numbers that hardly matter",
-        "a table used twice",
         "a loss of its own",
     ],
 )
@@ -237,6 +235,5 @@ def test_divided_training_resumed_equals_training_never_stopped_to_the_bit(stop)
     with Trainer(make("ctr_dnn"), num_shards=1, num_threads=2) as trainer:
         trainer.restore(snapshot)
         after = [trainer.step(Batch(b.dense, Slots(b.slots.names, b.slots.keys), b.label))[0] for b in batches[stop:]]
-        assert trainer._pieces is not None
-        assert trainer._pieces._divisible, "the resumed steps must be divided too"
+        assert trainer._replicas._divisible, "the resumed steps must be divided too"
     assert np.array_equal(whole[0], np.array(before + after))

@@ -1,4 +1,4 @@
-"""The training loop. The central promise: a run that was stopped and resumed equals one that never was, to the bit."""
+"""Inline runs. The central promise: a run that was stopped and resumed equals one that never was, to the bit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from heterps.checkpoint import load_latest
 from heterps.config import Checkpoint, Data, Job, Model, Schema
 from heterps.data import reader as reader_module
 from heterps.errors import DataError, StorageError
+from heterps.launch.inline import InlineFleet
 from heterps.model.zoo import ZOO, ctr_dnn
-from heterps.training.model.trainer import Trainer
-from heterps.training.run import loop as loop_module
+from heterps.planning.inline import unpredicted_plan
+from heterps.training.coordinator import coordinator as coordinator_module
+from heterps.training.coordinator.coordinator import train_staged
 from heterps.training.run.folder import Run
-from heterps.training.run.loop import Observer, train_job
+from heterps.training.run.observer import Observer, Outcome
+from heterps.training.worker.stage_work import StageWork
 
 NUM_ROWS, BATCH, EPOCHS = 330, 32, 2
 STEPS_AN_EPOCH = 11  # ten of 32 and one of 10
 STEPS = EPOCHS * STEPS_AN_EPOCH
 SCHEMA = Schema(dense=("a", "b"), slots=("s", "t"))
+TIMED = ("seconds", "samples_per_s", "table_bytes", "stages", "usd")
 
 
 def with_dropout(schema: Schema, seed: int = 0) -> nn.Module:
@@ -86,7 +90,7 @@ class Recorder(Observer):
         self.losses, self.saves, self.warnings, self.starts = [], [], [], []
         self.stop_after, self.crash_after = stop_after, crash_after
         self.evaluated = False
-        self.samples = 0
+        self.samples = self.num_computed = 0
 
     def started(self, samples, total, resumed):
         self.starts.append((samples, total, resumed))
@@ -107,18 +111,36 @@ class Recorder(Observer):
         self.evaluated = True
 
     def stop(self):
-        return "SIGINT" if self.stop_after is not None and len(self.losses) >= self.stop_after else None
+        """A signal that comes while step `stop_after` is computed."""
+        return "SIGINT" if self.stop_after is not None and self.num_computed >= self.stop_after else None
 
 
 def train(job, run, *, resume=False, **options):
-    recorder = Recorder(**options)
-    outcome = train_job(job, run, resume=resume, observer=recorder, stop=recorder.stop)
-    return outcome, recorder
+    recorder, compute = Recorder(**options), StageWork.run
+
+    def counted(work, turn):
+        recorder.num_computed += 1
+        return compute(work, turn)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(StageWork, "run", counted)
+        return train_watched(job, run, recorder, recorder.stop, resume=resume), recorder
+
+
+def train_watched(job, run, observer, stop, *, resume=False):
+    plan = unpredicted_plan(job.cluster, num_cores=job.num_threads)
+    fleet = InlineFleet(job, None)
+    try:
+        outcome = train_staged(job, run, plan, fleet, resume=resume, observer=observer, stop=stop)
+    finally:
+        fleet.close()
+    assert isinstance(outcome, Outcome)
+    return outcome
 
 
 def everything(run, outcome):
     """What a run left: metrics without times, weights, rows by key, and the metrics of training and test."""
-    timeless = [{k: v for k, v in line.items() if k not in ("seconds", "samples_per_s", "table_bytes")}
+    timeless = [{k: v for k, v in line.items() if k not in TIMED}
                 for line in run.metrics()]  # fmt: skip
     snapshot = load_latest(run.checkpoints)
     found = {"metrics.jsonl": json.dumps(timeless), "samples": snapshot.samples, "clock": snapshot.clock}
@@ -127,7 +149,7 @@ def everything(run, outcome):
         order = np.argsort(table.keys)
         found |= {f"{name}.{part}": getattr(table, part)[order].tobytes() for part in ("keys", "values", "state")}
         found |= {f"{name}.meta": table.meta}
-    timed = ("seconds", "interval_started_s", "restarts")
+    timed = ("seconds", "interval_started_s", "restarts", "usd")
     found["progress"] = {name: value for name, value in snapshot.progress.items() if name not in timed}
     found["train"] = outcome.train.state()
     found["test"] = outcome.test.state() if outcome.test else None
@@ -208,22 +230,22 @@ def test_a_crashed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happen
 def test_a_crash_between_the_last_interval_and_the_last_checkpoint_doubles_no_line(
     make_job, run_in, whole, monkeypatch
 ):
-    checkpoint = Checkpoint(every_samples=NUM_ROWS)  # the last periodic one falls on the last step
+    checkpoint = Checkpoint(every_samples=NUM_ROWS)  # the second falls on the last step, and is the last of the run
     expected, _ = whole(checkpoint=checkpoint)
-    run, save, calls = run_in("crashed"), loop_module.save, []
+    run, save, calls = run_in("crashed"), coordinator_module.save, []
 
-    def save_twice_only(*args, **options):
+    def save_once_only(*args, **options):
         calls.append(args)
-        if len(calls) > 2:
+        if len(calls) > 1:
             raise StorageError("full")
         return save(*args, **options)
 
-    monkeypatch.setattr(loop_module, "save", save_twice_only)
+    monkeypatch.setattr(coordinator_module, "save", save_once_only)
     with pytest.raises(StorageError):
         train(make_job(checkpoint=checkpoint), run)
-    monkeypatch.setattr(loop_module, "save", save)
+    monkeypatch.setattr(coordinator_module, "save", save)
     outcome, recorder = train(make_job(checkpoint=checkpoint), run, resume=True)
-    assert recorder.losses == []
+    assert len(recorder.losses) == STEPS_AN_EPOCH
     assert_equal_runs(expected, everything(run, outcome))
 
 
@@ -277,7 +299,7 @@ def test_a_stop_during_evaluation_gives_no_metrics_of_a_part(make_job, run_in, w
     expected, _ = whole()
     run, recorder = run_in("stopped"), Recorder()
     stop = lambda: "SIGTERM" if recorder.evaluated else None  # noqa: E731
-    outcome = train_job(make_job(), run, resume=False, observer=recorder, stop=stop)
+    outcome = train_watched(make_job(), run, recorder, stop)
     assert (outcome.stopped_by, outcome.test) == ("SIGTERM", None)
     outcome, _ = train(make_job(), run, resume=True)
     assert_equal_runs(expected, everything(run, outcome))
@@ -319,14 +341,15 @@ def test_checkpoints_come_by_samples_and_at_the_end_and_two_are_kept(make_job, r
 def clock(monkeypatch):
     """A clock on which a step takes 30 seconds and nothing else takes any."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(loop_module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    step = Trainer.step
+    now = SimpleNamespace(perf_counter=lambda: clock.now, monotonic=lambda: clock.now)
+    monkeypatch.setattr(coordinator_module, "time", now)
+    run = StageWork.run
 
-    def slow(self, batch, upcoming):
+    def slow(self, turn):
         clock.now += 30
-        return step(self, batch, upcoming)
+        return run(self, turn)
 
-    monkeypatch.setattr(Trainer, "step", slow)
+    monkeypatch.setattr(StageWork, "run", slow)
     return clock
 
 
@@ -350,7 +373,7 @@ def test_seconds_of_a_resumed_run_add_up(make_job, run_in, clock):
 def test_a_periodic_checkpoint_that_fails_is_a_warning_and_the_next_succeeds(make_job, run_in, whole, monkeypatch):
     checkpoint = Checkpoint(every_samples=100)
     expected, _ = whole(checkpoint=checkpoint)
-    run, save, attempts = run_in("run"), loop_module.save, []
+    run, save, attempts = run_in("run"), coordinator_module.save, []
 
     def fail_once(*args, **options):
         attempts.append(args)
@@ -358,7 +381,7 @@ def test_a_periodic_checkpoint_that_fails_is_a_warning_and_the_next_succeeds(mak
             raise StorageError("No space left on device.")
         return save(*args, **options)
 
-    monkeypatch.setattr(loop_module, "save", fail_once)
+    monkeypatch.setattr(coordinator_module, "save", fail_once)
     outcome, recorder = train(make_job(checkpoint=checkpoint), run)
     assert recorder.warnings == ["the checkpoint at 128 samples failed, training goes on. No space left on device."]
     assert recorder.saves[0][0] == 256, "the next one comes when it would have come"
@@ -370,6 +393,6 @@ def test_the_last_checkpoint_must_succeed(make_job, run_in, monkeypatch, stop_af
     def fail(*args, **options):
         raise StorageError("No space left on device.")
 
-    monkeypatch.setattr(loop_module, "save", fail)
+    monkeypatch.setattr(coordinator_module, "save", fail)
     with pytest.raises(StorageError, match="No space left"):
         train(make_job(), run_in("run"), stop_after=stop_after)

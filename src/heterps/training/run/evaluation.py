@@ -1,0 +1,34 @@
+"""The test set of a job: how good the trained model is on samples that it has not learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+from typing import Protocol
+
+from heterps.config import Job
+from heterps.data.batch import Batch
+from heterps.data.prefetch import Prefetch
+from heterps.data.reader import Reader, open_test_reader
+from heterps.training.run.class_metrics import AnyMetrics
+from heterps.training.run.observer import Observer
+
+
+class Evaluator(Protocol):
+    """What can be evaluated: a Trainer, or a whole model of stages."""
+
+    def prepare(self, batch: Batch) -> Batch: ...
+
+    def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics: ...
+
+
+def evaluate_test(job: Job, model: Evaluator, observer: Observer, stop: Callable[[], str | None]) -> AnyMetrics:
+    """Metrics of the test set, or of its first batches once `stop` gives a reason."""
+    reader = open_test_reader(job)
+    observer.evaluating(reader.num_rows)
+    with Prefetch(_batches(reader), job.data.prefetch, model.prepare) as batches:
+        return model.evaluate(takewhile(lambda _: stop() is None, batches))
+
+
+def _batches(reader: Reader) -> Iterator[Batch]:
+    return (batch for batch, _ in reader.read())

@@ -1,0 +1,61 @@
+"""Observer: what a spectator of a run is told while it goes on. Outcome: what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from heterps.ps.table.metadata import TableCounters
+from heterps.ps.table.tiers import TierCounts
+from heterps.training.run.class_metrics import AnyMetrics
+
+
+class Observer:
+    """What a spectator of the loop may want to know. Override what you need."""
+
+    def waiting(self, what: str) -> None:
+        """Something takes a while before training starts: "2 servers start"."""
+
+    def started(self, samples: int, total: int, resumed: bool) -> None:
+        """Training starts at `samples` of `total`."""
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:
+        """A step is done: samples and seconds so far, its loss, and the metrics of the interval it belongs to."""
+
+    def measured(self, line: dict[str, Any]) -> None:
+        """A line was added to metrics.jsonl."""
+
+    def staged(self, view: dict[str, Any]) -> None:
+        """A few times a second, of a job on workers: fields of metrics.jsonl of the last seconds: `seconds` so far,
+        `stages`, `staleness`, `usd` so far, and `emulated` where they are."""
+
+    def changed(self, what: str) -> None:
+        """The job runs on other workers than before."""
+
+    def saved(self, path: str, seconds: float) -> None:
+        """A checkpoint was written."""
+
+    def warned(self, message: str) -> None:
+        """Something went wrong that training survives."""
+
+    def evaluating(self, samples: int) -> None:
+        """The test set, of so many samples, is being evaluated."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run, apart from its model."""
+
+    samples: int
+    seconds: float
+    restarts: int
+    stopped_by: str | None  # the signal that stopped it; None: it reached the end
+    train: AnyMetrics  # over the whole run, each sample predicted before it was learned from
+    test: AnyMetrics | None
+    num_rows: int
+    table_bytes: int
+    counters: TableCounters  # rows that came and went
+    tiers: TierCounts | None
+    counts: dict[str, Any]  # what was missing in the training data that this process read
+    has_own_loss: bool  # the model's own method says what was minimised
+    staged: dict[str, Any] | None = None  # what each stage of a plan did, and how stale gradients were

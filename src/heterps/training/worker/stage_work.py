@@ -1,0 +1,243 @@
+"""StageWork: what a worker computes with and where it is kept: replicas, rows, dense parameters, data and devices.
+
+    ask(values)  --> rows and dense parameters travel to the replicas             [1]
+    run(turn)    --> waits for them, computes with the turn's replicas            [2]
+    push         --> gradients of the replicas to the servers, or among workers   [3]
+
+The core (core.py) decides what is done when; this does it. It waits only for parameters that are under way: `missing`
+names them, for those who must not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import Struct
+
+from heterps.config import Job
+from heterps.data.batch import Slots
+from heterps.data.reader import open_reader
+from heterps.model.build import build_model
+from heterps.model.stages import split
+from heterps.model.trace import trace_or_whole
+from heterps.nn import prepared
+from heterps.ps.client.cache import CachedClient
+from heterps.ps.client.local import FloatArray, JobClient, LocalClient
+from heterps.ps.protocol.specs import Tables
+from heterps.training.model.device import open_device
+from heterps.training.model.replicas import Replicas, StagePart
+from heterps.training.protocol.emulation import make_pace
+from heterps.training.protocol.layout import Layout
+from heterps.training.protocol.messages import ALL_LANES, Assign, Go, Usage
+from heterps.training.protocol.stage_tables import stage_tables
+from heterps.training.worker.core import Computed, PushGradients, Turn
+from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
+from heterps.training.worker.feed import Feed, LanePieces
+from heterps.training.worker.pushes import RoundPlace, send_gradients
+from heterps.training.worker.turns import Key
+from heterps.training.worker.usage import Meter, metered
+
+
+class WorkerStart(Struct, frozen=True):
+    """Who a worker is: everything else it makes from the job. `firsts` are the first layers of all stages."""
+
+    name: str
+    stage: int
+    firsts: tuple[int, ...]
+    device: str = "cpu"
+    folder: str = ""  # where workers meet that add up gradients among themselves
+    threads: int = 1
+
+
+class StageWork:
+    def __init__(self, job: Job, start: WorkerStart, connect: Callable[[Tables], JobClient]) -> None:
+        self._job, self._start = job, start
+        model = build_model(job.model, job.data.columns, job.seed).train()
+        trace = trace_or_whole(model)
+        stages = split(trace, start.firsts[1:])
+        self._tables = stage_tables(job, model, trace, start.firsts)
+        self._part = StagePart(
+            model, trace, stages, self._tables, start.stage, job.data.columns.num_classes, open_device(start.device)
+        )
+        self._own_tables = self._tables.of_stage(start.stage)
+        self.meter = Meter()
+        with ExitStack() as opened:  # what is open is closed if the rest of it fails
+            self._feed = Feed(job, open_reader(job), trace.inputs) if start.stage == 0 else None
+            if self._feed is not None:
+                opened.callback(self._feed.close)
+            self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))
+            opened.callback(self._client.close)
+            opened.callback(self._leave_place)
+            self._opened = opened.pop_all()
+        self._replicas: list[Replicas] = []
+        self._dense: DenseParts | None = None
+        self._asked: dict[Key | None, dict[str, Future[FloatArray]]] = {}  # dense parameters; None: those of a round
+        self._pace = make_pace(None, 1.0)
+
+    @property
+    def num_stages(self) -> int:
+        return len(self._part.stages)
+
+    @property
+    def num_replicas(self) -> int:
+        """How many pushes may be under way before nothing more can be computed."""
+        return len(self._replicas)
+
+    def close(self) -> None:
+        self._opened.close()
+
+    # --- places ------------------------------------------------------------------------------------------------------
+
+    def take_place(self, assign: Assign, state: Mapping[str, Any]) -> None:
+        """Make what a layout needs; what was under way is forgotten."""
+        self._leave_place()
+        self._layout: Layout = assign.layout
+        self._lanes = assign.layout.lanes_of(self._start.name)
+        self._place = RoundPlace(self._tables, assign.layout, self._start.name)
+        self._asked = {}
+        how = self._job.servers
+        self._rows = CachedClient(self._client, how.staleness if how else 0, how.cache_bytes if how else 0)
+        self._pace = make_pace(assign.pace, assign.scale)
+        self._dense = self._make_dense(state.get("dense", {}))
+        shared = self._shared_values() if self._layout.in_rounds else None
+        count = 1 if self._layout.in_rounds else len(self._lanes)
+        self._replicas = [Replicas(self._part, self._rows, self._start.threads, shared) for _ in range(count)]
+        for replicas in self._replicas:
+            replicas.first.load_buffers(state.get("buffers", {}))
+        if self._feed is not None:
+            self._feed.follow(assign.layout, self._lanes, self._replicas[0])
+
+    def state(self) -> dict[str, Any]:
+        """What is here and not on the servers: buffers of layers, dense parameters that workers reduce."""
+        return {"buffers": self._replicas[0].first.buffers(), "dense": self._dense_parts.state()}
+
+    def usage(self, queue: int) -> Usage:
+        return self.meter.usage(queue, self._pace.late_s)
+
+    def _leave_place(self) -> None:
+        for replicas in self._replicas:
+            replicas.close()
+        if self._dense is not None:
+            self._dense.close()
+        self._replicas, self._dense = [], None
+
+    def _shared_values(self) -> dict[str, torch.Tensor] | None:
+        """The memory of dense tables in this process, which replicas of a round may use as their own."""
+        if not isinstance(self._client, LocalClient) or self._job.workers.dense != "servers":
+            return None
+        pulled = self._dense_parts.pull()
+        return {table: torch.from_numpy(values.result()) for table, values in pulled.items()}
+
+    def _make_dense(self, state: Mapping[str, Mapping[str, Any]]) -> DenseParts:
+        own = [spec.name for spec in self._tables.tables.dense if spec.name in self._own_tables]
+        if self._job.workers.dense == "servers":
+            return ServedDense(self._client, own)
+        members = {table: self._place.contributors(table) for table in own}
+        folder, epoch = Path(self._start.folder), self._layout.epoch
+        return ReducedDense(
+            self._tables.tables,
+            members,
+            self._start.name,
+            state,
+            lambda table: folder / f"{table}-{epoch}",
+            self._job.workers.deadline_s,
+        )
+
+    # --- batches and parameters --------------------------------------------------------------------------------------
+
+    def read(self, go: Go) -> LanePieces | int:
+        """The pieces of a batch; the number of batches of its epoch where it has fewer."""
+        assert self._feed is not None
+        pieces = self._feed.take(go)
+        return self._feed.num_batches(go.epoch) if pieces is None else pieces
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was missing in the data that this worker has read."""
+        return {} if self._feed is None else asdict(self._feed.counts)
+
+    def begin_round(self) -> None:
+        """Ask for the dense parameters of a round."""
+        self._asked[None] = self._dense_parts.pull()
+
+    def ask(self, key: Key, values: dict[str, Any] | None) -> None:  # [1]
+        """Ask for the parameters that a micro-batch will need. Its go-ahead was given: they are new enough.
+
+        Slots among the values are replaced by prepared ones, which carry the rows that were asked for.
+        """
+        if not self._layout.in_rounds:
+            self._asked[key] = self._dense_parts.pull()
+        if values is None:
+            return
+        for name, value in values.items():
+            if isinstance(value, Slots):
+                values[name] = prepared(value)
+        for table, part in self._of(key).parts(values):
+            if table not in part.ahead and (asked := self._rows.ask_ahead(table, part.lookup)) is not None:
+                part.ahead[table] = metered(asked, self.meter)
+        self._client.flush()
+
+    def missing(self, turn: Turn) -> Iterator[Future[Any]]:
+        """Parameters that a turn needs and that have not come."""
+        if turn.does == "backward":
+            return
+        asked = self._asked.get(None if self._layout.in_rounds else turn.key, {})
+        yield from (values for values in asked.values() if not values.done())
+        for table, part in self._of(turn.key).parts(turn.values or {}):
+            if table in part.ahead and not (rows := part.ahead[table]()).done():
+                yield rows
+
+    # --- computing ---------------------------------------------------------------------------------------------------
+
+    def run(self, turn: Turn) -> Computed:  # [2]
+        replicas = self._of(turn.key)
+        if turn.does == "backward":
+            if turn.values is None:
+                return Computed()
+            with self.meter.doing("compute"), self._pace.backward(turn.here):
+                return Computed(replicas.backward(turn.key, turn.values))
+        self._load(replicas, None if self._layout.in_rounds else turn.key)
+        if turn.values is None:
+            return Computed()
+        seed = self._seed(turn)
+        if turn.does == "forward":
+            with self.meter.doing("compute"), self._pace.forward(turn.here):
+                return Computed(replicas.forward(turn.key, turn.values, seed))
+        assert turn.label is not None
+        with self.meter.doing("compute"), self._pace.fused(turn.here):
+            loss, logits, gradients = replicas.loss(turn.key, turn.values, turn.label, turn.num_samples, seed)
+        return Computed(gradients, loss, torch.from_numpy(logits))
+
+    def push(self, asked: PushGradients) -> list[Future[None]]:  # [3]
+        """Send gradients to the servers, or add them up among workers; the futures say when they are applied."""
+        replicas = self._of(asked.key)
+        with self.meter.doing("communicate"):
+            whole, number = self._part.is_whole, self._start.stage + 1
+            dense, rows = replicas.take_gradients(f"of step {asked.key[0]}" if whole else f"in stage {number}")
+            return send_gradients(self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.round)
+
+    def _load(self, replicas: Replicas, key: Key | None) -> None:
+        if (asked := self._asked.pop(key, None)) is not None:
+            with self.meter.doing("communicate"):
+                replicas.load({table: values.result() for table, values in asked.items()})
+
+    def _of(self, key: Key) -> Replicas:
+        """The replicas that compute a lane. In rounds parameters stay as they are, and one set does for all lanes."""
+        in_rounds = self._layout.in_rounds or key[1] == ALL_LANES
+        return self._replicas[0 if in_rounds else self._lanes.index(key[1])]
+
+    @property
+    def _dense_parts(self) -> DenseParts:
+        assert self._dense is not None
+        return self._dense
+
+    def _seed(self, turn: Turn) -> int:
+        """The seed of what layers draw: the same in every run, whoever computes it. Iterations begin anew when a run
+        is resumed, samples go on."""
+        return hash((self._job.seed, turn.samples, turn.lane, self._start.stage)) % 2**63
