@@ -35,20 +35,23 @@ BLOCKS_KEPT = 2
 class BatchStream:
     """Gives any batch of any epoch, after `prepare`; up to `depth` expected batches are made ahead of use.
 
+    With a depth of 0 there is no thread: a batch is made when it is asked for, by its caller.
+
     The reader belongs to the stream until it is closed. An exception of decoding or of `prepare` is raised by `get` of
     that batch; other batches are not affected. After `close` (or the end of the `with` block, or when the object is
     garbage collected) the thread has ended.
     """
 
     def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, got {depth}")
+        if depth < 0:
+            raise ValueError(f"depth must be at least 0, got {depth}")
         self._state = _StreamState(reader, depth, prepare)
-        self._close = start_thread(self, self._state.close, self._state.run)
+        self._close = start_thread(self, self._state.close, self._state.run) if depth else self._state.close
 
     def expect(self, epoch: int, number: int) -> None:
         """Announce that this batch will be asked for, after those announced before."""
-        self._state.want((epoch, number))
+        if self._state.depth:
+            self._state.want((epoch, number))
 
     def forget_before(self, epoch: int, number: int) -> None:
         """Drop expected batches before this one that were not asked for: they went to other workers."""
@@ -59,7 +62,7 @@ class BatchStream:
 
         Raises PeerLost if it is not ready within `deadline_s` seconds; it is still being made then.
         """
-        return self._state.take((epoch, number), deadline_s)
+        return self._state.take((epoch, number), deadline_s) if self._state.depth else self._state.make(epoch, number)
 
     def num_batches(self, epoch: int) -> int | None:
         """Number of batches of an epoch; None while it is unknown."""
@@ -99,7 +102,7 @@ class _StreamState:
         self.reader = reader
         self.known_positions: dict[Key, Position] = {}
         self.changed = threading.Condition()  # guards what is below, and the reader's epochs
-        self._depth = depth
+        self.depth = depth
         self._prepare = prepare
         self._blocks = Blocks(reader, BLOCKS_KEPT)  # used by the thread only
         self._wanted: deque[Key] = deque()
@@ -192,7 +195,7 @@ class _StreamState:
         while (key := self._next()) is not None:
             made: Batch | BaseException | None
             try:
-                made = self._make(*key)
+                made = self.make(*key)
             except BaseException as error:
                 made = error
             self._put(key, made)
@@ -209,7 +212,7 @@ class _StreamState:
             return self._making
 
     def _can_go_on(self) -> bool:
-        return bool(self._wanted) and (self._wanted[0] in self._urgent or len(self._made) < self._depth)
+        return bool(self._wanted) and (self._wanted[0] in self._urgent or len(self._made) < self.depth)
 
     def _put(self, key: Key, made: Batch | BaseException | None) -> None:
         with self.changed:
@@ -218,7 +221,7 @@ class _StreamState:
                 self._made[key] = made  # [4]
             self.changed.notify_all()
 
-    def _make(self, epoch: int, number: int) -> Batch | None:
+    def make(self, epoch: int, number: int) -> Batch | None:
         position = self._find(epoch, number)
         if position is None:
             return None

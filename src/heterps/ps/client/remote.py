@@ -72,6 +72,7 @@ class RemoteClient:
     """Worker `worker`, in its life `incarnation`, at the servers of `roster`. Any thread may call it.
 
     connect  is told every roster that the client learns of, before it speaks to new servers
+    pump     moves its messages: with threads, or on a simulated clock
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class RemoteClient:
         options: Options = Options(),
         connect: Callable[[Roster], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        pump: Callable[..., Pump] = Pump,
     ) -> None:
         self.samples: int | None = None
         self._session = Session(worker, incarnation, roster, tables.digest, options)
@@ -97,7 +99,7 @@ class RemoteClient:
         self._exports = itertools.count(1)
         self._counters = channel.counters
         self._room = channel.room if isinstance(channel, Shared) else None
-        self._pump = Pump(self._session, channel, connect, clock)
+        self._pump = pump(self._session, channel, connect, clock)
 
     @property
     def num_shards(self) -> int:

@@ -165,6 +165,8 @@ class StageWork:
     def begin_round(self) -> None:
         """Ask for the dense parameters of a round."""
         self._asked[None] = self._dense_parts.pull()
+        if self._feed is None:
+            self._client.flush()  # else they travel with the rows of the batch that comes next
 
     def ask(self, key: Key, values: dict[str, Any] | None) -> None:  # [1]
         """Ask for the parameters that a micro-batch will need. Its go-ahead was given: they are new enough.

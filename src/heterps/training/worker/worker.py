@@ -32,6 +32,7 @@ from heterps.training.worker.core import (
     ReadBatch,
     TakePlace,
     TellState,
+    Turn,
     WorkerCore,
 )
 from heterps.training.worker.mailbox import Envelope, Mailbox
@@ -126,10 +127,14 @@ class Worker:
         turn = self.core.next_turn()
         if turn is None:
             return False
+        self.finish(turn)
+        return True
+
+    def finish(self, turn: Turn) -> None:
+        """Compute a turn, and do what follows from it."""
         result = self.work.run(turn)
         self.take_in()  # what messages pull would else be answered after the servers have taken the pushes
         self._perform(self.core.computed(turn, result))
-        return True
 
     def wait_for_pushes(self) -> bool:
         """Wait for the oldest push where nothing can come before it is there; False, at once, elsewhere."""
