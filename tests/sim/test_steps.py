@@ -55,7 +55,7 @@ def test_the_mean_of_unequal_batches_is_the_gradient_of_all_their_samples() -> N
     assert mean.num_samples == whole.num_samples == 37
     assert mean.loss == pytest.approx(whole.loss, rel=1e-6)
     np.testing.assert_array_equal(mean.logits, whole.logits)
-    np.testing.assert_allclose(mean.dense, whole.dense, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(mean.dense[DENSE], whole.dense[DENSE], rtol=1e-4, atol=1e-7)
     ours, theirs = by_key(mean), by_key(whole)
     assert ours.keys() == theirs.keys()
     for key, grad in theirs.items():
@@ -65,7 +65,8 @@ def test_the_mean_of_unequal_batches_is_the_gradient_of_all_their_samples() -> N
 def test_the_sum_of_batches_is_their_mean_times_their_number() -> None:
     with make_trainer() as trainer:
         gradients = [trainer.gradients(make_batch(8, seed)) for seed in range(3)]
-    np.testing.assert_allclose(sum_of(gradients).dense, sum(one.dense for one in gradients), rtol=1e-5, atol=1e-7)
+    total = sum(one.dense[DENSE] for one in gradients)
+    np.testing.assert_allclose(sum_of(gradients).dense[DENSE], total, rtol=1e-5, atol=1e-7)
     mean = by_key(mean_of(gradients))
     for key, grad in by_key(sum_of(gradients)).items():
         np.testing.assert_allclose(grad, 3 * mean[key], rtol=1e-6)
@@ -84,21 +85,21 @@ def test_compensation_is_the_formula_on_dense_weights_and_on_sums_of_rows() -> N
     lookup = make_lookup(keys)
     then, now = (rng.normal(size=(3, 2)).astype(np.float32) for _ in range(2))
     dense, dense_then, dense_now = (rng.normal(size=5).astype(np.float32) for _ in range(3))
-    given = Gradients(0.5, np.zeros(3, np.float32), 3, [RowGradients("t", lookup, grads)], dense)
-    found = compensate(given, 0.3, dense=(dense_then, dense_now), rows={"t": (then, now)})
-    np.testing.assert_allclose(found.dense, dense + 0.3 * dense * dense * (dense_now - dense_then), rtol=1e-5)
+    given = Gradients(0.5, np.zeros(3, np.float32), 3, {DENSE: dense}, [RowGradients("t", lookup, grads)])
+    found = compensate(given, 0.3, dense={DENSE: (dense_then, dense_now)}, rows={"t": (then, now)})
+    np.testing.assert_allclose(found.dense[DENSE], dense + 0.3 * dense * dense * (dense_now - dense_then), rtol=1e-5)
     for i, key in enumerate(lookup.unique):
         summed = grads[keys == key].sum(axis=0)
         right = summed + 0.3 * summed * summed * (now[i] - then[i])
         np.testing.assert_allclose(by_key(found)["t", int(key)], right, rtol=1e-5)
-    np.testing.assert_array_equal(given.dense, dense)
+    np.testing.assert_array_equal(given.dense[DENSE], dense)
 
 
 def test_compensation_changes_nothing_where_the_weights_have_not_moved() -> None:
     with make_trainer() as trainer, make_trainer() as other:
         gradients = trainer.gradients(make_batch(16, 0))
         rows = {part.table: (w := trainer.client.pull(part.table, part.lookup).result(), w) for part in gradients.rows}
-        moved = compensate(gradients, 0.04, dense=(gradients.dense, gradients.dense), rows=rows)
+        moved = compensate(gradients, 0.04, dense={table: (w, w) for table, w in gradients.dense.items()}, rows=rows)
         trainer.apply(moved)
         other.apply(other.gradients(make_batch(16, 0)))
         batch = make_batch(16, 1)

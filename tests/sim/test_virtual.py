@@ -254,7 +254,7 @@ def test_the_callers_random_state_and_threads_stay_as_they_were(tiny_job: Path) 
 
 def test_points_come_at_equal_steps_of_samples_and_at_the_end(tiny_job: Path) -> None:
     told: list[Point] = []
-    run = train_virtually(job_of(tiny_job), scenario("3x1.0"), parse_variant("ssp:1"), Course(points=3), told.append)
+    run = train_virtually(job_of(tiny_job), scenario("1.0"), parse_variant("ssp:1"), Course(points=3), told.append)
     assert [point.samples for point in run.points] == [80, 144, 200]  # the first batch beyond 66, 132 and 198
     assert list(run.points) == told
     assert run.measure == "AUC"
@@ -265,7 +265,8 @@ def test_a_horizon_ends_a_run_early_and_has_its_points(tiny_job: Path) -> None:
     job = job_of(tiny_job, data={"epochs": 50})
     run = train_virtually(job, scenario("2x1.0", horizon_s=10.5), parse_variant("asp"), Course(points=5))
     assert run.sim.end_s == 10.5
-    assert run.samples == 19 * 16 + 8  # as many as the last batch of an epoch has
+    assert run.sim.pushes == 20
+    assert run.samples == 20 * 16 - 2 * 8, "of two epochs the last batch was among them"
     assert len(run.points) == 5
 
 

@@ -1,6 +1,6 @@
 """A process that trains virtually: `python -m heterps.sim.child`, started by `heterps.sim.runs`.
 
-{"job": ..., "course": ...}                 first; no answer
+{"job": ..., "course": ..., "as_job": ...}  first; no answer
 {"scenario": ..., "policy": "asp+damped"}   --> {"point": ...} for each, then {"run": ...}
 a job that cannot be trained                --> {"refused": text, "kind": "DataError"}
 anything else that fails                    --> {"error": text}
@@ -34,6 +34,7 @@ def main() -> None:
                 parse_variant(asked["policy"]),
                 course,
                 lambda point: give_answer(answers, {"point": asdict(point)}),
+                as_job=first["as_job"],
             )
             give_answer(answers, {"run": run.as_json()})
     except HeterpsError as error:

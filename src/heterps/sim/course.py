@@ -8,9 +8,16 @@ from typing import Any, Self
 
 from pydantic import Field, PositiveInt
 
+from heterps.config import Job
 from heterps.config.base import Frozen
+from heterps.data.batch import Batch
+from heterps.data.reader import open_test_reader
 from heterps.sim.result import SimResult, WorkerResult
+from heterps.sim.scenario import Scenario
 from heterps.sim.variants import Variant, parse_variant
+
+TEST_BATCH = 1024
+"""Least number of samples that are evaluated at once, as far as there are that many."""
 
 
 class Course(Frozen):
@@ -82,3 +89,15 @@ class VirtualRun:
             dropped_samples=given["dropped_samples"],
             failed=given["failed"],
         )
+
+
+def expected_samples(scenario: Scenario, batch_size: int, most: int) -> int:
+    """The number of samples that a run will train on, if nobody waits."""
+    if scenario.horizon_s is None:
+        return most
+    return min(most, int(scenario.horizon_s * sum(batch_size / seconds for seconds in scenario.workers)))
+
+
+def read_test(job: Job) -> list[Batch]:
+    """The test set, in memory: it is evaluated many times."""
+    return [batch for batch, _ in open_test_reader(job, least=TEST_BATCH).read()]

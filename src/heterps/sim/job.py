@@ -22,12 +22,13 @@ from heterps.errors import ConfigError, NotFinite
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
 from heterps.planning.plan import Plan
+from heterps.ps.client.pump import Pump
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.server import Server
-from heterps.sim.pump import SimulatedPump
+from heterps.sim.pump import DirectPump, SimulatedPump
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore, Measured, Save, Setup
 from heterps.training.coordinator.core import Effect as CoordinatorEffect
@@ -78,12 +79,15 @@ class SimulatedJob:
         traced = trace_or_whole(model)
         firsts = tuple(stage.first for stage in self.layout.stages)
         tables = stage_tables(job, model, traced, firsts)
-        self._tables = tables.tables
         seats = tuple(Seat(f"server-{number}", "") for number in range(max(plan.servers.count, 1)))
         self._roster = Roster(seats)
-        self.servers = {seat.name: SimulatedServer(seat.name, self, server_s) for seat in seats}
+        self.servers = {
+            seat.name: SimulatedServer(Server(seat.name, self._roster, tables.tables), self.network, server_s)
+            for seat in seats
+        }
         state = WorkerState(model, traced, tables, firsts, is_reduced=False)
-        self.model = CoordinatorModel(model, tables, self.connect(COORDINATOR), job.data.columns.num_classes)
+        client = self._watching_client(tables.tables)
+        self.model = CoordinatorModel(model, tables, client, job.data.columns.num_classes)
         state.model = self.model
         self.model.fill()
         observer = observer or Observer()
@@ -112,21 +116,24 @@ class SimulatedJob:
             worker.close()
         self.model.client.close()
 
-    def connect(
-        self, name: str, tables: Tables | None = None, answered: Callable[[], None] = lambda: None
-    ) -> RemoteClient:
-        """A client of the servers. What is waited for forever in a simulation is never given up."""
-        channel = self.network.channel(f"{name} at the servers")
-        pump = partial(SimulatedPump, network=self.network, answered=answered)
+    def connect(self, name: str, tables: Tables, answered: Callable[[], None]) -> RemoteClient:
+        """A client of the servers, by the network; it is `answered` whenever something came."""
+        return self._client(name, tables, partial(SimulatedPump, network=self.network, answered=answered))
+
+    def _watching_client(self, tables: Tables) -> RemoteClient:
+        """A client that takes no time, for first values and evaluations."""
+
+        def ask(server: str, sender: str, parts: list[memoryview]) -> Outgoing:
+            return self.servers[server].server.handle(sender, parts, self.network.now_s)
+
+        return self._client(COORDINATOR, tables, partial(DirectPump, network=self.network, ask=ask))
+
+    def _client(self, name: str, tables: Tables, pump: Callable[..., Pump]) -> RemoteClient:
+        """Nobody dies here, and no message is lost: nothing is asked twice, and nothing given up."""
         options = Options(deadline_s=1e9, first_retry_s=1e6, longest_retry_s=1e6, linger_s=0.0)
+        channel = self.network.channel(f"{name} at the servers")
         return RemoteClient(
-            name,
-            channel,
-            self._roster,
-            tables or self._tables,
-            options=options,
-            clock=lambda: self.network.now_s,
-            pump=pump,
+            name, channel, self._roster, tables, options=options, clock=lambda: self.network.now_s, pump=pump
         )
 
     def send(self, sender: str, peer: str, message: Message, values: Any = None) -> None:
@@ -155,11 +162,10 @@ class SimulatedJob:
 class SimulatedServer:
     """A server that answers after the messages with pushes that came before are done with."""
 
-    def __init__(self, name: str, job: SimulatedJob, server_s: float) -> None:
-        self._network, self._server_s = job.network, server_s
-        self.server = Server(name, job._roster, job._tables)
-        self._name, self._free_at = name, 0.0
-        self._network.attach(name, self._take)
+    def __init__(self, server: Server, network: SimulatedNetwork, server_s: float) -> None:
+        self.server, self._network, self._server_s = server, network, server_s
+        self._free_at = 0.0
+        network.attach(server.name, self._take)
 
     def _take(self, now_s: float, sender: str, parts: list[memoryview]) -> Outgoing:
         if not self._server_s:
@@ -177,7 +183,7 @@ class SimulatedServer:
 
     def _answer(self, answers: Outgoing) -> None:
         for peer, message in answers:
-            self._network.send(self._name, peer, message)
+            self._network.send(self.server.name, peer, message)
 
 
 class SimulatedWorker:

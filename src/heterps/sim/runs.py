@@ -16,6 +16,7 @@ from heterps.config import Job
 from heterps.errors import ConfigError
 from heterps.processes import Child
 from heterps.sim.course import Course, Point, VirtualRun
+from heterps.sim.played import is_played_by_job
 from heterps.sim.scenario import Scenario
 from heterps.sim.simulator import Simulator
 from heterps.sim.variants import Variant
@@ -49,18 +50,21 @@ def train_all(
         Simulator(played, variant.policy)
     if job.data.test is None:
         raise ConfigError("virtual training is judged on a test set: name one in data.test of the job.")
+    # All by the same code, so that a comparison is of policies and not of simulators.
+    as_job = all(is_played_by_job(job, scenario, variant) for variant in variants)
     if min(num_processes, len(tasks)) == 1:
-        return [_train_here(job, task, course, on_point) for task in tasks]
-    return _train_in_children(job, tasks, course, min(num_processes, len(tasks)), on_point)
+        return [_train_here(job, task, course, on_point, as_job) for task in tasks]
+    return _train_in_children(job, tasks, course, min(num_processes, len(tasks)), on_point, as_job)
 
 
-def _train_here(job: Job, task: Task, course: Course, on_point: OnPoint) -> VirtualRun:
+def _train_here(job: Job, task: Task, course: Course, on_point: OnPoint, as_job: bool) -> VirtualRun:
     variant, scenario = task
-    return train_virtually(job, scenario, variant, course, lambda point: on_point(variant, scenario.seed, point))
+    told = lambda point: on_point(variant, scenario.seed, point)  # noqa: E731
+    return train_virtually(job, scenario, variant, course, told, as_job=as_job)
 
 
 def _train_in_children(
-    job: Job, tasks: Sequence[Task], course: Course, num: int, on_point: OnPoint
+    job: Job, tasks: Sequence[Task], course: Course, num: int, on_point: OnPoint, as_job: bool
 ) -> list[VirtualRun]:
     children: list[Child] = []
     free: SimpleQueue[Child] = SimpleQueue()
@@ -75,7 +79,8 @@ def _train_in_children(
     try:
         for i in range(num):
             children.append(Child(f"virtual training {i}", "heterps.sim.child"))
-            children[i].send({"job": job.model_dump(mode="json"), "course": course.model_dump(mode="json")})
+            first = {"job": job.model_dump(mode="json"), "course": course.model_dump(mode="json"), "as_job": as_job}
+            children[i].send(first)
             free.put(children[i])
         with ThreadPoolExecutor(num, "heterps-virtual") as pool:
             futures = [pool.submit(run, task) for task in tasks]

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 
 from heterps.config import Job
 from heterps.data.batch import Batch
-from heterps.data.reader import open_reader, open_test_reader
+from heterps.data.reader import open_reader
 from heterps.errors import ConfigError, NotFinite
 from heterps.model import build_model
 from heterps.ps.client.local import LocalClient
-from heterps.sim.course import Course, Point, VirtualRun
+from heterps.sim.course import Course, Point, VirtualRun, expected_samples, read_test
+from heterps.sim.played import is_played_by_job, train_simulated
 from heterps.sim.scenario import Scenario
 from heterps.sim.simulator import Hooks, Simulator
 from heterps.sim.steps import compensate, damping, mean_of, sum_of
@@ -40,9 +41,6 @@ from heterps.threads import torch_threads
 from heterps.training.model.trainer import Gradients, Trainer
 from heterps.training.run.class_metrics import AnyMetrics
 from heterps.training.run.metrics import Metrics
-
-TEST_BATCH = 1024
-"""Least number of samples that are evaluated at once, as far as there are that many."""
 
 FloatArray = NDArray[np.float32]
 
@@ -167,22 +165,28 @@ def train_virtually(
     variant: Variant,
     course: Course = Course(),
     on_point: Callable[[Point], None] = lambda _: None,
+    *,
+    as_job: bool | None = None,
 ) -> VirtualRun:
     """Trains `job` on the workers of `scenario`, with batches of the job's size, kept in step as `variant` says.
 
     It ends with the last epoch, or where the scenario ends if that is sooner. The random numbers of model, data and
     jitter follow scenario.seed, and torch has one thread, so that a run is the same wherever it is repeated. Parameters
     are in memory: servers and tiers of the job are not used.
+
+    as_job  play it by the engine of real runs (see played.py); None: if that can do what the variant does
     """
     if job.data.test is None:
         raise ConfigError("a virtual run is judged on a test set: name one in data.test of the job.")
+    if is_played_by_job(job, scenario, variant) if as_job is None else as_job:
+        return train_simulated(job, scenario, variant, course, on_point)
     epochs, seed, batch_size = course.epochs or job.data.epochs, scenario.seed, job.data.batch_size
     played, sizes = variant.fit(scenario, batch_size)
     columns = job.data.columns
     reader = open_reader(job, seed=seed)
     if variant.fitted:  # a round at a time
         reader.batch_size = min(sum(sizes.values()), reader.num_rows)
-    test = _read_test(job)
+    test = read_test(job)
     model = build_model(job.model, columns, seed)
     with torch_threads(1), torch.random.fork_rng(devices=[]), Trainer(
         model, job.optimizers, tables=job.tables, seed=seed, num_classes=columns.num_classes
@@ -194,7 +198,7 @@ def train_virtually(
             variant,
             sizes,
             evaluate=lambda: trainer.evaluate(test),
-            every_samples=max(_expected_samples(scenario, batch_size, reader.num_rows * epochs) // course.points, 1),
+            every_samples=max(expected_samples(scenario, batch_size, reader.num_rows * epochs) // course.points, 1),
             on_point=on_point,
         )
         sim = Simulator(played, variant.policy, hooks=training).run()
@@ -209,15 +213,3 @@ def train_virtually(
             dropped_samples=training.dropped_samples,
             failed=training.failed,
         )
-
-
-def _expected_samples(scenario: Scenario, batch_size: int, most: int) -> int:
-    """The number of samples that a run will train on, if nobody waits."""
-    if scenario.horizon_s is None:
-        return most
-    return min(most, int(scenario.horizon_s * sum(batch_size / seconds for seconds in scenario.workers)))
-
-
-def _read_test(job: Job) -> list[Batch]:
-    """The test set, in memory: it is evaluated many times."""
-    return [batch for batch, _ in open_test_reader(job, least=TEST_BATCH).read()]
