@@ -12,9 +12,12 @@ from command import heterps
 
 from heterps.checkpoint import Snapshot, load_latest
 from heterps.config import Tiers, load_job
+from heterps.launch.inline import InlineFleet
+from heterps.planning.inline import unpredicted_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.training.coordinator.coordinator import train_staged
 from heterps.training.run.folder import Run
-from heterps.training.run.observer import Observer, Outcome, train_job
+from heterps.training.run.observer import Observer, Outcome
 
 JOB = """
 name: tiers
@@ -61,7 +64,13 @@ def run_job(job_file: Path, name: str, tiers: Tiers | None, *, after: int | None
     run, observer = Run(job_file.parent / name), Stopper(after)
     resume = run.folder.exists()
     (run.resume if resume else run.create)(job)
-    return train_job(job, run, resume=resume, observer=observer, stop=observer.stop), observer
+    plan, fleet = unpredicted_plan(job.cluster, num_cores=job.num_threads), InlineFleet(job, None)
+    try:
+        outcome = train_staged(job, run, plan, fleet, resume=resume, observer=observer, stop=observer.stop)
+    finally:
+        fleet.close()
+    assert isinstance(outcome, Outcome)
+    return outcome, observer
 
 
 @pytest.fixture(scope="module")

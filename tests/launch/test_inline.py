@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from heterps.config import load_job
-from heterps.launch.inline import train_inline
+from heterps.launch.by_plan import train_once
+from heterps.planning.inline import unpredicted_plan
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer
 
@@ -38,7 +39,8 @@ def train(tiny_job, tmp_path):
         if not resume:
             run.create(job)
         observer = Signaller(signals or {})
-        return train_inline(job, run, resume=resume, observer=observer), observer
+        plan = unpredicted_plan(job.cluster, num_cores=threads)
+        return train_once(job, run, plan, resume=resume, observer=observer), observer
 
     return train
 

@@ -17,8 +17,9 @@ from heterps.sync import Policy, record
 from heterps.sync.trace import replay_lines
 from heterps.training.coordinator.flow import Flow, Outgoing
 from heterps.training.protocol.layout import Layout, StageLayout, worker_name
-from heterps.training.protocol.messages import Usage
+from heterps.training.protocol.messages import NoBatch, Pushed, Usage
 from heterps.training.protocol.stage_tables import Stages
+from heterps.training.run.progress import Scores
 
 
 def make_layout(counts: Sequence[int], num_lanes: int, epoch: int = 1, *, in_rounds: bool = True) -> Layout:
@@ -61,6 +62,17 @@ class Play:
     def _record(self, group: Stages, policy: Policy) -> None:
         self.traces[group] = io.StringIO()
         record(policy, self.traces[group])
+
+
+def take_push(flow: Flow, message: Pushed, scores: Scores | None, now: float) -> Outgoing:
+    """A push comes, and whoever may goes on."""
+    flow.pushed(message, scores, now)
+    return flow.go_on(now)
+
+
+def take_no_batch(flow: Flow, message: NoBatch, now: float) -> Outgoing:
+    flow.no_batch(message)
+    return flow.go_on(now)
 
 
 def sent_to(messages: Outgoing) -> list[str]:

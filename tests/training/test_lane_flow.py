@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from flow_play import NO_USAGE, Play, make_layout, stages
+from flow_play import NO_USAGE, Play, make_layout, stages, take_no_batch, take_push
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,28 +31,28 @@ def test_each_lane_starts_with_a_batch_of_its_own():
 def test_a_lane_goes_on_alone_and_its_staleness_is_what_others_pushed_meanwhile():
     flow = a_flow()
     flow.start(0.0)
-    assert flow.pushed(pushed("worker-1.0", 0, 1), None, 1.0) == [("worker-1.0", Go(0, 2, 8, 0, 2))]
-    flow.pushed(pushed("worker-1.0", 0, 2), None, 2.0)
-    flow.pushed(pushed("worker-1.0", 1, 1), None, 3.0)
+    assert take_push(flow, pushed("worker-1.0", 0, 1), None, 1.0) == [("worker-1.0", Go(0, 2, 8, 0, 2))]
+    take_push(flow, pushed("worker-1.0", 0, 2), None, 2.0)
+    take_push(flow, pushed("worker-1.0", 1, 1), None, 3.0)
     assert [step.staleness for step in flow.steps] == [0, 0, 2]
 
 
 def test_a_batch_is_done_when_all_stages_have_pushed_it_and_only_then_does_its_lane_go_on():
     flow = a_flow((1, 1), num_lanes=1)
     flow.start(0.0)
-    assert flow.pushed(pushed("worker-2.0", 0, 1, loss=0.5), None, 1.0) == []
+    assert take_push(flow, pushed("worker-2.0", 0, 1, loss=0.5), None, 1.0) == []
     assert not flow.steps
     assert flow.waited_for == ["worker-1.0"]
-    assert flow.pushed(pushed("worker-1.0", 0, 1), None, 2.0) == [("worker-1.0", Go(0, 2, 8, 0, 1))]
+    assert take_push(flow, pushed("worker-1.0", 0, 1), None, 2.0) == [("worker-1.0", Go(0, 2, 8, 0, 1))]
     assert flow.steps[0].loss == 0.5
 
 
 def test_ssp_lets_a_lane_wait_for_the_slowest():
     flow = a_flow(num_lanes=2, sync=SSP(lower=0))
     flow.start(0.0)
-    assert flow.pushed(pushed("worker-1.0", 0, 1), None, 1.0) == []
+    assert take_push(flow, pushed("worker-1.0", 0, 1), None, 1.0) == []
     assert flow.waited_for == ["worker-1.0"]
-    assert {go.lane for _, go in flow.pushed(pushed("worker-1.0", 1, 1), None, 2.0)} == {0, 1}
+    assert {go.lane for _, go in take_push(flow, pushed("worker-1.0", 1, 1), None, 2.0)} == {0, 1}
     assert flow.leads == {"0": 0}
 
 
@@ -60,10 +60,10 @@ def test_a_lane_without_a_batch_leaves_so_that_nobody_waits_for_it():
     flow = a_flow(num_lanes=3, sync=SSP(lower=0), num_batches=4)
     assert len(flow.start(0.0)) == 3
     for lane in range(3):
-        messages = flow.pushed(pushed("worker-1.0", lane, 1), None, 1.0)
+        messages = take_push(flow, pushed("worker-1.0", lane, 1), None, 1.0)
     assert len(messages) == 1
     assert not flow.is_over
-    flow.pushed(pushed("worker-1.0", messages[0][1].lane, 2), None, 2.0)
+    take_push(flow, pushed("worker-1.0", messages[0][1].lane, 2), None, 2.0)
     assert flow.is_over
 
 
@@ -71,17 +71,17 @@ def test_a_lane_without_a_batch_leaves_so_that_nobody_waits_for_it():
 def test_a_push_out_of_turn_is_a_mistake(lane: int, iteration: int):
     flow = a_flow((1, 1), num_lanes=2)
     flow.start(0.0)
-    flow.pushed(pushed("worker-2.0", 1, 1), None, 0.0)
+    take_push(flow, pushed("worker-2.0", 1, 1), None, 0.0)
     with pytest.raises(ValueError, match="out of turn"):
-        flow.pushed(pushed("worker-2.0", lane, iteration), None, 0.0)
+        take_push(flow, pushed("worker-2.0", lane, iteration), None, 0.0)
 
 
 def test_an_iteration_that_found_no_batch_was_none():
     """The lane begins the iteration of that number with the next batch there is."""
     flow = a_flow(num_lanes=1, num_batches=None, epochs=2)
     flow.start(0.0)
-    assert flow.pushed(pushed("worker-1.0", 0, 1), None, 1.0) == [("worker-1.0", Go(0, 2, 8, 0, 1))]
-    messages = flow.no_batch(NoBatch("worker-1.0", 0, 2, 0, 1), 2.0)
+    assert take_push(flow, pushed("worker-1.0", 0, 1), None, 1.0) == [("worker-1.0", Go(0, 2, 8, 0, 1))]
+    messages = take_no_batch(flow, NoBatch("worker-1.0", 0, 2, 0, 1), 2.0)
     assert messages == [("worker-1.0", Go(0, 2, 8, 1, 0))]
 
 
@@ -91,7 +91,7 @@ def test_the_rest_of_a_run_whose_worker_has_left_goes_to_the_next_that_comes():
     assert [go.batch for _, go in flow.start(0.0)] == [0, 4]
     flow.hold()
     for worker, lane in (("worker-1.0", 0), ("worker-1.1", 1)):
-        assert flow.pushed(pushed(worker, lane, 1), None, 1.0) == []
+        assert take_push(flow, pushed(worker, lane, 1), None, 1.0) == []
     stage = StageLayout(0, 0, "cpu", ("worker-1.0", "worker-1.2"))
     flow.change(Layout((stage,), 2, 2), 2.0)
     assert [(worker, go.batch) for worker, go in flow.start(3.0)] == [("worker-1.0", 1), ("worker-1.2", 5)]
@@ -151,14 +151,14 @@ def test_in_any_order_with_cuts_at_any_moment_every_batch_is_done_once_within_th
         if go.batch >= num_batches:
             del todo[lane]
             worker = flow.layout.worker_of(lane, 0)
-            messages = flow.no_batch(NoBatch(worker, lane, go.iteration, go.epoch, num_batches), play.tick())
+            messages = take_no_batch(flow, NoBatch(worker, lane, go.iteration, go.epoch, num_batches), play.tick())
         else:
             stage = left.pop(random.randrange(len(left)))
             if not left:
                 del todo[lane]
                 done.append((go.epoch, go.batch))
             message = Pushed(flow.layout.worker_of(lane, stage), lane, go.iteration, 1, NO_USAGE)
-            messages = flow.pushed(message, None, play.tick())
+            messages = take_push(flow, message, None, play.tick())
         assert not (held and messages), "a lane was started while it was held back"
         deliver(messages)
         assert set(flow.waited_for) <= set(flow.layout.workers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flow_play import NO_USAGE, Play, make_layout, sent_to, stages
+from flow_play import NO_USAGE, Play, make_layout, sent_to, stages, take_no_batch, take_push
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,11 +29,11 @@ def test_a_round_is_over_when_all_have_pushed_and_then_all_go_on_with_the_next_b
     flow = a_flow((2, 1), samples=100)
     first = Go(ALL_LANES, 1, 100, 0, 0)
     assert flow.start(0.0) == [(worker, first) for worker in ("worker-1.0", "worker-1.1", "worker-2.0")]
-    assert flow.pushed(pushed("worker-2.0", 1, loss=0.5), None, 1.0) == []
-    assert flow.pushed(pushed("worker-1.1", 1), None, 1.5) == []
+    assert take_push(flow, pushed("worker-2.0", 1, loss=0.5), None, 1.0) == []
+    assert take_push(flow, pushed("worker-1.1", 1), None, 1.5) == []
     assert flow.waited_for == ["worker-1.0"]
     assert not flow.steps
-    messages = flow.pushed(pushed("worker-1.0", 1), None, 2.0)
+    messages = take_push(flow, pushed("worker-1.0", 1), None, 2.0)
     assert sorted(sent_to(messages)) == ["worker-1.0", "worker-1.1", "worker-2.0"]
     assert {message for _, message in messages} == {Go(ALL_LANES, 2, 108, 0, 1)}
     (step,) = flow.steps
@@ -44,9 +44,9 @@ def test_the_losses_of_the_workers_of_the_last_stage_add_up_and_their_scores_are
     flow = a_flow((1, 2))
     flow.start(0.0)
     scores = [Scores(np.array([float(k)], np.float32), np.zeros(1, np.float32)) for k in range(2)]
-    flow.pushed(pushed("worker-2.1", 1, loss=0.25), scores[1], 0.0)
-    flow.pushed(pushed("worker-2.0", 1, loss=0.5), scores[0], 0.0)
-    flow.pushed(pushed("worker-1.0", 1), None, 0.0)
+    take_push(flow, pushed("worker-2.1", 1, loss=0.25), scores[1], 0.0)
+    take_push(flow, pushed("worker-2.0", 1, loss=0.5), scores[0], 0.0)
+    take_push(flow, pushed("worker-1.0", 1), None, 0.0)
     assert flow.steps[0].loss == 0.75
     assert [s.logits[0] for s in flow.steps[0].scores] == [0.0, 1.0]
 
@@ -55,9 +55,9 @@ def test_the_losses_of_the_workers_of_the_last_stage_add_up_and_their_scores_are
 def test_a_push_out_of_turn_is_a_mistake(number: int):
     flow = a_flow()
     flow.start(0.0)
-    flow.pushed(pushed("worker-1.0", 1), None, 0.0)
+    take_push(flow, pushed("worker-1.0", 1), None, 0.0)
     with pytest.raises(ValueError, match="out of turn"):
-        flow.pushed(pushed("worker-1.0", number), None, 0.0)
+        take_push(flow, pushed("worker-1.0", number), None, 0.0)
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -65,7 +65,7 @@ def test_a_push_of_another_round_is_a_mistake_even_of_a_worker_that_is_awaited(n
     flow = a_flow()
     flow.start(0.0)
     with pytest.raises(ValueError, match=f"worker-1.0 pushed round {number} out of turn; this is 1"):
-        flow.pushed(pushed("worker-1.0", number), None, 0.0)
+        take_push(flow, pushed("worker-1.0", number), None, 0.0)
     assert flow.waited_for == ["worker-1.0", "worker-2.0"]
 
 
@@ -74,7 +74,7 @@ def test_held_back_a_round_ends_and_no_other_begins_until_it_is_started_again():
     flow.start(0.0)
     flow.hold()
     assert not flow.is_quiet
-    assert flow.pushed(pushed("worker-1.0", 1), None, 0.0) == []
+    assert take_push(flow, pushed("worker-1.0", 1), None, 0.0) == []
     assert flow.is_quiet
     assert not flow.is_over
     assert flow.waited_for == []
@@ -85,8 +85,8 @@ def test_a_flow_holds_itself_at_the_batch_that_makes_a_checkpoint_due():
     flow = a_flow((1,), num_batches=5, samples=100)
     flow.hold_at = 116
     flow.start(0.0)
-    assert flow.pushed(pushed("worker-1.0", 1), None, 0.0), "108 samples: not yet"
-    assert flow.pushed(pushed("worker-1.0", 2), None, 0.0) == []
+    assert take_push(flow, pushed("worker-1.0", 1), None, 0.0), "108 samples: not yet"
+    assert take_push(flow, pushed("worker-1.0", 2), None, 0.0) == []
     assert flow.is_held
     assert flow.is_quiet
     assert flow.samples == 116
@@ -96,12 +96,16 @@ def test_where_an_epoch_has_no_such_batch_the_round_begins_with_the_first_of_the
     flow = a_flow((2, 1), num_batches=None, epochs=2)
     flow.start(0.0)
     for worker in flow.layout.workers:
-        flow.pushed(pushed(worker, 1), None, 0.0)
+        take_push(flow, pushed(worker, 1), None, 0.0)
     assert flow.lease == (0, 1)
-    assert flow.no_batch(NoBatch("worker-1.1", ALL_LANES, 2, 0, 1), 1.0) == [("worker-1.1", Go(ALL_LANES, 2, 8, 1, 0))]
-    assert flow.no_batch(NoBatch("worker-1.0", ALL_LANES, 2, 0, 1), 1.0) == [("worker-1.0", Go(ALL_LANES, 2, 8, 1, 0))]
+    assert take_no_batch(flow, NoBatch("worker-1.1", ALL_LANES, 2, 0, 1), 1.0) == [
+        ("worker-1.1", Go(ALL_LANES, 2, 8, 1, 0))
+    ]
+    assert take_no_batch(flow, NoBatch("worker-1.0", ALL_LANES, 2, 0, 1), 1.0) == [
+        ("worker-1.0", Go(ALL_LANES, 2, 8, 1, 0))
+    ]
     for worker in flow.layout.workers:
-        flow.pushed(pushed(worker, 2), None, 2.0)
+        take_push(flow, pushed(worker, 2), None, 2.0)
     assert flow.is_over
 
 
@@ -109,19 +113,19 @@ def test_who_pushed_before_a_reader_found_the_end_of_its_epoch_goes_on_too():
     flow = a_flow((1, 1), num_batches=None, epochs=3)
     flow.start(0.0)
     for worker in flow.layout.workers:
-        flow.pushed(pushed(worker, 1), None, 0.0)
-    flow.pushed(pushed("worker-2.0", 2), None, 1.0)
-    flow.no_batch(NoBatch("worker-1.0", ALL_LANES, 2, 0, 1), 1.0)
-    assert sorted(sent_to(flow.pushed(pushed("worker-1.0", 2), None, 2.0))) == ["worker-1.0", "worker-2.0"]
+        take_push(flow, pushed(worker, 1), None, 0.0)
+    take_push(flow, pushed("worker-2.0", 2), None, 1.0)
+    take_no_batch(flow, NoBatch("worker-1.0", ALL_LANES, 2, 0, 1), 1.0)
+    assert sorted(sent_to(take_push(flow, pushed("worker-1.0", 2), None, 2.0))) == ["worker-1.0", "worker-2.0"]
 
 
 def test_the_end_of_the_last_epoch_is_the_end():
     flow = a_flow((1, 1), num_batches=None)
     flow.start(0.0)
     for worker in flow.layout.workers:
-        flow.pushed(pushed(worker, 1), None, 0.0)
+        take_push(flow, pushed(worker, 1), None, 0.0)
     assert not flow.is_over
-    assert flow.no_batch(NoBatch("worker-1.0", ALL_LANES, 2, 0, 1), 1.0) == []
+    assert take_no_batch(flow, NoBatch("worker-1.0", ALL_LANES, 2, 0, 1), 1.0) == []
     assert flow.is_over
 
 
@@ -167,7 +171,7 @@ def test_in_any_order_with_cuts_at_any_moment_every_batch_is_a_round_once(
         if missing:
             worker = random.choice(missing)
             go = todo.pop(worker)
-            deliver(flow.no_batch(NoBatch(worker, ALL_LANES, go.iteration, go.epoch, num_batches), play.tick()))
+            deliver(take_no_batch(flow, NoBatch(worker, ALL_LANES, go.iteration, go.epoch, num_batches), play.tick()))
             continue
         batches = {(todo[w].epoch, todo[w].batch) for w in readers}
         assert len(batches) <= 1, "workers were sent for different batches of one round"
@@ -178,7 +182,7 @@ def test_in_any_order_with_cuts_at_any_moment_every_batch_is_a_round_once(
             assert flow.lease is not None
             rounds.append(flow.lease)
         before = flow.is_held
-        messages = flow.pushed(pushed(worker, go.iteration, num_samples=1), None, play.tick())
+        messages = take_push(flow, pushed(worker, go.iteration, num_samples=1), None, play.tick())
         assert not (before and messages), "a round began while it was held back"
         deliver(messages)
     assert flow.is_over

@@ -20,9 +20,9 @@ from zoo_cases import CASES
 from heterps.checkpoint import Snapshot, load_latest
 from heterps.config import Job, Schema
 from heterps.launch.by_plan import train_once
-from heterps.launch.inline import train_inline
 from heterps.model import build_model
 from heterps.model.trace import trace
+from heterps.planning.inline import unpredicted_plan
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
@@ -156,12 +156,9 @@ def train(
         run.resume(job)
     else:
         run.create(job)
-    if plan is None:
-        outcome = train_inline(job, run, resume=resume, observer=watcher)
-    else:
-        ended = train_once(job, run, plan, resume=resume, observer=watcher)
-        assert isinstance(ended, Outcome)
-        outcome = ended
+    plan = plan or unpredicted_plan(job.cluster, num_cores=job.num_threads)
+    outcome = train_once(job, run, plan, resume=resume, observer=watcher)
+    assert isinstance(outcome, Outcome)
     return Trained(folder, watcher, outcome, load_latest(run.checkpoints))
 
 

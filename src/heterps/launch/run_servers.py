@@ -81,7 +81,7 @@ def run_servers(
     job_file: Path,
     waiting: Callable[[str], None] = lambda _: None,
     *,
-    firsts: Sequence[int] | None = None,
+    firsts: Sequence[int] = (0,),
     count: int | None = None,
     pace: Mapping[str, Any] | None = None,
     logs: Path | None = None,
@@ -89,7 +89,7 @@ def run_servers(
     """The servers of the job that is written in `job_file`, while the context lasts.
 
     waiting  is told what takes long
-    firsts   the first layers of the job's stages; none: its model is whole
+    firsts   the first layers of the job's stages
     count    number of servers, where the job does not say it
     pace     speed of emulated servers: fields of emulation.ServerPace
     logs     folder for the output of processes
@@ -102,7 +102,7 @@ def run_servers(
         yield RunningServers(_found(servers, job.seed), servers.addresses)
         return
     number = servers.count or count or 1
-    if servers.channel == "memory" or (firsts is not None and job.workers.channel == "memory"):
+    if servers.channel == "memory" or (job.launcher != "inline" and job.workers.channel == "memory"):
         row_files = RowFolder(Run(job_file.parent).checkpoints)
         with _threads(servers, number, job.seed, pace, row_files) as running:
             yield running
@@ -202,7 +202,7 @@ def _processes(
     count: int,
     seed: int,
     job_file: Path,
-    firsts: Sequence[int] | None,
+    firsts: Sequence[int],
     pace: Mapping[str, Any] | None,
     logs: Path | None,
 ) -> Iterator[RunningServers]:
@@ -215,7 +215,7 @@ def _processes(
             name = f"server-{shard}"
             child = Child(name, "heterps.launch.server_process", log=logs / f"{name}.log" if logs else None)
             opened.callback(child.stop, STOP_S)
-            start = {"job": str(job_file), "addresses": addresses, "shard": shard, "firsts": firsts, "pace": pace}
+            start = {"job": str(job_file), "addresses": addresses, "shard": shard, "firsts": list(firsts), "pace": pace}
             child.send(start)
             children.append(child)
         roster = first_roster(addresses)

@@ -169,7 +169,7 @@ def compare(summary: dict[str, Any]) -> list[PredictionCheck]:
 
 def follows_plan(summary: dict[str, Any]) -> bool:
     """Whether the run was on workers, by the plan in its folder; an inline run is one process, whatever its plan."""
-    return "stages" in summary
+    return "stages" in summary and summary.get("launcher") != "inline"
 
 
 def bill_of(plan: Plan) -> dict[str, float | str]:

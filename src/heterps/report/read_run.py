@@ -54,7 +54,7 @@ def read_run(folder: Path) -> RecordedRun:
 def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, Any]:
     """The fields of summary.json for a run that has not written one, from the last line of its metrics."""
     throughput = last["samples"] / last["seconds"] if last["seconds"] else 0.0
-    followed = "stages" in last
+    followed = "stages" in last and job.launcher != "inline"
     is_given = job.plan is not None and not followed  # its bill is of other machines, and this one costs its cores
     is_predicted = plan.is_predicted and not is_given
     core = job.cluster.resources[cpu_resource(job.cluster)]
@@ -70,11 +70,11 @@ def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, A
         "predicted_throughput": round(plan.throughput, 1) if is_predicted else None,
         "measured_throughput": round(throughput, 1),
         "predicted_usd": plan.usd if is_predicted else None,
-        "measured_usd": last["usd"] if followed else usd_per_hour * last["seconds"] / 3600,
+        "measured_usd": last["usd"] if "usd" in last else usd_per_hour * last["seconds"] / 3600,
         **({"plan": bill_of(plan)} if is_given else {}),
         "rows": last["rows"],
         "table_bytes": last["table_bytes"],
-        **({"launcher": job.launcher, "sync": job.sync.label} if followed else {}),
+        **({"launcher": job.launcher, "sync": job.sync.label} if "stages" in last else {}),
         **{name: last[name] for name in ("stages", "staleness", "emulated") if name in last},
     }
 

@@ -23,7 +23,7 @@ def summarise(
     in_rounds  throughput of the plan where batches wait for each other, if that applies and is known
     """
     tested = outcome.test is not None
-    staged = outcome.staged or {}
+    staged = outcome.staged
     throughput = outcome.samples / outcome.seconds if outcome.seconds else 0.0
     return {
         "name": job.name,
@@ -40,16 +40,17 @@ def summarise(
         **({"predicted_in_rounds": round(in_rounds, 1)} if in_rounds is not None else {}),
         "measured_throughput": round(throughput, 1),
         "predicted_usd": _predicted_usd(job, plan, outcome),
-        "measured_usd": staged["usd"] if staged else plan.usd_per_hour(job.cluster) * outcome.seconds / 3600,
+        "measured_usd": staged["usd"],
         **({"plan": bill_of(given)} if given is not None else {}),
-        "staleness": staged.get("staleness", 0),
+        "staleness": staged["staleness"],
         "restarts": outcome.restarts,
         "rows": outcome.num_rows,
         "table_bytes": outcome.table_bytes,
         "tables": outcome.counters._asdict(),
         **({"tiers": asdict(outcome.tiers)} if outcome.tiers is not None else {}),
         **({"data": outcome.counts} if outcome.counts else {}),
-        **({"launcher": job.launcher, "sync": job.sync.label} if staged else {}),
+        "launcher": job.launcher,
+        "sync": job.sync.label,
         **{name: staged[name] for name in ("stages", "max_lead", "emulated") if name in staged},
     }
 
@@ -58,7 +59,7 @@ def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
     """Predicted cost of the whole job; of a plan that is followed, the cost of the samples trained on."""
     if not plan.is_predicted:
         return None
-    if not outcome.staged:
+    if job.launcher == "inline":
         return plan.usd
     return plan.usd_per_hour(job.cluster) * outcome.samples / plan.throughput / 3600
 

@@ -144,6 +144,7 @@ class SimulatedJob:
 
     def _hear(self, now_s: float, sender: str, parts: list[memoryview]) -> Outgoing:
         self._perform(self.core.handle(*self.decode(sender, parts), now_s))
+        self._perform(self.core.tick(now_s))
         return ()
 
     def _perform(self, effects: list[CoordinatorEffect]) -> None:

@@ -141,7 +141,7 @@ class Coordinator:
             clock,
             emulated.paces if emulated else None,
             emulated.scale if emulated else 1.0,
-            traces.record,
+            traces.record if len(layout.workers) > 1 else lambda *_: None,  # one worker alone is never kept waiting
         )
         reconfiguration = Reconfiguration(
             job, plan, start_of, lambda wanted: check_layout(job, wanted, model), observer.warned
@@ -198,10 +198,10 @@ class Coordinator:
             self._observer.warned(str(error))
             return
         now = time.monotonic()
-        if (reason := stop()) is not None and self._core.stopped_by is None:
-            self._perform(self._core.stop(reason, now))
         if envelope is not None:
             self._perform(self._core.handle(*envelope, now))
+        if (reason := stop()) is not None and self._core.stopped_by is None:
+            self._perform(self._core.stop(reason, now))
         self._perform(self._core.tick(now))
 
     def _handle_commands(self) -> None:

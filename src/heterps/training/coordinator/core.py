@@ -167,7 +167,7 @@ class CoordinatorCore:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def handle(self, sender: str, message: Message, values: Values | None, now: float) -> list[Effect]:
-        """Take a message. Raises the error that a worker tells."""
+        """Take a message. What may begin after it begins with the next `tick`. Raises the error that a worker tells."""
         self._now = self._heard = now
         match message:
             case Ready() if message.worker in self.layout.workers or self.reconfiguration.expects(message.worker):
@@ -180,11 +180,9 @@ class CoordinatorCore:
             case Pushed():
                 scores = None if values is None else Scores(values["logits"].numpy(), values["labels"].numpy())
                 self.accounting.pushed(message)
-                if self.progress.save_is_due_at(self._clock.now()):
-                    self.flow.hold()  # before another batch begins
-                self._send_all(self.flow.pushed(message, scores, self._clock.now()))
+                self.flow.pushed(message, scores, self._clock.now())
             case NoBatch():
-                self._send_all(self.flow.no_batch(message, self._clock.now()))
+                self.flow.no_batch(message)
             case State():
                 self._states[message.worker] = values or {}
             case Failed() if message.worker in self.layout.workers:
@@ -196,14 +194,14 @@ class CoordinatorCore:
         return self._go_on()
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed. Raises PeerLost where somebody was waited for too long."""
+        """Begin what may begin, at this time. Raises PeerLost where somebody was waited for too long."""
         self._now = now
         self._check_time()
         self._effects += self.reconfiguration.check_time(now)
-        effects = self._go_on()
         if self._is_training:
+            self._send_all(self.flow.go_on(self._clock.now()))
             self.accounting.show(self._clock.now(), now)
-        return effects
+        return self._go_on()
 
     def stop(self, reason: str, now: float) -> list[Effect]:
         """Somebody wants the job to end, after what is under way."""

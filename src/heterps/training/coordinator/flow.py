@@ -72,12 +72,16 @@ class Flow(ABC):
         """Everybody begins, once all workers know the layout: at first, and after a change of it."""
 
     @abstractmethod
-    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> Outgoing:
+    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> None:
         """A worker's gradients of an iteration are with the servers."""
 
     @abstractmethod
-    def no_batch(self, message: NoBatch, now: float) -> Outgoing:
+    def no_batch(self, message: NoBatch) -> None:
         """A worker was sent for a batch that its epoch does not have."""
+
+    @abstractmethod
+    def go_on(self, now: float) -> Outgoing:
+        """Everybody that may starts the next iteration, unless the flow is held."""
 
     @abstractmethod
     def change(self, layout: Layout, now: float) -> None:

@@ -37,9 +37,9 @@ class LaneFlow(Flow):
 
     def start(self, now: float) -> Outgoing:
         self.is_held = False
-        return self._go(now)
+        return self.go_on(now)
 
-    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> Outgoing:
+    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> None:
         lane, stage = self._lanes[message.lane], self.layout.stage_of(message.worker)
         if lane.lease is None or message.iteration != lane.iteration or stage in lane.pushed:
             raise ValueError(
@@ -54,15 +54,13 @@ class LaneFlow(Flow):
             self._release(group, self.policies[group].on_push(_member(message.lane), now))
         if len(lane.pushed) == len(self.layout.stages):
             self._finish(lane)
-        return self._go(now)
 
-    def no_batch(self, message: NoBatch, now: float) -> Outgoing:
+    def no_batch(self, message: NoBatch) -> None:
         lane = self._lanes[message.lane]
         self.leases.end_of_epoch(message.epoch, message.num_batches)
         lane.lease = None
         lane.iteration -= 1  # it was not started
         lane.released = set(self.groups)
-        return self._go(now)
 
     def change(self, layout: Layout, now: float) -> None:
         gone = [worker for worker in self.layout.stages[0].workers if worker not in layout.stages[0].workers]
@@ -98,7 +96,7 @@ class LaneFlow(Flow):
         self._done(Step(last.num_samples, last.loss, lane.scores, lane.staleness))
         lane.lease, lane.pushed, lane.scores = None, {}, ()
 
-    def _go(self, now: float) -> Outgoing:
+    def go_on(self, now: float) -> Outgoing:
         """Every lane that may start has the next batch; lanes for which none is left leave, so that nobody waits for
         them."""
         if self.is_held:
@@ -115,7 +113,8 @@ class LaneFlow(Flow):
                 lane.iteration += 1
                 lane.released = set()
                 self.staleness.pulled(_member(number))
-                messages.append((lane.worker, Go(number, lane.iteration, self.samples, *lane.lease)))
+                lead = max(policy.lead(_member(number)) for policy in self.policies.values())
+                messages.append((lane.worker, Go(number, lane.iteration, self.samples, *lane.lease, lead)))
         return messages
 
     def _may_start(self, lane: _Lane) -> bool:

@@ -21,14 +21,16 @@ class RoundFlow(Flow):
         self.round = 1  # that runs, or is the next to run
         self.lease: tuple[int, int] | None = None  # epoch and number of the batch of the round that runs
         self._released: list[str] = []
+        self._sent_for_nothing: list[str] = []
         self._pushed: dict[str, Pushed] = {}
         self._scores: dict[str, Scores] = {}
 
-    def start(self, now: float) -> Outgoing:  # noqa: ARG002
+    def start(self, now: float) -> Outgoing:
         self.is_held = False
-        return self._go(self.layout.workers)
+        self._released = list(self.layout.workers)
+        return self.go_on(now)
 
-    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> Outgoing:
+    def pushed(self, message: Pushed, scores: Scores | None, now: float) -> None:
         if message.iteration != self.round or message.worker in self._pushed:
             raise ValueError(f"{message.worker} pushed round {message.iteration} out of turn; this is {self.round}")
         self._pushed[message.worker] = message
@@ -36,17 +38,23 @@ class RoundFlow(Flow):
             self._scores[message.worker] = scores
         group = next(g for g in self.groups if self.layout.stage_of(message.worker) in g)
         self._released += self.policies[group].on_push(message.worker, now)
-        if len(self._pushed) < len(self.layout.workers):
-            return []
-        self._finish()
-        released, self._released = self._released, []
-        return [] if self.is_held else self._go(released)
+        if len(self._pushed) == len(self.layout.workers):
+            self._finish()
 
-    def no_batch(self, message: NoBatch, now: float) -> Outgoing:  # noqa: ARG002
+    def no_batch(self, message: NoBatch) -> None:
         self.leases.end_of_epoch(message.epoch, message.num_batches)
         if self.lease is not None and self.lease[0] == message.epoch:
             self.lease = None
-        return self._go([message.worker])
+        self._sent_for_nothing.append(message.worker)
+
+    def go_on(self, now: float) -> Outgoing:  # noqa: ARG002
+        if self._sent_for_nothing:  # others of the round have begun
+            workers, self._sent_for_nothing = self._sent_for_nothing, []
+            return self._go(workers)
+        if self.is_held or self._pushed or self.lease is not None:
+            return []
+        released, self._released = self._released, []
+        return self._go(released)
 
     def change(self, layout: Layout, now: float) -> None:
         before, self.layout = self.layout, layout

@@ -18,7 +18,7 @@ from typing import Any
 
 from heterps.training.coordinator.flow import Flow, Step
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import Pushed, Usage
+from heterps.training.protocol.messages import Pushed, Traffic, Usage
 from heterps.training.run.progress import RunProgress, metric_fields
 
 VIEWS = 12
@@ -76,7 +76,7 @@ class StageStats:
         """Fields of a line of metrics.jsonl; and the next interval begins."""
         fields = self._fields(self._interval, seconds)
         self._interval = self._mark(seconds)
-        return {**fields, "usd": self.paid(seconds, usd_per_hour)}
+        return {**fields, **self._totals(), "usd": self.paid(seconds, usd_per_hour)}
 
     def live(self, seconds: float, usd_per_hour: float) -> dict[str, Any]:
         """The same fields for people who watch, of the last seconds; to be asked for a few times a second."""
@@ -99,6 +99,18 @@ class StageStats:
             **self._fields(self._interval, progress.seconds),
             "waits_for": flow.waited_for,
         }
+
+    def _totals(self) -> dict[str, Any]:
+        """What copies of hot rows have saved so far, and what the talk with servers has come to, over all workers."""
+        totals: dict[str, Any] = {}
+        if caches := [usage.cache for usage in self._usage.values() if usage.cache is not None]:
+            hits, misses = sum(c.num_hits for c in caches), sum(c.num_misses for c in caches)
+            rate = hits / (hits + misses) if hits + misses else None
+            totals["cache"] = {"num_hits": hits, "num_misses": misses, "hit_rate": rate}
+        if talks := [usage.traffic for usage in self._usage.values() if usage.traffic is not None]:
+            fields = Traffic.__struct_fields__
+            totals["servers"] = {field: sum(getattr(talk, field) for talk in talks) for field in fields}
+        return totals
 
     def _mark(self, seconds: float) -> _Mark:
         return _Mark(seconds, dict(self._usage), dict(self._samples), self._stale, self._steps)

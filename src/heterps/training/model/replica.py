@@ -175,7 +175,8 @@ class Replica:
         return dense, rows
 
     def take_dense(self) -> dict[str, FloatArray]:
-        """Gradients of the dense tables, which are zero again when the next run begins."""
+        """Gradients of the dense tables, which are zero again when the next run begins, or when they are taken again."""
+        self._drop_taken()
         self._is_taken = True
         return {table: self._device.fetch(grads).numpy() for table, grads in self._grads.items()}
 
@@ -185,6 +186,7 @@ class Replica:
 
     def add_dense(self, other: Replica) -> None:
         """Add the dense gradients of another replica to these; the other's are zero then."""
+        self._drop_taken()
         for table, grads in self._grads.items():
             grads.add_(other._grads[table])
             other._grads[table].zero_()

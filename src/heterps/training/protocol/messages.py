@@ -56,6 +56,7 @@ class Go(Struct, frozen=True, tag="go"):
     samples: Count
     epoch: Count = 0
     batch: Count = 0
+    lead: Count = 0  # iterations that the lane is ahead of the slowest, for rows that may be stale
 
 
 class AskState(Struct, frozen=True, tag="ask_state"):
@@ -81,6 +82,23 @@ class Assigned(Struct, frozen=True, tag="assigned"):
     epoch: Count
 
 
+class CacheUse(Struct, frozen=True, array_like=True):
+    """Rows that came from a worker's copies of hot rows, and rows that did not; where it keeps copies."""
+
+    num_hits: Count = 0
+    num_misses: Count = 0
+
+
+class Traffic(Struct, frozen=True, array_like=True):
+    """What the talk of a worker with its servers has come to."""
+
+    bytes_sent: Count = 0  # by sockets
+    bytes_received: Count = 0
+    bytes_shared: Count = 0  # sent by shared memory
+    retries: Count = 0  # requests that were sent again
+    dropped: Count = 0  # messages that never arrived, by faults on purpose, or were not understood
+
+
 class Usage(Struct, frozen=True, array_like=True):
     """Seconds since the worker began, by what it did; and what waits for it now."""
 
@@ -89,6 +107,8 @@ class Usage(Struct, frozen=True, array_like=True):
     wait_s: Seconds = 0.0  # for values, gradients or a go-ahead
     queue: Count = 0
     late_s: Seconds = 0.0  # emulated: by how much computing took longer than it should have seemed to
+    cache: CacheUse | None = None
+    traffic: Traffic | None = None
 
 
 class Pushed(Struct, frozen=True, tag="pushed"):
@@ -140,6 +160,7 @@ class Forward(Struct, frozen=True, tag="forward"):
     num_samples: Count  # of the whole batch, of which these may be a part
     samples: Count
     values: BorderValues | None = None
+    lead: Count = 0
 
 
 class Backward(Struct, frozen=True, tag="backward"):

@@ -58,4 +58,4 @@ class Outcome:
     tiers: TierCounts | None
     counts: dict[str, Any]  # what was missing in the training data that this process read
     has_own_loss: bool  # the model's own method says what was minimised
-    staged: dict[str, Any] | None = None  # what each stage of a plan did, and how stale gradients were
+    staged: dict[str, Any]  # what each stage did, how stale gradients were, and what it cost

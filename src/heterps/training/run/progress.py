@@ -81,13 +81,9 @@ class RunProgress:
 
     @property
     def save_is_due(self) -> bool:
-        by_samples = self.save_at is not None and self.samples >= self.save_at
-        return by_samples or self.save_is_due_at(self.seconds)
-
-    def save_is_due_at(self, seconds: float) -> bool:
-        """Whether a checkpoint is due by minutes, so late in the run."""
         minutes = self._job.checkpoint.every_minutes
-        return minutes is not None and seconds - self._saved_s >= 60 * minutes
+        by_samples = self.save_at is not None and self.samples >= self.save_at
+        return by_samples or (minutes is not None and self.seconds - self._saved_s >= 60 * minutes)
 
     def saved(self) -> None:
         self._saved_samples, self._saved_s = self.samples, self.seconds

@@ -69,6 +69,7 @@ class AskParameters(NamedTuple):
 
     key: Key
     values: Values | None
+    lead: int
 
 
 class PushGradients(NamedTuple):
@@ -130,6 +131,7 @@ class _MicroBatch:
     values: Values | None  # None: the lane has no samples this time
     num_samples: int  # of the whole batch
     samples: int  # trained on before it
+    lead: int = 0  # iterations that its lane is ahead of the slowest
 
     @property
     def here(self) -> int:
@@ -171,7 +173,7 @@ class WorkerCore:
                 return [ReadBatch(message)] if self._stage == 0 else self._begin(message, {})
             case Forward() if message.epoch == self._layout.epoch:
                 key = message.iteration, message.lane
-                return self._take_in(key, _MicroBatch(values, message.num_samples, message.samples))
+                return self._take_in(key, _MicroBatch(values, message.num_samples, message.samples, message.lead))
             case Backward() if message.epoch == self._layout.epoch:
                 key = message.iteration, message.lane
                 self._gradients[key] = values
@@ -184,7 +186,9 @@ class WorkerCore:
 
     def batch_read(self, go: Go, num_samples: int, pieces: Mapping[int, Values | None]) -> list[Effect]:
         """The batch of a Go was read: the values of each of its lanes here; None for a lane without samples."""
-        found = {(go.iteration, lane): _MicroBatch(piece, num_samples, go.samples) for lane, piece in pieces.items()}
+        found = {
+            (go.iteration, lane): _MicroBatch(piece, num_samples, go.samples, go.lead) for lane, piece in pieces.items()
+        }
         return self._begin(go, found)
 
     def batch_missing(self, go: Go, num_batches: int) -> list[Effect]:
@@ -217,7 +221,7 @@ class WorkerCore:
             return []
         self._under_way[key] = item
         self._turns.values_came(key)
-        return [AskParameters(key, item.values)]  # [1]
+        return [AskParameters(key, item.values, item.lead)]  # [1]
 
     # --- forward and back --------------------------------------------------------------------------------------------
 
@@ -247,7 +251,7 @@ class WorkerCore:
             item = self._under_way[turn.key]
             item.values = None if item.values is None else {LABEL: turn.label}  # inputs are not needed any more
             values = None if result.values is None else {**result.values, LABEL: turn.label}
-            forward = Forward(self._layout.epoch, lane, iteration, item.num_samples, item.samples)
+            forward = Forward(self._layout.epoch, lane, iteration, item.num_samples, item.samples, lead=item.lead)
             return [Send(self._layout.worker_of(lane, self._stage + 1), forward, values)]
         item = self._under_way.pop(turn.key)
         if turn.label is not None and result.logits is not None:

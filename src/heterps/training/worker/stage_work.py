@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from heterps.config import Job
 from heterps.data.batch import Slots
@@ -29,12 +29,14 @@ from heterps.model.trace import trace_or_whole
 from heterps.nn import prepared
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
+from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.model.device import open_device
 from heterps.training.model.replicas import Replicas, StagePart
+from heterps.training.model.trainer import check_cache
 from heterps.training.protocol.emulation import make_pace
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import ALL_LANES, Assign, Go, Usage
+from heterps.training.protocol.messages import ALL_LANES, Assign, CacheUse, Go, Traffic, Usage
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.worker.core import Computed, PushGradients, Turn
 from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
@@ -76,6 +78,7 @@ class StageWork:
             opened.callback(self._leave_place)
             self._opened = opened.pop_all()
         self._replicas: list[Replicas] = []
+        self._caches: list[CachedClient] = []
         self._dense: DenseParts | None = None
         self._asked: dict[Key | None, dict[str, Future[FloatArray]]] = {}  # dense parameters; None: those of a round
         self._pace = make_pace(None, 1.0)
@@ -101,13 +104,12 @@ class StageWork:
         self._lanes = assign.layout.lanes_of(self._start.name)
         self._place = RoundPlace(self._tables, assign.layout, self._start.name)
         self._asked = {}
-        how = self._job.servers
-        self._rows = CachedClient(self._client, how.staleness if how else 0, how.cache_bytes if how else 0)
         self._pace = make_pace(assign.pace, assign.scale)
         self._dense = self._make_dense(state.get("dense", {}))
         shared = self._shared_values() if self._layout.in_rounds else None
         count = 1 if self._layout.in_rounds else len(self._lanes)
-        self._replicas = [Replicas(self._part, self._rows, self._start.threads, shared) for _ in range(count)]
+        self._caches = [self._make_cache(count) for _ in range(count)]
+        self._replicas = [Replicas(self._part, cache, self._start.threads, shared) for cache in self._caches]
         for replicas in self._replicas:
             replicas.first.load_buffers(state.get("buffers", {}))
         if self._feed is not None:
@@ -118,7 +120,24 @@ class StageWork:
         return {"buffers": self._replicas[0].first.buffers(), "dense": self._dense_parts.state()}
 
     def usage(self, queue: int) -> Usage:
-        return self.meter.usage(queue, self._pace.late_s)
+        used = self.meter.usage(queue, self._pace.late_s)
+        if isinstance(self._client, RemoteClient):
+            used = structs.replace(used, traffic=Traffic(**asdict(self._client.counts)))
+        if any(cache.bound for cache in self._caches):
+            counts = [cache.counts() for cache in self._caches]
+            hits, misses = sum(c.num_hits for c in counts), sum(c.num_misses for c in counts)
+            used = structs.replace(used, cache=CacheUse(hits, misses))
+        return used
+
+    def _make_cache(self, num_caches: int) -> CachedClient:
+        """Copies of hot rows, as old as the job allows, but never older than its policy does."""
+        how = self._job.servers
+        if how is None or isinstance(self._client, LocalClient):
+            return CachedClient(self._client, 0, 0)
+        bound = how.staleness if self._job.sync.bound is None else min(how.staleness, self._job.sync.bound)
+        if bound and how.cache_bytes:
+            check_cache(how.cache_bytes // num_caches, self._tables.tables)
+        return CachedClient(self._client, bound, how.cache_bytes // num_caches)
 
     def _leave_place(self) -> None:
         for replicas in self._replicas:
@@ -164,16 +183,18 @@ class StageWork:
 
     def begin_round(self) -> None:
         """Ask for the dense parameters of a round."""
+        self._caches[0].tick()
         self._asked[None] = self._dense_parts.pull()
         if self._feed is None:
             self._client.flush()  # else they travel with the rows of the batch that comes next
 
-    def ask(self, key: Key, values: dict[str, Any] | None) -> None:  # [1]
+    def ask(self, key: Key, values: dict[str, Any] | None, lead: int = 0) -> None:  # [1]
         """Ask for the parameters that a micro-batch will need. Its go-ahead was given: they are new enough.
 
         Slots among the values are replaced by prepared ones, which carry the rows that were asked for.
         """
         if not self._layout.in_rounds:
+            self._cache_of(key).tick(lead if self._job.sync.bound is not None else 0)
             self._asked[key] = self._dense_parts.pull()
         if values is None:
             return
@@ -181,7 +202,7 @@ class StageWork:
             if isinstance(value, Slots):
                 values[name] = prepared(value)
         for table, part in self._of(key).parts(values):
-            if table not in part.ahead and (asked := self._rows.ask_ahead(table, part.lookup)) is not None:
+            if table not in part.ahead and (asked := self._cache_of(key).ask_ahead(table, part.lookup)) is not None:
                 part.ahead[table] = metered(asked, self.meter)
         self._client.flush()
 
@@ -231,8 +252,13 @@ class StageWork:
 
     def _of(self, key: Key) -> Replicas:
         """The replicas that compute a lane. In rounds parameters stay as they are, and one set does for all lanes."""
-        in_rounds = self._layout.in_rounds or key[1] == ALL_LANES
-        return self._replicas[0 if in_rounds else self._lanes.index(key[1])]
+        return self._replicas[self._number(key)]
+
+    def _cache_of(self, key: Key) -> CachedClient:
+        return self._caches[self._number(key)]
+
+    def _number(self, key: Key) -> int:
+        return 0 if self._layout.in_rounds or key[1] == ALL_LANES else self._lanes.index(key[1])
 
     @property
     def _dense_parts(self) -> DenseParts:

@@ -165,7 +165,7 @@ class Worker:
                 case BeginRound():
                     self.work.begin_round()
                 case AskParameters():
-                    self.work.ask(effect.key, effect.values)
+                    self.work.ask(*effect)
                 case PushGradients():
                     self._push(effect)
                 case TellState():
