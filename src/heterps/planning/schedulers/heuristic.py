@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from heterps.devices import is_cpu
 from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
@@ -23,8 +24,8 @@ class AIBox(Unproven):
 
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         devices = [problem.cluster.resources[name].device for name in problem.resources]
-        cpus = [t for t, device in enumerate(devices) if device.startswith("cpu")]
-        gpus = [t for t, device in enumerate(devices) if not device.startswith("cpu")]
+        cpus = [t for t, device in enumerate(devices) if is_cpu(device)]
+        gpus = [t for t, device in enumerate(devices) if not is_cpu(device)]
         if not (cpus and gpus):
             have = ", ".join(f"{name} ({device})" for name, device in zip(problem.resources, devices, strict=True))
             raise PlanInfeasible(

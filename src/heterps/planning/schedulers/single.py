@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from heterps.devices import is_cpu
 from heterps.errors import PlanInfeasible
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
@@ -15,7 +16,7 @@ class Single(Unproven):
 
     def __init__(self, problem: Problem, *, on_cpu: bool) -> None:
         devices = [problem.cluster.resources[name].device for name in problem.resources]
-        chosen = [t for t, device in enumerate(devices) if device.startswith("cpu") == on_cpu]
+        chosen = [t for t, device in enumerate(devices) if is_cpu(device) == on_cpu]
         if not chosen:
             have = ", ".join(f"{name} ({device})" for name, device in zip(problem.resources, devices, strict=True))
             raise PlanInfeasible(

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.data.batch import Slots
+from heterps.devices import random_state
 from heterps.errors import ModelError, NotFinite
 from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
@@ -192,9 +193,9 @@ class Replica:
             return
         with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            before = _random_state(self._device.torch_device)
+            before = random_state(self._device.torch_device)
             yield
-            self._draws = self._draws or not torch.equal(before, _random_state(self._device.torch_device))
+            self._draws = self._draws or not torch.equal(before, random_state(self._device.torch_device))
 
     @contextmanager
     def _own_code(self, key: Hashable) -> Iterator[None]:
@@ -250,10 +251,3 @@ def _copies(model: nn.Module, stage: StageModule, is_last: bool, device: torch.d
         data = parameter.detach().to(device, copy=True) if here else torch.empty_like(parameter, device="meta")
         copies[id(parameter)] = nn.Parameter(data, parameter.requires_grad)
     return copies
-
-
-def _random_state(device: torch.device) -> Tensor:
-    """Of the generators that layers on a device may draw from."""
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.cat([torch.get_rng_state(), torch.get_device_module(device).get_rng_state()])
