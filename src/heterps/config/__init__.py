@@ -40,7 +40,7 @@ from heterps.config.optimizers import (
     StepRate,
 )
 from heterps.config.servers import Chance, Faults, Servers, ValueCoding
-from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
+from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig, register_policy
 from heterps.config.tables import (
     Admission,
     AfterSightings,
@@ -113,4 +113,5 @@ __all__ = [
     "load_cluster",
     "load_job",
     "parse_job",
+    "register_policy",
 ]
