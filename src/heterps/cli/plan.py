@@ -72,8 +72,8 @@ def plan(
     method: Annotated[
         str | None,
         typer.Option(
-            help="exact (the default), rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu; --measure: rl "
-            "(the default) or rl-rnn.",
+            help="exact (the default), rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu, gpu or that of a "
+            "plugin; --measure: rl (the default) or rl-rnn.",
             show_default=False,
         ),
     ] = None,

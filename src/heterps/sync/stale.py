@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from heterps.config.sync import ASP, DSSP, SSP
+from heterps.config.sync import PolicyConfig
 from heterps.sync.policy import OnEvent, Policy
 
 
@@ -21,13 +21,13 @@ class Stale(Policy):
 
     def __init__(
         self,
-        config: ASP | SSP | DSSP,
+        config: PolicyConfig,
         workers: Iterable[str],
         *,
         now: float = 0.0,
         on_event: OnEvent | None = None,
     ) -> None:
-        self._bound = None if isinstance(config, ASP) else config.lower  # largest lead at which an iteration may start
+        self._bound: int | None = getattr(config, "lower", None)  # largest lead at which an iteration may start
         self._resume = self._bound or 0  # a waiting worker is released at this lead
         self._queues: dict[int, list[str]] = {}  # clock: the workers that wait with it
         super().__init__(config, workers, now=now, on_event=on_event)
