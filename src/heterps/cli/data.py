@@ -27,7 +27,7 @@ group = typer.Typer(help="Make and look at training data.", no_args_is_help=True
     "heterps data synth data/match --task match"
 )
 def synth(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.")],
     task: Annotated[str, typer.Option(help="What the rows are about: click, match or words.")] = "click",
     rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
     test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
@@ -66,16 +66,13 @@ def synth(
     "heterps data images mnist downloads/mnist data/mnist"
 )
 def images(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="digits, cifar10, cifar100 or mnist.", show_default=False)
-    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="digits, cifar10, cifar100 or mnist.")],
     paths: Annotated[
         list[Path],
         typer.Argument(
             metavar="[SOURCE] OUT",
             help="What to read: a folder, a .bin file or a .tar.gz; digits need none. Then the folder to write; new or "
             "empty.",
-            show_default=False,
         ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in OUT.")] = False,
@@ -115,9 +112,7 @@ def images(
     epilog="Examples: heterps data describe data/train    heterps data describe 's3://bucket/day=*/*.parquet' --json"
 )
 def describe(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A Parquet file, folder, glob or fsspec address.", show_default=False)
-    ],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A Parquet file, folder, glob or fsspec address.")],
     label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

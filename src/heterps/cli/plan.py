@@ -43,80 +43,59 @@ Exit code 3: there is no plan; the error says which constraint binds and what wo
 
 def plan(
     context: typer.Context,
-    throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
+    throughput: Annotated[float, typer.Option(help="Least samples a second.")],
     profile: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="PROFILE", help="The profile, made by `heterps profile`; --measure: the job's.", show_default=False
-        ),
+        typer.Argument(metavar="PROFILE", help="The profile, made by `heterps profile`; --measure: the job's."),
     ] = None,
     cluster: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="CLUSTER",
-            help="The cluster file: resources, prices, limits; --measure: the job's.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="CLUSTER", help="The cluster file: resources, prices, limits; --measure: the job's."),
     ] = None,
     samples: Annotated[
-        float | None,
-        typer.Option(help="Samples of the data, once through; --measure: the job's.", show_default=False),
+        float | None, typer.Option(help="Samples of the data, once through; --measure: the job's.")
     ] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the data: 1; --measure: the job's.", show_default=False)
-    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data: 1; --measure: the job's.")] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(help="Plan for batches of this size instead of the profiled one.", show_default=False),
+        int | None, typer.Option(help="Plan for batches of this size instead of the profiled one.")
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
             help="exact (the default), rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu, gpu or that of a "
-            "plugin; --measure: rl (the default) or rl-rnn.",
-            show_default=False,
+            "plugin; --measure: rl (the default) or rl-rnn."
         ),
     ] = None,
     provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
     seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.", show_default=False),
+        float | None, typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.")
     ] = None,
-    evaluations: Annotated[
-        int | None, typer.Option(min=1, help="Most schedules that a search bills.", show_default=False)
-    ] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Most schedules that a search bills.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Search with every method and compare.")] = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Show the least cost for other throughputs.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the frontier to this .svg or .html file.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the frontier to this .svg or .html file.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what limits the plan, and what its cost hangs on.")
     ] = False,
     measure: Annotated[
         Path | None,
         typer.Option(
-            metavar="JOB",
-            help="Try the plans of the learned scheduler with this job, and go by what that measures.",
-            show_default=False,
+            metavar="JOB", help="Try the plans of the learned scheduler with this job, and go by what that measures."
         ),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Of --measure: largest number of trials.")] = 8,
     trial_seconds: Annotated[
         float, typer.Option(min=0, help="Of --measure: how long a trial measures, after its warm-up.")
     ] = 5.0,
-    launcher: Annotated[
-        str | None, typer.Option(help="Of --measure: where trials run, local or ray.", show_default=False)
-    ] = None,
+    launcher: Annotated[str | None, typer.Option(help="Of --measure: where trials run, local or ray.")] = None,
     emulate: Annotated[
         bool, typer.Option("--emulate", help="Of --measure: emulate the units of the plans, by the job's profile.")
     ] = False,
     profile_out: Annotated[
-        Path | None,
-        typer.Option(help="Of --measure: write the corrected profile to this file.", show_default=False),
+        Path | None, typer.Option(help="Of --measure: write the corrected profile to this file.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""

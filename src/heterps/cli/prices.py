@@ -22,8 +22,7 @@ Examples:
 
 def prices(
     cluster: Annotated[
-        Path | None,
-        typer.Option(help="A cluster file: show its prices and limits beside list prices.", show_default=False),
+        Path | None, typer.Option(help="A cluster file: show its prices and limits beside list prices.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the list as JSON instead of a table.")] = False,
 ) -> None:

@@ -36,8 +36,7 @@ def profile(
         typer.Argument(metavar="JOB", help="The job file; without one, --model and the columns that it is made for."),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="A zoo name or package.module:factory, in place of the job's.", show_default=False),
+        str | None, typer.Option(help="A zoo name or package.module:factory, in place of the job's.")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples of the profiling batch. [default: the job's, or 4096]")
@@ -46,8 +45,7 @@ def profile(
         str | None,
         typer.Option(
             help="Comma-separated: cpu (this machine), a device of `heterps prices`, or name=device. "
-            "[default: the job's cluster, or cpu,v100]",
-            show_default=False,
+            "[default: the job's cluster, or cpu,v100]"
         ),
     ] = None,
     budget: Annotated[
@@ -65,8 +63,7 @@ def profile(
     inputs: Annotated[
         str | None,
         typer.Option(
-            help="Shapes of one sample of each input, for a model that does not take (dense, slots): 16,3x32x32.",
-            show_default=False,
+            help="Shapes of one sample of each input, for a model that does not take (dense, slots): 16,3x32x32."
         ),
     ] = None,
     units: Annotated[
@@ -80,8 +77,7 @@ def profile(
         list[Path] | None,
         typer.Option(
             help="A profile of the same layers on other resources, to merge into the result; may be given more than "
-            "once. Without a job and a model: merge these alone.",
-            show_default=False,
+            "once. Without a job and a model: merge these alone."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("profile.json"),

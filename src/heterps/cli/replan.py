@@ -31,34 +31,23 @@ Exit code 2: it cannot be, and the job goes on as it was; 3: there is no plan; 6
 
 
 def replan(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
-    ],
-    cluster: Annotated[
-        Path | None, typer.Option(help="Another cluster file; by default the job's cluster.", show_default=False)
-    ] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.")],
+    cluster: Annotated[Path | None, typer.Option(help="Another cluster file; by default the job's cluster.")] = None,
     price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=USD", help="USD per hour of a resource; may be given again.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of a resource; may be given again.")
     ] = None,
     limit: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=UNITS", help="Limit of a resource; may be given again.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME=UNITS", help="Limit of a resource; may be given again.")
     ] = None,
     throughput: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Least samples a second; by default those of the run's first plan.", show_default=False
-        ),
+        float | None, typer.Option(min=0, help="Least samples a second; by default those of the run's first plan.")
     ] = None,
     method: Annotated[
         str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
     ] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
-    plan: Annotated[Path | None, typer.Option(help="Take this plan instead of making one.", show_default=False)] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="Plan from this profile; by default the job's.", show_default=False)
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Take this plan instead of making one.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="Plan from this profile; by default the job's.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Plan again for the samples that are left of a running job, and let it go on by a plan that is cheaper.

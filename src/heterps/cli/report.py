@@ -13,7 +13,7 @@ EXAMPLES = "Example: heterps report runs/ctr-1"
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> None:
     """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""

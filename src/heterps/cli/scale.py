@@ -17,11 +17,9 @@ Exit code 2: it cannot be, and the job goes on as it was; 6: no job runs there; 
 
 
 def scale(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
-    ],
-    stage: Annotated[int, typer.Option(min=1, help="Which stage, from 1 on.", show_default=False)],
-    count: Annotated[int, typer.Option(min=1, max=2**15 - 1, help="How many workers.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.")],
+    stage: Annotated[int, typer.Option(min=1, help="Which stage, from 1 on.")],
+    count: Annotated[int, typer.Option(min=1, max=2**15 - 1, help="How many workers.")],
 ) -> None:
     """Let workers join or leave a stage of a running job, within the limits of its cluster.
 

@@ -27,9 +27,7 @@ Exit code 6: no job runs there; 8: the job did not answer.
 
 
 def status(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.")],
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until the job ends.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON; with --watch a line each time.")] = False,
 ) -> None:

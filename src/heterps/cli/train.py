@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def train(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.")],
     run: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<job name>-<number>.")] = None,
     launcher: Annotated[str | None, typer.Option(help="Where processes run; overrides the job's.")] = None,
     address: Annotated[
@@ -43,8 +43,7 @@ def train(
         ),
     ] = None,
     sync: Annotated[
-        str | None,
-        typer.Option(help="When a worker may go on: bsp, asp, ssp:3, dssp:3:12; overrides the job's."),
+        str | None, typer.Option(help="When a worker may go on: bsp, asp, ssp:3, dssp:3:12; overrides the job's.")
     ] = None,
     emulate: Annotated[
         bool,
