@@ -49,25 +49,10 @@ _HOMES = {
 _ROOMS = ("nn", "ps", "sync")
 
 __all__ = [
-    "Cluster",
-    "DataFile",
-    "DeviceKind",
-    "Job",
-    "Trainer",
-    "load_cluster",
-    "load_job",
-    "load_profile",
-    "nn",
-    "plan",
-    "profile",
-    "ps",
-    "register_device",
-    "register_format",
-    "register_policy",
-    "register_scheduler",
-    "sync",
-    "train",
-]
+    "Cluster", "DataFile", "DeviceKind", "Job", "Trainer", "load_cluster", "load_job", "load_profile", "nn",
+    "plan", "profile", "ps", "register_device", "register_format", "register_policy", "register_scheduler",
+    "sync", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ reads can name code to load this way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from threading import RLock
 from typing import TypeVar
@@ -42,6 +43,15 @@ class Registry(Mapping[str, T]):
         """Add an entry; ConfigError if the name is taken by another one."""
         if self._entries.setdefault(name, entry) != entry:
             raise ConfigError(f"there is already a {self._what} {name!r}: register yours with another name.")
+
+    def find(self, name: str) -> T:
+        """Return the entry; raises ConfigError, which lists the names and says which is the nearest."""
+        if name in self:
+            return self[name]
+        near = get_close_matches(name, self, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        names = f"{self._what.capitalize()}s: {', '.join(self)}."
+        raise ConfigError(f"there is no {self._what} {name!r}.{hint} {names}")
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:

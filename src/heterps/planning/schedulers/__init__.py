@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 from heterps.errors import ConfigError
@@ -64,10 +63,7 @@ def register_scheduler(name: str, make: Callable[[Problem, int], Scheduler], *, 
 
 
 def make_scheduler(method: str, problem: Problem, seed: int) -> Scheduler:
-    if method not in METHODS:
-        near = get_close_matches(method, METHODS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no method {method!r}.{hint} Methods: {', '.join(METHODS)}.")
+    found = METHODS.find(method)
     if seed < 0:
         raise ConfigError(f"a seed is a whole number of at least 0 (got {seed}).")
-    return METHODS[method].make(problem, seed)
+    return found.make(problem, seed)
