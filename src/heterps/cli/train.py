@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from heterps.cli.output import print_json
+from heterps.errors import ConfigError
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -80,10 +81,19 @@ def train(
     for option, (field, value) in overriding.items():
         if value is not None:
             loaded = validate({**loaded.model_dump(), field: value}, Job, where=option)
-    if workers is not None and (loaded.launcher == "inline" or loaded.plan is not None):
-        _refuse_workers(loaded.plan)
-    if restarts and loaded.launcher == "inline":
-        _refuse_restarts()
+    is_inline = loaded.launcher == "inline"
+    if workers is not None and loaded.plan is not None:
+        raise ConfigError(
+            f"--workers: the plan {loaded.plan} says how many workers there are. Leave out one of the two."
+        )
+    if workers is not None and is_inline:
+        raise ConfigError(
+            "--workers: the inline launcher has no workers. Add --launcher local, or set threads in the job."
+        )
+    if restarts and is_inline:
+        raise ConfigError(
+            "--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out."
+        )
     console = make_console(stderr=json)
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
@@ -92,17 +102,3 @@ def train(
     else:
         print_summary(console, finished.folder, finished.summary)
     return EXIT_CODES.get(finished.summary["status"].rpartition(" ")[2], 0)
-
-
-def _refuse_workers(plan: str | None) -> None:
-    from heterps.errors import ConfigError
-
-    if plan is not None:
-        raise ConfigError(f"--workers: the plan {plan} says how many workers there are. Leave out one of the two.")
-    raise ConfigError("--workers: the inline launcher has no workers. Add --launcher local, or set threads in the job.")
-
-
-def _refuse_restarts() -> None:
-    from heterps.errors import ConfigError
-
-    raise ConfigError("--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out.")

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
 from heterps.config.base import Frozen, Name
 from heterps.devices import kind_of

@@ -148,12 +148,7 @@ def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: 
 
 
 def _finish(
-    problem: Problem,
-    method: str,
-    provisioner: str,
-    found: Search,
-    optimal_usd: float | None,
-    bound_usd: float | None,
+    problem: Problem, method: str, provisioner: str, found: Search, optimal_usd: float | None, bound_usd: float | None
 ) -> Plan:
     from heterps.planning.provisioners.base import to_plan
 

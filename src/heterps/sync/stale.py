@@ -20,12 +20,7 @@ class Stale(Policy):
     """
 
     def __init__(
-        self,
-        config: PolicyConfig,
-        workers: Iterable[str],
-        *,
-        now: float = 0.0,
-        on_event: OnEvent | None = None,
+        self, config: PolicyConfig, workers: Iterable[str], *, now: float = 0.0, on_event: OnEvent | None = None
     ) -> None:
         self._bound: int | None = getattr(config, "lower", None)  # largest lead at which an iteration may start
         self._resume = self._bound or 0  # a waiting worker is released at this lead

@@ -72,8 +72,7 @@ class Cifar:
                 row, column = wrong
                 name, count = list(self.form.classes.items())[column]
                 raise stream.error(
-                    start + row * size + column,
-                    f"{name} is {rows[row, column]}, but {self.kind} has 0 to {count - 1}",
+                    start + row * size + column, f"{name} is {rows[row, column]}, but {self.kind} has 0 to {count - 1}"
                 )
             yield records
 
