@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import check_folders, print_json, write_file
+from heterps.cli.output import check_folders, examples, print_json, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,23 +22,15 @@ if TYPE_CHECKING:
 PLAN_S, COMPARE_S = 60.0, 10.0
 MEASURED = {"trials", "trial_seconds", "launcher", "emulate", "profile_out"}
 NOT_MEASURED = {"batch_size", "provisioner", "compare", "frontier", "plot", "explain"}
-EXAMPLES = """
-Examples:
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --out plan.json
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --compare --explain
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --frontier --plot frontier.html
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --method greedy --json
-
-  heterps plan --measure job.yaml --throughput 20000 --emulate --out plan.json --profile-out corrected.json
-
-Exit code 3: there is no plan; the error says which constraint binds and what would relax it.
-"""
+EXAMPLES = examples(
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --out plan.json",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --compare --explain",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --frontier --plot frontier.html",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --method greedy --json",
+    "heterps plan --measure job.yaml --throughput 20000 --emulate --out plan.json --profile-out corrected.json",
+    note="Exit code 3: there is no plan; the error says which constraint binds and what would relax it.",
+)
 
 
 def plan(

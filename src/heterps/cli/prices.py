@@ -7,17 +7,13 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
 
-EXAMPLES = """
-Examples:
-
-  heterps prices
-
-  heterps prices --cluster cluster.yaml
-
-  heterps prices --json
-"""
+EXAMPLES = examples(
+    "heterps prices",
+    "heterps prices --cluster cluster.yaml",
+    "heterps prices --json",
+)
 
 
 def prices(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from heterps.cli.output import check_folders, print_json, write_file
+from heterps.cli.output import check_folders, examples, print_json, write_file
 from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError
 
@@ -15,19 +15,13 @@ if TYPE_CHECKING:
     from heterps.profiling.job import UnitsFrom
     from heterps.profiling.profile import Profile
 
-EXAMPLES = """
-Examples:
-
-  heterps profile examples/ctr.yaml --out profile.json
-
-  heterps profile --model deepfm --batch-size 4096
-
-  heterps profile --model my_package.my_module:make_model --inputs 16,3x32x32
-
-  heterps profile --merge cpu.json --merge v100.json --out profile.json
-
-Next: heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9
-"""
+EXAMPLES = examples(
+    "heterps profile examples/ctr.yaml --out profile.json",
+    "heterps profile --model deepfm --batch-size 4096",
+    "heterps profile --model my_package.my_module:make_model --inputs 16,3x32x32",
+    "heterps profile --merge cpu.json --merge v100.json --out profile.json",
+    note="Next: heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
+)
 
 
 def profile(

@@ -8,26 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
 
 if TYPE_CHECKING:
     from heterps.launch.replanning import Proposal
 
 T = TypeVar("T")
 
-EXAMPLES = """
-Examples:
-
-  heterps replan runs/ctr-1 --price v100=1.20
-
-  heterps replan runs/ctr-1 --limit cpu=64 --throughput 30000
-
-  heterps replan runs/ctr-1 --cluster tonight.yaml --method rl
-
-  heterps replan runs/ctr-1 --plan plan.json
-
-Exit code 2: it cannot be, and the job goes on as it was; 3: there is no plan; 6: no job runs there; 8: no answer.
-"""
+EXAMPLES = examples(
+    "heterps replan runs/ctr-1 --price v100=1.20",
+    "heterps replan runs/ctr-1 --limit cpu=64 --throughput 30000",
+    "heterps replan runs/ctr-1 --cluster tonight.yaml --method rl",
+    "heterps replan runs/ctr-1 --plan plan.json",
+    note="Exit code 2: it cannot be, and the job goes on as it was; 3: there is no plan; 6: no job runs there; "
+    "8: no answer.",
+)
 
 
 def replan(

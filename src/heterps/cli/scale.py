@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-EXAMPLES = """
-Examples:
+from heterps.cli.output import examples
 
-  heterps scale runs/ctr-1 --stage 1 --count 4
-
-Exit code 2: it cannot be, and the job goes on as it was; 6: no job runs there; 8: the job did not answer.
-"""
+EXAMPLES = examples(
+    "heterps scale runs/ctr-1 --stage 1 --count 4",
+    note="Exit code 2: it cannot be, and the job goes on as it was; 6: no job runs there; 8: the job did not answer.",
+)
 
 
 def scale(

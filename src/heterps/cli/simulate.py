@@ -7,28 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import check_folders, print_json
+from heterps.cli.output import check_folders, examples, print_json
 from heterps.cli.simulated import read_policies, read_scenario, read_window
 
 if TYPE_CHECKING:
     from heterps.config import PolicyConfig
     from heterps.sim import Scenario, SimResult
 
-EXAMPLES = """
-Examples:
-
-  heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000
-
-  heterps simulate --workers 8x1.0,2.3 --jitter 0.1 --horizon 1000 --compare bsp,asp,ssp:3,dssp:3:12
-
-  heterps simulate --scenario scenario.yaml --mode bsp+backup:1 --window 90:130 --html simulation.html
-
-  heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000 --seed 0 --json
-
-  heterps simulate --job job.yaml --workers 4x1.0 --compare bsp,asp,ssp:3,dssp:3:12 --target 0.95 --seeds 3
-
-  heterps simulate --job job.yaml --workers 1.0,2.5 --advise --html policies.html
-"""
+EXAMPLES = examples(
+    "heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000",
+    "heterps simulate --workers 8x1.0,2.3 --jitter 0.1 --horizon 1000 --compare bsp,asp,ssp:3,dssp:3:12",
+    "heterps simulate --scenario scenario.yaml --mode bsp+backup:1 --window 90:130 --html simulation.html",
+    "heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000 --seed 0 --json",
+    "heterps simulate --job job.yaml --workers 4x1.0 --compare bsp,asp,ssp:3,dssp:3:12 --target 0.95 --seeds 3",
+    "heterps simulate --job job.yaml --workers 1.0,2.5 --advise --html policies.html",
+)
 
 
 def simulate(

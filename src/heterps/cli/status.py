@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
 
 if TYPE_CHECKING:
     from heterps.training.run.control import Found
 
 WATCH_S = 1.0
-EXAMPLES = """
-Examples:
-
-  heterps status runs/ctr-1
-
-  heterps status runs/ctr-1 --watch
-
-  heterps status runs/ctr-1 --json
-
-Exit code 6: no job runs there; 8: the job did not answer.
-"""
+EXAMPLES = examples(
+    "heterps status runs/ctr-1",
+    "heterps status runs/ctr-1 --watch",
+    "heterps status runs/ctr-1 --json",
+    note="Exit code 6: no job runs there; 8: the job did not answer.",
+)
 
 
 def status(
