@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heterps.config import Cluster, Resource
-from heterps.devices import KINDS, DeviceKind, find_model, is_cpu, kind_of, ray_resource, register_device
+from heterps.devices import KINDS, DeviceKind, find_model, is_available, is_cpu, kind_of, ray_resource, register_device
 from heterps.errors import ConfigError
 from heterps.planning.inline import cpu_resource
 
@@ -55,6 +55,8 @@ def test_a_kind_of_device_is_registered_once(monkeypatch: pytest.MonkeyPatch) ->
     register_device(DeviceKind("hpu", ray_resource="HPU"))
     register_device(DeviceKind("hpu", ray_resource="HPU"))
     assert ray_resource("hpu:3") == "HPU"
+    assert not is_available("hpu")  # this build of torch does not have it
+    assert find_model("hpu", "Gaudi") is None
     with pytest.raises(ConfigError, match="there is already a device 'hpu'"):
         register_device(DeviceKind("hpu"))
     with pytest.raises(ConfigError, match="has no number"):

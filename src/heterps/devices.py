@@ -71,7 +71,8 @@ def devices() -> list[str]:
     """The names of all devices of this machine that torch can compute on, of the kinds in the table."""
     found = []
     for kind in KINDS.values():
-        count = _module(kind.name).device_count()
+        module = _module(kind.name)
+        count = module.device_count() if module is not None else 0
         if kind.is_numbered:
             found += [f"{kind.name}:{i}" for i in range(count)]
         elif count:
@@ -110,7 +111,7 @@ def find_model(kind: str, model: str) -> torch.device | None:
     if kind not in KINDS or not KINDS[kind].is_numbered:
         return None
     module = _module(kind)
-    numbers = range(module.device_count())
+    numbers = range(module.device_count() if module is not None else 0)
     return next((torch.device(kind, i) for i in numbers if model in module.get_device_name(i)), None)
 
 
@@ -134,6 +135,7 @@ def random_state(device: torch.device) -> torch.Tensor:
 
 
 def _module(kind: str) -> Any:
+    """Torch's module of a kind of device; None if this build of torch has none."""
     import torch
 
-    return torch.get_device_module(kind)
+    return getattr(torch, kind, None)

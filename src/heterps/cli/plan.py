@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heterps.cli.output import check_folders, examples, print_json, write_file
+from heterps.config import load_cluster
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +93,6 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""
-    from heterps.config import load_cluster
     from heterps.planning.cost import Problem
     from heterps.profiling.profile import load_profile
     from heterps.report.page.frontier import check_plot, write_plot
@@ -174,7 +175,6 @@ def _frontier(problem: Problem) -> Frontier:
 
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.progress import show_progress
 
     return show_progress(make_console(stderr=True), what, only_terminal=only_terminal)
@@ -188,7 +188,6 @@ def _show(
     found: Frontier | None,
     profiled_with: int,
 ) -> None:
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.frontier_view import show_frontier
     from heterps.report.terminal.plan_explained import show_explanation
     from heterps.report.terminal.plan_table import show_comparison, show_every_method

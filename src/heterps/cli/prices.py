@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from heterps.cli.output import examples, print_json
+from heterps.config import load_cluster
+from heterps.report.terminal.consoles import make_console
 
 EXAMPLES = examples(
     "heterps prices",
@@ -26,14 +28,12 @@ def prices(
 
     A cluster file may name them (`v100-spot: {limit: 8}`, or `kind: v100-spot`) and leave device and price out.
     """
-    from heterps.config import load_cluster
     from heterps.report.terminal.price_table import cluster_table, price_list, price_table, rented_list
 
     rented = load_cluster(cluster) if cluster is not None else None
     if json:
         print_json(price_list() if rented is None else rented_list(rented), indent=1)
         return
-    from heterps.report.terminal.consoles import make_console
 
     console = make_console()
     console.print(price_table(console.width) if rented is None else cluster_table(rented))

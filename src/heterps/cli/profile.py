@@ -10,6 +10,8 @@ import typer
 from heterps.cli.output import check_folders, examples, print_json, write_file
 from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError
+from heterps.report.terminal.consoles import make_console
+from heterps.yamlfile import parse, read_text
 
 if TYPE_CHECKING:
     from heterps.profiling.job import UnitsFrom
@@ -145,7 +147,6 @@ def _measure(
 
     from heterps.model.trace import Layer
     from heterps.profiling.job import profile_job
-    from heterps.report.terminal.consoles import make_console
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
     console = make_console(stderr=True)
@@ -171,7 +172,6 @@ def _measure(
 
 def _cluster_file(job: Path | None) -> str:
     """The cluster file that the job names, or the name that the documentation gives to one."""
-    from heterps.yamlfile import parse, read_text
 
     named = parse(read_text(job, what="job file"), where=str(job), what="job file")[0].get("cluster") if job else None
     return named if isinstance(named, str) else "cluster.yaml"
@@ -180,7 +180,6 @@ def _cluster_file(job: Path | None) -> str:
 def _show(profile: Profile, out: Path, cluster: str) -> None:
     import shlex
 
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.profile_table import profile_table
 
     console = make_console()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from heterps.cli.output import examples, print_json
+from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
     from heterps.launch.replanning import Proposal
@@ -53,7 +55,6 @@ def replan(
     from json import loads
 
     from heterps.cli.status import ask_status
-    from heterps.errors import ConfigError
     from heterps.launch.replanning import Wishes, propose, remove_files, write_files
     from heterps.training.run.control import find
 
@@ -82,7 +83,6 @@ def replan(
 
 def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     from heterps.report.figures import usd
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.plan_table import plans_table
 
     if as_json:
@@ -119,7 +119,6 @@ def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
 
 def _pairs(words: Sequence[str], option: str, number: Callable[[str], T]) -> dict[str, T]:
     """Parses the `v100=1.20` words of an option that may be given again."""
-    from heterps.errors import ConfigError
 
     pairs: dict[str, T] = {}
     for word in words:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from heterps.cli.output import examples
+from heterps.errors import ConfigError
 
 EXAMPLES = examples(
     "heterps scale runs/ctr-1 --stage 1 --count 4",
@@ -25,7 +26,6 @@ def scale(
     Training goes on while new workers start, and with them from the next step after all of them are ready. In BSP
     losses stay the same. A resumed run begins with the counts of its plan again.
     """
-    from heterps.errors import ConfigError
     from heterps.training.run.commands import Scale
     from heterps.training.run.control import ask
 

@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from heterps.cli.output import print_json
+from heterps.config import load_job
+from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
 
 group = typer.Typer(help="Run parameter servers and look at them.", no_args_is_help=True)
 
@@ -41,8 +44,6 @@ def start(
     Addresses are tcp://HOST:PORT, with the job's key, or ipc://PATH in a folder of your own. What the server holds ends
     with it.
     """
-    from heterps.config import load_job
-    from heterps.errors import ConfigError
     from heterps.launch.servers import first_roster, job_tables, joined_roster, run_server
     from heterps.ps.server.server import Server
     from heterps.wire.keys import load_keys
@@ -101,7 +102,6 @@ def stats(
     from heterps.ps.client.ask import ask, asker_channel
     from heterps.ps.protocol.messages import AskStats
     from heterps.ps.server.stats import ServerStats
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.server_table import server_table
     from heterps.wire.keys import load_keys
 

@@ -9,9 +9,11 @@ import typer
 
 from heterps.cli.output import check_folders, examples, print_json
 from heterps.cli.simulated import read_policies, read_scenario, read_window
+from heterps.config import PolicyConfig
+from heterps.errors import ConfigError, StorageError
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
-    from heterps.config import PolicyConfig
     from heterps.sim import Scenario, SimResult
 
 EXAMPLES = examples(
@@ -105,9 +107,7 @@ def simulate(
     The same seed gives the same run, and the n-th iteration of a worker takes as long under every policy. With --job
     every worker computes real gradients with the weights it would have had.
     """
-    from heterps.errors import ConfigError
     from heterps.report.page.simulation import write_page, write_svg
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.simulation_table import show_policies, show_simulation
 
     check_folders(trace=trace, picture=svg, page=html)
@@ -158,8 +158,6 @@ def simulate(
 
 
 def _run(scenario: Scenario, policy: PolicyConfig, window: tuple[float, float] | None, trace: Path | None) -> SimResult:
-    from heterps.errors import StorageError
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.progress import show_simulation_progress
     from heterps.sim import Simulator
     from heterps.sync import record

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heterps.cli.output import examples, print_json
+from heterps.errors import PeerLost, RunError
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
     from heterps.training.run.control import Found
@@ -29,7 +31,6 @@ def status(
     """Show how far a running job is: samples, USD, and each stage's samples/s, utilisation, queue and staleness."""
     from json import loads
 
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.running import status_table
     from heterps.training.run.control import find
 
@@ -45,7 +46,6 @@ def status(
 
 def ask_status(found: Found) -> str:
     """The status of a running job as JSON. Raises RunError where no job runs there."""
-    from heterps.errors import RunError
     from heterps.training.run.commands import AskStatus
 
     told = found.ask(AskStatus())
@@ -62,8 +62,6 @@ def _watch(found: Found, told: dict[str, Any], *, as_json: bool) -> None:
 
     from rich.live import Live
 
-    from heterps.errors import PeerLost, RunError
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.running import status_table
     from heterps.training.run.control import find
 

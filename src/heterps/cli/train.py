@@ -8,7 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from heterps.cli.output import print_json
+from heterps.config import Job, load_job
 from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
+from heterps.yamlfile import validate
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -57,12 +60,9 @@ def train(
 
     Ctrl-C and SIGTERM end the run after the running step with everything saved; --resume goes on from there.
     """
-    from heterps.config import Job, load_job
     from heterps.launch import train as launch
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.run_summary import print_summary
     from heterps.report.terminal.training_progress import TrainingProgress
-    from heterps.yamlfile import validate
 
     loaded = load_job(job)
     overriding: dict[str, tuple[str, Any]] = {
