@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,15 +47,12 @@ def synth(
     from heterps.data.generate import generate
 
     start = time.perf_counter()
-    columns = (TextColumn("writing rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = make_console(stderr=True)
-    if not (json or console.is_terminal):
-        console.print(f"writing {rows + test_rows:,} rows")
-    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
-        bar_task = bar.add_task("rows", total=rows + test_rows)
+    total = rows + test_rows
+    with _show_bar(f"writing {total:,} rows", "rows", is_shown=not json) as advance:
         info = generate(
-            folder, rows, test_rows, seed, task=task, force=force, progress=lambda done: bar.advance(bar_task, done)
-        )
+            folder, rows, test_rows, seed, task=task, force=force,
+            progress=lambda done: advance("writing", done, total),
+        )  # fmt: skip
     if json:
         print_json(info.model_dump_json(indent=2))
     else:
@@ -89,19 +88,8 @@ def images(
         raise ConfigError(f"name one SOURCE and one OUT; got {len(paths)} paths: {', '.join(map(str, paths))}.")
     start = time.perf_counter()
     source = open_images(kind, paths[0] if len(paths) == 2 else None)
-    console = make_console(stderr=True)
-    columns = (TextColumn("{task.description} images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    if not (json or console.is_terminal):
-        console.print(f"reading images of {kind}")
-    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(what: str, rows: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.advance(tasks[what], rows)
-
-        info = write_images(source, paths[-1], force=force, progress=progress)
+    with _show_bar(f"reading images of {kind}", "images", is_shown=not json) as advance:
+        info = write_images(source, paths[-1], force=force, progress=advance)
     if json:
         print_json(info.model_dump_json(indent=2))
     else:
@@ -126,6 +114,27 @@ def describe(
         _show_description(path, description)
 
 
+@contextmanager
+def _show_bar(begin: str, noun: str, *, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Yields a function that is told what was done to how many more rows, and of how many in all if that is known.
+
+    On a terminal it shows a bar, elsewhere the line `begin`.
+    """
+    console = make_console(stderr=True)
+    if is_shown and not console.is_terminal:
+        console.print(begin)
+    columns = (TextColumn("{task.description} " + noun), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(what: str, rows: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.advance(tasks[what], rows)
+
+        yield advance
+
+
 def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
     table = Table(title=f"{folder}: synthetic data ({info.task}) of seed {info.seed}", title_justify="left")
     for heading in ("split", "rows", "files", "base rate", "teacher AUC", "teacher log loss", "distinct ids"):
@@ -139,8 +148,7 @@ def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
     rows = info.train.rows + (info.test.rows if info.test else 0)
     console.print(
         f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s); {info.possible_ids:,} ids are possible.\n"
-        "The teacher drew the labels: no model can have a better AUC than its own.",
-        highlight=False,
+        "The teacher drew the labels: no model can have a better AUC than its own."
     )
 
 
@@ -157,12 +165,9 @@ def _show_images(folder: Path, info: ImagesInfo, seconds: float) -> None:
     console.print(table)
     rows = info.train.rows + (info.test.rows if info.test else 0)
     form = f"{info.height} x {info.width} pixels in {'colour' if info.channels == 3 else 'grey'}"
-    console.print(
-        f"{rows:,} images of {form}, {info.num_classes} classes, in {seconds:.1f} s. A job reads them with",
-        highlight=False,
-    )
+    console.print(f"{rows:,} images of {form}, {info.num_classes} classes, in {seconds:.1f} s. A job reads them with")
     columns = f"num_classes: {info.num_classes}, dense: [image], widths: {{image: {info.num_pixels}}}, slots: []"
-    console.print(f"  columns: {{{columns}}}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"  columns: {{{columns}}}", markup=False, soft_wrap=True)
 
 
 def _show_description(path: str, description: Description) -> None:
@@ -184,4 +189,4 @@ def _show_description(path: str, description: Description) -> None:
     size = f"{description.file_bytes / 1e6:,.1f} MB"
     mean = "" if description.label_mean is None else f" Mean of {description.label}: {description.label_mean:.4f}."
     groups = f"files: {description.files:,}; row groups: {description.row_groups:,}"
-    console.print(f"{description.rows:,} rows; {groups}; {size}.{mean}", highlight=False)
+    console.print(f"{description.rows:,} rows; {groups}; {size}.{mean}")

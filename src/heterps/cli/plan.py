@@ -147,16 +147,12 @@ def _check_options(context: typer.Context, *, is_measured: bool) -> None:
 
 def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> PlanComparison:
     """Plans by `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
-    from heterps import planning
+    from heterps.planning import compare
 
-    inputs = (problem.given, problem.cluster)
-    options |= {"throughput": problem.throughput, "samples": problem.samples, "epochs": problem.epochs}
     if every:
         with _progress("searching by") as announce:
-            return planning.compare(*inputs, every=True, on_start=announce, **options)
-    if alone:
-        return planning.PlanComparison(planning.plan(*inputs, **options), ())
-    return planning.compare(*inputs, **options)
+            return compare(problem, others="all", on_start=announce, **options)
+    return compare(problem, others="none" if alone else "quick", **options)
 
 
 def _explain(problem: Problem, plan: Plan) -> Explanation:
