@@ -79,11 +79,12 @@ def test_a_scheduler_from_outside_plans_by_the_command(package: Path) -> None:
     assert "Did you mean 'one-border'?" in " ".join(wrong.stderr.split())
 
 
-def test_a_job_trains_from_a_format_with_a_policy_from_outside(package: Path) -> None:
+@pytest.mark.parametrize("launcher", [(), ("--launcher", "local", "--workers", "2")])
+def test_a_job_trains_from_a_format_with_a_policy_from_outside(package: Path, launcher: tuple[str, ...]) -> None:
     rows = [{"label": i % 2, "a": i / 64, "s": i // 2} for i in range(64)]
     (package.parent / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (package.parent / "job.yaml").write_text(JOB)
-    done = heterps(package, "train", "job.yaml", "--run", "run")
+    done = heterps(package, "train", "job.yaml", "--run", "run", *launcher)
     assert done.returncode == 0, done.stderr
     assert json.loads((package.parent / "run/summary.json").read_text())["samples"] == 64
     assert "kind: settling" in (package.parent / "run/job.yaml").read_text()
