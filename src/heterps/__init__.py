@@ -5,7 +5,8 @@
     run = heterps.train(job)                                                 the job, from data to report
 
 `heterps.Trainer` is for your own training loop; `heterps.nn` and `heterps.ps` are the modules and tables under it, and
-`heterps.sync` has the policies that synchronise workers.
+`heterps.sync` has the policies that synchronise workers. `register_scheduler`, `register_format`, `register_policy` and
+`register_device` extend heterps from outside.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from heterps import nn, ps, sync
-    from heterps.config import Cluster, Job, load_cluster, load_job
+    from heterps.config import Cluster, Job, load_cluster, load_job, register_policy
+    from heterps.data.file import DataFile
+    from heterps.data.formats import register_format
+    from heterps.devices import DeviceKind, register_device
     from heterps.launch import train
     from heterps.planning import plan
+    from heterps.planning.schedulers import register_scheduler
     from heterps.profiling.profile import load_profile
     from heterps.profiling.profiler import profile
     from heterps.training.model.trainer import Trainer
 
 _HOMES = {
     "Cluster": "heterps.config",
+    "DataFile": "heterps.data.file",
+    "DeviceKind": "heterps.devices",
     "Job": "heterps.config",
     "Trainer": "heterps.training.model.trainer",
     "load_cluster": "heterps.config",
@@ -33,24 +40,19 @@ _HOMES = {
     "load_profile": "heterps.profiling.profile",
     "plan": "heterps.planning",
     "profile": "heterps.profiling.profiler",
+    "register_device": "heterps.devices",
+    "register_format": "heterps.data.formats",
+    "register_policy": "heterps.config",
+    "register_scheduler": "heterps.planning.schedulers",
     "train": "heterps.launch",
 }
 _ROOMS = ("nn", "ps", "sync")
 
 __all__ = [
-    "Cluster",
-    "Job",
-    "Trainer",
-    "load_cluster",
-    "load_job",
-    "load_profile",
-    "nn",
-    "plan",
-    "profile",
-    "ps",
-    "sync",
-    "train",
-]
+    "Cluster", "DataFile", "DeviceKind", "Job", "Trainer", "load_cluster", "load_job", "load_profile", "nn",
+    "plan", "profile", "ps", "register_device", "register_format", "register_policy", "register_scheduler",
+    "sync", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -62,87 +62,76 @@ PCIE3 = Link(bytes_per_s=12.0 * GB, latency_s=40e-6)
 # PCIe 4.0 x16 (31.5 GB/s by the standard) and above are faster than the network.
 PCIE4 = Link(bytes_per_s=NETWORK.bytes_per_s, latency_s=40e-6)
 
-V100 = DeviceSpec(
-    name="v100",
-    title="NVIDIA V100 SXM2",
-    torch_device="cuda",
-    torch_name="V100",
+
+def _gpu(
+    name: str,
+    title: str,
+    *,
+    peak_flops: float,
+    memory_bytes_per_s: float,
+    link: Link,
+    torch_device: str = "cuda",
+    torch_name: str | None = None,
+    launch_s: float = 5e-6,  # assumption for dispatch and launch from PyTorch, which small kernels cannot hide
+    compute_efficiency: float = 0.75,  # assumption: SGEMM of cuBLAS at the sizes of such towers
+    memory_efficiency: float = 0.8,  # assumption: streaming kernels reach 80 to 90 % of HBM's peak
+) -> DeviceSpec:
+    """Figures of one GPU; its name in torch contains `torch_name`, by default its name in capitals."""
+    return DeviceSpec(
+        name, title, torch_device, torch_name or name.upper(), peak_flops, memory_bytes_per_s, link, launch_s,
+        compute_efficiency, memory_efficiency,
+    )  # fmt: skip
+
+
+V100 = _gpu(
+    "v100",
+    "NVIDIA V100 SXM2",
     peak_flops=15.7 * TERA,  # NVIDIA V100 data sheet: 15.7 TFLOPS single precision (SXM2)
     memory_bytes_per_s=900 * GB,  # NVIDIA V100 data sheet: 900 GB/s HBM2
     link=PCIE3,  # NVIDIA V100 data sheet: 32 GB/s PCIe, both ways together
-    launch_s=5e-6,  # assumption for dispatch and launch from PyTorch, which small kernels cannot hide
-    compute_efficiency=0.75,  # assumption: SGEMM of cuBLAS at the sizes of such towers
-    memory_efficiency=0.8,  # assumption: streaming kernels reach 80 to 90 % of HBM2's peak
 )
-
-A100 = DeviceSpec(
-    name="a100",
-    title="NVIDIA A100 SXM4 40 GB",
-    torch_device="cuda",
-    torch_name="A100",
+A100 = _gpu(
+    "a100",
+    "NVIDIA A100 SXM4 40 GB",
     peak_flops=19.5 * TERA,  # NVIDIA A100 data sheet: FP32 19.5 TFLOPS
     memory_bytes_per_s=1555 * GB,  # NVIDIA A100 data sheet: 1,555 GB/s (40 GB SXM); the 80 GB version has 2,039
     link=PCIE4,  # NVIDIA A100 data sheet: PCIe Gen4
-    launch_s=5e-6,  # assumption, as for the V100
-    compute_efficiency=0.75,  # assumption, as for the V100
-    memory_efficiency=0.8,  # assumption, as for the V100
 )
-
-H100 = DeviceSpec(
-    name="h100",
-    title="NVIDIA H100 SXM5 80 GB",
-    torch_device="cuda",
-    torch_name="H100",
+H100 = _gpu(
+    "h100",
+    "NVIDIA H100 SXM5 80 GB",
     peak_flops=67 * TERA,  # NVIDIA H100 data sheet: FP32 67 TFLOPS (SXM); the PCIe card has 51
     memory_bytes_per_s=3350 * GB,  # NVIDIA H100 data sheet: 3.35 TB/s HBM3 (SXM)
     link=PCIE4,  # NVIDIA H100 data sheet: PCIe Gen5
-    launch_s=5e-6,  # assumption, as for the V100
     compute_efficiency=0.7,  # assumption: towers of a few hundred columns do not fill 132 multiprocessors
-    memory_efficiency=0.8,  # assumption, as for the V100
 )
-
-T4 = DeviceSpec(
-    name="t4",
-    title="NVIDIA T4",
-    torch_device="cuda",
-    torch_name="T4",
+T4 = _gpu(
+    "t4",
+    "NVIDIA T4",
     peak_flops=8.1 * TERA,  # NVIDIA T4 data sheet: 8.1 TFLOPS single precision
     memory_bytes_per_s=320 * GB,  # NVIDIA T4 data sheet: over 300 GB/s; 256 bits of 10 Gb/s GDDR6
     link=PCIE3,  # NVIDIA T4 data sheet: x16 PCIe Gen3
-    launch_s=5e-6,  # assumption, as for the V100
     compute_efficiency=0.55,  # assumption: at 70 W the clock drops far below boost under steady load
-    memory_efficiency=0.8,  # assumption
 )
-
-L4 = DeviceSpec(
-    name="l4",
-    title="NVIDIA L4",
-    torch_device="cuda",
-    torch_name="L4",
+L4 = _gpu(
+    "l4",
+    "NVIDIA L4",
     peak_flops=30.3 * TERA,  # NVIDIA L4 data sheet: FP32 30.3 TFLOPS
     memory_bytes_per_s=300 * GB,  # NVIDIA L4 data sheet: 300 GB/s
     link=PCIE4,  # NVIDIA L4 data sheet: PCIe Gen4 x16
-    launch_s=5e-6,  # assumption, as for the V100
     compute_efficiency=0.5,  # assumption: at 72 W the clock drops far below boost under steady load
-    memory_efficiency=0.8,  # assumption
 )
-
-A10G = DeviceSpec(
-    name="a10g",
-    title="NVIDIA A10G",
-    torch_device="cuda",
-    torch_name="A10G",
+A10G = _gpu(
+    "a10g",
+    "NVIDIA A10G",
     peak_flops=31.2 * TERA,  # NVIDIA A10 data sheet: FP32 31.2 TFLOPS; that the A10G equals the A10 is an assumption
     memory_bytes_per_s=600 * GB,  # NVIDIA A10 data sheet: 600 GB/s GDDR6
     link=PCIE4,  # NVIDIA A10 data sheet: PCIe Gen4 x16
-    launch_s=5e-6,  # assumption, as for the V100
     compute_efficiency=0.6,  # assumption: half of its lanes serve integers too, and 150 W bound the clock
-    memory_efficiency=0.8,  # assumption
 )
-
-KUNLUN = DeviceSpec(
-    name="kunlun",
-    title="Kunlun K200 XPU",
+KUNLUN = _gpu(
+    "kunlun",
+    "Kunlun K200 XPU",
     torch_device="xpu",
     torch_name="Kunlun",
     peak_flops=16 * TERA,  # press on the Kunlun K200: 256 TOPS int8, 64 fp16, 16 fp32, at 150 W

@@ -34,6 +34,11 @@ def test_a_unit_takes_its_label_a_core_and_the_accelerator_that_it_is() -> None:
     assert bundle_of("cpu", "cpu", 0) == {"cpu": 1}
 
 
+def test_a_numbered_device_is_refused_because_ray_chooses_it() -> None:
+    with pytest.raises(ConfigError, match=r"v100: Ray chooses .* `device: cuda:7` .* write `device: cuda`"):
+        bundle_of("v100", "cuda:7", 1)
+
+
 @pytest.mark.parametrize("name", ["CPU", "GPU", "memory", "object_store_memory"])
 def test_a_name_that_ray_counts_by_itself_is_no_label(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*another name"):

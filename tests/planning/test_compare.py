@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 from planning_oracle import small_problem
@@ -19,10 +20,8 @@ SMALL = small_problem()
 def compare(
     method: str = "exact", *, every: bool = True, on_start: Callable[[str], None] = lambda _: None
 ) -> PlanComparison:
-    return planning.compare(
-        SMALL.profile, SMALL.cluster, throughput=SMALL.throughput, samples=SMALL.samples, method=method, every=every,
-        evaluations=500, seconds=1.0, on_start=on_start,
-    )  # fmt: skip
+    others: Literal["all", "quick"] = "all" if every else "quick"
+    return planning.compare(SMALL, method, others=others, evaluations=500, seconds=1.0, on_start=on_start)
 
 
 def test_every_method_is_there_once_in_order_and_told_before_it_starts() -> None:

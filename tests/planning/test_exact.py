@@ -75,7 +75,7 @@ def test_exact_costs_what_the_definition_says(drawn: Drawn) -> None:
 def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> None:
     profile, cluster, floor = drawn
     try:
-        comparison = planning.compare(profile, cluster, throughput=floor, samples=SAMPLES / 2, epochs=2)
+        comparison = planning.compare(Problem(profile, cluster, floor, SAMPLES / 2, 2))
     except (PlanInfeasible, ConfigError):
         assume(False)
         raise
@@ -86,9 +86,8 @@ def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> No
 @given(problems(max_layers=5, max_limit=8))
 def test_every_method_that_is_not_quick_keeps_floor_and_limits_and_bills_right_too(drawn: Drawn) -> None:
     profile, cluster, floor = drawn
-    asked = {"throughput": floor, "samples": SAMPLES / 2, "epochs": 2}
     try:
-        comparison = planning.compare(profile, cluster, **asked, evaluations=250, every=True)
+        comparison = planning.compare(Problem(profile, cluster, floor, SAMPLES / 2, 2), evaluations=250, others="all")
     except (PlanInfeasible, ConfigError):
         assume(False)
         raise

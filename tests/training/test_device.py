@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from heterps.data.batch import Slots
+from heterps.devices import devices, is_available
 from heterps.errors import ConfigError
-from heterps.training.model.device import Device, Event, Stream, TorchStreams, devices, is_available, open_device
+from heterps.training.model.device import Device, Event, Stream, TorchStreams, open_device
 
 CPU = torch.device("cpu")
 
@@ -258,12 +259,11 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) ->
 
 
 def test_devices_are_those_that_torch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: device)
-    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
     assert devices() == ["cpu", "cuda:0", "cuda:1", "mps"]
     assert [is_available(name) for name in ("cpu", "cuda", "cuda:1", "cuda:2", "xpu", "mps")] == [
         True,

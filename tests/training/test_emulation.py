@@ -202,20 +202,18 @@ def job_on(cluster: Cluster, **fields) -> Job:
 
 
 def test_a_job_lacks_the_devices_that_are_not_here_unless_it_emulates_them(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert lacks_devices(job_on(CLUSTER), ["cpu", "gpu", "cpu", "gpu"]) == ["gpu"]
     assert lacks_devices(job_on(CLUSTER, emulation={}), ["cpu", "gpu"]) == []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert lacks_devices(job_on(CLUSTER), ["cpu", "gpu"]) == []
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "xpu", "mps", "abacus"])
 def test_every_device_is_asked_for_by_its_type_and_number(device: str, monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 0)
     resources = {"one": Resource(device=device, usd_per_hour=1, limit=1)}
     assert lacks_devices(job_on(Cluster(resources=resources, server_resource="one")), ["one"]) == ["one"]
 

@@ -16,7 +16,7 @@ group = typer.Typer(help="Check and show job files.", no_args_is_help=True)
 
 @group.command(epilog="Example: heterps config show examples/ctr.yaml")
 def show(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.")],
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
 ) -> None:
     """Print the job with every field, defaults included; an error names the file, the line and the field."""

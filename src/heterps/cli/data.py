@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +29,7 @@ group = typer.Typer(help="Make and look at training data.", no_args_is_help=True
     "heterps data synth data/match --task match"
 )
 def synth(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.")],
     task: Annotated[str, typer.Option(help="What the rows are about: click, match or words.")] = "click",
     rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
     test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
@@ -45,15 +47,12 @@ def synth(
     from heterps.data.generate import generate
 
     start = time.perf_counter()
-    columns = (TextColumn("writing rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = make_console(stderr=True)
-    if not (json or console.is_terminal):
-        console.print(f"writing {rows + test_rows:,} rows")
-    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
-        bar_task = bar.add_task("rows", total=rows + test_rows)
+    total = rows + test_rows
+    with _show_bar(f"writing {total:,} rows", "rows", is_shown=not json) as advance:
         info = generate(
-            folder, rows, test_rows, seed, task=task, force=force, progress=lambda done: bar.advance(bar_task, done)
-        )
+            folder, rows, test_rows, seed, task=task, force=force,
+            progress=lambda done: advance("writing", done, total),
+        )  # fmt: skip
     if json:
         print_json(info.model_dump_json(indent=2))
     else:
@@ -66,16 +65,13 @@ def synth(
     "heterps data images mnist downloads/mnist data/mnist"
 )
 def images(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="digits, cifar10, cifar100 or mnist.", show_default=False)
-    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="digits, cifar10, cifar100 or mnist.")],
     paths: Annotated[
         list[Path],
         typer.Argument(
             metavar="[SOURCE] OUT",
             help="What to read: a folder, a .bin file or a .tar.gz; digits need none. Then the folder to write; new or "
             "empty.",
-            show_default=False,
         ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in OUT.")] = False,
@@ -92,19 +88,8 @@ def images(
         raise ConfigError(f"name one SOURCE and one OUT; got {len(paths)} paths: {', '.join(map(str, paths))}.")
     start = time.perf_counter()
     source = open_images(kind, paths[0] if len(paths) == 2 else None)
-    console = make_console(stderr=True)
-    columns = (TextColumn("{task.description} images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    if not (json or console.is_terminal):
-        console.print(f"reading images of {kind}")
-    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(what: str, rows: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.advance(tasks[what], rows)
-
-        info = write_images(source, paths[-1], force=force, progress=progress)
+    with _show_bar(f"reading images of {kind}", "images", is_shown=not json) as advance:
+        info = write_images(source, paths[-1], force=force, progress=advance)
     if json:
         print_json(info.model_dump_json(indent=2))
     else:
@@ -115,9 +100,7 @@ def images(
     epilog="Examples: heterps data describe data/train    heterps data describe 's3://bucket/day=*/*.parquet' --json"
 )
 def describe(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A Parquet file, folder, glob or fsspec address.", show_default=False)
-    ],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A Parquet file, folder, glob or fsspec address.")],
     label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -129,6 +112,27 @@ def describe(
         print_json(description.model_dump_json(indent=2))
     else:
         _show_description(path, description)
+
+
+@contextmanager
+def _show_bar(begin: str, noun: str, *, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Yields a function that is told what was done to how many more rows, and of how many in all if that is known.
+
+    On a terminal it shows a bar, elsewhere the line `begin`.
+    """
+    console = make_console(stderr=True)
+    if is_shown and not console.is_terminal:
+        console.print(begin)
+    columns = (TextColumn("{task.description} " + noun), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(what: str, rows: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.advance(tasks[what], rows)
+
+        yield advance
 
 
 def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
@@ -144,8 +148,7 @@ def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
     rows = info.train.rows + (info.test.rows if info.test else 0)
     console.print(
         f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s); {info.possible_ids:,} ids are possible.\n"
-        "The teacher drew the labels: no model can have a better AUC than its own.",
-        highlight=False,
+        "The teacher drew the labels: no model can have a better AUC than its own."
     )
 
 
@@ -162,12 +165,9 @@ def _show_images(folder: Path, info: ImagesInfo, seconds: float) -> None:
     console.print(table)
     rows = info.train.rows + (info.test.rows if info.test else 0)
     form = f"{info.height} x {info.width} pixels in {'colour' if info.channels == 3 else 'grey'}"
-    console.print(
-        f"{rows:,} images of {form}, {info.num_classes} classes, in {seconds:.1f} s. A job reads them with",
-        highlight=False,
-    )
+    console.print(f"{rows:,} images of {form}, {info.num_classes} classes, in {seconds:.1f} s. A job reads them with")
     columns = f"num_classes: {info.num_classes}, dense: [image], widths: {{image: {info.num_pixels}}}, slots: []"
-    console.print(f"  columns: {{{columns}}}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"  columns: {{{columns}}}", markup=False, soft_wrap=True)
 
 
 def _show_description(path: str, description: Description) -> None:
@@ -189,4 +189,4 @@ def _show_description(path: str, description: Description) -> None:
     size = f"{description.file_bytes / 1e6:,.1f} MB"
     mean = "" if description.label_mean is None else f" Mean of {description.label}: {description.label_mean:.4f}."
     groups = f"files: {description.files:,}; row groups: {description.row_groups:,}"
-    console.print(f"{description.rows:,} rows; {groups}; {size}.{mean}", highlight=False)
+    console.print(f"{description.rows:,} rows; {groups}; {size}.{mean}")

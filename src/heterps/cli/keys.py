@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-EXAMPLES = """
-Examples:
+from heterps.cli.output import examples
 
-  heterps keys create keys/my-job
-"""
+EXAMPLES = examples(
+    "heterps keys create keys/my-job",
+)
 
 
 group = typer.Typer(help="Make the key of a job.", no_args_is_help=True)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from heterps.cli.output import check_folders, print_json, write_file
 from heterps.cli.train import EXIT_CODES
+from heterps.config import Job, load_cluster, load_job
+from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
-    from heterps.config import Job
     from heterps.planning.cost import Problem
     from heterps.planning.plan import Plan
 
@@ -32,10 +34,8 @@ def measure_plans(
     **search: Any,
 ) -> int:
     """Runs short trials of the plans of a job, prints what they gave, and returns the exit code."""
-    from heterps.config import load_job
     from heterps.launch.trials import TrialRunner, trial_job
     from heterps.planning.online import measure
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.plan_table import draw_units
     from heterps.report.terminal.progress import show_progress
     from heterps.report.terminal.trials_table import show_trials, trials_as_json
@@ -70,9 +70,7 @@ def _problem(
     epochs: float | None,
 ) -> tuple[Problem, Job]:
     """What is planned, and the job with what the options say; what no option says comes from the job."""
-    from heterps.config import load_cluster
     from heterps.data.reader import open_reader
-    from heterps.errors import ConfigError
     from heterps.model.build import build_model
     from heterps.model.trace import trace
     from heterps.planning.cost import Problem
@@ -105,7 +103,6 @@ def _problem(
 
 def _check_devices(job: Job, problem: Problem) -> None:
     """Raises ConfigError where a plan may need devices that are not here, before any time is spent."""
-    from heterps.errors import ConfigError
     from heterps.training.protocol.emulation import lacks_devices
 
     usable = [name for name in problem.resources if any(name in layer.costs for layer in problem.profile.layers)]

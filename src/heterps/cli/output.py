@@ -17,6 +17,12 @@ _answers: list[TextIO] = []
 """Stack of the streams that `print_json` writes to while everything else goes to standard error; empty: stdout."""
 
 
+def examples(*commands: str, note: str = "") -> str:
+    """The end of a command's help: examples of it, one a line, and a note below them."""
+    lines = ["Examples:", *(f"  {command}" for command in commands), *([note] if note else [])]
+    return "\n" + "\n\n".join(lines) + "\n"
+
+
 @contextmanager
 def json_alone() -> Iterator[None]:
     """While it is open, only `print_json` writes to standard output; other output goes to standard error."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import check_folders, print_json, write_file
+from heterps.cli.output import check_folders, examples, print_json, write_file
+from heterps.config import load_cluster
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,105 +24,75 @@ if TYPE_CHECKING:
 PLAN_S, COMPARE_S = 60.0, 10.0
 MEASURED = {"trials", "trial_seconds", "launcher", "emulate", "profile_out"}
 NOT_MEASURED = {"batch_size", "provisioner", "compare", "frontier", "plot", "explain"}
-EXAMPLES = """
-Examples:
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --out plan.json
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --compare --explain
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --frontier --plot frontier.html
-
-  heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --method greedy --json
-
-  heterps plan --measure job.yaml --throughput 20000 --emulate --out plan.json --profile-out corrected.json
-
-Exit code 3: there is no plan; the error says which constraint binds and what would relax it.
-"""
+EXAMPLES = examples(
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --out plan.json",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --compare --explain",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --frontier --plot frontier.html",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --method greedy --json",
+    "heterps plan --measure job.yaml --throughput 20000 --emulate --out plan.json --profile-out corrected.json",
+    note="Exit code 3: there is no plan; the error says which constraint binds and what would relax it.",
+)
 
 
 def plan(
     context: typer.Context,
-    throughput: Annotated[float, typer.Option(help="Least samples a second.", show_default=False)],
+    throughput: Annotated[float, typer.Option(help="Least samples a second.")],
     profile: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="PROFILE", help="The profile, made by `heterps profile`; --measure: the job's.", show_default=False
-        ),
+        typer.Argument(metavar="PROFILE", help="The profile, made by `heterps profile`; --measure: the job's."),
     ] = None,
     cluster: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="CLUSTER",
-            help="The cluster file: resources, prices, limits; --measure: the job's.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="CLUSTER", help="The cluster file: resources, prices, limits; --measure: the job's."),
     ] = None,
     samples: Annotated[
-        float | None,
-        typer.Option(help="Samples of the data, once through; --measure: the job's.", show_default=False),
+        float | None, typer.Option(help="Samples of the data, once through; --measure: the job's.")
     ] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the data: 1; --measure: the job's.", show_default=False)
-    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data: 1; --measure: the job's.")] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(help="Plan for batches of this size instead of the profiled one.", show_default=False),
+        int | None, typer.Option(help="Plan for batches of this size instead of the profiled one.")
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="exact (the default), rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu; --measure: rl "
-            "(the default) or rl-rnn.",
-            show_default=False,
+            help="exact (the default), rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu, gpu or that of a "
+            "plugin; --measure: rl (the default) or rl-rnn."
         ),
     ] = None,
     provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
     seconds: Annotated[
-        float | None,
-        typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.", show_default=False),
+        float | None, typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.")
     ] = None,
-    evaluations: Annotated[
-        int | None, typer.Option(min=1, help="Most schedules that a search bills.", show_default=False)
-    ] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Most schedules that a search bills.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Search with every method and compare.")] = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Show the least cost for other throughputs.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the frontier to this .svg or .html file.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the frontier to this .svg or .html file.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what limits the plan, and what its cost hangs on.")
     ] = False,
     measure: Annotated[
         Path | None,
         typer.Option(
-            metavar="JOB",
-            help="Try the plans of the learned scheduler with this job, and go by what that measures.",
-            show_default=False,
+            metavar="JOB", help="Try the plans of the learned scheduler with this job, and go by what that measures."
         ),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Of --measure: largest number of trials.")] = 8,
     trial_seconds: Annotated[
         float, typer.Option(min=0, help="Of --measure: how long a trial measures, after its warm-up.")
     ] = 5.0,
-    launcher: Annotated[
-        str | None, typer.Option(help="Of --measure: where trials run, local or ray.", show_default=False)
-    ] = None,
+    launcher: Annotated[str | None, typer.Option(help="Of --measure: where trials run, local or ray.")] = None,
     emulate: Annotated[
         bool, typer.Option("--emulate", help="Of --measure: emulate the units of the plans, by the job's profile.")
     ] = False,
     profile_out: Annotated[
-        Path | None,
-        typer.Option(help="Of --measure: write the corrected profile to this file.", show_default=False),
+        Path | None, typer.Option(help="Of --measure: write the corrected profile to this file.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""
-    from heterps.config import load_cluster
     from heterps.planning.cost import Problem
     from heterps.profiling.profile import load_profile
     from heterps.report.page.frontier import check_plot, write_plot
@@ -175,16 +147,12 @@ def _check_options(context: typer.Context, *, is_measured: bool) -> None:
 
 def _search(problem: Problem, options: dict[str, Any], *, every: bool, alone: bool) -> PlanComparison:
     """Plans by `every` method; or by the method asked for, beside the quick ones unless it is wanted `alone`."""
-    from heterps import planning
+    from heterps.planning import compare
 
-    inputs = (problem.given, problem.cluster)
-    options |= {"throughput": problem.throughput, "samples": problem.samples, "epochs": problem.epochs}
     if every:
         with _progress("searching by") as announce:
-            return planning.compare(*inputs, every=True, on_start=announce, **options)
-    if alone:
-        return planning.PlanComparison(planning.plan(*inputs, **options), ())
-    return planning.compare(*inputs, **options)
+            return compare(problem, others="all", on_start=announce, **options)
+    return compare(problem, others="none" if alone else "quick", **options)
 
 
 def _explain(problem: Problem, plan: Plan) -> Explanation:
@@ -203,7 +171,6 @@ def _frontier(problem: Problem) -> Frontier:
 
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.progress import show_progress
 
     return show_progress(make_console(stderr=True), what, only_terminal=only_terminal)
@@ -217,7 +184,6 @@ def _show(
     found: Frontier | None,
     profiled_with: int,
 ) -> None:
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.frontier_view import show_frontier
     from heterps.report.terminal.plan_explained import show_explanation
     from heterps.report.terminal.plan_table import show_comparison, show_every_method

@@ -7,23 +7,20 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
+from heterps.config import load_cluster
+from heterps.report.terminal.consoles import make_console
 
-EXAMPLES = """
-Examples:
-
-  heterps prices
-
-  heterps prices --cluster cluster.yaml
-
-  heterps prices --json
-"""
+EXAMPLES = examples(
+    "heterps prices",
+    "heterps prices --cluster cluster.yaml",
+    "heterps prices --json",
+)
 
 
 def prices(
     cluster: Annotated[
-        Path | None,
-        typer.Option(help="A cluster file: show its prices and limits beside list prices.", show_default=False),
+        Path | None, typer.Option(help="A cluster file: show its prices and limits beside list prices.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the list as JSON instead of a table.")] = False,
 ) -> None:
@@ -31,14 +28,12 @@ def prices(
 
     A cluster file may name them (`v100-spot: {limit: 8}`, or `kind: v100-spot`) and leave device and price out.
     """
-    from heterps.config import load_cluster
     from heterps.report.terminal.price_table import cluster_table, price_list, price_table, rented_list
 
     rented = load_cluster(cluster) if cluster is not None else None
     if json:
         print_json(price_list() if rented is None else rented_list(rented), indent=1)
         return
-    from heterps.report.terminal.consoles import make_console
 
     console = make_console()
     console.print(price_table(console.width) if rented is None else cluster_table(rented))

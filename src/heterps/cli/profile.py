@@ -7,27 +7,23 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from heterps.cli.output import check_folders, print_json, write_file
+from heterps.cli.output import check_folders, examples, print_json, write_file
 from heterps.config import Data, Job, Model, Schema, load_job
 from heterps.errors import ConfigError, DataError
+from heterps.report.terminal.consoles import make_console
+from heterps.yamlfile import parse, read_text
 
 if TYPE_CHECKING:
     from heterps.profiling.job import UnitsFrom
     from heterps.profiling.profile import Profile
 
-EXAMPLES = """
-Examples:
-
-  heterps profile examples/ctr.yaml --out profile.json
-
-  heterps profile --model deepfm --batch-size 4096
-
-  heterps profile --model my_package.my_module:make_model --inputs 16,3x32x32
-
-  heterps profile --merge cpu.json --merge v100.json --out profile.json
-
-Next: heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9
-"""
+EXAMPLES = examples(
+    "heterps profile examples/ctr.yaml --out profile.json",
+    "heterps profile --model deepfm --batch-size 4096",
+    "heterps profile --model my_package.my_module:make_model --inputs 16,3x32x32",
+    "heterps profile --merge cpu.json --merge v100.json --out profile.json",
+    note="Next: heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
+)
 
 
 def profile(
@@ -36,8 +32,7 @@ def profile(
         typer.Argument(metavar="JOB", help="The job file; without one, --model and the columns that it is made for."),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="A zoo name or package.module:factory, in place of the job's.", show_default=False),
+        str | None, typer.Option(help="A zoo name or package.module:factory, in place of the job's.")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples of the profiling batch. [default: the job's, or 4096]")
@@ -46,8 +41,7 @@ def profile(
         str | None,
         typer.Option(
             help="Comma-separated: cpu (this machine), a device of `heterps prices`, or name=device. "
-            "[default: the job's cluster, or cpu,v100]",
-            show_default=False,
+            "[default: the job's cluster, or cpu,v100]"
         ),
     ] = None,
     budget: Annotated[
@@ -65,8 +59,7 @@ def profile(
     inputs: Annotated[
         str | None,
         typer.Option(
-            help="Shapes of one sample of each input, for a model that does not take (dense, slots): 16,3x32x32.",
-            show_default=False,
+            help="Shapes of one sample of each input, for a model that does not take (dense, slots): 16,3x32x32."
         ),
     ] = None,
     units: Annotated[
@@ -80,8 +73,7 @@ def profile(
         list[Path] | None,
         typer.Option(
             help="A profile of the same layers on other resources, to merge into the result; may be given more than "
-            "once. Without a job and a model: merge these alone.",
-            show_default=False,
+            "once. Without a job and a model: merge these alone."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the profile goes.")] = Path("profile.json"),
@@ -155,7 +147,6 @@ def _measure(
 
     from heterps.model.trace import Layer
     from heterps.profiling.job import profile_job
-    from heterps.report.terminal.consoles import make_console
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
     console = make_console(stderr=True)
@@ -181,7 +172,6 @@ def _measure(
 
 def _cluster_file(job: Path | None) -> str:
     """The cluster file that the job names, or the name that the documentation gives to one."""
-    from heterps.yamlfile import parse, read_text
 
     named = parse(read_text(job, what="job file"), where=str(job), what="job file")[0].get("cluster") if job else None
     return named if isinstance(named, str) else "cluster.yaml"
@@ -190,7 +180,6 @@ def _cluster_file(job: Path | None) -> str:
 def _show(profile: Profile, out: Path, cluster: str) -> None:
     import shlex
 
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.profile_table import profile_table
 
     console = make_console()

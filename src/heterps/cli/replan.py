@@ -8,57 +8,43 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
+from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
     from heterps.launch.replanning import Proposal
 
 T = TypeVar("T")
 
-EXAMPLES = """
-Examples:
-
-  heterps replan runs/ctr-1 --price v100=1.20
-
-  heterps replan runs/ctr-1 --limit cpu=64 --throughput 30000
-
-  heterps replan runs/ctr-1 --cluster tonight.yaml --method rl
-
-  heterps replan runs/ctr-1 --plan plan.json
-
-Exit code 2: it cannot be, and the job goes on as it was; 3: there is no plan; 6: no job runs there; 8: no answer.
-"""
+EXAMPLES = examples(
+    "heterps replan runs/ctr-1 --price v100=1.20",
+    "heterps replan runs/ctr-1 --limit cpu=64 --throughput 30000",
+    "heterps replan runs/ctr-1 --cluster tonight.yaml --method rl",
+    "heterps replan runs/ctr-1 --plan plan.json",
+    note="Exit code 2: it cannot be, and the job goes on as it was; 3: there is no plan; 6: no job runs there; "
+    "8: no answer.",
+)
 
 
 def replan(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
-    ],
-    cluster: Annotated[
-        Path | None, typer.Option(help="Another cluster file; by default the job's cluster.", show_default=False)
-    ] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.")],
+    cluster: Annotated[Path | None, typer.Option(help="Another cluster file; by default the job's cluster.")] = None,
     price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=USD", help="USD per hour of a resource; may be given again.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME=USD", help="USD per hour of a resource; may be given again.")
     ] = None,
     limit: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=UNITS", help="Limit of a resource; may be given again.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME=UNITS", help="Limit of a resource; may be given again.")
     ] = None,
     throughput: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Least samples a second; by default those of the run's first plan.", show_default=False
-        ),
+        float | None, typer.Option(min=0, help="Least samples a second; by default those of the run's first plan.")
     ] = None,
     method: Annotated[
         str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
     ] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
-    plan: Annotated[Path | None, typer.Option(help="Take this plan instead of making one.", show_default=False)] = None,
-    profile: Annotated[
-        Path | None, typer.Option(help="Plan from this profile; by default the job's.", show_default=False)
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Take this plan instead of making one.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="Plan from this profile; by default the job's.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Plan again for the samples that are left of a running job, and let it go on by a plan that is cheaper.
@@ -69,7 +55,6 @@ def replan(
     from json import loads
 
     from heterps.cli.status import ask_status
-    from heterps.errors import ConfigError
     from heterps.launch.replanning import Wishes, propose, remove_files, write_files
     from heterps.training.run.control import find
 
@@ -98,7 +83,6 @@ def replan(
 
 def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     from heterps.report.figures import usd
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.plan_table import plans_table
 
     if as_json:
@@ -135,7 +119,6 @@ def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
 
 def _pairs(words: Sequence[str], option: str, number: Callable[[str], T]) -> dict[str, T]:
     """Parses the `v100=1.20` words of an option that may be given again."""
-    from heterps.errors import ConfigError
 
     pairs: dict[str, T] = {}
     for word in words:

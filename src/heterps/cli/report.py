@@ -8,18 +8,18 @@ from typing import Annotated
 import typer
 
 from heterps.cli.output import print_json
+from heterps.report.terminal.consoles import make_console
 
 EXAMPLES = "Example: heterps report runs/ctr-1"
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> None:
     """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""
     from heterps.report.page.run import render_run
     from heterps.report.read_run import read_run
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.run_summary import print_summary
     from heterps.training.run.folder import Run
 

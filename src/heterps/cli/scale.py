@@ -7,28 +7,25 @@ from typing import Annotated
 
 import typer
 
-EXAMPLES = """
-Examples:
+from heterps.cli.output import examples
+from heterps.errors import ConfigError
 
-  heterps scale runs/ctr-1 --stage 1 --count 4
-
-Exit code 2: it cannot be, and the job goes on as it was; 6: no job runs there; 8: the job did not answer.
-"""
+EXAMPLES = examples(
+    "heterps scale runs/ctr-1 --stage 1 --count 4",
+    note="Exit code 2: it cannot be, and the job goes on as it was; 6: no job runs there; 8: the job did not answer.",
+)
 
 
 def scale(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
-    ],
-    stage: Annotated[int, typer.Option(min=1, help="Which stage, from 1 on.", show_default=False)],
-    count: Annotated[int, typer.Option(min=1, max=2**15 - 1, help="How many workers.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.")],
+    stage: Annotated[int, typer.Option(min=1, help="Which stage, from 1 on.")],
+    count: Annotated[int, typer.Option(min=1, max=2**15 - 1, help="How many workers.")],
 ) -> None:
     """Let workers join or leave a stage of a running job, within the limits of its cluster.
 
     Training goes on while new workers start, and with them from the next step after all of them are ready. In BSP
     losses stay the same. A resumed run begins with the counts of its plan again.
     """
-    from heterps.errors import ConfigError
     from heterps.training.run.commands import Scale
     from heterps.training.run.control import ask
 

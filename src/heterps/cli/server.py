@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 
 from heterps.cli.output import print_json
+from heterps.config import load_job
+from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
 
 group = typer.Typer(help="Run parameter servers and look at them.", no_args_is_help=True)
 
 KeyFile = Annotated[
     Path | None,
-    typer.Option(
-        "--key",
-        help="The job's key file, as `heterps keys create` makes it; tcp addresses need it.",
-        show_default=False,
-    ),
+    typer.Option("--key", help="The job's key file, as `heterps keys create` makes it; tcp addresses need it."),
 ]
 
 
@@ -26,21 +25,16 @@ KeyFile = Annotated[
     "heterps server start job.yaml --address ipc://./ps-2 --join ipc://./ps-0"
 )
 def start(
-    job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.", show_default=False)],
+    job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.")],
     address: Annotated[
         list[str],
-        typer.Option(
-            help="Of every server of the job, in the order of their shards; with --join, of this one.",
-            show_default=False,
-        ),
+        typer.Option(help="Of every server of the job, in the order of their shards; with --join, of this one."),
     ],
     shard: Annotated[int, typer.Option(min=0, help="Which of the addresses this server is, from 0.")] = 0,
     join: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS",
-            help="A server of a running job: be one more, empty until `heterps server rebalance`.",
-            show_default=False,
+            metavar="ADDRESS", help="A server of a running job: be one more, empty until `heterps server rebalance`."
         ),
     ] = None,
     key: KeyFile = None,
@@ -50,8 +44,6 @@ def start(
     Addresses are tcp://HOST:PORT, with the job's key, or ipc://PATH in a folder of your own. What the server holds ends
     with it.
     """
-    from heterps.config import load_job
-    from heterps.errors import ConfigError
     from heterps.launch.servers import first_roster, job_tables, joined_roster, run_server
     from heterps.ps.server.server import Server
     from heterps.wire.keys import load_keys
@@ -79,9 +71,7 @@ def start(
     epilog="Examples: heterps server rebalance ipc://./ps-2  |  heterps server rebalance ipc://./ps-0 --drop-last"
 )
 def rebalance(
-    address: Annotated[
-        str, typer.Argument(help="Of the server that joins; with --drop-last, of any server.", show_default=False)
-    ],
+    address: Annotated[str, typer.Argument(help="Of the server that joins; with --drop-last, of any server.")],
     drop_last: Annotated[
         bool, typer.Option("--drop-last", help="Empty the server that joined last, so that it can be stopped.")
     ] = False,
@@ -102,7 +92,7 @@ def rebalance(
 
 @group.command(epilog="Example: heterps server stats ipc://./ps-0 --json")
 def stats(
-    address: Annotated[str, typer.Argument(help="Where the server listens.", show_default=False)],
+    address: Annotated[str, typer.Argument(help="Where the server listens.")],
     key: KeyFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON.")] = False,
 ) -> None:
@@ -112,7 +102,6 @@ def stats(
     from heterps.ps.client.ask import ask, asker_channel
     from heterps.ps.protocol.messages import AskStats
     from heterps.ps.server.stats import ServerStats
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.server_table import server_table
     from heterps.wire.keys import load_keys
 

@@ -7,65 +7,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import check_folders, print_json
+from heterps.cli.output import check_folders, examples, print_json
 from heterps.cli.simulated import read_policies, read_scenario, read_window
+from heterps.config import PolicyConfig
+from heterps.errors import ConfigError, StorageError
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
-    from heterps.config import PolicyConfig
     from heterps.sim import Scenario, SimResult
 
-EXAMPLES = """
-Examples:
-
-  heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000
-
-  heterps simulate --workers 8x1.0,2.3 --jitter 0.1 --horizon 1000 --compare bsp,asp,ssp:3,dssp:3:12
-
-  heterps simulate --scenario scenario.yaml --mode bsp+backup:1 --window 90:130 --html simulation.html
-
-  heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000 --seed 0 --json
-
-  heterps simulate --job job.yaml --workers 4x1.0 --compare bsp,asp,ssp:3,dssp:3:12 --target 0.95 --seeds 3
-
-  heterps simulate --job job.yaml --workers 1.0,2.5 --advise --html policies.html
-"""
+EXAMPLES = examples(
+    "heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000",
+    "heterps simulate --workers 8x1.0,2.3 --jitter 0.1 --horizon 1000 --compare bsp,asp,ssp:3,dssp:3:12",
+    "heterps simulate --scenario scenario.yaml --mode bsp+backup:1 --window 90:130 --html simulation.html",
+    "heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000 --seed 0 --json",
+    "heterps simulate --job job.yaml --workers 4x1.0 --compare bsp,asp,ssp:3,dssp:3:12 --target 0.95 --seeds 3",
+    "heterps simulate --job job.yaml --workers 1.0,2.5 --advise --html policies.html",
+)
 
 
 def simulate(
     workers: Annotated[
-        str | None,
-        typer.Option(help="Seconds an iteration of each worker takes: 1.0,2.3 or 8x1.0,2.3.", show_default=False),
+        str | None, typer.Option(help="Seconds an iteration of each worker takes: 1.0,2.3 or 8x1.0,2.3.")
     ] = None,
     scenario: Annotated[
         Path | None,
         typer.Option(
-            help="A scenario file: workers, jitter, slow-downs, deaths, joins, server, latency. Options go before it.",
-            show_default=False,
+            help="A scenario file: workers, jitter, slow-downs, deaths, joins, server, latency. Options go before it."
         ),
     ] = None,
     mode: Annotated[
-        str | None,
-        typer.Option(
-            help="bsp, asp, ssp or dssp; or in short as with --compare. dssp if left out.", show_default=False
-        ),
+        str | None, typer.Option(help="bsp, asp, ssp or dssp; or in short as with --compare. dssp if left out.")
     ] = None,
-    lower: Annotated[
-        int | None, typer.Option(help="ssp, dssp: lead up to which nobody waits; 3 if left out.", show_default=False)
-    ] = None,
+    lower: Annotated[int | None, typer.Option(help="ssp, dssp: lead up to which nobody waits; 3 if left out.")] = None,
     spread: Annotated[
-        int | None,
-        typer.Option(help="dssp: most extra iterations granted at once; 12 if left out.", show_default=False),
+        int | None, typer.Option(help="dssp: most extra iterations granted at once; 12 if left out.")
     ] = None,
-    predictor: Annotated[
-        str | None, typer.Option(help="dssp: last, ema or elapsed; last if left out.", show_default=False)
-    ] = None,
+    predictor: Annotated[str | None, typer.Option(help="dssp: last, ema or elapsed; last if left out.")] = None,
     hysteresis: Annotated[
-        int | None,
-        typer.Option(help="dssp: a waiting worker goes on once its lead is lower less this.", show_default=False),
+        int | None, typer.Option(help="dssp: a waiting worker goes on once its lead is lower less this.")
     ] = None,
     backup: Annotated[
-        int | None,
-        typer.Option(help="bsp: number of slowest workers that a round does not wait for.", show_default=False),
+        int | None, typer.Option(help="bsp: number of slowest workers that a round does not wait for.")
     ] = None,
     literal: Annotated[
         bool, typer.Option("--literal", help="dssp: as it was printed, which bounds no lead. To compare with.")
@@ -74,68 +57,49 @@ def simulate(
         str | None,
         typer.Option(
             help="Policies to compare instead of --mode: bsp,asp,ssp:3,dssp:3:12. With --job also bsp+fitted, "
-            "bsp+summed, asp+damped, asp+compensated:0.04 and the like.",
-            show_default=False,
+            "bsp+summed, asp+damped, asp+compensated:0.04 and the like."
         ),
     ] = None,
-    horizon: Annotated[float | None, typer.Option(help="Seconds until it ends.", show_default=False)] = None,
-    iterations: Annotated[
-        int | None, typer.Option(help="Iterations after which a worker is done.", show_default=False)
-    ] = None,
+    horizon: Annotated[float | None, typer.Option(help="Seconds until it ends.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Iterations after which a worker is done.")] = None,
     jitter: Annotated[
-        float | None, typer.Option(help="Deviation of an iteration's seconds, as a part of them.", show_default=False)
+        float | None, typer.Option(help="Deviation of an iteration's seconds, as a part of them.")
     ] = None,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Of the jitter; 0 if left out. With --job of all that is random, and the job's.", show_default=False
-        ),
+        int | None, typer.Option(help="Of the jitter; 0 if left out. With --job of all that is random, and the job's.")
     ] = None,
     job: Annotated[
         Path | None,
         typer.Option(
             help="Train this job for real on the simulated clock, and compare the policies by what they reach. "
-            "Without --compare those that are worth it on these workers.",
-            show_default=False,
+            "Without --compare those that are worth it on these workers."
         ),
     ] = None,
     target: Annotated[
         float | None,
         typer.Option(
-            help="--job: accuracy, or AUC of two classes, that is to be reached; 0.99 of what all reach if left out.",
-            show_default=False,
+            help="--job: accuracy, or AUC of two classes, that is to be reached; 0.99 of what all reach if left out."
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="--job: number of seeds to train with; 1 if left out.", show_default=False)
+        int | None, typer.Option(min=1, help="--job: number of seeds to train with; 1 if left out.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="--job: passes over the data, instead of the job's.", show_default=False)
+        int | None, typer.Option(min=1, help="--job: passes over the data, instead of the job's.")
     ] = None,
-    points: Annotated[
-        int | None, typer.Option(min=1, help="--job: evaluations of a run; 40 if left out.", show_default=False)
-    ] = None,
+    points: Annotated[int | None, typer.Option(min=1, help="--job: evaluations of a run; 40 if left out.")] = None,
     processes: Annotated[
-        int | None,
-        typer.Option(min=1, help="--job: runs at a time; one for each core if left out.", show_default=False),
+        int | None, typer.Option(min=1, help="--job: runs at a time; one for each core if left out.")
     ] = None,
     advise: Annotated[bool, typer.Option("--advise", help="--job: say which policy to take here, and why.")] = False,
     window: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FROM:TO", help="What part of the time the timeline shows, in seconds.", show_default=False
-        ),
+        str | None, typer.Option(metavar="FROM:TO", help="What part of the time the timeline shows, in seconds.")
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write every input and decision of the policy to this file of JSON lines.", show_default=False
-        ),
+        Path | None, typer.Option(help="Write every input and decision of the policy to this file of JSON lines.")
     ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Draw the timeline to this file.", show_default=False)] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with everything to this file.", show_default=False)
-    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the timeline to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with everything to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Play workers of given speeds over a policy on a simulated clock, before any of them is rented.
@@ -143,9 +107,7 @@ def simulate(
     The same seed gives the same run, and the n-th iteration of a worker takes as long under every policy. With --job
     every worker computes real gradients with the weights it would have had.
     """
-    from heterps.errors import ConfigError
     from heterps.report.page.simulation import write_page, write_svg
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.simulation_table import show_policies, show_simulation
 
     check_folders(trace=trace, picture=svg, page=html)
@@ -196,8 +158,6 @@ def simulate(
 
 
 def _run(scenario: Scenario, policy: PolicyConfig, window: tuple[float, float] | None, trace: Path | None) -> SimResult:
-    from heterps.errors import StorageError
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.progress import show_simulation_progress
     from heterps.sim import Simulator
     from heterps.sync import record

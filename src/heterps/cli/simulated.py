@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heterps.config import PolicyConfig
+from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
+from heterps.yamlfile import check_role, parse, read_text, validate
+
 if TYPE_CHECKING:
-    from heterps.config import PolicyConfig
     from heterps.sim import Scenario
 
 SHOWN_ITERATIONS = 25
@@ -17,9 +21,7 @@ def read_scenario(path: Path | None, given: dict[str, Any], *, ends_by_itself: b
 
     A scenario that ends with the data of a job needs no end of its own.
     """
-    from heterps.errors import ConfigError
     from heterps.sim.scenario import ENDLESS, Scenario
-    from heterps.yamlfile import check_role, parse, read_text, validate
 
     endless = {"iterations": ENDLESS} if ends_by_itself else {}
     if path is None:
@@ -36,11 +38,8 @@ def read_scenario(path: Path | None, given: dict[str, Any], *, ends_by_itself: b
 
 def read_policies(mode: str, compare: str | None, options: dict[str, Any]) -> list[PolicyConfig]:
     """The policies to compare, or the one of --mode and its options; warns of options that the policy does not have."""
-    from heterps.errors import ConfigError
-    from heterps.report.terminal.consoles import make_console
     from heterps.sim.variants import Variant, parse_variants
     from heterps.sync import parse_policy
-    from heterps.yamlfile import validate
 
     if compare is not None:
         if options:
@@ -63,8 +62,6 @@ def read_policies(mode: str, compare: str | None, options: dict[str, Any]) -> li
 def read_window(text: str | None, scenario: Scenario) -> tuple[float, float]:
     """The part of the time to show, in seconds: as asked for, or as many first iterations as can be told apart."""
     from math import inf, isfinite
-
-    from heterps.errors import ConfigError
 
     end_s = inf if scenario.horizon_s is None else scenario.horizon_s
     if text is None:

@@ -7,36 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
+from heterps.errors import PeerLost, RunError
+from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
     from heterps.training.run.control import Found
 
 WATCH_S = 1.0
-EXAMPLES = """
-Examples:
-
-  heterps status runs/ctr-1
-
-  heterps status runs/ctr-1 --watch
-
-  heterps status runs/ctr-1 --json
-
-Exit code 6: no job runs there; 8: the job did not answer.
-"""
+EXAMPLES = examples(
+    "heterps status runs/ctr-1",
+    "heterps status runs/ctr-1 --watch",
+    "heterps status runs/ctr-1 --json",
+    note="Exit code 6: no job runs there; 8: the job did not answer.",
+)
 
 
 def status(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.", show_default=False)
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.")],
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until the job ends.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON; with --watch a line each time.")] = False,
 ) -> None:
     """Show how far a running job is: samples, USD, and each stage's samples/s, utilisation, queue and staleness."""
     from json import loads
 
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.running import status_table
     from heterps.training.run.control import find
 
@@ -52,7 +46,6 @@ def status(
 
 def ask_status(found: Found) -> str:
     """The status of a running job as JSON. Raises RunError where no job runs there."""
-    from heterps.errors import RunError
     from heterps.training.run.commands import AskStatus
 
     told = found.ask(AskStatus())
@@ -69,8 +62,6 @@ def _watch(found: Found, told: dict[str, Any], *, as_json: bool) -> None:
 
     from rich.live import Live
 
-    from heterps.errors import PeerLost, RunError
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.running import status_table
     from heterps.training.run.control import find
 

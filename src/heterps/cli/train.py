@@ -8,6 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from heterps.cli.output import print_json
+from heterps.config import Job, load_job
+from heterps.errors import ConfigError
+from heterps.report.terminal.consoles import make_console
+from heterps.yamlfile import validate
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -21,7 +25,7 @@ EXAMPLES = (
 
 
 def train(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.")],
     run: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<job name>-<number>.")] = None,
     launcher: Annotated[str | None, typer.Option(help="Where processes run; overrides the job's.")] = None,
     address: Annotated[
@@ -43,8 +47,7 @@ def train(
         ),
     ] = None,
     sync: Annotated[
-        str | None,
-        typer.Option(help="When a worker may go on: bsp, asp, ssp:3, dssp:3:12; overrides the job's."),
+        str | None, typer.Option(help="When a worker may go on: bsp, asp, ssp:3, dssp:3:12; overrides the job's.")
     ] = None,
     emulate: Annotated[
         bool,
@@ -57,12 +60,9 @@ def train(
 
     Ctrl-C and SIGTERM end the run after the running step with everything saved; --resume goes on from there.
     """
-    from heterps.config import Job, load_job
     from heterps.launch import train as launch
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.run_summary import print_summary
     from heterps.report.terminal.training_progress import TrainingProgress
-    from heterps.yamlfile import validate
 
     loaded = load_job(job)
     overriding: dict[str, tuple[str, Any]] = {
@@ -81,10 +81,19 @@ def train(
     for option, (field, value) in overriding.items():
         if value is not None:
             loaded = validate({**loaded.model_dump(), field: value}, Job, where=option)
-    if workers is not None and (loaded.launcher == "inline" or loaded.plan is not None):
-        _refuse_workers(loaded.plan)
-    if restarts and loaded.launcher == "inline":
-        _refuse_restarts()
+    is_inline = loaded.launcher == "inline"
+    if workers is not None and loaded.plan is not None:
+        raise ConfigError(
+            f"--workers: the plan {loaded.plan} says how many workers there are. Leave out one of the two."
+        )
+    if workers is not None and is_inline:
+        raise ConfigError(
+            "--workers: the inline launcher has no workers. Add --launcher local, or set threads in the job."
+        )
+    if restarts and is_inline:
+        raise ConfigError(
+            "--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out."
+        )
     console = make_console(stderr=json)
     with TrainingProgress(console) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
@@ -93,17 +102,3 @@ def train(
     else:
         print_summary(console, finished.folder, finished.summary)
     return EXIT_CODES.get(finished.summary["status"].rpartition(" ")[2], 0)
-
-
-def _refuse_workers(plan: str | None) -> None:
-    from heterps.errors import ConfigError
-
-    if plan is not None:
-        raise ConfigError(f"--workers: the plan {plan} says how many workers there are. Leave out one of the two.")
-    raise ConfigError("--workers: the inline launcher has no workers. Add --launcher local, or set threads in the job.")
-
-
-def _refuse_restarts() -> None:
-    from heterps.errors import ConfigError
-
-    raise ConfigError("--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out.")

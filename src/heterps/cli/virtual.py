@@ -7,6 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heterps.config import load_job
+from heterps.report.terminal.consoles import make_console
+
 if TYPE_CHECKING:
     from heterps.sim import Scenario
     from heterps.sim.compare import VariantComparison
@@ -34,10 +37,8 @@ def train(
     """
 
     from heterps.cli.output import print_json
-    from heterps.config import load_job
     from heterps.report.page.templates import write_text
     from heterps.report.page.virtual import render_virtual_page
-    from heterps.report.terminal.consoles import make_console
     from heterps.report.terminal.progress import show_virtual_progress
     from heterps.report.terminal.virtual_table import show_comparison
     from heterps.sim.compare import advise, compare

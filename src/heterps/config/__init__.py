@@ -15,9 +15,8 @@
 Every field has a `description`; the reference of the job file is generated from them.
 """
 
-from heterps.config.base import Frozen, Name
 from heterps.config.cluster import PAPER_CLUSTER, Cluster, Resource
-from heterps.config.data import Data, Paths, Schema
+from heterps.config.data import Data, Schema
 from heterps.config.job import Checkpoint, Job, Model, load_cluster, load_job, parse_job
 from heterps.config.optimizers import (
     FTRL,
@@ -25,7 +24,6 @@ from heterps.config.optimizers import (
     Adagrad,
     Adam,
     AdamW,
-    Beta,
     ConstantRate,
     CosineRate,
     DenseOptimizer,
@@ -35,12 +33,10 @@ from heterps.config.optimizers import (
     Optimizers,
     RowAdagrad,
     Schedule,
-    ScheduledRate,
-    SparseOptimizer,
     StepRate,
 )
-from heterps.config.servers import Chance, Faults, Servers, ValueCoding
-from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig
+from heterps.config.servers import Faults, Servers, ValueCoding
+from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig, register_policy
 from heterps.config.tables import (
     Admission,
     AfterSightings,
@@ -55,62 +51,13 @@ from heterps.config.tables import (
     WithProbability,
     Zero,
 )
-from heterps.config.workers import Emulation, Workers
+from heterps.config.workers import Emulation
 
 __all__ = [
-    "ASP",
-    "BSP",
-    "DSSP",
-    "FTRL",
-    "PAPER_CLUSTER",
-    "SGD",
-    "SSP",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Admission",
-    "AfterSightings",
-    "Always",
-    "Beta",
-    "Chance",
-    "Checkpoint",
-    "Cluster",
-    "Constant",
-    "ConstantRate",
-    "CosineRate",
-    "Data",
-    "DenseOptimizer",
-    "Emulation",
-    "Eviction",
-    "Faults",
-    "Frozen",
-    "Initializer",
-    "Job",
-    "LinearRate",
-    "Model",
-    "Momentum",
-    "Name",
-    "Normal",
-    "Optimizer",
-    "Optimizers",
-    "Paths",
-    "PolicyConfig",
-    "Resource",
-    "RowAdagrad",
-    "Schedule",
-    "ScheduledRate",
-    "Schema",
-    "Servers",
-    "SparseOptimizer",
-    "StepRate",
-    "Tables",
-    "Tiers",
-    "Uniform",
-    "ValueCoding",
-    "WithProbability",
-    "Workers",
-    "Zero",
-    "load_cluster",
-    "load_job",
-    "parse_job",
-]
+    "ASP", "BSP", "DSSP", "FTRL", "PAPER_CLUSTER", "SGD", "SSP", "Adagrad", "Adam", "AdamW", "Admission",
+    "AfterSightings", "Always", "Checkpoint", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
+    "DenseOptimizer", "Emulation", "Eviction", "Faults", "Initializer", "Job", "LinearRate", "Model", "Momentum",
+    "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource", "RowAdagrad", "Schedule", "Schema",
+    "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding", "WithProbability", "Zero", "load_cluster",
+    "load_job", "parse_job", "register_policy",
+]  # fmt: skip

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, field_validator, model_validator
 
 from heterps.config.base import Frozen, Name
+from heterps.devices import kind_of
 from heterps.errors import ConfigError
 from heterps.offers import OFFERS, Offer, find_offer
 
@@ -96,7 +92,7 @@ def _offered(kind: str, written: dict[str, Any]) -> dict[str, Any]:
     except ConfigError as error:
         raise ValueError(f"kind {error}") from None
     device = written.get("device", offer.torch_device)
-    if isinstance(device, str) and device.partition(":")[0] != offer.torch_device:
+    if isinstance(device, str) and kind_of(device) != offer.torch_device:
         raise ValueError(
             f"device {device!r} contradicts the offer {kind!r}, which is a {offer.torch_device} device: leave device "
             "out, or name another kind; what is no offer needs a name of its own"

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    Field,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, PositiveInt, model_validator
 
 from heterps.config.base import Frozen, Name
 
@@ -31,8 +27,7 @@ class Schema(Frozen):
         "one input of the model.",
     )
     slots: tuple[Name, ...] = Field(
-        tuple(f"C{i}" for i in range(1, 27)),
-        description="Columns of ids: integers or strings, or lists of them.",
+        tuple(f"C{i}" for i in range(1, 27)), description="Columns of ids: integers or strings, or lists of them."
     )
     dense_missing: Literal["fill", "error", "skip"] = Field(
         "fill",

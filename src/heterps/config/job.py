@@ -6,13 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from heterps.config.base import Frozen, Name
 from heterps.config.cluster import PAPER_CLUSTER, Cluster
@@ -20,7 +14,7 @@ from heterps.config.data import Data
 from heterps.config.optimizers import Optimizers
 from heterps.config.policy_words import parse_policy
 from heterps.config.servers import Servers
-from heterps.config.sync import BSP, PolicyConfig
+from heterps.config.sync import BSP, AnyPolicy
 from heterps.config.tables import Tables, Tiers
 from heterps.config.workers import Emulation, Workers
 from heterps.errors import ConfigError
@@ -67,7 +61,7 @@ class Job(Frozen):
         None, description="Parameter servers that hold the tables; null: the tables are in this process."
     )
     workers: Workers = Field(Workers(), description="The workers of the launchers `local` and `ray`.")
-    sync: Annotated[PolicyConfig, Field(discriminator="kind")] = Field(
+    sync: AnyPolicy = Field(
         BSP(),
         description="When a worker may start its next iteration: bsp, asp, ssp:3, dssp:3:12, or the same with its "
         "fields written out.",

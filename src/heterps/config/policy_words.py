@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
-from heterps.config.sync import ASP, BSP, DSSP, PREDICTORS, SSP, PolicyConfig
+from heterps.config.sync import POLICIES, PolicyConfig
 from heterps.errors import ConfigError
 from heterps.yamlfile import validate
 
-KINDS: dict[str, type[BSP] | type[ASP] | type[SSP] | type[DSSP]] = {"bsp": BSP, "asp": ASP, "ssp": SSP, "dssp": DSSP}
-NUMBERS = {"bsp": (), "asp": (), "ssp": ("lower",), "dssp": ("lower", "spread")}
 EXAMPLES = "write bsp, bsp+backup:1, asp, ssp:3, dssp:3:12, dssp:3:12+elapsed, dssp:3:12+hysteresis:1 or so"
 
 
@@ -17,31 +15,34 @@ def parse_policy(text: str) -> PolicyConfig:
     """Parse the short form of a policy: KIND[:NUMBER...][+OPTION[:NUMBER]...]. Raises ConfigError."""
     head, *extras = text.strip().lower().split("+")
     kind, *numbers = head.split(":")
-    if kind not in KINDS:
+    if kind not in POLICIES:
         raise ConfigError(f"policy {text!r}: there is no policy {kind!r}: {EXAMPLES}.")
-    names = NUMBERS[kind]
+    settings = POLICIES[kind]
+    names = settings.numbers
     if len(numbers) > len(names):
         takes = f"takes {' and '.join(names)} only" if names else "takes no number"
         raise ConfigError(f"policy {text!r}: {kind} {takes}: {EXAMPLES}.")
     fields: dict[str, Any] = {"kind": kind}
     fields |= {name: _number(text, name, word) for name, word in zip(names, numbers, strict=False)}
     for extra in extras:
-        name, value = _option(text, kind, extra)
+        name, value = _option(text, settings, kind, extra)
         if name in fields:
             raise ConfigError(f"policy {text!r}: {name} is given twice; keep one of the two.")
         fields[name] = value
-    return validate(fields, KINDS[kind], where=f"policy {text}")
+    return validate(fields, settings, where=f"policy {text}")
 
 
-def _option(text: str, kind: str, extra: str) -> tuple[str, Any]:
+def _option(text: str, settings: type[PolicyConfig], kind: str, extra: str) -> tuple[str, Any]:
+    """The field that an option sets, and its value: `hysteresis:1` a number, `literal` true, `ema` one of its words."""
     name, _, word = extra.partition(":")
-    if (kind, name) in (("bsp", "backup"), ("dssp", "hysteresis")):
+    options = {field_name: field.annotation for field_name, field in settings.options().items()}
+    if options.get(name) is int:
         return name, _number(text, name, word)
-    if kind == "dssp" and not word:
-        if name in PREDICTORS:
-            return "predictor", name
-        if name == "literal":
-            return "literal", True
+    if options.get(name) is bool and not word:
+        return name, True
+    for field_name, words in options.items():
+        if name in get_args(words) and not word:
+            return field_name, name
     raise ConfigError(f"policy {text!r}: {kind} has no option {extra!r}: {EXAMPLES}.")
 
 

@@ -6,27 +6,49 @@ Command lines use a short form: `bsp`, `bsp+backup:1`, `asp`, `ssp:3`, `dssp:3:1
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, PlainValidator, Tag, model_validator
 
 from heterps.config.base import Frozen
+from heterps.errors import ConfigError
+from heterps.plugins import Registry
 
 Lead = Annotated[int, Field(ge=0, lt=2**53)]
-PREDICTORS = ("last", "ema", "elapsed")
 
 
-class _Policy(Frozen):
-    """Common base of the policies' settings."""
+class PolicyConfig(Frozen):
+    """Settings of a policy. To add a policy, derive a class here, name it in POLICIES, and write its state machine."""
 
     in_rounds: ClassVar[bool] = False
     """Whether all workers make one update together from their parts of a batch; else each makes its own updates."""
+    made_by: ClassVar[str]
+    """Import path `module:name` of the state machine, which is called as `heterps.sync.Policy` is."""
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """The fields that the short form gives as numbers, as in ssp:3. It gives the other fields as options (+literal)."""
+    kind: str
+
+    @property
+    def label(self) -> str:
+        """The short form of these settings; options with their default values are left out."""
+        words = [":".join([self.kind, *(str(getattr(self, name)) for name in self.numbers)])]
+        for name, field in self.options().items():
+            value = getattr(self, name)
+            if value != field.default:
+                words.append(value if isinstance(value, str) else name if value is True else f"{name}:{value}")
+        return "+".join(words)
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """The fields that the short form gives as options."""
+        return {name: field for name, field in cls.model_fields.items() if name not in ("kind", *cls.numbers)}
 
 
-class BSP(_Policy):
+class BSP(PolicyConfig):
     """Bulk synchronous parallel: all workers push, the mean of their gradients is applied once, all continue."""
 
-    in_rounds: ClassVar[bool] = True
+    in_rounds = True
+    made_by = "heterps.sync.rounds:Rounds"
     kind: Literal["bsp"] = "bsp"
     backup: Annotated[int, Field(ge=0)] = Field(
         0,
@@ -34,35 +56,28 @@ class BSP(_Policy):
         "are dropped and counted.",
     )
 
-    @property
-    def label(self) -> str:
-        return f"bsp+backup:{self.backup}" if self.backup else "bsp"
 
-
-class ASP(_Policy):
+class ASP(PolicyConfig):
     """Asynchronous parallel: each gradient is applied when it arrives, and no worker waits."""
 
+    made_by = "heterps.sync.stale:Stale"
     kind: Literal["asp"] = "asp"
 
-    @property
-    def label(self) -> str:
-        return "asp"
 
-
-class SSP(_Policy):
+class SSP(PolicyConfig):
     """Stale synchronous parallel: only workers that are too far ahead of the slowest wait."""
 
+    made_by = "heterps.sync.stale:Stale"
+    numbers = ("lower",)
     kind: Literal["ssp"] = "ssp"
     lower: Lead = Field(3, description="Largest lead at which an iteration may start (the paper's s).")
 
-    @property
-    def label(self) -> str:
-        return f"ssp:{self.lower}"
 
-
-class DSSP(_Policy):
+class DSSP(PolicyConfig):
     """Dynamic stale synchronous parallel: SSP whose bound moves by itself in [lower, lower + spread]."""
 
+    made_by = "heterps.sync.literal:make_dynamic"
+    numbers = ("lower", "spread")
     kind: Literal["dssp"] = "dssp"
     lower: Lead = Field(3, description="Largest lead at which no worker waits (the paper's s_L).")
     spread: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
@@ -78,14 +93,6 @@ class DSSP(_Policy):
         False, description="Use the algorithm as published, errors included, for comparison: it bounds nothing."
     )
 
-    @property
-    def label(self) -> str:
-        words = [f"dssp:{self.lower}:{self.spread}"]
-        words += [self.predictor] if self.predictor != "last" else []
-        words += [f"hysteresis:{self.hysteresis}"] if self.hysteresis else []
-        words += ["literal"] if self.literal else []
-        return "+".join(words)
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.hysteresis > self.lower:
@@ -95,4 +102,35 @@ class DSSP(_Policy):
         return self
 
 
-PolicyConfig = BSP | ASP | SSP | DSSP
+_BUILT_IN: dict[str, type[PolicyConfig]] = {"bsp": BSP, "asp": ASP, "ssp": SSP, "dssp": DSSP}
+POLICIES: Registry[type[PolicyConfig]] = Registry("policy", _BUILT_IN)
+
+
+def register_policy(settings: type[PolicyConfig]) -> None:
+    """Add a policy by the class of its settings; the default of `kind` is its name in job files and commands."""
+    name = settings.model_fields["kind"].default
+    if not isinstance(name, str):
+        raise ConfigError(f'{settings.__name__}: the field `kind` needs a default: kind: Literal["mine"] = "mine".')
+    POLICIES.add(name, settings)
+
+
+def _branch(value: Any) -> Any:
+    """The branch of the union below that a value belongs to; an unknown kind is left to pydantic's error."""
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "plugin" if isinstance(kind, str) and kind not in _BUILT_IN and kind in POLICIES else kind
+
+
+def _from_plugin(value: Any) -> PolicyConfig:
+    return value if isinstance(value, PolicyConfig) else POLICIES[value["kind"]].model_validate(value)
+
+
+if TYPE_CHECKING:
+    AnyPolicy = PolicyConfig
+else:  # the type of a field that holds any policy, selected by its kind
+    AnyPolicy = Annotated[
+        Union[
+            *(Annotated[settings, Tag(kind)] for kind, settings in _BUILT_IN.items()),
+            Annotated[Any, PlainValidator(_from_plugin), Tag("plugin")],
+        ],
+        Discriminator(_branch),
+    ]

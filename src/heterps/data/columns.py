@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from heterps.config import Schema
-from heterps.data.sources import DataFile, Dataset
+from heterps.data.file import DataFile
+from heterps.data.sources import Dataset
 from heterps.errors import DataError
 
 _NUMBERS = "a number: any integer, float, decimal or bool"

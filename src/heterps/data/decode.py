@@ -120,7 +120,7 @@ class Decoder:
                 f"number {place} of its list is not finite as a float32; write a finite value or a null",
             )
         rows: NDArray[np.bool_] = np.any(absent, axis=1)
-        self._missing_numbers(group, name, rows, int(absent.sum()), "a number of its list is null or NaN", keep)
+        self._missing(group, name, rows, int(absent.sum()), keep, "a number of its list is null or NaN")
         out[absent] = self._schema.dense_fill
 
     def _singles(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
@@ -140,17 +140,8 @@ class Decoder:
         for d in np.flatnonzero(missing).tolist():
             absent = np.isnan(by_column[d])
             value = "null" if columns[names[d]][int(np.argmax(absent))].as_py() is None else "NaN"
-            self._missing_numbers(group, names[d], absent, int(missing[d]), f"the value is {value}", keep)
+            self._missing(group, names[d], absent, int(missing[d]), keep, f"the value is {value}")
         return dense
-
-    def _missing_numbers(
-        self, group: RowGroup, name: str, absent: NDArray[np.bool_], count: int, problem: str, keep: NDArray[np.bool_]
-    ) -> None:
-        if self._schema.dense_missing == "error":
-            raise _error(group, int(np.argmax(absent)), name, f"{problem}; {_policies('dense_missing', 'fill')}")
-        if self._schema.dense_missing == "skip":
-            keep &= ~absent
-        self._count(name, count)
 
     def _keys(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[KeyArray, None]:
         by_column = np.empty((len(self._slots), group.num_rows), np.uint64)
@@ -158,7 +149,7 @@ class Decoder:
             column = columns[name]
             mix_column(*_read_ids(column), seed, null, by_column[s])
             if column.null_count:
-                self._missing_ids(group, name, _nulls(column), column.null_count, keep)
+                self._missing(group, name, _nulls(column), column.null_count, keep)
         keys = np.empty((group.num_rows, len(self._slots)), np.uint64)
         interleave_keys(by_column, keys)
         return keys.reshape(-1), None
@@ -199,19 +190,26 @@ class Decoder:
             keys_are_null = np.where(null_rows, 1, inside[ends[1:]] - inside[ends[:-1]])
             null_bag = keys_are_null > 0
         if null_bag.any():
-            self._missing_ids(group, name, null_bag, int(keys_are_null.sum()), keep)
+            self._missing(group, name, null_bag, int(keys_are_null.sum()), keep)
         return keys, starts, lengths
 
-    def _missing_ids(
-        self, group: RowGroup, name: str, absent: NDArray[np.bool_], count: int, keep: NDArray[np.bool_]
+    def _missing(
+        self,
+        group: RowGroup,
+        name: str,
+        absent: NDArray[np.bool_],
+        count: int,
+        keep: NDArray[np.bool_],
+        problem: str = "the id is null",
     ) -> None:
-        if self._schema.slot_missing == "error":
-            raise _error(group, int(np.argmax(absent)), name, f"the id is null; {_policies('slot_missing', 'key')}")
-        if self._schema.slot_missing == "skip":
+        """Do what the schema says with the rows of a column in which values are `absent`, and count these."""
+        field, keeping = ("slot_missing", "key") if name in self._schema.slots else ("dense_missing", "fill")
+        treatment = getattr(self._schema, field)
+        if treatment == "error":
+            remedy = f"fix the data, or set data.columns.{field} to {keeping} or skip"
+            raise _error(group, int(np.argmax(absent)), name, f"{problem}; {remedy}")
+        if treatment == "skip":
             keep &= ~absent
-        self._count(name, count)
-
-    def _count(self, name: str, count: int) -> None:
         self.counts.missing[name] = self.counts.missing.get(name, 0) + count
 
 
@@ -310,7 +308,3 @@ def _error(group: RowGroup, row: int, column: str, problem: str) -> DataError:
         f"{group.file.address}: row {group.first_row + row} (row {row} of row group {group.index}), "
         f"column {column}: {problem}."
     )
-
-
-def _policies(field_name: str, keeping: str) -> str:
-    return f"fix the data, or set data.columns.{field_name} to {keeping} or skip"

@@ -1,4 +1,4 @@
-"""Describe a data set from its footers and one pass over the label, for people who see it for the first time."""
+"""Describe a data set to people who see it for the first time, with one pass over the label."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ColumnDescription(Record):
     name: str
     type: str
     roles: tuple[str, ...] = Field(description="Roles that data.columns may give it: label, dense, slots.")
-    nulls: int | None = Field(description="Number of nulls in all files; null: some footer does not say.")
+    nulls: int | None = Field(description="Number of nulls in all files; null: some file does not say.")
     example: str | None = Field(description="The first value.")
     key: int | None = Field(description="The key of that value, where the column can be a slot.")
 
@@ -60,7 +60,7 @@ def describe(source: str | Sequence[str], label: str = "label") -> Description:
         files=len(dataset.files),
         rows=dataset.num_rows,
         row_groups=len(dataset.row_groups),
-        file_bytes=sum(int(file.fs.size(file.path) or 0) for file in dataset.files),
+        file_bytes=sum(file.num_bytes for file in dataset.files),
         label=label if has_label else None,
         label_mean=_label_mean(dataset, label) if has_label else None,
         columns=tuple(_describe_column(f, head.column(f.name), nulls.get(f.name), label) for f in first.schema),
@@ -92,18 +92,12 @@ def _shown(value: Any) -> str:
 
 
 def _nulls(dataset: Dataset) -> dict[str, int | None]:
-    """Number of nulls by column from the footers' statistics; None if some footer does not say.
-
-    A nested column has a separate path for each leaf (`bag.list.element`), so its nulls are unknown too.
-    """
+    """Number of nulls by column; None if some file does not say."""
     totals: dict[str, int | None] = {}
     for group in dataset.row_groups:
-        metadata = group.file.metadata.row_group(group.index)
-        for i in range(metadata.num_columns):
-            name, statistics = metadata.column(i).path_in_schema, metadata.column(i).statistics
+        for name, count in group.file.num_nulls(group.index).items():
             known = totals.setdefault(name, 0)
-            told = statistics is not None and statistics.has_null_count
-            totals[name] = known + statistics.null_count if told and known is not None else None
+            totals[name] = None if known is None or count is None else known + count
     return totals
 
 

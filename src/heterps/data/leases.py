@@ -42,13 +42,7 @@ class Leases:
     """
 
     def __init__(
-        self,
-        epochs: int,
-        num_batches: int | None,
-        *,
-        run: int = 1,
-        ordered: bool = False,
-        start: Lease = (0, 0),
+        self, epochs: int, num_batches: int | None, *, run: int = 1, ordered: bool = False, start: Lease = (0, 0)
     ) -> None:
         if run < 1 or (num_batches is not None and num_batches < 1):
             raise ValueError(f"a run and an epoch have at least one batch, got {run=}, {num_batches=}")

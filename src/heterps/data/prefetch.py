@@ -14,13 +14,28 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 T = TypeVar("T")
 
 
-class Prefetch(Generic[T]):
+class OwnsThread:
+    """Base of objects that prepare things on a thread of their own (see `start_thread`); use them with `with`."""
+
+    _close: Callable[[], Any]
+
+    def close(self) -> None:
+        """End the thread, after it has finished its current item. Items not taken are dropped."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Prefetch(OwnsThread, Generic[T]):
     """Iterates over `prepare(item)` for the items of `source`; up to `depth` of them are prepared ahead of use."""
 
     def __init__(self, source: Iterable[Any], depth: int, prepare: Callable[[Any], T] | None = None) -> None:
@@ -34,18 +49,6 @@ class Prefetch(Generic[T]):
 
     def __next__(self) -> T:
         return cast(T, self._queue.take())
-
-    def close(self) -> None:
-        """End the thread, after it has finished its current item. Items not taken are dropped."""
-        self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Queue:

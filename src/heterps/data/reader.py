@@ -1,4 +1,4 @@
-"""Read batches from Parquet: every row once per epoch, in an order that is a pure function of (seed, epoch).
+"""Read batches of a data set: every row once per epoch, in an order that is a pure function of (seed, epoch).
 
     row groups --(permuted)--> blocks of at least 65,536 rows --(decoded)--> rows --(permuted)--> batches
                                        |            .-------- block 3 --------.
@@ -273,10 +273,8 @@ def _names_and_rows(group: RowGroup) -> tuple[Any, ...]:
 
 
 def _content(group: RowGroup) -> tuple[Any, ...]:
-    """The file name, and the footer's facts about the content: rows, and compressed bytes of every column."""
-    footer = group.file.metadata.row_group(group.index)
-    sizes = tuple(footer.column(i).total_compressed_size for i in range(footer.num_columns))
-    return (*_names_and_rows(group), sizes)
+    """The file name, the number of rows, and what the file tells about its content without being read."""
+    return (*_names_and_rows(group), group.file.content(group.index))
 
 
 def _seed_of(*parts: int) -> np.uint64:

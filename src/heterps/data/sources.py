@@ -1,9 +1,9 @@
-"""Data sources: find the Parquet files and row groups behind an address, folder, glob or list.
+"""Data sources: find the files and row groups behind an address, folder, glob or list.
 
     "data/train"  "s3://bucket/day=*/*.parquet"  ["a.parquet", "b.parquet"]
-         |--(fsspec)--> sorted files --(footers)--> row groups with row counts, columns with types
+         |--(fsspec)--> sorted files --(formats.py)--> row groups with row counts, columns with types
 
-Only footers are read here. Any fsspec address works; a path without a protocol is local.
+Files are only opened here, not read. Any fsspec address works; a path without a protocol is local.
 """
 
 from __future__ import annotations
@@ -17,67 +17,18 @@ from urllib.parse import urlsplit
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from heterps.data.file import FAILURES, DataFile, first_line
+from heterps.data.formats import FORMATS, format_of, suffixes_of
 from heterps.errors import DataError
 
-SUFFIXES = (".parquet", ".parq", ".pq")
-_FOOTER_READERS = 8
-_FAILURES = (OSError, RuntimeError)
-"""Errors of file systems that cannot be reached or refuse access; WebHDFS raises RuntimeError."""
-
-
-@dataclass(frozen=True, eq=False)
-class DataFile:
-    """One Parquet file and its footer."""
-
-    address: str
-    fs: Any
-    path: str
-    metadata: Any
-    schema: Any  # Arrow's, of the columns
-
-    @classmethod
-    def open(cls, address: str) -> DataFile:
-        """Open the file at `address`, and read and check its footer."""
-        fs, path = _filesystem(address)
-        try:
-            with fs.open(path, "rb") as stream, pq.ParquetFile(stream) as parquet:
-                return cls(address, fs, path, parquet.metadata, parquet.schema_arrow)
-        except FileNotFoundError:
-            raise DataError(f"{address}: there is no such file. Check the path of the data.") from None
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise DataError(
-                f"{address}: this is not a Parquet file that can be read ({_first_line(error)}). "
-                "Convert the data to Parquet, or name the Parquet files alone, for example data/*.parquet."
-            ) from None
-        except _FAILURES as error:
-            raise DataError(f"{address}: cannot read this file: {_first_line(error)}.") from error
-
-    def read(self, row_group: int, columns: Sequence[str]) -> Any:
-        """Read columns of one row group as an Arrow table, decoded on the calling thread."""
-        try:
-            if self._is_local:
-                # Not memory-mapped: a file truncated while in use would kill the process instead of raising.
-                with pq.ParquetFile(self.path, metadata=self.metadata) as parquet:
-                    return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
-            with self.fs.open(self.path, "rb") as stream, pq.ParquetFile(stream, metadata=self.metadata) as parquet:
-                return parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
-        except (*_FAILURES, pa.ArrowException) as error:
-            raise DataError(
-                f"{self.address}: row group {row_group} cannot be read: {_first_line(error)}. "
-                "The file is damaged or was changed while it was in use: write it anew, or take it out of the data."
-            ) from error
-
-    @cached_property
-    def _is_local(self) -> bool:
-        protocol = self.fs.protocol
-        return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+_FILES_OPENED = 8
+"""Number of files that are opened at once."""
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A part of a Parquet file, decoded as a unit."""
+    """A part of a file, decoded as a unit."""
 
     file: DataFile
     index: int
@@ -90,7 +41,7 @@ class RowGroup:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Parquet files in the order of their addresses, and all their row groups that are not empty."""
+    """Files in the order of their addresses, and all their row groups that are not empty."""
 
     files: tuple[DataFile, ...]
 
@@ -99,8 +50,7 @@ class Dataset:
         groups: list[RowGroup] = []
         for file in self.files:
             first_row = 0
-            for index in range(file.metadata.num_row_groups):
-                num_rows = file.metadata.row_group(index).num_rows
+            for index, num_rows in enumerate(file.group_rows):
                 if num_rows:
                     groups.append(RowGroup(file, index, first_row, num_rows))
                 first_row += num_rows
@@ -117,12 +67,30 @@ def open_dataset(source: str | Sequence[str]) -> Dataset:
     addresses = sorted({address for one in sources for address in find_files(one)})
     if not addresses:
         raise DataError("no training data is named: give a Parquet file, a folder, a glob or a list of them.")
-    with ThreadPoolExecutor(min(_FOOTER_READERS, len(addresses))) as pool:
-        dataset = Dataset(tuple(pool.map(DataFile.open, addresses)))
+    with ThreadPoolExecutor(min(_FILES_OPENED, len(addresses))) as pool:
+        dataset = Dataset(tuple(pool.map(open_file, addresses)))
     if dataset.num_rows == 0:
         shown = addresses[0] if len(addresses) == 1 else f"{len(addresses)} files from {addresses[0]} on"
         raise DataError(f"{shown}: the data set is empty: no file holds a row. Check the job that wrote it.")
     return dataset
+
+
+def open_file(address: str) -> DataFile:
+    """Open the file at `address` by its format; raises DataError, which names it."""
+    fs, path = _filesystem(address)
+    format = format_of(address)
+    try:
+        return format(address, fs, path)
+    except FileNotFoundError:
+        raise DataError(f"{address}: there is no such file. Check the path of the data.") from None
+    except (ValueError, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"{address}: this is not a {format.title} file that can be read ({first_line(error)}). "
+            f"Convert the data to {format.title}, or name the {format.title} files alone, for example "
+            f"data/*{suffixes_of(format)[0]}."
+        ) from None
+    except FAILURES as error:
+        raise DataError(f"{address}: cannot read this file: {first_line(error)}.") from error
 
 
 def find_files(source: str) -> list[str]:
@@ -135,10 +103,13 @@ def find_files(source: str) -> list[str]:
                 raise DataError(f"{source}: no file matches this pattern. Check it with a listing of the folder.")
         elif fs.isdir(path):
             found = [
-                name for name in fs.ls(path, detail=False) if name.lower().endswith(SUFFIXES) and not _is_hidden(name)
+                name
+                for name in fs.ls(path, detail=False)
+                if name.lower().endswith(tuple(FORMATS)) and not _is_hidden(name)
             ]
             if not found:
-                raise DataError(f"{source}: this folder holds no Parquet file.{_folders_hint(fs, path)}")
+                titles = " or ".join(dict.fromkeys(format.title for format in FORMATS.values()))
+                raise DataError(f"{source}: this folder holds no {titles} file.{_folders_hint(fs, path)}")
         elif fs.exists(path):
             found = [path]
         else:
@@ -146,8 +117,8 @@ def find_files(source: str) -> list[str]:
             raise FileNotFoundError
     except FileNotFoundError:
         raise DataError(f"{source}: there is no such file or folder. Check the path of the data.") from None
-    except (*_FAILURES, ValueError) as error:
-        raise DataError(f"{source}: cannot look for data here: {_first_line(error)}.") from error
+    except (*FAILURES, ValueError) as error:
+        raise DataError(f"{source}: cannot look for data here: {first_line(error)}.") from error
     return sorted(_address(source, fs, path, name) for name in found)
 
 
@@ -166,9 +137,9 @@ def _filesystem(address: str) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(address)
     except ImportError as error:
-        raise DataError(f"{address}: this kind of address needs a package: {_first_line(error)}.") from None
+        raise DataError(f"{address}: this kind of address needs a package: {first_line(error)}.") from None
     except (OSError, ValueError, TypeError) as error:  # TypeError: an address without the host that its kind needs
-        raise DataError(f"{address}: this is not an address that can be read: {_first_line(error)}.") from None
+        raise DataError(f"{address}: this is not an address that can be read: {first_line(error)}.") from None
     return fs, path
 
 
@@ -181,10 +152,6 @@ def _folders_hint(fs: Any, path: str) -> str:
     """Suggest what to name when the data is in subfolders, as partitioned data is."""
     folders = sorted(name.rsplit("/", 1)[-1] for name in fs.ls(path, detail=False) if fs.isdir(name))
     if not folders:
-        return f" A data file ends in {', '.join(SUFFIXES)}."
+        return f" A data file ends in {', '.join(FORMATS)}."
     shown = ", ".join(folders[:5]) + (", ..." if len(folders) > 5 else "")
     return f" Its folders are not searched ({shown}): name one of them, or all with a glob such as **/*.parquet."
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -17,11 +17,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from heterps.data.batch import Batch
-from heterps.data.prefetch import start_thread
+from heterps.data.prefetch import OwnsThread, start_thread
 from heterps.data.reader import Blocks, Position, Reader
 from heterps.errors import DataError, PeerLost
 
@@ -32,7 +30,7 @@ BLOCKS_KEPT = 2
 """Number of decoded blocks in memory: the current one, and one to return to after a batch of another block."""
 
 
-class BatchStream:
+class BatchStream(OwnsThread):
     """Gives any batch of any epoch, after `prepare`; up to `depth` expected batches are made ahead of use.
 
     With a depth of 0 there is no thread: a batch is made when it is asked for, by its caller.
@@ -81,18 +79,6 @@ class BatchStream:
         """Record where a batch starts, as given by `position` of another stream of the same data, or `Reader.read`."""
         with self._state.changed:
             self._state.seek((epoch, number), position)
-
-    def close(self) -> None:
-        """End the thread, after it has finished its current batch."""
-        self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _StreamState:

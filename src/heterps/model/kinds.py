@@ -13,20 +13,9 @@ from torch import fx, nn
 from heterps.nn import SparseEmbedding
 
 KINDS = (
-    "embedding",
-    "linear",
-    "interaction",
-    "activation",
-    "norm",
-    "dropout",
-    "concat",
-    "elementwise",
-    "reduction",
-    "convolution",
-    "recurrent",
-    "attention",
-    "other",
-)
+    "embedding", "linear", "interaction", "activation", "norm", "dropout", "concat", "elementwise", "reduction",
+    "convolution", "recurrent", "attention", "other",
+)  # fmt: skip
 
 
 def _words(text: str) -> frozenset[str]:
@@ -37,13 +26,7 @@ MODULE_KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "embedding": (SparseEmbedding, nn.Embedding, nn.EmbeddingBag),
     "linear": (nn.Linear, nn.LazyLinear),
     "interaction": (nn.Bilinear, nn.CosineSimilarity, nn.PairwiseDistance),
-    "norm": (
-        nn.modules.batchnorm._NormBase,
-        nn.LayerNorm,
-        nn.GroupNorm,
-        nn.RMSNorm,
-        nn.LocalResponseNorm,
-    ),
+    "norm": (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm),
     "dropout": (nn.modules.dropout._DropoutNd,),
     "convolution": (nn.modules.conv._ConvNd,),
     "recurrent": (nn.RNNBase, nn.RNNCellBase),

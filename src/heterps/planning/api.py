@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from heterps.config import Cluster
 from heterps.errors import HeterpsError
@@ -63,42 +63,38 @@ def plan(
     """
     from heterps.planning.cost import Problem
 
-    problem = Problem(profile, cluster, throughput, samples, epochs)
-    return _plan(problem, method, provisioner, seed, evaluations, seconds)[0]
+    search: dict[str, Any] = {"provisioner": provisioner, "seed": seed, "evaluations": evaluations, "seconds": seconds}
+    return compare(Problem(profile, cluster, throughput, samples, epochs), method, others="none", **search).chosen
 
 
 def compare(
-    profile: Profile,
-    cluster: Cluster,
-    *,
-    throughput: float,
-    samples: float,
-    epochs: float = 1,
+    problem: Problem,
     method: str = "exact",
+    *,
+    others: Literal["none", "quick", "all"] = "quick",
     provisioner: str = "exact",
     seed: int = 0,
     evaluations: int | None = None,
     seconds: float | None = 60.0,
-    every: bool = False,
     on_start: Callable[[str], None] = lambda _method: None,
 ) -> PlanComparison:
-    """Plan by `method`, and also by every quick method, or by `every` method with the same budget.
+    """Plan by `method` as `plan` does, and also by every quick method, or by all others with the same budget.
 
     The option of a method without a plan has the reason. `on_start` is called with each method before its search.
     """
-    from heterps.planning.cost import Problem
     from heterps.planning.schedulers import METHODS
     from heterps.planning.schedulers.base import SearchBudget
 
-    problem = Problem(profile, cluster, throughput, samples, epochs)
     on_start(method)
     chosen, trace = _plan(problem, method, provisioner, seed, evaluations, seconds)
-    budget = SearchBudget(evaluations, seconds if every else QUICK_S)
+    if others == "none":
+        return PlanComparison(chosen, ())
+    budget = SearchBudget(evaluations, seconds if others == "all" else QUICK_S)
     options = []
     for name, known in METHODS.items():
         if name == method:
             options.append(Option(name, chosen, trace=trace))
-        elif every or known.quick:
+        elif others == "all" or known.quick:
             on_start(name)
             options.append(_option(problem, name, provisioner, seed, budget, chosen))
     proven = [option.plan.optimal_usd for option in options if option.plan and option.plan.optimal_usd is not None]
@@ -148,12 +144,7 @@ def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: 
 
 
 def _finish(
-    problem: Problem,
-    method: str,
-    provisioner: str,
-    found: Search,
-    optimal_usd: float | None,
-    bound_usd: float | None,
+    problem: Problem, method: str, provisioner: str, found: Search, optimal_usd: float | None, bound_usd: float | None
 ) -> Plan:
     from heterps.planning.provisioners.base import to_plan
 

@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
-from heterps.planning.cost import Floats, Ints, Schedules
-from heterps.planning.kernels import busy_s, compiled, compiled_inline, least_count
+from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules
+from heterps.planning.kernels import EXAMPLE, busy_s, compiled, compiled_inline, find_stations, least_count
 
 UNLIMITED = 1 << 40
 
@@ -103,23 +103,14 @@ def read_chain(to_go: Floats, last: Ints, follow: Ints, schedule: Schedules) -> 
 
 
 @compiled
-def count_units(terms: Floats, tau: float, schedule: Schedules, units: Ints) -> None:
-    """Write the units of every resource [T] that the schedule needs to take at most tau, whatever the limits."""
+def count_units(given: KernelInputs, schedule: Schedules, units: Ints) -> None:
+    """Write the units of every resource [T] that a schedule and the servers need to meet tau_max, without limits."""
+    most = schedule.shape[0] + 1
+    stations, resource = np.empty((most, 4)), np.empty(most, np.int64)
     units[:] = 0
-    first = 0
-    while first < schedule.shape[0]:
-        t = schedule[first]
-        p, a = 0.0, 0.0
-        q, d = terms[t, first, 4], terms[t, first, 5]
-        layer = first
-        while layer < schedule.shape[0] and schedule[layer] == t:
-            p += terms[t, layer, 0]
-            a += terms[t, layer, 1]
-            q += terms[t, layer, 2]
-            d += terms[t, layer, 3]
-            layer += 1
-        units[t] += least_count(p, a, q, d, tau, UNLIMITED)
-        first = layer
+    for i in range(find_stations(given, schedule, stations, resource)):
+        p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
+        units[resource[i]] += least_count(p, a, q, d, given.tau_max, UNLIMITED)
 
 
 # --- labels ----------------------------------------------------------------------------------------------------------
@@ -259,12 +250,12 @@ def extend_labels(
 @functools.cache
 def compile_all() -> None:
     """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
-    terms, prices, limits, tracked = np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), np.zeros(1, np.int64)
+    (terms, prices, limits, *_), tracked = EXAMPLE, np.zeros(1, np.int64)
     to_go, others = np.zeros((2, 1)), np.zeros((2, 1))
     last, follow, num = np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64)
     lightest_chain(terms, prices, limits, 9.0, 9.0, 99.0, to_go, others, last, follow)
     read_chain(to_go, last, follow, np.zeros(1, np.int16))
-    count_units(terms, 9.0, np.zeros(1, np.int16), num[0])
+    count_units(EXAMPLE, np.zeros(1, np.int16), num[0])
     extend_labels(
         terms, prices, np.zeros(1), limits, tracked, 9.0, 99.0, others,
         np.zeros(4), np.zeros(4), np.zeros((4, 1), np.int64), np.zeros(4, np.int64), num,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps.planning import chain_kernels as kernels
-from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
+from heterps.planning.cost import ROUNDING, Floats, Ints, KernelInputs, Problem, Schedules
 from heterps.planning.kernels import least_count
 
 LABELS = (12, 48, 192)
@@ -156,7 +156,8 @@ class Chains:
 
     def _units(self, schedule: Schedules, tau: float) -> Ints:
         units = np.empty(len(self.limits), np.int64)
-        kernels.count_units(self.terms, tau, schedule, units)
+        stages = KernelInputs(self.terms, self.prices, self.limits, server=-1, server_s=0.0, tau_max=tau)
+        kernels.count_units(stages, schedule, units)
         return units
 
     def _raise_bound(self, tau: float, ceiling: float, free: Ints, servers: float) -> float:

@@ -71,6 +71,17 @@ class Bill:
     bottleneck: str
 
 
+class KernelInputs(NamedTuple):
+    """What compiled kernels read of a problem; its properties say what each is."""
+
+    terms: Floats
+    prices: Floats
+    limits: Ints
+    server: int
+    server_s: float
+    tau_max: float
+
+
 @dataclass(frozen=True)
 class Problem:
     """A planning problem: checked inputs, and the arrays that the kernels read.
@@ -146,6 +157,10 @@ class Problem:
         """Index of the server resource in `resources`; -1 if its limit is 0."""
         name = self.cluster.server_resource
         return self.resources.index(name) if name in self.resources else -1
+
+    @property
+    def kernel_inputs(self) -> KernelInputs:
+        return KernelInputs(self.terms, self.prices, self.limits, self.server, self.server_s, self.tau_max)
 
     def layer_names(self, first: int, last: int) -> str:
         names = [layer.name for layer in self.profile.layers]

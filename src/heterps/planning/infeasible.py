@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps.errors import PlanInfeasible
+from heterps.planning.chain_kernels import count_units
 from heterps.planning.chains import Chains, Undecided
-from heterps.planning.cost import ROUNDING, Problem, Schedules, Terms, runs, stage_terms
-from heterps.planning.kernels import least_count
+from heterps.planning.cost import ROUNDING, Problem, Schedules, Terms, stage_terms
 from heterps.planning.optimum import find_cheapest, with_floor, with_limits
 from heterps.planning.plan import Plan
 from heterps.planning.provisioners.base import to_plan
@@ -217,15 +217,9 @@ def _least_raise(problem: Problem, opened: Problem, name: str, others: dict[str,
 
 def _least_units(problem: Problem, schedule: Schedules) -> dict[str, int]:
     """Return the smallest numbers of units of each resource with which a schedule meets the floor."""
-    used = dict.fromkeys(problem.resources, 0)
-    if problem.server_s > 0:
-        used[problem.cluster.server_resource] = least_count(
-            problem.server_s, 0.0, 0.0, 0.0, problem.tau_max, MOST_UNITS
-        )
-    for first, last, t in runs(schedule.tolist()):
-        p, a, q, d = stage_terms(problem, first, last, t)
-        used[problem.resources[t]] += least_count(p, a, q, d, problem.tau_max, MOST_UNITS)
-    return used
+    units = np.empty(len(problem.resources), np.int64)
+    count_units(problem.kernel_inputs, schedule, units)
+    return dict(zip(problem.resources, units.tolist(), strict=True))
 
 
 def _servers_shut_out(problem: Problem) -> bool:

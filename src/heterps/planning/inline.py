@@ -11,6 +11,7 @@ layer, with a plan that predicts nothing.
 from __future__ import annotations
 
 from heterps.config import Cluster
+from heterps.devices import is_cpu
 from heterps.errors import ConfigError
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Profile
@@ -18,7 +19,7 @@ from heterps.profiling.profile import Profile
 
 def cpu_resource(cluster: Cluster) -> str:
     """Return the cluster's cheapest CPU resource, as which an inline run is billed."""
-    cpus = {name: r.usd_per_hour for name, r in cluster.resources.items() if r.device.startswith("cpu")}
+    cpus = {name: r.usd_per_hour for name, r in cluster.resources.items() if is_cpu(r.device)}
     if not cpus:
         raise ConfigError(
             "the inline launcher runs on CPU cores, and the cluster has no resource with device: cpu. "

@@ -13,7 +13,7 @@ import math
 import numba
 import numpy as np
 
-from heterps.planning.cost import Floats, Ints, Schedules
+from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules
 
 compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 compiled_inline = numba.njit(nogil=True, cache=True, error_model="numpy", inline="always")
@@ -90,14 +90,12 @@ def real_cost_rises(stations: Floats, prices: Floats, resource: Ints, num: int, 
 
 
 @compiled
-def find_stations(
-    terms: Floats, server: int, server_s: float, schedule: Schedules, stations: Floats, resource: Ints
-) -> int:
+def find_stations(given: KernelInputs, schedule: Schedules, stations: Floats, resource: Ints) -> int:
     """Write P, A, Q, D and the resource of each station, stages in order and then the servers; return their number."""
     num = -1
     for layer in range(schedule.shape[0]):
         t = schedule[layer]
-        row = terms[t, layer]
+        row = given.terms[t, layer]
         if layer == 0 or t != schedule[layer - 1]:
             num += 1
             resource[num] = t
@@ -109,10 +107,10 @@ def find_stations(
             for i in range(4):
                 stations[num, i] += row[i]
     num += 1
-    if server_s > 0.0:
-        resource[num] = server
+    if given.server_s > 0.0:
+        resource[num] = given.server
         stations[num] = 0.0
-        stations[num, 0] = server_s
+        stations[num, 0] = given.server_s
         num += 1
     return num
 
@@ -190,28 +188,19 @@ def violation_of(stations: Floats, resource: Ints, num: int, limits: Ints, tau: 
 
 @compiled
 def provision_all(
-    terms: Floats,
-    prices: Floats,
-    limits: Ints,
-    server: int,
-    server_s: float,
-    tau_max: float,
-    schedules: Schedules,
-    cost: Floats,
-    slowest_s: Floats,
-    counts: Ints,
-    violation: Floats,
+    given: KernelInputs, schedules: Schedules, cost: Floats, slowest_s: Floats, counts: Ints, violation: Floats
 ) -> None:
     """Provision every schedule: write its least tau * rate, its tau, the counts of its stations (stages, then servers),
     and its violation of the constraints.
     """
+    prices, limits, tau_max = given.prices, given.limits, given.tau_max
     most = schedules.shape[1] + 1
     stations = np.empty((most, 4))
     resource = np.empty(most, np.int64)
     busy = np.empty(max(most, prices.shape[0]))
     used = np.empty(prices.shape[0], np.int64)
     for n in range(schedules.shape[0]):
-        num = find_stations(terms, server, server_s, schedules[n], stations, resource)
+        num = find_stations(given, schedules[n], stations, resource)
         cost[n], slowest_s[n] = cheapest_tau(stations, resource, num, prices, limits, tau_max, counts[n], used, busy)
         counts[n] = 0
         if cost[n] == np.inf:
@@ -223,10 +212,12 @@ def provision_all(
             counts[n, i] = least_count(p, a, q, d, slowest_s[n], limits[resource[i]])
 
 
+EXAMPLE = KernelInputs(np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0)
+"""The smallest problem, for compiling."""
+
+
 @functools.cache
 def compile_all() -> None:
     """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
-    provision_all(
-        np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0, np.zeros((1, 1), np.int16),
-        np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1),
-    )  # fmt: skip
+    given, schedules = EXAMPLE, np.zeros((1, 1), np.int16)
+    provision_all(given, schedules, np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1))

@@ -21,7 +21,7 @@ from statistics import mean, median
 import numpy as np
 
 from heterps.errors import ConfigError, HeterpsError
-from heterps.planning import api
+from heterps.planning.api import QUICK_S, compare
 from heterps.planning.correct import correct
 from heterps.planning.cost import Problem, Schedules, bill
 from heterps.planning.infeasible import explain_infeasible
@@ -106,14 +106,7 @@ def measure(
     trial is raised; an error of a later one becomes the reason of its attempt. Raises PlanInfeasible if there is no
     plan by the given profile.
     """
-    optimum = api.plan(
-        problem.given,
-        problem.cluster,
-        throughput=problem.throughput,
-        samples=problem.samples,
-        epochs=problem.epochs,
-        seconds=api.QUICK_S,
-    )
+    optimum = compare(problem, others="none", seconds=QUICK_S).chosen
     scheduler = make_scheduler(method, problem, seed)
     if not isinstance(scheduler, Reinforce):
         raise ConfigError(f"trials are of the plans of a learned scheduler, rl or rl-rnn, and {method!r} is none.")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from heterps.catalogue import DeviceSpec
+from heterps.devices import is_cpu
 from heterps.profiling.measure import Parts
 from heterps.profiling.sandbox import LayerTraffic, Sandbox
 from heterps.profiling.timing import Timing
@@ -40,7 +41,7 @@ def estimate_embedding(
     Rows are looked up, gathered and summed on the host, whatever the device, and that was measured here. On a device
     other than the host the gathered rows and their gradients also cross the link.
     """
-    crossing = device.torch_device != "cpu"
+    crossing = not is_cpu(device.torch_device)
     return {
         k: timing.median_s + (device.link.seconds(traffic[k].spread, num_messages=2) if crossing else 0.0)
         for k, timing in host.items()

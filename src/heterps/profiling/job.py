@@ -10,6 +10,7 @@ from typing import Literal
 from heterps.catalogue import LOCAL
 from heterps.config import Job
 from heterps.data.reader import open_reader
+from heterps.devices import is_cpu
 from heterps.model.trace import Layer
 from heterps.profiling.profile import Profile
 from heterps.profiling.profiler import profile
@@ -89,7 +90,7 @@ def cluster_resources(job: Job) -> list[str]:
     words = []
     for name, resource in job.cluster.resources.items():
         offer = job.cluster.offer(name)
-        words.append(offer.device if offer else f"{name}={LOCAL}" if resource.device == "cpu" else name)
+        words.append(offer.device if offer else f"{name}={LOCAL}" if is_cpu(resource.device) else name)
     return list(dict.fromkeys(words))
 
 

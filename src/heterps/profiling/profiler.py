@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from heterps.catalogue import LOCAL, DeviceSpec, Link, find_device
 from heterps.config import Optimizers
 from heterps.data.batch import Batch
+from heterps.devices import find_model
 from heterps.errors import ConfigError, HeterpsError, ModelError
 from heterps.model.stages import StageModule, Values, split
 from heterps.model.trace import Layer, trace
@@ -123,7 +124,7 @@ def find_targets(resources: Sequence[str]) -> list[Target]:
             targets.append(Target(name, None, CPU, local))
         else:
             device = find_device(device_name)
-            targets.append(Target(name, device, _here(device), device.link))
+            targets.append(Target(name, device, find_model(device.torch_device, device.torch_name), device.link))
     return targets
 
 
@@ -239,16 +240,6 @@ class _LayerProfiler:
 def _border_s(link: Link, traffic: LayerTraffic) -> float:
     """Seconds to send activations forward, and gradients back for those that need one."""
     return link.seconds(traffic.border) + link.seconds(traffic.border_back)
-
-
-def _here(device: DeviceSpec) -> torch.device | None:
-    """The torch device, if this machine has this model of it; else None."""
-    if not torch.accelerator.is_available() or device.torch_device == "cpu":
-        return None
-    found = torch.accelerator.current_accelerator()
-    if found is None or found.type != device.torch_device:
-        return None
-    return found if device.torch_name in torch.get_device_module(found).get_device_name() else None
 
 
 def _cannot_run(layer: Layer, stage: StageModule, values: Values, error: Exception) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from heterps.devices import synchronize
+
 LEAST_RUNS = 3
 
 
@@ -44,9 +46,3 @@ def summarize(seconds: Sequence[float]) -> Timing:
     median = statistics.median(seconds)
     low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
     return Timing(median, (high - low) / 2 / median if median else 0.0, len(seconds))
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its work; a CPU needs no waiting."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

@@ -49,54 +49,29 @@ def _judge_calibration(value: float) -> str:
     return f"{word}: predicts {abs(off):.1%} too {'many' if off > 0 else 'few'} positives"
 
 
+def _measures_of_loss(label: str, shares: str) -> tuple[Measure, Measure]:
+    """Log loss and normalised entropy, in words for two classes or for more."""
+    mean = f"Mean of −log of the probability given to the true {label}."
+    over = f"Log loss over that of always predicting the share of {shares}: below 1 has learned."
+    return (
+        Measure("log_loss", "Log loss", mean, lambda _: "nats a sample; lower is better"),
+        Measure("normalised_entropy", "Normalised entropy", over, _judge_entropy),
+    )
+
+
+_AUC = "The chance that a positive sample scores above a negative one: 0.5 is chance, 1 is perfect."
+_CALIBRATION = "Mean prediction over mean label: above 1 predicts too many positives."
 MEASURES = (
-    Measure(
-        "auc",
-        "AUC",
-        "The chance that a positive sample scores above a negative one: 0.5 is chance, 1 is perfect.",
-        _judge_auc,
-    ),
-    Measure(
-        "log_loss",
-        "Log loss",
-        "Mean of −log of the probability given to the true label.",
-        lambda _: "nats a sample; lower is better",
-    ),
-    Measure(
-        "normalised_entropy",
-        "Normalised entropy",
-        "Log loss over that of always predicting the share of positives: below 1 has learned.",
-        _judge_entropy,
-    ),
-    Measure(
-        "calibration",
-        "Calibration",
-        "Mean prediction over mean label: above 1 predicts too many positives.",
-        _judge_calibration,
-    ),
+    Measure("auc", "AUC", _AUC, _judge_auc),
+    *_measures_of_loss("label", "positives"),
+    Measure("calibration", "Calibration", _CALIBRATION, _judge_calibration),
 )
 
-
 ACCURACY = "accuracy"
+_TOLD_RIGHT = "The share of samples whose class has the highest score."
 CLASS_MEASURES = (
-    Measure(
-        ACCURACY,
-        "Accuracy",
-        "The share of samples whose class has the highest score.",
-        lambda value: f"{value:.1%} of samples are told right",
-    ),
-    Measure(
-        "log_loss",
-        "Log loss",
-        "Mean of −log of the probability given to the true class.",
-        lambda _: "nats a sample; lower is better",
-    ),
-    Measure(
-        "normalised_entropy",
-        "Normalised entropy",
-        "Log loss over that of always predicting the share of each class: below 1 has learned.",
-        _judge_entropy,
-    ),
+    Measure(ACCURACY, "Accuracy", _TOLD_RIGHT, lambda value: f"{value:.1%} of samples are told right"),
+    *_measures_of_loss("class", "each class"),
 )
 """The metrics of a model that tells more than two classes apart, instead of MEASURES."""
 

@@ -18,16 +18,6 @@ from heterps.sync.staleness import Staleness
 from heterps.sync.trace import record, replay
 
 __all__ = [
-    "ASP",
-    "BSP",
-    "DSSP",
-    "SSP",
-    "Event",
-    "Policy",
-    "PolicyConfig",
-    "Staleness",
-    "make_policy",
-    "parse_policy",
-    "record",
-    "replay",
-]
+    "ASP", "BSP", "DSSP", "SSP", "Event", "Policy", "PolicyConfig", "Staleness", "make_policy", "parse_policy",
+    "record", "replay",
+]  # fmt: skip

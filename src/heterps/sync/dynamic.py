@@ -42,7 +42,7 @@ class Dynamic(Stale):
         self._lower, self._spread = config.lower, config.spread
         self._predictor = PREDICTORS[config.predictor]()
         self._extra: dict[str, int] = {}
-        super().__init__(config, workers, bound=config.lower, now=now, on_event=on_event)
+        super().__init__(config, workers, now=now, on_event=on_event)
         self._ok_at = dict.fromkeys(self.clocks.of, now)
         self._resume = config.lower - config.hysteresis
 

@@ -10,7 +10,11 @@ on_push(p):
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from heterps.config.sync import DSSP
 from heterps.sync.dynamic import Dynamic
+from heterps.sync.policy import OnEvent
 
 
 class LiteralDynamic(Dynamic):
@@ -52,3 +56,8 @@ class LiteralDynamic(Dynamic):
                     self._emit("released", worker, now)
                     released.append(worker)
         return released
+
+
+def make_dynamic(config: DSSP, workers: Iterable[str], *, now: float = 0.0, on_event: OnEvent | None = None) -> Dynamic:
+    """The DSSP policy: the bounded one, or the published one if the settings ask for it."""
+    return (LiteralDynamic if config.literal else Dynamic)(config, workers, now=now, on_event=on_event)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 from heterps.config.policy_words import parse_policy
-from heterps.config.sync import BSP, DSSP, SSP, PolicyConfig
+from heterps.config.sync import SSP, PolicyConfig
 from heterps.errors import ConfigError
-from heterps.sync.dynamic import Dynamic
-from heterps.sync.literal import LiteralDynamic
 from heterps.sync.policy import OnEvent, Policy
-from heterps.sync.rounds import Rounds
-from heterps.sync.stale import Stale
 from heterps.yamlfile import validate
 
 
@@ -35,12 +32,9 @@ def make_policy(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(f"policy {config.label}: the worker {twice!r} is given twice. Give each a name of its own.")
-    if isinstance(config, BSP):
-        return Rounds(config, names, now=now, on_event=on_event)
-    if isinstance(config, DSSP):
-        return (LiteralDynamic if config.literal else Dynamic)(config, names, now=now, on_event=on_event)
-    bound = config.lower if isinstance(config, SSP) else None
-    return Stale(config, names, bound=bound, now=now, on_event=on_event)
+    module, _, name = config.made_by.partition(":")
+    policy: Policy = getattr(import_module(module), name)(config, names, now=now, on_event=on_event)
+    return policy
 
 
 def _configure(kind: str | PolicyConfig, options: dict[str, Any]) -> PolicyConfig:

@@ -9,27 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from heterps.config.sync import ASP, DSSP, SSP
+from heterps.config.sync import PolicyConfig
 from heterps.sync.policy import OnEvent, Policy
 
 
 class Stale(Policy):
-    """The ASP and SSP policies. `bound` is the largest lead at which an iteration may start; None means no bound.
+    """The ASP and SSP policies.
 
     A push costs O(1), and O(1) more for each worker that it releases.
     """
 
     def __init__(
-        self,
-        config: ASP | SSP | DSSP,
-        workers: Iterable[str],
-        *,
-        bound: int | None,
-        now: float = 0.0,
-        on_event: OnEvent | None = None,
+        self, config: PolicyConfig, workers: Iterable[str], *, now: float = 0.0, on_event: OnEvent | None = None
     ) -> None:
-        self._bound = bound
-        self._resume = bound or 0  # a waiting worker is released at this lead
+        self._bound: int | None = getattr(config, "lower", None)  # largest lead at which an iteration may start
+        self._resume = self._bound or 0  # a waiting worker is released at this lead
         self._queues: dict[int, list[str]] = {}  # clock: the workers that wait with it
         super().__init__(config, workers, now=now, on_event=on_event)
 

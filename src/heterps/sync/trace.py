@@ -16,12 +16,10 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
-
-from pydantic import Field
+from typing import Any, Literal, Protocol, TypeVar
 
 from heterps.config.base import Frozen
-from heterps.config.sync import PolicyConfig
+from heterps.config.sync import AnyPolicy
 from heterps.errors import ConfigError, RunError
 from heterps.sync.make import make_policy
 from heterps.sync.policy import Event, Policy
@@ -43,7 +41,7 @@ class TraceHeader(Frozen):
     """First line of a trace: the policy, its initial workers and its start time."""
 
     version: Literal[1] = 1
-    policy: Annotated[PolicyConfig, Field(discriminator="kind")]
+    policy: AnyPolicy
     workers: tuple[str, ...]
     now: float
 

@@ -21,11 +21,7 @@ from heterps.errors import ConfigError
 
 __all__ = ["KINDS", "ImagesInfo", "open_images", "write_images"]
 
-FROM_FILES: dict[str, Callable[[Path], ImageSource]] = {
-    "cifar10": Cifar.ten,
-    "cifar100": Cifar.hundred,
-    "mnist": Mnist,
-}
+FROM_FILES: dict[str, Callable[[Path], ImageSource]] = {"cifar10": Cifar.ten, "cifar100": Cifar.hundred, "mnist": Mnist}
 KINDS = ("digits", *FROM_FILES)
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from heterps.data.images.records import Form, Records, Split, Stream, as_records
+from heterps.data.images.records import Form, Records, Split, Stream, as_records, open_stream
 from heterps.errors import DataError
 
 CHANNELS, SIDE = 3, 32
@@ -72,8 +73,7 @@ class Cifar:
                 row, column = wrong
                 name, count = list(self.form.classes.items())[column]
                 raise stream.error(
-                    start + row * size + column,
-                    f"{name} is {rows[row, column]}, but {self.kind} has 0 to {count - 1}",
+                    start + row * size + column, f"{name} is {rows[row, column]}, but {self.kind} has 0 to {count - 1}"
                 )
             yield records
 
@@ -81,12 +81,14 @@ class Cifar:
         if self._path.is_dir():
             files = sorted(self._path.glob(f"*{SUFFIX}"))
             files = files or sorted((self._path / FOLDERS[self.kind]).glob(f"*{SUFFIX}"))
-            for path in files:
-                yield from _open(path)
         elif self._path.suffix == SUFFIX:
-            yield from _open(self._path)
+            files = [self._path]
         else:
             yield from self._unpacked()
+            return
+        for path in files:
+            with ExitStack() as opened:
+                yield open_stream(path, opened)
 
     def _unpacked(self) -> Iterator[Stream]:
         """Iterate over the .bin files of the archive. Read each before taking the next; nothing is written to disk."""
@@ -102,12 +104,3 @@ class Cifar:
                 f"{self._path}: cannot read this as an archive: {error}. Name a .tar.gz, a folder or a {SUFFIX} file; "
                 "a download that was cut short must be fetched anew."
             ) from error
-
-
-def _open(path: Path) -> Iterator[Stream]:
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot read this file: {error.strerror}.") from error
-    with file:
-        yield Stream(str(path), file)

@@ -8,17 +8,15 @@ Files are found by their names: `images` or `labels`, `train`, or `test` or `t10
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import IO, cast
 
 import numpy as np
 
-from heterps.data.images.records import Form, Records, Split, Stream, as_records
+from heterps.data.images.records import Form, Records, Split, Stream, as_records, open_stream
 from heterps.errors import DataError
 
 CLASSES = 10
@@ -49,14 +47,14 @@ class Mnist:
     @cached_property
     def form(self) -> Form:
         with ExitStack() as files:
-            _, height, width = _sizes(_open(self._files["train"][IMAGES], files), IMAGES)
+            _, height, width = _sizes(open_stream(self._files["train"][IMAGES], files), IMAGES)
         return Form(1, height, width, {"label": CLASSES})
 
     def read(self, split: Split, most: int) -> Iterator[Records]:
         if split not in self._files:
             return
         with ExitStack() as files:
-            images, labels = (_open(self._files[split][what], files) for what in (IMAGES, LABELS))
+            images, labels = (open_stream(self._files[split][what], files) for what in (IMAGES, LABELS))
             count, height, width = _sizes(images, IMAGES)
             if (height, width) != (self.form.height, self.form.width):
                 trained = f"{self.form.height} x {self.form.width}"
@@ -97,15 +95,6 @@ def _find(folder: Path, split: Split) -> dict[str, Path]:
         (there,) = found
         raise DataError(f"{found[there]}: there are no {LABELS if there == IMAGES else IMAGES} that go with it.")
     return found
-
-
-def _open(path: Path, files: ExitStack) -> Stream:
-    unpack = gzip.open if path.suffix == ".gz" else open
-    try:
-        file = files.enter_context(unpack(path, "rb"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot read this file: {error.strerror}.") from error
-    return Stream(str(path), cast(IO[bytes], file))
 
 
 def _sizes(stream: Stream, what: str) -> tuple[int, ...]:

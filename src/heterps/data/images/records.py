@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, Literal, Protocol
+from pathlib import Path
+from typing import IO, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +88,16 @@ class Stream:
 
     def error(self, offset: int, problem: str) -> DataError:
         return DataError(f"{self.name}: byte {offset:,}: {problem}. Get the file anew, or check which one it is.")
+
+
+def open_stream(path: Path, files: ExitStack) -> Stream:
+    """Open a file, unpacked if it is a .gz, which `files` closes; raises DataError, which names it."""
+    unpack = gzip.open if path.suffix == ".gz" else open
+    try:
+        file = files.enter_context(unpack(path, "rb"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot read this file: {error.strerror}.") from error
+    return Stream(str(path), cast(IO[bytes], file))
 
 
 def as_records(labels: ByteArray, pixels: ByteArray, form: Form) -> tuple[Records, tuple[int, int] | None]:

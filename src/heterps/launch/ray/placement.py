@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from heterps.devices import kind_of, ray_resource
 from heterps.errors import ConfigError
 
 RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
@@ -35,8 +36,13 @@ def bundle_of(resource: str, device: str, num_cores: int) -> Bundle:
     bundle: Bundle = {resource: 1}
     if num_cores:
         bundle["CPU"] = num_cores
-    if device.partition(":")[0] in ("cuda", "xpu"):
-        bundle["GPU"] = 1
+    if accelerator := ray_resource(device):
+        if device != kind_of(device):
+            raise ConfigError(
+                f"cluster: {resource}: Ray chooses which of a node's devices a worker gets, so `device: {device}` "
+                f"cannot name one: write `device: {kind_of(device)}`"
+            )
+        bundle[accelerator] = 1
     return bundle
 
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
-from heterps.errors import ConfigError
 from heterps.planning.provisioners import kernels
 from heterps.planning.provisioners.base import Provisioner
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.provisioners.newton import newton
 from heterps.planning.provisioners.ratio import sta_ps_ratio, sta_ratio
+from heterps.plugins import Registry
 
-PROVISIONERS: dict[str, Provisioner] = {
+_BUILT_IN: dict[str, Provisioner] = {
     "exact": exact,
     "newton": newton,
     "sta-ratio": sta_ratio,
     "sta-ps-ratio": sta_ps_ratio,
 }
+PROVISIONERS: Registry[Provisioner] = Registry("provisioner", _BUILT_IN)
 
 
 def find_provisioner(name: str) -> Provisioner:
     """Return a provisioner, compiled, so that searches do not include the time for it. Raises ConfigError."""
-    if name not in PROVISIONERS:
-        near = get_close_matches(name, PROVISIONERS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no provisioner {name!r}.{hint} Provisioners: {', '.join(PROVISIONERS)}.")
+    found = PROVISIONERS.find(name)
     if name != "exact":
         kernels.compile_all()
-    return PROVISIONERS[name]
+    return found

@@ -36,19 +36,7 @@ def fill_bills(kernel: Callable[..., None], problem: Problem, schedules: Schedul
     counts = np.zeros((num, problem.num_layers + 1), dtype=np.int64)
     if problem.server_s > 0 and problem.server < 0:  # servers are needed, and their resource has limit 0
         return Bills(np.full(num, np.inf), np.zeros(num), counts, np.ones(num))
-    kernel(
-        problem.terms,
-        problem.prices,
-        problem.limits,
-        problem.server,
-        problem.server_s,
-        problem.tau_max,
-        np.ascontiguousarray(schedules, dtype=np.int16),
-        cost,
-        slowest_s,
-        counts,
-        violation,
-    )
+    kernel(problem.kernel_inputs, np.ascontiguousarray(schedules, dtype=np.int16), cost, slowest_s, counts, violation)
     return Bills(cost * problem.hours_per_tau, problem.profile.batch_size / slowest_s, counts, violation)
 
 

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from heterps.planning.cost import Floats, Ints, Schedules
-from heterps.planning.kernels import busy_s, compiled, find_stations, least_count, violation_of
+from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules
+from heterps.planning.kernels import EXAMPLE, busy_s, compiled, find_stations, least_count, violation_of
 
 
 @compiled
@@ -167,24 +167,15 @@ def newton_tau(
 
 @compiled
 def newton_all(
-    terms: Floats,
-    prices: Floats,
-    limits: Ints,
-    server: int,
-    server_s: float,
-    tau_max: float,
-    schedules: Schedules,
-    cost: Floats,
-    slowest_s: Floats,
-    counts: Ints,
-    violation: Floats,
+    given: KernelInputs, schedules: Schedules, cost: Floats, slowest_s: Floats, counts: Ints, violation: Floats
 ) -> None:
     """Provision every schedule by newton_tau; the outputs are those of planning/kernels.py's provision_all."""
+    prices, limits, tau_max = given.prices, given.limits, given.tau_max
     most = schedules.shape[1] + 1
     stations, resource = np.empty((most, 4)), np.empty(most, np.int64)
     used, units = np.empty(prices.shape[0], np.int64), np.empty(prices.shape[0])
     for n in range(schedules.shape[0]):
-        num = find_stations(terms, server, server_s, schedules[n], stations, resource)
+        num = find_stations(given, schedules[n], stations, resource)
         cost[n], slowest_s[n] = newton_tau(stations, resource, num, prices, limits, tau_max, counts[n], used)
         counts[n] = 0
         if cost[n] == np.inf:
@@ -244,12 +235,7 @@ def ratio_counts(
 def ratio_all(
     shares_of: Ints,
     workers_per_server: int,
-    terms: Floats,
-    prices: Floats,
-    limits: Ints,
-    server: int,
-    server_s: float,
-    tau_max: float,
+    given: KernelInputs,
     schedules: Schedules,
     cost: Floats,
     slowest_s: Floats,
@@ -261,12 +247,13 @@ def ratio_all(
     `shares_of` gives a stage's share by its resource. The servers get 1 / workers_per_server of the sum of the stages'
     shares, or no share if that is 0.
     """
+    prices, limits, tau_max = given.prices, given.limits, given.tau_max
     most = schedules.shape[1] + 1
     stations, resource, shares = np.empty((most, 4)), np.empty(most, np.int64), np.empty(most, np.int64)
     used, units = np.empty(prices.shape[0], np.int64), np.empty(prices.shape[0])
     for n in range(schedules.shape[0]):
-        num = find_stations(terms, server, server_s, schedules[n], stations, resource)
-        num_stages = num - 1 if server_s > 0.0 else num
+        num = find_stations(given, schedules[n], stations, resource)
+        num_stages = num - 1 if given.server_s > 0.0 else num
         shares[num_stages] = 0
         for i in range(num_stages):
             shares[i] = shares_of[resource[i]] * max(workers_per_server, 1)
@@ -290,6 +277,5 @@ def ratio_all(
 def compile_all() -> None:
     """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
     outputs = (np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1))
-    given = (np.ones((1, 1, 6)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0, np.zeros((1, 1), np.int16))
-    newton_all(*given, *outputs)
-    ratio_all(np.ones(1, np.int64), 1, *given, *outputs)
+    newton_all(EXAMPLE, np.zeros((1, 1), np.int16), *outputs)
+    ratio_all(np.ones(1, np.int64), 1, EXAMPLE, np.zeros((1, 1), np.int16), *outputs)

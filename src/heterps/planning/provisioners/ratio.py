@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from heterps.devices import is_cpu
 from heterps.planning.cost import Ints, Problem, Schedules
 from heterps.planning.provisioners import kernels
 from heterps.planning.provisioners.base import Bills, fill_bills
@@ -37,4 +38,4 @@ def sta_ps_ratio(problem: Problem, schedules: Schedules) -> Bills:
 
 def _shares(problem: Problem) -> Ints:
     devices = (problem.cluster.resources[name].device for name in problem.resources)
-    return np.array([CPU_UNITS_PER_GPU if device.startswith("cpu") else 1 for device in devices], dtype=np.int64)
+    return np.array([CPU_UNITS_PER_GPU if is_cpu(device) else 1 for device in devices], dtype=np.int64)

@@ -1,10 +1,12 @@
-"""Schedulers by the name of their method. To add one, write a class with base.Scheduler's contract and a line here."""
+"""Schedulers by the name of their method. To add one, write a class with base.Scheduler's contract and a line here.
+
+From outside heterps, call `heterps.register_scheduler`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 from heterps.errors import ConfigError
@@ -17,6 +19,7 @@ from heterps.planning.schedulers.genetic import Genetic
 from heterps.planning.schedulers.greedy import Greedy
 from heterps.planning.schedulers.heuristic import AIBox
 from heterps.planning.schedulers.single import Single
+from heterps.plugins import Registry
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def _learned(cell: Literal["lstm", "elman"]) -> Callable[[Problem, int], Schedul
     return make
 
 
-METHODS: dict[str, Method] = {
+_BUILT_IN = {
     "exact": Method(Exact, quick=True),
     "rl": Method(_learned("lstm"), quick=False),
     "rl-rnn": Method(_learned("elman"), quick=False),
@@ -48,13 +51,19 @@ METHODS: dict[str, Method] = {
     "cpu": Method(lambda problem, _seed: Single(problem, on_cpu=True), quick=True),
     "gpu": Method(lambda problem, _seed: Single(problem, on_cpu=False), quick=True),
 }
+METHODS: Registry[Method] = Registry("method", _BUILT_IN)
+
+
+def register_scheduler(name: str, make: Callable[[Problem, int], Scheduler], *, quick: bool = False) -> None:
+    """Add a planning method: `make` is called with a problem and a seed, and returns its scheduler.
+
+    The plan of a `quick` method, which takes moments, is always shown beside that of the method asked for.
+    """
+    METHODS.add(name, Method(make, quick))
 
 
 def make_scheduler(method: str, problem: Problem, seed: int) -> Scheduler:
-    if method not in METHODS:
-        near = get_close_matches(method, METHODS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no method {method!r}.{hint} Methods: {', '.join(METHODS)}.")
+    found = METHODS.find(method)
     if seed < 0:
         raise ConfigError(f"a seed is a whole number of at least 0 (got {seed}).")
-    return METHODS[method].make(problem, seed)
+    return found.make(problem, seed)

@@ -41,6 +41,19 @@ class Unproven:
         return 0.0
 
 
+class OneProposal(Unproven):
+    """Base of schedulers that propose all their schedules at once, and learn nothing from the bills."""
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules: Schedules | None = schedules
+
+    def propose(self) -> Schedules | None:
+        return self._schedules
+
+    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - there is nothing to learn
+        self._schedules = None
+
+
 @dataclass(frozen=True)
 class SearchBudget:
     """Limits of a search, in evaluations and in seconds; None means no limit."""

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from heterps.devices import is_cpu
 from heterps.errors import PlanInfeasible
-from heterps.planning.cost import Problem, Schedules
-from heterps.planning.provisioners.base import Bills
-from heterps.planning.schedulers.base import Unproven
+from heterps.planning.cost import Problem
+from heterps.planning.schedulers.base import OneProposal
 from heterps.profiling.profile import LayerProfile
 
 
-class AIBox(Unproven):
+class AIBox(OneProposal):
     """The scheduler of method `heuristic`."""
 
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         devices = [problem.cluster.resources[name].device for name in problem.resources]
-        cpus = [t for t, device in enumerate(devices) if device.startswith("cpu")]
-        gpus = [t for t, device in enumerate(devices) if not device.startswith("cpu")]
+        cpus = [t for t, device in enumerate(devices) if is_cpu(device)]
+        gpus = [t for t, device in enumerate(devices) if not is_cpu(device)]
         if not (cpus and gpus):
             have = ", ".join(f"{name} ({device})" for name, device in zip(problem.resources, devices, strict=True))
             raise PlanInfeasible(
@@ -32,13 +32,7 @@ class AIBox(Unproven):
                 f"not; the cluster rents {have}. Add the other, or choose another method."
             )
         pairs = [_schedule(problem, cpu, gpu) for cpu in cpus for gpu in gpus]
-        self._schedules: Schedules | None = np.array(pairs, np.int16)
-
-    def propose(self) -> Schedules | None:
-        return self._schedules
-
-    def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - there is nothing to learn
-        self._schedules = None
+        super().__init__(np.array(pairs, np.int16))
 
 
 def is_data_heavy(layer: LayerProfile, cpu: str) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from heterps.devices import kind_of
 from heterps.planning.cost import Floats, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.schedulers.base import Unproven
@@ -53,7 +54,7 @@ class Reinforce(Unproven):
         ]
         self._tau = problem.tau_max  # seconds per batch of the best schedule
         self._rng = np.random.default_rng(seed)
-        self._devices = [problem.cluster.resources[name].device for name in problem.resources]
+        self._devices = [kind_of(problem.cluster.resources[name].device) for name in problem.resources]
         self._batch = BATCH
         self._seen: set[bytes] = set()
         self._past: list[Learner] = []

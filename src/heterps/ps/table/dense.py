@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import FTRL, ConstantRate, Optimizer, RowAdagrad, Schedule
+from heterps.config import ConstantRate, DenseOptimizer, Optimizer, Schedule
 from heterps.errors import NotFinite
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.optimizers import coefficients, initial_state, kind_of, state_words, update
@@ -19,10 +21,9 @@ class DenseTable:
     """`size` values and their optimizer state in one block: [values | state]. `values` is a view, not a copy."""
 
     def __init__(self, size: int, optimizer: Optimizer, schedule: Schedule = ConstantRate()) -> None:
-        if isinstance(optimizer, RowAdagrad | FTRL):
-            raise ValueError(
-                f"{optimizer.kind} is for the rows of sparse tables; use sgd, momentum, adagrad, adam or adamw"
-            )
+        if not isinstance(optimizer, DenseOptimizer):
+            *others, last = (kind.model_fields["kind"].default for kind in get_args(DenseOptimizer))
+            raise ValueError(f"{optimizer.kind} is for the rows of sparse tables; use {', '.join(others)} or {last}")
         self.size = size
         self.optimizer = optimizer
         self.schedule = schedule

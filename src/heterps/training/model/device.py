@@ -26,10 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heterps.errors import ConfigError
+from heterps.devices import find_device, synchronize
 from heterps.model.stages import map_leaves
 
-STREAMED = ("cuda", "xpu")
 Stream = Any
 Event = Any
 
@@ -146,8 +145,8 @@ class Device:
         """Wait until the device has done all that it was given."""
         if self._streams is not None:
             self._streams.synchronize()
-        elif self.torch_device.type == "mps":
-            torch.mps.synchronize()
+        else:
+            synchronize(self.torch_device)
 
 
 class TorchStreams:
@@ -199,38 +198,9 @@ class TorchStreams:
 
 
 def open_device(name: str) -> Device:
-    """The device that torch calls `name`: cpu, mps, cuda or xpu, the last two with or without a number.
-
-    ConfigError says which devices there are if that is not one of them.
-    """
-    there = devices()
-    if not is_available(name):
-        raise ConfigError(
-            f"torch has no device {name!r} on this machine, only {', '.join(there)}: change the resource's `device`, "
-            "install the build of torch for it, or emulate the resource"
-        )
-    kind, _, number = name.partition(":")
-    if kind not in STREAMED:
-        return Device(torch.device(name))
-    module: Any = torch.get_device_module(kind)
-    device = torch.device(kind, int(number) if number else module.current_device())
-    return Device(device, TorchStreams(device))
-
-
-def is_available(name: str) -> bool:
-    """Whether torch has a device of this name here."""
-    there = devices()
-    return name in there or f"{name}:0" in there
-
-
-def devices() -> list[str]:
-    """What torch can compute on here, of the kinds that heterps knows."""
-    there = ["cpu"]
-    for kind in STREAMED:
-        module: Any = torch.get_device_module(kind)
-        if module.is_available():
-            there += [f"{kind}:{number}" for number in range(module.device_count())]
-    return [*there, "mps"] if torch.backends.mps.is_available() else there
+    """The device that torch calls `name`; ConfigError says which devices there are if that is not one of them."""
+    device, has_streams = find_device(name)
+    return Device(device, TorchStreams(device) if has_streams else None)
 
 
 def _as_tensor(value: Tensor | NDArray[Any]) -> Tensor:

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from heterps.devices import random_state
 from heterps.errors import ModelError, NotFinite
 from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
@@ -237,9 +238,9 @@ class Replica:
             return
         with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            before = _random_state(self._device.torch_device)
+            before = random_state(self._device.torch_device)
             yield
-            self._draws = self._draws or not torch.equal(before, _random_state(self._device.torch_device))
+            self._draws = self._draws or not torch.equal(before, random_state(self._device.torch_device))
 
     @contextmanager
     def _own_code(self, key: Hashable, values: Values = MappingProxyType({})) -> Iterator[None]:
@@ -291,10 +292,3 @@ def _copies(model: nn.Module, stage: StageModule, is_last: bool, device: torch.d
 
 def _empty(parameter: nn.Parameter, like: Tensor) -> nn.Parameter:
     return nn.Parameter(like.new_empty(parameter.shape))
-
-
-def _random_state(device: torch.device) -> Tensor:
-    """Of the generators that layers on a device may draw from."""
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.cat([torch.get_rng_state(), torch.get_device_module(device).get_rng_state()])

@@ -36,12 +36,12 @@ from msgspec import Meta, Struct
 
 from heterps.config import Cluster, Job
 from heterps.data.reader import open_reader
+from heterps.devices import is_available
 from heterps.errors import ConfigError
 from heterps.model import build_model
 from heterps.profiling.profile import Profile
 from heterps.profiling.units import num_cores
 from heterps.threads import torch_threads
-from heterps.training.model.device import is_available
 from heterps.training.model.trainer import Trainer
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.predicted import batch_seconds, busy_seconds

@@ -1,0 +1,69 @@
+"""The contract of a file format: a file is a sequence of row groups, and each is read as an Arrow table.
+
+    file --(opened: only what describes it)--> schema, number of rows of each row group
+         --(read: one row group)-------------> Arrow table --(decode.py)--> arrays
+
+To add a format, derive a class from DataFile and name its suffix in `formats.py`; from outside heterps, call
+`heterps.register_format`. Everything else (order, batches, missing values, positions) is the same for all formats.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from heterps.errors import DataError
+
+FAILURES = (OSError, RuntimeError)
+"""Errors of file systems that cannot be reached or refuse access; WebHDFS raises RuntimeError."""
+
+
+class DataFile(ABC):
+    """One file of a data set. It is opened by `DataFile(address, fs, path)`, where `path` is its path in `fs`.
+
+    The constructor of a format sets `schema` and `group_rows`. It raises FileNotFoundError, OSError, or ValueError if
+    the file has another format; each becomes a DataError that names the file. Methods are called by several threads.
+    """
+
+    title: ClassVar[str]  # name of the format in messages
+    schema: Any  # Arrow's schema of the columns
+    group_rows: Sequence[int]  # number of rows of each row group
+
+    def __init__(self, address: str, fs: Any, path: str) -> None:
+        self.address = address
+        self.fs = fs  # fsspec's file system
+        self.path = path
+
+    @abstractmethod
+    def load(self, row_group: int, columns: list[str]) -> Any:
+        """Return these columns of a row group as an Arrow table, decoded on the calling thread."""
+
+    def read(self, row_group: int, columns: Sequence[str]) -> Any:
+        """Return these columns of a row group as an Arrow table; raises DataError, which names the file."""
+        try:
+            return self.load(row_group, list(columns))
+        except (*FAILURES, pa.ArrowException) as error:
+            raise DataError(
+                f"{self.address}: row group {row_group} cannot be read: {first_line(error)}. "
+                "The file is damaged or was changed while it was in use: write it anew, or take it out of the data."
+            ) from error
+
+    def content(self, row_group: int) -> tuple[Any, ...]:  # noqa: ARG002
+        """Facts that change if the row group is rewritten. Checkpoints hold their hash, so that they detect it."""
+        return (self.num_bytes,)
+
+    def num_nulls(self, row_group: int) -> dict[str, int | None]:  # noqa: ARG002
+        """Number of nulls of each column in a row group; None or absent if the file does not say."""
+        return {}
+
+    @cached_property
+    def num_bytes(self) -> int:
+        return int(self.fs.size(self.path) or 0)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
