@@ -15,13 +15,13 @@ from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import Client, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
-from heterps.ps.client.whole_tables import ExportCall
 from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.ops.tables import ExportCall
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.messages import Coding
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
-from heterps.ps.server import transfer as transfer
-from heterps.ps.server.exports import MAX_IDLE_TICKS
+from heterps.ps.shard import transfer as transfer
+from heterps.ps.shard.exports import MAX_IDLE_TICKS
 from heterps.ps.table.dense import DenseTable
 from heterps.wire import Channel, Limits, MemoryNetwork, TooLarge
 

@@ -23,7 +23,7 @@ from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table import budget, cold, tiers
 from heterps.ps.table.index import ALL_MOVED
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 from heterps.ps.table.tiers import TieredTable
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1, initial_accumulator=0.25), Adam(lr=0.01)]

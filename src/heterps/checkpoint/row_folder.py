@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from heterps.checkpoint import disk
 from heterps.checkpoint.rows import RowPart, read_parts, write_rows
 from heterps.ps.protocol.row_files import RowFile
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
 DRAFT = ".saving-"
 """What the name of a checkpoint that is being written begins with."""

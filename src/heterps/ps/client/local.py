@@ -24,7 +24,8 @@ from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import TableCounters, stack, unstack
-from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.rows import Rows
+from heterps.ps.table.sparse import SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
 
 FloatArray = NDArray[np.float32]
@@ -107,20 +108,20 @@ class JobClient(Client, Protocol):
         """
 
     def load_rows(
-        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Fill an empty sparse table from files that any number of shards wrote, and from their upkeep, if any."""
+        """Fill an empty sparse table from files that any number of shards wrote, and from their metadata, if any."""
 
     def num_pushes(self, table: str) -> int:
         """That a sparse table has seen."""
 
-    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
-        """What the shards of a sparse table know besides their rows (see table/upkeep.py)."""
+    def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
+        """What the shards of a sparse table know besides their rows (see table/metadata.py)."""
 
     def import_rows(
-        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+        self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
-        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
+        """Fill an empty sparse table with rows, and the metadata, that any number of shards exported."""
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         """Copies of the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
@@ -223,22 +224,22 @@ class LocalClient:
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         parts = [shard.export_rows() for shard in self._shards[table]]
-        return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), self._shards[table][0].num_pushes
+        return Rows.join(parts), self._shards[table][0].num_pushes
 
     def import_rows(
-        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+        self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
-        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
+        """Fill an empty sparse table with rows, and the metadata, that any number of shards exported."""
         homes = shard_numbers(rows.keys, self._num_shards)
-        for number, kept in enumerate(unstack(upkeep or {}, self._num_shards)):
+        for number, kept in enumerate(unstack(metadata or {}, self._num_shards)):
             self._shards[table][number].import_rows(rows.select(homes == number), num_pushes, kept)
 
     def num_pushes(self, table: str) -> int:
         return self._shards[table][0].num_pushes
 
-    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
+    def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
         """What the shards of a sparse table know besides their rows."""
-        return stack([shard.export_upkeep() for shard in self._shards[table]])
+        return stack([shard.export_metadata() for shard in self._shards[table]])
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
         return [
@@ -247,13 +248,13 @@ class LocalClient:
         ]
 
     def load_rows(
-        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        shards, kept = self._shards[table], unstack(upkeep, self._num_shards)
+        shards, kept = self._shards[table], unstack(metadata, self._num_shards)
         if num_rows := self.num_rows(table):
             raise ValueError(f"rows are loaded into an empty table; this one has {num_rows:,} rows")
         for shard, own in zip(shards, kept, strict=True):
-            shard.check_upkeep(own)
+            shard.check_metadata(own)
             shard.num_pushes = num_pushes
         for path in paths:
             for part in files.read(path):

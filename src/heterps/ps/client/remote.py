@@ -20,18 +20,23 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client import calls, whole_tables
-from heterps.ps.client.calls import FloatArray
+from heterps.ps.arrays import FloatArray
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import Lookup, sum_rows
-from heterps.ps.protocol.messages import Counted, Round
+from heterps.ps.ops import tables as whole_tables
+from heterps.ps.ops.base import Ask, Call, Done
+from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
+from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
+from heterps.ps.ops.row_files import FindRows, Found, LoadRows, SaveRowsCall
+from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
+from heterps.ps.protocol.messages import EXACT, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.protocol.specs import Tables
-from heterps.ps.table.metadata import TableCounters, Upkeep, stack
+from heterps.ps.table.metadata import TableCounters, TableMetadata, stack
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import Rows, check_widths
+from heterps.ps.table.rows import Rows, check_widths
 from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Channel, Shared
 
@@ -125,9 +130,7 @@ class RemoteClient:
         with self._turn():
             coding = self._session.options.coding(table)
             return self._submit(
-                calls.PullRowsCall(
-                    table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding
-                )
+                PullRowsCall(table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding)
             )
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
@@ -135,25 +138,23 @@ class RemoteClient:
         if grads.shape != needed:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
         coding = self._session.options.coding(table)
-        summed = self._sum(lookup, grads, travels=coding == calls.EXACT)
+        summed = self._sum(lookup, grads, travels=coding == EXACT)
         return self._push(
-            table, lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
+            table, lambda sequence: PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
         with self._turn():
             coding = self._session.options.coding(table)
-            return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
+            return self._submit(PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
     def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
         values, coding = self._dense_values(table, grads), self._session.options.coding(table)
-        return self._push(
-            table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples, round)
-        )
+        return self._push(table, lambda sequence: PushDenseCall(table, values, sequence, coding, self.samples, round))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         with self._turn():
-            return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
+            return self._submit(PushDenseCall(table, self._dense_values(table, values), 0, EXACT))
 
     def flush(self) -> None:
         self._pump.flush()
@@ -180,38 +181,38 @@ class RemoteClient:
         return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
-        asked = self._call(whole_tables.SaveRowsCall(table, self._pushes[table], path))
+        asked = self._call(SaveRowsCall(table, self._pushes[table], path))
         saved: list[RowFile] | None = asked.result()()
         if saved is not None and all(files.has(file.path) for file in saved):
             return saved
         widths = self._dims[table], state_words(self._optimizers[table], self._dims[table])
-        return whole_tables.save_streamed(
+        return whole_tables.save_rows(
             self._call, table, self._pushes[table], self._exports, files, path, self.num_rows(table), widths
         )
 
     def load_rows(
-        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        found: bool = self._call(whole_tables.FindRowsCall(table, self._pushes[table], paths)).result()
-        if found:
-            self._push(table, lambda n: whole_tables.LoadRowsCall(table, paths, num_pushes, n)).result()
+        found = self._call(Ask(FindRows(table, self._pushes[table], tuple(paths)), Found)).result()
+        if all(answer.are_there for answer in found.values()):
+            self._push(table, lambda n: Ask(LoadRows(table, n, num_pushes, tuple(paths)), Done)).result()
         else:
             parts = (part for path in paths for part in files.read(path))
             whole_tables.import_parts(self._push, table, parts, num_pushes)
-        if upkeep:
-            self._push(table, lambda n: whole_tables.ResumeCall(table, upkeep, num_pushes, n)).result()
+        self._resume(table, metadata, num_pushes)
 
     def num_pushes(self, table: str) -> int:
-        return self._read_upkeep(table)[0]
+        return self._read_metadata(table)[0]
 
-    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
-        return stack(self._read_upkeep(table)[1])
+    def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
+        return stack(self._read_metadata(table)[1])
 
     def import_rows(
-        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+        self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
         check_widths(rows, self._dims[table], self._optimizers[table])
-        whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
+        whole_tables.import_rows(self._push, table, rows, num_pushes)
+        self._resume(table, metadata or {}, num_pushes)
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         if not self._sizes[table]:  # no server has anything of it
@@ -240,20 +241,23 @@ class RemoteClient:
             sums.append(summed)
         return sums
 
-    def _push(self, table: str, make: Callable[[int], calls.Call]) -> Future[None]:
+    def _push(self, table: str, make: Callable[[int], Call]) -> Future[None]:
         with self._turn():
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
 
-    def _read_upkeep(self, table: str) -> tuple[int, list[Upkeep]]:
-        read: tuple[int, list[Upkeep]] = self._call(whole_tables.ReadUpkeepCall(table, self._pushes[table])).result()
+    def _resume(self, table: str, metadata: Mapping[str, NDArray[Any]], num_pushes: int) -> None:
+        if metadata:
+            self._push(table, lambda n: ResumeCall(table, metadata, num_pushes, n)).result()
+
+    def _read_metadata(self, table: str) -> tuple[int, list[TableMetadata]]:
+        read: tuple[int, list[TableMetadata]] = self._call(ReadMetadataCall(table, self._pushes[table])).result()
         return read
 
     def _count(self, table: str) -> Counted:
-        counted: Counted = self._call(whole_tables.CountRowsCall(table, self._pushes[table])).result()
-        return counted
+        return Counted.total(self._call(Ask(CountRows(table, self._pushes[table]), Counted)).result().values())
 
-    def _call(self, call: calls.Call) -> Future[Any]:
+    def _call(self, call: Call) -> Future[Any]:
         with self._turn():
             return self._submit(call)
 
@@ -273,7 +277,7 @@ class RemoteClient:
                 self._pump.wait_for_room()  # other threads queue theirs meanwhile
             yield
 
-    def _submit(self, call: calls.Call) -> Future[Any]:
+    def _submit(self, call: Call) -> Future[Any]:
         answer: Future[Any] = _Answer(self._pump.wait)
         self._session.submit(call, answer, self._pushes[call.table], self._clock())
         return answer

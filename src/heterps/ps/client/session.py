@@ -18,9 +18,10 @@ from typing import Any
 from msgspec.msgpack import encode
 
 from heterps.errors import HeterpsError, NotFinite, PeerLost, StaleIncarnation
-from heterps.ps.client.calls import Call
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.base import Call, Op
+from heterps.ps.ops.requests import Reply, Request, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
+from heterps.ps.protocol.messages import EXACT, Coding, Hello, Refused, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.message import message_bytes
@@ -43,10 +44,10 @@ class Options:
     max_requests: int = 8  # in flight to one server
     max_bytes: int = 64 * 2**20  # in flight to one server, in requests and expected answers; one always may
     max_waiting: int = 512  # calls not sent yet to one server; beyond, the caller waits
-    codings: Mapping[str, m.Coding] = field(default_factory=dict)  # by table; others travel as they are
+    codings: Mapping[str, Coding] = field(default_factory=dict)  # by table; others travel as they are
 
-    def coding(self, table: str) -> m.Coding:
-        return self.codings.get(table, m.Coding())
+    def coding(self, table: str) -> Coding:
+        return self.codings.get(table, EXACT)
 
 
 @dataclass
@@ -104,8 +105,8 @@ class Session:
         self.retries = 0
         self._tables = tables
         self._limits = limits
-        self._codec = m.client_codec(limits)
-        self._requests = m.server_codec(limits)
+        self._codec = client_codec(limits)
+        self._requests = server_codec(limits)
         self._lines = [_Line(seat) for seat in roster.servers]
         self._pending: dict[int, _Pending] = {}  # all calls without a full answer, in the order they were made
         self._finished: list[tuple[Future[Any], Any]] = []
@@ -181,15 +182,15 @@ class Session:
             if line is None or header.id not in line.flights:
                 return
             match header:
-                case m.Welcome():
+                case Welcome():
                     del line.flights[header.id]
                     line.greeted = True
                     self._adopt(header.roster, now)
-                case m.Reply():
+                case Reply():
                     self._on_reply(line, header, Frames(frames))
-                case m.Refused():
+                case Refused():
                     self._on_refused(line, header, now)
-                case m.StatsReply() | m.ChunkReply() | m.Agreed():
+                case _:
                     pass  # not asked for by sessions
         except WireError:
             self.dropped += 1
@@ -209,7 +210,7 @@ class Session:
         options = self.options
         if line.queue and not line.greeted:
             if not line.flights:
-                hello = m.Hello(self._next_id(), self.worker, self.incarnation, self._tables)
+                hello = Hello(self._next_id(), self.worker, self.incarnation, self._tables)
                 yield self._launch(line, hello, [], [], 0, self._deadline(line.queue, now), now)
             return
         if line.queue and now >= line.queue[0].since + options.linger_s:
@@ -223,7 +224,7 @@ class Session:
     def _merge(self, line: _Line, now: float) -> list[Frame]:
         """One request of as many queued calls as fit into a message."""
         number = self.roster.number(line.seat.name)
-        ops: list[m.Op] = []
+        ops: list[Op] = []
         calls: list[_Pending] = []
         frames: list[Frame] = []
         num_bytes, header_bytes = 0, MARGIN_BYTES
@@ -237,7 +238,7 @@ class Session:
             ops.append(built.op)
             frames += built.frames
             num_bytes += size
-        request = m.Request(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
+        request = Request(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
         return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
 
     def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
@@ -250,7 +251,7 @@ class Session:
         return min(deadlines)
 
     def _launch(
-        self, line: _Line, header: m.Hello | m.Request, frames: list[Frame], calls: list[_Pending],
+        self, line: _Line, header: Hello | Request, frames: list[Frame], calls: list[_Pending],
         num_bytes: int, deadline: float, now: float,
     ) -> list[Frame]:  # fmt: skip
         parts = self._requests.encode(header, frames)
@@ -275,9 +276,7 @@ class Session:
         what = "a greeting"
         if flight.calls:
             first = flight.calls[0]
-            what = (
-                f"{type(first.call).__name__.removesuffix('Call')} of table {first.call.table} at clock {first.clock}"
-            )
+            what = f"{first.call.name} of table {first.call.table} at clock {first.clock}"
         where = f" at {line.seat.address}" if line.seat.address else ""
         self.fail(
             PeerLost(
@@ -288,7 +287,7 @@ class Session:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _on_reply(self, line: _Line, reply: m.Reply, frames: Frames) -> None:
+    def _on_reply(self, line: _Line, reply: Reply, frames: Frames) -> None:
         flight, number = line.flights[reply.id], self.roster.number(line.seat.name)
         if len(reply.results) != len(flight.calls):
             raise WireError(f"{len(flight.calls)} ops were asked for, {len(reply.results)} answered")
@@ -308,7 +307,7 @@ class Session:
         pending = self._pending.pop(key)
         self._finished.append((pending.future, pending.call.result()))
 
-    def _on_refused(self, line: _Line, refused: m.Refused, now: float) -> None:
+    def _on_refused(self, line: _Line, refused: Refused, now: float) -> None:
         match refused.code:
             case "later":
                 return  # as if it had not come: asked again in its time

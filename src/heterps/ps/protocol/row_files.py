@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
 
 class RowFile(NamedTuple):

@@ -7,7 +7,7 @@
                   often has its chance often ("Poisson inclusion").
 
 Only pushes count: each trains on its keys once, while pulls may be repeated or made ahead. So a pull creates no rows in
-a table with a gate. The sketch and its sightings are part of a checkpoint (see upkeep.py); chance needs only the clock.
+a table with a gate. Sketch and sightings are part of a checkpoint (see metadata.py); chance needs only the clock.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from heterps.ps.table.cold import ColdStore
 from heterps.ps.table.hand import Headers
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
 Keys = NDArray[np.uint64]
 PART_BYTES = 4 << 20  # of a copy from or to disk

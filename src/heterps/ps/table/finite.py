@@ -12,7 +12,7 @@ from heterps.errors import NotFinite
 from heterps.ps.table.index import kernel
 
 if TYPE_CHECKING:
-    from heterps.ps.table.sparse import Rows
+    from heterps.ps.table.rows import Rows
 
 BLOCK = 4096
 _EXPONENT = np.uint32(0x7F800000)

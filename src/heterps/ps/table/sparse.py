@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,8 +26,9 @@ from heterps.ps.table.admission import Gate
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
 from heterps.ps.table.finite import require_finite
 from heterps.ps.table.hand import Headers
-from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
+from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
 from heterps.ps.table.optimizers import coefficients, kind_of, state_words
+from heterps.ps.table.rows import PART_ROWS, Rows, check_widths
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.store import RowStore
 from heterps.ps.table.usage import make_fading
@@ -41,38 +41,9 @@ Step = Callable[[kernels.Body, int, int, int], int]
 EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
 
-PART_ROWS = 1 << 16
-"""Rows that are copied at once where a whole table is read."""
-
-
-class Rows(NamedTuple):
-    """Rows of a table by key: what a checkpoint keeps of it, and what moves between tables."""
-
-    keys: Keys  # [n]
-    values: FloatArray  # [n, dim]
-    state: FloatArray  # [n, words of optimizer state]
-    uses: FloatArray  # [n], at `clock`; see usage.py
-    clock: NDArray[np.uint32]  # [n], of the last use
-
-    def select(self, which: NDArray[Any]) -> Rows:
-        """The rows at these positions, or where this mask is true."""
-        return Rows(*(array[which] for array in self))
-
-
 def evict_step(num_keys: int) -> int:
     """How many rows the hand of eviction passes with a push of so many different keys."""
     return max(EVICT_STEP, 2 * num_keys)
-
-
-def check_widths(rows: Rows, dim: int, optimizer: Optimizer) -> None:
-    """ValueError unless values and state are those of a table of this dim and optimizer."""
-    num = len(rows.keys)
-    expected = (num, dim), (num, state_words(optimizer, dim))
-    if (rows.values.shape, rows.state.shape) != expected:
-        raise ValueError(
-            f"{num:,} rows of dim {dim} with {optimizer.kind} need values {list(expected[0])} and "
-            f"state {list(expected[1])}, got {list(rows.values.shape)} and {list(rows.state.shape)}"
-        )
 
 
 class SparseTable:
@@ -282,43 +253,43 @@ class SparseTable:
 
         return read
 
-    def import_rows(self, rows: Rows, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+    def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty.
 
-        With the `upkeep` that was exported beside the rows the table goes on exactly as that one would.
+        With the `metadata` that was exported beside the rows the table goes on exactly as that one would.
         """
         keys = self._check_rows(rows)
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
-            self.check_upkeep(upkeep)
+            self.check_metadata(metadata)
             self._load(keys, rows)
-        self.resume(num_pushes, upkeep)
+        self.resume(num_pushes, metadata)
 
-    def check_upkeep(self, upkeep: Upkeep | None) -> None:
+    def check_metadata(self, metadata: TableMetadata | None) -> None:
         """ValueError where `resume` would refuse it."""
-        if self._gate is not None and upkeep is not None:
-            self._gate.check_sketch(upkeep.sketch)
+        if self._gate is not None and metadata is not None:
+            self._gate.check_sketch(metadata.sketch)
 
-    def resume(self, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+    def resume(self, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Set how many pushes the table has seen, and what it knows besides its rows."""
-        self.check_upkeep(upkeep)
+        self.check_metadata(metadata)
         with self._lock:
             self.num_pushes = num_pushes
-            if upkeep is None:
+            if metadata is None:
                 return
-            self.evictor.hand.at = upkeep.hand
-            self.evictor.log.counts = dict(upkeep.counters.evicted)
-            self._num_admitted = upkeep.counters.admitted
+            self.evictor.hand.at = metadata.hand
+            self.evictor.log.counts = dict(metadata.counters.evicted)
+            self._num_admitted = metadata.counters.admitted
             if self._gate is not None:
-                self._gate.resume(upkeep.sketch, upkeep.sightings, upkeep.counters.refused)
+                self._gate.resume(metadata.sketch, metadata.sightings, metadata.counters.refused)
 
-    def export_upkeep(self) -> Upkeep:
+    def export_metadata(self) -> TableMetadata:
         """A copy of what the table knows besides its rows."""
         with self._lock:
             gate = self._gate
             sketch = np.zeros(0, np.uint8) if gate is None else gate.sketch
-            return Upkeep(self.evictor.hand.at, 0 if gate is None else gate.sightings, self._counters(), sketch)
+            return TableMetadata(self.evictor.hand.at, 0 if gate is None else gate.sightings, self._counters(), sketch)
 
     # --- cold rows ---------------------------------------------------------------------------------------------------
 

@@ -32,9 +32,10 @@ from heterps.ps.table.cold_rows import ColdRows
 from heterps.ps.table.eviction import SAMPLE, coldest
 from heterps.ps.table.finite import require_finite
 from heterps.ps.table.hand import Hand, Headers
-from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
+from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import EVICT_STEP, Rows, SparseTable, evict_step
+from heterps.ps.table.rows import Rows
+from heterps.ps.table.sparse import EVICT_STEP, SparseTable, evict_step
 from heterps.ps.table.usage import faded, make_fading
 
 Keys = NDArray[np.uint64]
@@ -225,7 +226,7 @@ class TieredTable:
         with self._lock:
             self._num_changes += 1
             hot = self._hot.take(keys)
-            return _joined([hot, self._cold.take(keys[self._cold.known(keys)])])
+            return Rows.join([hot, self._cold.take(keys[self._cold.known(keys)])])
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error the table stays as it is."""
@@ -237,7 +238,7 @@ class TieredTable:
 
     def export_rows(self) -> Rows:
         """A copy of every row: those in memory, then those on disk in the order of the file."""
-        return _joined(list(self.row_parts()()))
+        return Rows.join(list(self.row_parts()()))
 
     def row_parts(self) -> Callable[[], Iterator[Rows]]:
         """All rows as they are now, a part at a time, each time that the result is called.
@@ -247,31 +248,31 @@ class TieredTable:
         changes = self._num_changes
         return lambda: self._read_parts(changes)
 
-    def import_rows(self, rows: Rows, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+    def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """As SparseTable.import_rows, the hottest rows into memory."""
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
-            self._hot.check_upkeep(upkeep)
+            self._hot.check_metadata(metadata)
             self._hot.num_pushes, before = num_pushes, self._hot.num_pushes
             try:
                 self._insert(rows)
             except BaseException:
                 self._hot.num_pushes = before
                 raise
-            self._hot.resume(num_pushes, upkeep)
+            self._hot.resume(num_pushes, metadata)
 
-    def check_upkeep(self, upkeep: Upkeep | None) -> None:
+    def check_metadata(self, metadata: TableMetadata | None) -> None:
         """ValueError where `resume` could not take it."""
-        self._hot.check_upkeep(upkeep)
+        self._hot.check_metadata(metadata)
 
-    def resume(self, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+    def resume(self, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Take over what another table knew besides its rows."""
-        self._hot.resume(num_pushes, upkeep)
+        self._hot.resume(num_pushes, metadata)
 
-    def export_upkeep(self) -> Upkeep:
+    def export_metadata(self) -> TableMetadata:
         """A copy of what the table knows besides its rows."""
-        return self._hot.export_upkeep()
+        return self._hot.export_metadata()
 
     def coldest(self, num: int, clock: int) -> Keys:
         """As SparseTable.coldest, of the rows of both tiers."""
@@ -414,7 +415,3 @@ class TieredTable:
                 f"{n} keys of a table with dim {self.dim} need gradients [{n}, {self.dim}], got {array.shape}"
             )
         return array
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

@@ -1,11 +1,11 @@
-"""Handover: a server's side of a move of slots and dense ranges between servers, while workers go on.
+"""Moves of slots and dense ranges between servers, while workers go on.
 
     rebalance (anybody with a channel)      source                         target
     [0] Prepare(new roster)           -->   the rounds that have begun (rounds.py) end, and no others begin
     [1] Switch(new roster)            -->   new epoch; requests of the     new epoch; requests wait until
                                             old one are refused with the   everything that is now its own
-                                            new roster; what leaves   has come
-                                            are packed, with their ledgers
+                                            new roster; what leaves is     has come
+                                            packed, with its ledgers
     [2] Fetch(target, number)         -->   Chunk
     [3] Deliver(source, number)       ----------------------------------> unpacked when all have come
     [4] Forget(target)                -->   lets go of the packed slots
@@ -17,13 +17,80 @@ repeated: a rebalance that broke off is simply run again.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from heterps.errors import PeerLost
 from heterps.ps.keys.placement import slot_mask
-from heterps.ps.protocol import messages as m
-from heterps.ps.protocol.frames import Frames, pack_part, unpack_part
+from heterps.ps.protocol.frames import Frames, PartInfo, pack_part, unpack_part
+from heterps.ps.protocol.messages import Count, Ordinal, Refused
 from heterps.ps.protocol.roster import Roster, dense_move, moves
-from heterps.ps.server.shard import Shard
-from heterps.ps.server.transfer import Chunk, ShardTransfer, from_chunks, to_chunks
+from heterps.ps.shard.shard import Shard
+from heterps.ps.shard.transfer import Chunk, ShardTransfer, from_chunks, to_chunks
 from heterps.wire import Frame, Malformed
+
+
+class Prepare(Struct, frozen=True, tag="prepare"):
+    """`roster` is to be the next: end the rounds that have begun, and begin no others before Switch."""
+
+    id: Count
+    roster: Roster
+
+
+class Switch(Struct, frozen=True, tag="switch"):
+    """Follow `roster`, which is the next."""
+
+    id: Count
+    roster: Roster
+
+
+class Fetch(Struct, frozen=True, tag="fetch"):
+    """Chunk `number` of what goes to server `target` in `epoch`."""
+
+    id: Count
+    epoch: Ordinal
+    target: Count
+    number: Count
+
+
+class ChunkReply(Struct, frozen=True, tag="chunk"):
+    """The frames: the manifest for number 0, a part of `table` else."""
+
+    id: Count
+    last: bool
+    table: str = ""
+    part: PartInfo | None = None
+
+
+class Deliver(Struct, frozen=True, tag="deliver"):
+    """A chunk as `source` gave it, with its frames."""
+
+    id: Count
+    epoch: Ordinal
+    source: Count
+    number: Count
+    last: bool
+    table: str
+    part: PartInfo | None
+
+
+class Forget(Struct, frozen=True, tag="forget"):
+    """What was packed for `target` has arrived."""
+
+    id: Count
+    epoch: Ordinal
+    target: Count
+
+
+class Agreed(Struct, frozen=True, tag="agreed"):
+    """To Prepare, Switch, Deliver and Forget: it is so now, or was already."""
+
+    id: Count
+
+
+# --- a server's side -------------------------------------------------------------------------------------------------
 
 
 class Handover:
@@ -62,18 +129,18 @@ class Handover:
                 self._expected[move.source] = []
         shard.follow(new, new.number(name))
 
-    def fetch(self, fetch: m.Fetch) -> tuple[m.ChunkReply, list[Frame]]:
+    def fetch(self, fetch: Fetch) -> tuple[ChunkReply, list[Frame]]:
         """[2] A chunk, as a message."""
         chunks = self._packed.get(fetch.target)
         if chunks is None or fetch.number >= len(chunks):
             raise Malformed(f"there is no chunk {fetch.number} for server number {fetch.target}")
         chunk = chunks[fetch.number]
         if chunk.part is None:
-            return m.ChunkReply(fetch.id, chunk.last), [chunk.manifest]
+            return ChunkReply(fetch.id, chunk.last), [chunk.manifest]
         part, frames = pack_part(chunk.part)
-        return m.ChunkReply(fetch.id, chunk.last, chunk.table, part), frames
+        return ChunkReply(fetch.id, chunk.last, chunk.table, part), frames
 
-    def deliver(self, deliver: m.Deliver, frames: Frames) -> ShardTransfer | None:
+    def deliver(self, deliver: Deliver, frames: Frames) -> ShardTransfer | None:
         """[3] Take a chunk; the whole transfer of its source with the last one. Repeats change nothing."""
         source, chunks = deliver.source, self._expected.get(deliver.source)
         if chunks is None:
@@ -101,9 +168,54 @@ class Handover:
         self._packed.pop(target, None)
 
 
-def _read(deliver: m.Deliver, frames: Frames) -> Chunk:
+def _read(deliver: Deliver, frames: Frames) -> Chunk:
     if deliver.number == 0:
         return Chunk(deliver.last, manifest=bytes(frames.take()))
     if deliver.part is None:
         raise Malformed(f"chunk {deliver.number} is empty")
     return Chunk(deliver.last, table=deliver.table, part=unpack_part(deliver.part, frames))
+
+
+# --- the side of the process that leads the servers from one roster to the next ---------------------------------------
+
+
+class Question(NamedTuple):
+    peer: str
+    header: Prepare | Switch | Fetch | Deliver | Forget
+    frames: list[Frame]
+
+
+Answered = tuple[Struct, list[memoryview]]
+
+
+def rebalance(old: Roster, new: Roster) -> Generator[Question, Answered, int]:
+    """Yields what to ask, takes the answers, returns the bytes that were moved. May be run again after it broke off."""
+    ids = iter(range(1, 2**62))
+    names = dict.fromkeys(seat.name for seat in (*old.servers, *new.servers))
+    for name in names:  # [0]
+        _agreed(name, (yield Question(name, Prepare(next(ids), new), [])))
+    for name in names:  # [1]
+        _agreed(name, (yield Question(name, Switch(next(ids), new), [])))
+    moved_bytes = 0
+    for move in moves(old, new):
+        source, target = old.servers[move.source].name, new.servers[move.target].name
+        number, last = 0, False
+        while not last:
+            answer = yield Question(source, Fetch(next(ids), new.epoch, move.target, number), [])  # [2]
+            chunk, frames = answer
+            if not isinstance(chunk, ChunkReply):
+                if number == 0 and isinstance(chunk, Refused) and chunk.code == "bad_request":
+                    break  # a former run has moved this already
+                raise PeerLost(f"server {source} refused to hand over: {getattr(chunk, 'text', chunk)}")
+            last = chunk.last
+            deliver = Deliver(next(ids), new.epoch, move.source, number, last, chunk.table, chunk.part)
+            _agreed(target, (yield Question(target, deliver, list(frames))))  # [3]
+            moved_bytes += sum(frame.nbytes for frame in frames)
+            number += 1
+        _agreed(source, (yield Question(source, Forget(next(ids), new.epoch, move.target), [])))  # [4]
+    return moved_bytes
+
+
+def _agreed(name: str, answer: Answered) -> None:
+    if not isinstance(answer[0], Agreed):
+        raise PeerLost(f"server {name} does not follow the new roster: {getattr(answer[0], 'text', answer[0])}")

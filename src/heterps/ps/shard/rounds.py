@@ -17,14 +17,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import make_lookup, sum_rows
 from heterps.ps.protocol.messages import Round
-from heterps.ps.server.ledger import Ledger, Source
-
-FloatArray = NDArray[np.float32]
-KeyArray = NDArray[np.uint64]
+from heterps.ps.shard.ledger import Ledger, Source
 
 
 class Contribution(NamedTuple):
@@ -144,10 +141,10 @@ def push_once(
     apply: Callable[[Contribution], None],
 ) -> None:
     """Take the next push of `source`: apply it, or keep it for its round. An exception leaves it APPLYING."""
-    ledger.begin(source.worker, source.incarnation, table)
+    ledger.begin(source, table)
     if round is None:
         apply(contribution)
-        ledger.finish(source.worker, table)
+        ledger.finish(source, table)
         return
     if round.parts == 1 and round.number != ledger.next_round(table):
         contribution = contribution.copy()  # a round of one part that waits for the rounds before it
@@ -155,4 +152,4 @@ def push_once(
     while (whole := stash.take(table, ledger.next_round(table))) is not None:  # [3]
         apply(whole)
         ledger.end_round(table)
-    ledger.keep(source.worker, table)
+    ledger.keep(source, table)
