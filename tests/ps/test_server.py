@@ -22,7 +22,7 @@ from heterps.ps.ops.metadata import CountRows
 from heterps.ps.ops.requests import Reply, Request, client_codec, server_codec
 from heterps.ps.ops.rows import PullRows, PushRows
 from heterps.ps.ops.tables import Import
-from heterps.ps.protocol.frames import ROW_DTYPES, ArrayInfo, PartInfo, pack_part
+from heterps.ps.protocol.frames import ROW_DTYPES, ArrayInfo, Frames, PartInfo, pack_part
 from heterps.ps.protocol.messages import EXACT, AskStats, Coding, Hello, Refused, StatsReply, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import Tables, TableSpec
@@ -32,7 +32,7 @@ from heterps.ps.shard.ledger import Source
 from heterps.ps.table.rows import Rows
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.server_table import server_table
-from heterps.wire import Packed, PackedKeys
+from heterps.wire import Limits, Packed, PackedKeys
 from heterps.wire.message import contiguous
 
 REQUESTS, ANSWERS = server_codec(), client_codec()
@@ -344,8 +344,9 @@ def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(codin
         taken.append(num_bytes)
 
     server = make_server()
-    serving = Serving(server.shard, Source("worker", 1), server.counts, room)
-    PullRows("rows", PackedKeys(3), 0, True, coding).run([KEYS[:3]], serving)
+    serving = Serving(Source("worker", 1), server.counts, room)
+    pull = PullRows("rows", PackedKeys(3), 0, True, coding)
+    pull.check(Frames([contiguous(KEYS[:3])]), server.shard, Limits())(serving)
     assert (3 * DIM * 4 in taken) == is_used
 
 

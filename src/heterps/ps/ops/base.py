@@ -2,16 +2,17 @@
 
     client   call.build(server) --> op and frames for each server it concerns
              call.take(server, result, frames) <-- each answer         call.result() when all have answered
-    server   op.check(frames) --> arrays, or the whole request is refused       op.run(arrays) --> result, frames
+    server   op.check(frames, shard) --> work, or the whole request is refused       work() --> result, frames
 
-Between `check` and `run` a request may be held, so nothing that a push could change is looked at too early. A call can
-be built anew for another roster at any time, and answers taken twice change nothing: so a change of roster is met by
-asking everything again that has no full answer yet.
+Before its work is done a request may be held, so `check` looks at nothing that a push could change. A call can be built
+anew for another roster at any time, and answers taken twice change nothing: so a change of roster is met by asking
+everything again that has no full answer yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,7 +33,6 @@ from heterps.ps.table.schedules import rate_at
 from heterps.wire import Frame, Limits, Malformed, Packed, pack_values, unpack_values
 from heterps.wire.arrays import Room
 
-Arrays = list[NDArray[np.generic]]
 R = TypeVar("R", bound="Result")
 
 
@@ -53,9 +53,6 @@ class Values(Result, frozen=True, tag="values"):
     values: Packed
 
 
-DONE: Answer = (Done(), [])
-
-
 class InDoubt(Exception):
     """A push was begun and did not end, so that nobody can say what of it is in the table."""
 
@@ -64,12 +61,14 @@ class InDoubt(Exception):
 
 
 class Serving(NamedTuple):
-    """Where an op is run, for whom, who counts, and where large frames for that peer can be made."""
+    """For whom an op is run, who counts, and where large frames for that peer can be made."""
 
-    shard: Shard
     source: Source
     counts: Counts
     room: Room = lambda _: None
+
+
+Work = Callable[[Serving], Answer]
 
 
 class Op(Struct, frozen=True):
@@ -83,20 +82,20 @@ class Op(Struct, frozen=True):
         """The last push of the worker to the table that must have been applied before."""
         return 0
 
-    def check(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
-        """Return the arrays of the op; WireError where op, frames and shard do not fit together, and NotFinite where
-        a gradient is NaN or infinite."""
+    def check(self, frames: Frames, shard: Shard, limits: Limits) -> Work:
+        """Return what is to be done when the time has come; WireError where op, frames and shard do not fit together,
+        and NotFinite where a gradient is NaN or infinite."""
         is_dense = self.tables == "dense" or (self.tables == "any" and self.table in shard.dense)
         if self.table not in (shard.dense if is_dense else shard.sparse):
             raise Malformed(f"there is no {'dense' if is_dense else 'sparse'} table {self.table!r}")
-        return self.unpack(frames, shard, limits)
+        return self.prepare(frames, shard, limits)
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
-        """Return the arrays of the op, whose table is there."""
-        return []
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> Work:
+        """Do as `check` for a table that is there. An op without frames only has to `run`."""
+        return partial(self.run, shard)
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        """Do the op, whose time has come."""
+    def run(self, shard: Shard, to: Serving) -> Answer:
+        """Do what the op asks for."""
         raise NotImplementedError
 
 
@@ -120,24 +119,27 @@ class Push(Op, frozen=True):
         return self.sequence - 1
 
     @property
-    def contributes_to(self) -> Round | None:
-        """The round that this push is a contribution to."""
+    def contribution(self) -> tuple[Round, int] | None:
+        """The round that this push is a part of, and the bytes of that part."""
         return None
 
-    def once(self, to: Serving, num_rows: int, apply: Callable[[], None]) -> Answer:
-        """Apply the push unless the ledger has it: then it is counted as a repeat, and answered as done."""
-        match to.shard.pieces_of(self.table).state(to.source, self.table, self.sequence):
-            case PushState.APPLIED:
-                to.counts.repeats += 1
-            case PushState.NEXT:
-                apply()
-                round = self.contributes_to
-                to.counts.pushed(self.table, num_rows, round.parts if round is not None else 1)
-            case PushState.APPLYING:
-                raise InDoubt(f"push {self.sequence} of {to.source.worker} was begun before and did not end")
-            case PushState.EARLY:
-                raise AssertionError("a push was run before its predecessor")
-        return DONE
+    def once(self, shard: Shard, num_rows: int, apply: Callable[[Source], None]) -> Work:
+        """Return the work of a push: apply it unless the ledger has it, and count a repeat otherwise."""
+
+        def work(to: Serving) -> Answer:
+            match shard.pieces_of(self.table).state(to.source, self.table, self.sequence):
+                case PushState.APPLIED:
+                    to.counts.repeats += 1
+                case PushState.NEXT:
+                    apply(to.source)
+                    to.counts.pushed(self.table, num_rows, self.contribution[0].parts if self.contribution else 1)
+                case PushState.APPLYING:
+                    raise InDoubt(f"push {self.sequence} of {to.source.worker} was begun before and did not end")
+                case PushState.EARLY:
+                    raise AssertionError("a push was run before its predecessor")
+            return Done(), []
+
+        return work
 
     def check_gradients(self, table: Any, samples: int | None) -> None:
         """Malformed where the schedule of the table needs samples that are not told, or a round has no such part."""
@@ -145,7 +147,7 @@ class Push(Op, frozen=True):
             rate_at(table.schedule, samples)
         except ValueError as error:
             raise Malformed(f"table {self.table}: {error}") from None
-        round = self.contributes_to
+        round = self.contribution[0] if self.contribution else None
         if round is not None and round.part >= round.parts:
             raise Malformed(f"table {self.table}: part {round.part} of a round that has {round.parts}, 0 the first")
 
@@ -166,6 +168,12 @@ def read_values(op: Op, packed: Packed, frames: Frames, expected: tuple[int, ...
 def pack_coded(values: FloatArray, coding: Coding, room: Room = lambda _: None) -> tuple[Packed, Frame]:
     """Pack values as `coding` says."""
     return pack_values(values, coding.dtype, coding.compression, coding.least_bytes, room)
+
+
+def answer_values(values: FloatArray, coding: Coding, room: Room) -> Answer:
+    """Return values as the answer to a pull."""
+    packed, frame = pack_coded(values, coding, room)
+    return Values(packed), [frame]
 
 
 # --- the client's side -----------------------------------------------------------------------------------------------

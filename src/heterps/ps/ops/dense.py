@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
+
 import numpy as np
 
 from heterps.ps.arrays import FloatArray
-from heterps.ps.ops.base import (
-    DONE,
-    Answer,
-    Arrays,
-    Built,
-    Call,
-    Done,
-    Op,
-    Push,
-    Read,
-    Result,
-    Serving,
-    Values,
-    pack_coded,
-    read_values,
-    take_values,
-)
+from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import EXACT, Coding, Count, Round
 from heterps.ps.protocol.roster import Roster
@@ -30,20 +17,19 @@ from heterps.ps.shard.shard import Shard
 from heterps.wire import Limits, Malformed, Packed
 
 
-class PullDense(Read, frozen=True, tag="pull_dense"):
+class PullDense(base.Read, frozen=True, tag="pull_dense"):
     """The server's range of a dense table, once the worker's own pushes up to `after` have been applied."""
 
     tables = "dense"
     coding: Coding
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        values = to.shard.dense[self.table].values()
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        values = shard.dense[self.table].values()
         to.counts.pulled(self.table, len(values))
-        packed, frame = pack_coded(values, self.coding, to.room)
-        return Values(packed), [frame]
+        return base.answer_values(values, self.coding, to.room)
 
 
-class PushDense(Push, frozen=True, tag="push_dense"):
+class PushDense(base.Push, frozen=True, tag="push_dense"):
     """Gradients (a frame) of the server's range of a dense table."""
 
     tables = "dense"
@@ -52,35 +38,35 @@ class PushDense(Push, frozen=True, tag="push_dense"):
     round: Round | None = None
 
     @property
-    def contributes_to(self) -> Round | None:
-        return self.round
+    def contribution(self) -> tuple[Round, int] | None:
+        return None if self.round is None else (self.round, 4 * prod(self.grads.shape))
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         dense = shard.dense[self.table]
         self.check_gradients(dense.spec, self.samples)
-        return [self.finite(read_values(self, self.grads, frames, (dense.size,), limits))]
-
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        push = Contribution(None, arrays[0].view(np.float32), self.samples)
-        dense = to.shard.dense[self.table]
-        return self.once(to, len(push.grads), lambda: dense.push(to.source, self.sequence, push, self.round))
+        grads = self.finite(base.read_values(self, self.grads, frames, (dense.size,), limits))
+        push = Contribution(None, grads, self.samples)
+        return self.once(shard, len(grads), lambda source: dense.push(source, self.sequence, push, self.round))
 
 
-class FillDense(Op, frozen=True, tag="fill_dense"):
+class FillDense(base.Op, frozen=True, tag="fill_dense"):
     """First values (a frame) of the server's range of a dense table. Only the first fill of a table counts."""
 
     tables = "dense"
     values: Packed
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
-        return [read_values(self, self.values, frames, (shard.dense[self.table].size,), limits)]
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
+        dense = shard.dense[self.table]
+        values = base.read_values(self, self.values, frames, (dense.size,), limits)
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        to.shard.dense[self.table].fill(arrays[0].view(np.float32))
-        return DONE
+        def fill(_: base.Serving) -> base.Answer:
+            dense.fill(values)
+            return base.Done(), []
+
+        return fill
 
 
-class DenseCall(Call):
+class DenseCall(base.Call):
     """A call that concerns every server that has some of the `size` values of a dense table."""
 
     size: int
@@ -90,21 +76,24 @@ class DenseCall(Call):
         return bool(part.stop > part.start)
 
 
+@dataclass(eq=False)
 class PullDenseCall(DenseCall):
     """The values of a dense table."""
 
-    def __init__(self, table: str, size: int, after: int, coding: Coding) -> None:
-        self.table = table
-        self.size = size
-        self._values = np.empty(size, np.float32)
-        self._after, self._coding = after, coding
+    table: str
+    size: int
+    after: int
+    coding: Coding
 
-    def build(self, number: int, roster: Roster) -> Built:
+    def __post_init__(self) -> None:
+        self._values = np.empty(self.size, np.float32)
+
+    def build(self, number: int, roster: Roster) -> base.Built:
         part = roster.dense_range(self.size, number)
-        return Built(PullDense(self.table, self._after, self._coding), [], 4 * (part.stop - part.start))
+        return base.Built(PullDense(self.table, self.after, self.coding), [], 4 * (part.stop - part.start))
 
-    def take(self, number: int, roster: Roster, result: Result, frames: Frames) -> None:
-        values, part = take_values(result, frames), roster.dense_range(self.size, number)
+    def take(self, number: int, roster: Roster, result: base.Result, frames: Frames) -> None:
+        values, part = base.take_values(result, frames), roster.dense_range(self.size, number)
         if values.shape != (part.stop - part.start,):
             raise Malformed(f"asked for {part.stop - part.start} values of {self.table}, got {list(values.shape)}")
         self._values[part] = values
@@ -113,28 +102,25 @@ class PullDenseCall(DenseCall):
         return self._values
 
 
+@dataclass(eq=False)
 class PushDenseCall(DenseCall):
     """Gradients of a dense table, or its first values: sequence 0."""
 
-    def __init__(
-        self,
-        table: str,
-        values: FloatArray,
-        sequence: int,
-        coding: Coding = EXACT,
-        samples: int | None = None,
-        round: Round | None = None,
-    ) -> None:
-        self.table = table
-        self.size = len(values)
-        self._values, self._sequence, self._coding = values, sequence, coding
-        self._samples, self._round = samples, round
+    table: str
+    values: FloatArray
+    sequence: int
+    coding: Coding = EXACT
+    samples: int | None = None
+    round: Round | None = None
 
-    def build(self, number: int, roster: Roster) -> Built:
-        packed, frame = pack_coded(self._values[roster.dense_range(self.size, number)], self._coding)
-        if not self._sequence:
-            return Built(FillDense(self.table, packed), [frame])
-        return Built(PushDense(self.table, self._sequence, packed, self._samples, self._round), [frame])
+    def __post_init__(self) -> None:
+        self.size = len(self.values)
+
+    def build(self, number: int, roster: Roster) -> base.Built:
+        packed, frame = base.pack_coded(self.values[roster.dense_range(self.size, number)], self.coding)
+        if not self.sequence:
+            return base.Built(FillDense(self.table, packed), [frame])
+        return base.Built(PushDense(self.table, self.sequence, packed, self.samples, self.round), [frame])
 
 
-OPS, RESULTS = (PullDense, PushDense, FillDense), (Done,)
+OPS, RESULTS = (PullDense, PushDense, FillDense), (base.Done,)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from heterps.ps.ops.base import Answer, Arrays, Built, Call, Push, Read, Result, Serving, expect
-from heterps.ps.protocol.frames import Frames, MetadataInfo, as_metadata, pack_metadata, unpack_metadata
+from heterps.ps.ops import base
+from heterps.ps.protocol.frames import Frames, MetadataInfo, pack_metadata, unpack_metadata
 from heterps.ps.protocol.messages import Count
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.shard.shard import Shard
@@ -17,16 +19,16 @@ from heterps.ps.table.tiers import TierCounts, TieredTable
 from heterps.wire import Limits, Malformed
 
 
-class CountRows(Read, frozen=True, tag="count_rows"):
+class CountRows(base.Read, frozen=True, tag="count_rows"):
     """How many rows and bytes the shard of a sparse table has."""
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        table = to.shard.sparse[self.table]
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        table = shard.sparse[self.table]
         tiers = table.counts if isinstance(table, TieredTable) else None
         return Counted(len(table), table.num_bytes, table.counters(), tiers), []
 
 
-class Counted(Result, frozen=True, tag="counted"):
+class Counted(base.Result, frozen=True, tag="counted"):
     """Counts of the shard of a sparse table; `tiers` where it has them."""
 
     num_rows: Count
@@ -47,75 +49,74 @@ class Counted(Result, frozen=True, tag="counted"):
         )
 
 
-class ReadMetadata(Read, frozen=True, tag="read_upkeep"):
+class ReadMetadata(base.Read, frozen=True, tag="read_upkeep"):
     """What the shard of a sparse table knows besides its rows."""
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        infos, frames = pack_metadata(to.shard.sparse[self.table].export_metadata())
-        return Metadata(to.shard.pieces.num_pushes(self.table), infos), frames
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        infos, frames = pack_metadata(shard.sparse[self.table].export_metadata())
+        return Metadata(shard.pieces.num_pushes(self.table), infos), frames
 
 
-class Metadata(Result, frozen=True, tag="kept"):
+class Metadata(base.Result, frozen=True, tag="kept"):
     """Metadata (frames) of the shard of a sparse table that has seen `num_pushes`."""
 
     num_pushes: Count
     arrays: MetadataInfo
 
 
-class Resume(Push, frozen=True, tag="resume"):
+class Resume(base.Push, frozen=True, tag="resume"):
     """Metadata (frames) for the shard of a sparse table that has seen `num_pushes`."""
 
     num_pushes: Count
     arrays: MetadataInfo
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
-        arrays = unpack_metadata(self.arrays, frames)
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
+        metadata = unpack_metadata(self.arrays, frames)
         try:
-            shard.sparse[self.table].check_metadata(as_metadata(arrays))
+            shard.sparse[self.table].check_metadata(metadata)
         except ValueError as error:
             raise Malformed(f"table {self.table}: {error}") from None
-        return arrays
-
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        metadata = as_metadata(arrays)
-        return self.once(
-            to, 0, lambda: to.shard.resume(to.source, self.table, self.sequence, self.num_pushes, metadata)
-        )
+        resume = partial(shard.resume, num_pushes=self.num_pushes, metadata=metadata)
+        return self.once(shard, 0, lambda source: resume(source, self.table, self.sequence))
 
 
-class ReadMetadataCall(Call):
+@dataclass(eq=False)
+class ReadMetadataCall(base.Call):
     """What the shards of a sparse table know besides their rows, and the least number of pushes that they have seen."""
 
-    def __init__(self, table: str, after: int) -> None:
-        self.table = table
-        self._after = after
+    table: str
+    after: int
+
+    def __post_init__(self) -> None:
         self._parts: dict[int, tuple[int, TableMetadata]] = {}
 
-    def build(self, number: int, roster: Roster) -> Built:
+    def build(self, number: int, roster: Roster) -> base.Built:
         self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
-        return Built(ReadMetadata(self.table, self._after), [])
+        return base.Built(ReadMetadata(self.table, self.after), [])
 
-    def take(self, number: int, roster: Roster, result: Result, frames: Frames) -> None:
-        read = expect(result, Metadata)
-        self._parts[number] = read.num_pushes, as_metadata(unpack_metadata(read.arrays, frames))
+    def take(self, number: int, roster: Roster, result: base.Result, frames: Frames) -> None:
+        read = base.expect(result, Metadata)
+        self._parts[number] = read.num_pushes, unpack_metadata(read.arrays, frames)
 
     def result(self) -> tuple[int, list[TableMetadata]]:
         parts = [self._parts[number] for number in sorted(self._parts)]
         return min(num_pushes for num_pushes, _ in parts), [metadata for _, metadata in parts]
 
 
-class ResumeCall(Call):
+@dataclass(eq=False)
+class ResumeCall(base.Call):
     """Metadata that any number of shards had, for those of now."""
 
-    def __init__(self, table: str, metadata: Mapping[str, NDArray[Any]], num_pushes: int, sequence: int) -> None:
-        self.table = table
-        self._metadata, self._num_pushes, self._sequence = metadata, num_pushes, sequence
+    table: str
+    metadata: Mapping[str, NDArray[Any]]
+    num_pushes: int
+    sequence: int
 
-    def build(self, number: int, roster: Roster) -> Built:
-        metadata = unstack(self._metadata, roster.num_shards)[number]
+    def build(self, number: int, roster: Roster) -> base.Built:
+        metadata = unstack(self.metadata, roster.num_shards)[number]
         assert metadata is not None
         infos, frames = pack_metadata(metadata)
-        return Built(Resume(self.table, self._sequence, self._num_pushes, infos), frames)
+        return base.Built(Resume(self.table, self.sequence, self.num_pushes, infos), frames)
 
 
 OPS, RESULTS = (CountRows, ReadMetadata, Resume), (Counted, Metadata)

@@ -7,12 +7,13 @@ loading   coordinator --LoadRows(paths)--> every server reads the rows whose hom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from heterps.errors import NotFinite, StorageError
-from heterps.ps.ops.base import Answer, Arrays, Ask, Op, Push, Read, Result, Serving
+from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import Count
 from heterps.ps.protocol.roster import Roster
@@ -24,26 +25,26 @@ Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 Paths = Annotated[tuple[Path, ...], Meta(max_length=4096)]
 
 
-class SaveRows(Read, frozen=True, tag="save_rows"):
+class SaveRows(base.Read, frozen=True, tag="save_rows"):
     """Write the rows that the server has of a sparse table to the file `path` of the folder that all share."""
 
     path: Path
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         _can_read(shard, [self.path])
-        return []
+        return partial(self.run, shard)
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
         """Answer in any case: a save that fails is the coordinator's to tell, and no loss of the server."""
         try:
-            written = to.shard.save_rows(self.table, self.path)
+            written = shard.save_rows(self.table, self.path)
         except (StorageError, NotFinite) as error:
             kind: Any = type(error).__name__
             return Saved(kind=kind, text=str(error)), []
         return (Saved() if written is None else Saved(written.num_bytes, written.xxh3)), []
 
 
-class Saved(Result, frozen=True, tag="saved"):
+class Saved(base.Result, frozen=True, tag="saved"):
     """The file that was written; none where the server cannot see its folder. Or why not: `kind` is the name of a
     class in heterps.errors."""
 
@@ -53,40 +54,36 @@ class Saved(Result, frozen=True, tag="saved"):
     text: str = ""
 
 
-class FindRows(Read, frozen=True, tag="find_rows"):
+class FindRows(base.Read, frozen=True, tag="find_rows"):
     """Whether the server can read these files."""
 
     paths: Paths
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         _can_read(shard, self.paths)
-        return []
+        return partial(self.run, shard)
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        return Found(to.shard.can_read(self.paths)), []
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        return Found(shard.can_read(self.paths)), []
 
 
-class Found(Result, frozen=True, tag="found"):
+class Found(base.Result, frozen=True, tag="found"):
     """Whether all files are there."""
 
     are_there: bool
 
 
-class LoadRows(Push, frozen=True, tag="load_rows"):
+class LoadRows(base.Push, frozen=True, tag="load_rows"):
     """Read the rows whose home the server is from these files, of a table that has seen `num_pushes` and is empty."""
 
     num_pushes: Count
     paths: Paths
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         if not _can_read(shard, self.paths):
             raise Malformed(f"table {self.table}: this server does not see all of the files {', '.join(self.paths)}")
-        return []
-
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        return self.once(
-            to, 0, lambda: to.shard.load_rows(to.source, self.table, self.sequence, self.paths, self.num_pushes)
-        )
+        load = partial(shard.load_rows, paths=self.paths, num_pushes=self.num_pushes)
+        return self.once(shard, 0, lambda source: load(source, self.table, self.sequence))
 
 
 def _can_read(shard: Shard, paths: Iterable[str]) -> bool:
@@ -97,7 +94,7 @@ def _can_read(shard: Shard, paths: Iterable[str]) -> bool:
         raise Malformed(str(error)) from None
 
 
-class SaveRowsCall(Ask[Saved]):
+class SaveRowsCall(base.Ask[Saved]):
     """Every server writes its rows of a sparse table. The result is a function that gives the files, None where a
     server does not see the folder, or raises what a server met."""
 
@@ -105,7 +102,7 @@ class SaveRowsCall(Ask[Saved]):
         super().__init__(SaveRows(table, after, path), Saved)
         self._after, self._path = after, path
 
-    def op_for(self, number: int, roster: Roster) -> Op:
+    def op_for(self, number: int, roster: Roster) -> base.Op:
         return SaveRows(self.table, self._after, shard_path(self._path, roster.epoch, number))
 
     def result(self) -> Callable[[], list[RowFile] | None]:

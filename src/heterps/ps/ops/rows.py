@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
+
 import numpy as np
 from numpy.typing import NDArray
 
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Lookup
-from heterps.ps.ops.base import (
-    Answer,
-    Arrays,
-    Built,
-    Call,
-    Homes,
-    Op,
-    Push,
-    Result,
-    Serving,
-    Values,
-    pack_coded,
-    read_values,
-    take_values,
-)
+from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import EXACT, Coding, Count, Round
 from heterps.ps.protocol.roster import Roster
@@ -31,7 +20,7 @@ from heterps.ps.table.tiers import TieredTable
 from heterps.wire import Limits, Malformed, Packed, PackedKeys, pack_keys, unpack_keys
 
 
-class PullRows(Op, frozen=True, tag="pull_rows"):
+class PullRows(base.Op, frozen=True, tag="pull_rows"):
     """Rows of `keys` (a frame), as they are once the worker's own pushes up to `after` have been applied."""
 
     keys: PackedKeys
@@ -43,24 +32,23 @@ class PullRows(Op, frozen=True, tag="pull_rows"):
     def needs(self) -> int:
         return self.after
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
-        return [_keys(self.keys, frames, shard, limits)]
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
+        keys, table = _keys(self.keys, frames, shard, limits), shard.sparse[self.table]
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        keys = arrays[0].view(np.uint64)
-        to.counts.pulled(self.table, len(keys))
-        table = to.shard.sparse[self.table]
-        if self.create and isinstance(table, TieredTable):
-            table.step()  # between the last push and this pull: no row of either is needed now
-        out = None
-        if self.coding.dtype == "fp32" and self.coding.compression is None:  # they can go at once where they travel
-            memory = to.room(4 * len(keys) * table.dim)
-            out = None if memory is None else memory.view(np.float32).reshape(len(keys), table.dim)
-        packed, frame = pack_coded(table.pull(keys, out, create=self.create), self.coding, to.room)
-        return Values(packed), [frame]
+        def pull(to: base.Serving) -> base.Answer:
+            to.counts.pulled(self.table, len(keys))
+            if self.create and isinstance(table, TieredTable):
+                table.step()  # between the last push and this pull: no row of either is needed now
+            out = None
+            if self.coding.dtype == "fp32" and self.coding.compression is None:  # they can go at once where they travel
+                memory = to.room(4 * len(keys) * table.dim)
+                out = None if memory is None else memory.view(np.float32).reshape(len(keys), table.dim)
+            return base.answer_values(table.pull(keys, out, create=self.create), self.coding, to.room)
+
+        return pull
 
 
-class PushRows(Push, frozen=True, tag="push_rows"):
+class PushRows(base.Push, frozen=True, tag="push_rows"):
     """Gradients `grads` (a frame) of `keys` (a frame), which differ.
 
     It holds all keys of this push whose home is the server, none included: every server counts every push. With a
@@ -73,21 +61,17 @@ class PushRows(Push, frozen=True, tag="push_rows"):
     round: Round | None = None
 
     @property
-    def contributes_to(self) -> Round | None:
-        return self.round
+    def contribution(self) -> tuple[Round, int] | None:
+        return None if self.round is None else (self.round, 8 * self.keys.num_keys + 4 * prod(self.grads.shape))
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         table = shard.sparse[self.table]
         self.check_gradients(table, self.samples)
         keys = _keys(self.keys, frames, shard, limits)
-        return [keys, self.finite(read_values(self, self.grads, frames, (len(keys), table.dim), limits))]
-
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        push = Contribution(arrays[0].view(np.uint64), arrays[1].view(np.float32), self.samples)
+        grads = self.finite(base.read_values(self, self.grads, frames, (len(keys), table.dim), limits))
+        push = Contribution(keys, grads, self.samples)
         return self.once(
-            to,
-            len(arrays[0]),
-            lambda: to.shard.push_rows(to.source, self.table, self.sequence, push, self.round),
+            shard, len(keys), lambda source: shard.push_rows(source, self.table, self.sequence, push, self.round)
         )
 
 
@@ -98,78 +82,75 @@ def _keys(packed: PackedKeys, frames: Frames, shard: Shard, limits: Limits) -> K
     return keys
 
 
-class PullRowsCall(Call):
+@dataclass(eq=False)
+class PullRowsCall(base.Call):
     """Rows of the unique keys of a lookup."""
 
-    def __init__(self, table: str, lookup: Lookup, dim: int, *, after: int, create: bool, coding: Coding) -> None:
-        self.table = table
-        self._unique = lookup.unique
-        self._homes = Homes(lookup.unique, lookup.bounds)
-        self._dim = dim
+    table: str
+    lookup: Lookup
+    dim: int
+    after: int
+    create: bool
+    coding: Coding
+
+    def __post_init__(self) -> None:
+        self._homes = base.Homes(self.lookup.unique, self.lookup.bounds)
         self._rows: FloatArray | None = None  # until an answer comes
-        self._after, self._create, self._coding = after, create, coding
 
     def concerns(self, number: int, roster: Roster) -> bool:
-        return len(self._unique[self._homes.where(number, roster.num_shards)]) > 0
+        return len(self.lookup.unique[self._homes.where(number, roster.num_shards)]) > 0
 
-    def build(self, number: int, roster: Roster) -> Built:
-        keys = self._unique[self._homes.where(number, roster.num_shards)]
+    def build(self, number: int, roster: Roster) -> base.Built:
+        keys = self.lookup.unique[self._homes.where(number, roster.num_shards)]
         packed, frame = pack_keys(keys)
-        op = PullRows(self.table, packed, self._after, self._create, self._coding)
-        return Built(op, [frame], len(keys) * self._dim * 4)
+        op = PullRows(self.table, packed, self.after, self.create, self.coding)
+        return base.Built(op, [frame], len(keys) * self.dim * 4)
 
-    def take(self, number: int, roster: Roster, result: Result, frames: Frames) -> None:
-        rows = take_values(result, frames)
+    def take(self, number: int, roster: Roster, result: base.Result, frames: Frames) -> None:
+        rows, unique = base.take_values(result, frames), self.lookup.unique
         where = self._homes.where(number, roster.num_shards)
-        num_keys = len(self._unique[where])
-        if rows.shape != (num_keys, self._dim):
-            raise Malformed(f"asked for rows {[num_keys, self._dim]} of {self.table}, got {list(rows.shape)}")
+        num_keys = len(unique[where])
+        if rows.shape != (num_keys, self.dim):
+            raise Malformed(f"asked for rows {[num_keys, self.dim]} of {self.table}, got {list(rows.shape)}")
         if roster.num_shards == 1 and rows.flags.writeable and rows.flags.aligned:
             self._rows = rows  # all of them: the frame is nobody else's
             return
         if self._rows is None:
-            self._rows = np.empty((len(self._unique), self._dim), np.float32)
+            self._rows = np.empty((len(unique), self.dim), np.float32)
         self._rows[where] = rows
 
     def result(self) -> FloatArray:
-        return self._rows if self._rows is not None else np.empty((0, self._dim), np.float32)
+        return self._rows if self._rows is not None else np.empty((0, self.dim), np.float32)
 
 
-class PushRowsCall(Call):
-    """Gradients of unique keys. Every server gets a part, be it empty: each counts all pushes.
+@dataclass(eq=False)
+class PushRowsCall(base.Call):
+    """Gradients of unique keys. Every server gets a part, be it empty: each counts all pushes."""
 
-    summed  of all keys, or a list of them by the shards of the lookup
-    """
+    table: str
+    lookup: Lookup
+    summed: FloatArray | list[FloatArray]  # of all keys, or a list of them by the shards of the lookup
+    sequence: int
+    coding: Coding = EXACT
+    samples: int | None = None
+    round: Round | None = None
 
-    def __init__(
-        self,
-        table: str,
-        lookup: Lookup,
-        summed: FloatArray | list[FloatArray],
-        sequence: int,
-        coding: Coding = EXACT,
-        samples: int | None = None,
-        round: Round | None = None,
-    ) -> None:
-        self.table = table
-        self._unique = lookup.unique
-        self._homes = Homes(lookup.unique, lookup.bounds)
-        self._summed, self._sequence, self._coding = summed, sequence, coding
-        self._samples, self._round = samples, round
+    def __post_init__(self) -> None:
+        self._homes = base.Homes(self.lookup.unique, self.lookup.bounds)
 
-    def build(self, number: int, roster: Roster) -> Built:
+    def build(self, number: int, roster: Roster) -> base.Built:
         where = self._homes.where(number, roster.num_shards)
-        keys, keys_frame = pack_keys(self._unique[where])
-        grads, grads_frame = pack_coded(self._grads(number, where), self._coding)
-        op = PushRows(self.table, self._sequence, keys, grads, self._samples, self._round)
-        return Built(op, [keys_frame, grads_frame])
+        keys, keys_frame = pack_keys(self.lookup.unique[where])
+        grads, grads_frame = base.pack_coded(self._grads(number, where), self.coding)
+        op = PushRows(self.table, self.sequence, keys, grads, self.samples, self.round)
+        return base.Built(op, [keys_frame, grads_frame])
 
     def _grads(self, number: int, where: slice | NDArray[np.intp]) -> FloatArray:
-        if isinstance(self._summed, list):
+        if isinstance(self.summed, list):
             if isinstance(where, slice):
-                return self._summed[number]
-            self._summed = np.concatenate(self._summed)  # the roster has another number of servers now
-        return self._summed[where]
+                return self.summed[number]
+            self.summed = np.concatenate(self.summed)  # the roster has another number of servers now
+        return self.summed[where]
 
 
-OPS, RESULTS = (PullRows, PushRows), (Values,)
+OPS, RESULTS = (PullRows, PushRows), (base.Values,)

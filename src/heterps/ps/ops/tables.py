@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -16,22 +17,7 @@ import numpy as np
 
 from heterps.errors import PeerLost
 from heterps.ps.arrays import FloatArray
-from heterps.ps.ops.base import (
-    DONE,
-    Answer,
-    Arrays,
-    Ask,
-    Built,
-    Call,
-    Done,
-    Homes,
-    Op,
-    Push,
-    Read,
-    Result,
-    Serving,
-    expect,
-)
+from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames, PartInfo, pack_part, unpack_part
 from heterps.ps.protocol.messages import Count, Ordinal
 from heterps.ps.protocol.parts import PART_BYTES, TablePart, ValuePart, split
@@ -45,12 +31,12 @@ from heterps.wire import Limits, Malformed
 NUM_ATTEMPTS = 8
 """How many times an export is begun while the roster changes."""
 T = TypeVar("T")
-Submit = Callable[[Call], Future[Any]]
-PushCall = Callable[[str, Callable[[int], Call]], Future[None]]
+Submit = Callable[[base.Call], Future[Any]]
+PushCall = Callable[[str, Callable[[int], base.Call]], Future[None]]
 """Takes a table, and a function that makes the call from the sequence of its push."""
 
 
-class Export(Read, frozen=True, tag="export"):
+class Export(base.Read, frozen=True, tag="export"):
     """Part `part` of what the server has of a table, as it was when part 0 of this export was asked for.
 
     `number` tells the exports of a worker apart. The server keeps a table of several parts until it is told EndExport,
@@ -61,13 +47,13 @@ class Export(Read, frozen=True, tag="export"):
     number: Ordinal
     part: Count
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        page = to.shard.export(to.source, self.table, self.number, self.part)
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        page = shard.export(to.source, self.table, self.number, self.part)
         info, frames = (None, []) if page.part is None else pack_part(page.part)
         return Exported(page.num_pushes, page.num_parts, info), frames
 
 
-class Exported(Result, frozen=True, tag="exported"):
+class Exported(base.Result, frozen=True, tag="exported"):
     """A part (frames) of a table that has seen `num_pushes`; none where the table has no rows or values here."""
 
     num_pushes: Count
@@ -75,18 +61,18 @@ class Exported(Result, frozen=True, tag="exported"):
     part: PartInfo | None = None
 
 
-class EndExport(Op, frozen=True, tag="end_export"):
+class EndExport(base.Op, frozen=True, tag="end_export"):
     """The worker has all parts."""
 
     tables = "any"
     number: Ordinal
 
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        to.shard.exports.end(to.source.worker, self.table, self.number)
-        return DONE
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        shard.exports.end(to.source.worker, self.table, self.number)
+        return base.Done(), []
 
 
-class Import(Push, frozen=True, tag="import"):
+class Import(base.Push, frozen=True, tag="import"):
     """A part (frames) of a table that has seen `num_pushes`. The first needs an empty table."""
 
     tables = "any"
@@ -94,32 +80,17 @@ class Import(Push, frozen=True, tag="import"):
     is_first: bool
     part: PartInfo
 
-    def unpack(self, frames: Frames, shard: Shard, limits: Limits) -> Arrays:
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         part = unpack_part(self.part, frames)
         is_sparse = self.table in shard.sparse
         if isinstance(part, Rows) != is_sparse:
             raise Malformed(f"table {self.table} is {'sparse' if is_sparse else 'dense'}, and its part is not")
-        if isinstance(part, Rows):
-            if wrong := shard.home_error(part.keys):
-                raise Malformed(wrong)
-            return list(part)
-        dense = shard.dense[self.table]
-        within = dense.within
-        if not within.start <= part.first <= part.stop <= within.stop or len(part.state) != dense.num_words:
-            raise Malformed(
-                f"table {self.table} has values {within.start} to {within.stop} with {dense.num_words} words of "
-                f"state each here, got {part.first} to {part.stop} with {len(part.state)}"
-            )
-        return [part.values, part.state]
-
-    def run(self, arrays: Arrays, to: Serving) -> Answer:
-        made: list[Any] = list(arrays)
-        part = Rows(*made) if self.part.first is None else ValuePart(self.part.first, *made)
-        return self.once(
-            to,
-            len(made[0]),
-            lambda: to.shard.put(to.source, self.table, self.sequence, part, self.num_pushes, is_first=self.is_first),
-        )
+        wrong = shard.home_error(part.keys) if isinstance(part, Rows) else shard.dense[self.table].part_error(part)
+        if wrong:
+            raise Malformed(wrong)
+        put = partial(shard.put, table=self.table, sequence=self.sequence, part=part, num_pushes=self.num_pushes)
+        num_rows = len(part.keys if isinstance(part, Rows) else part.values)
+        return self.once(shard, num_rows, lambda source: put(source, is_first=self.is_first))
 
 
 # --- out -------------------------------------------------------------------------------------------------------------
@@ -132,7 +103,7 @@ class Gathered(NamedTuple):
     pages: dict[int, tuple[Exported, TablePart | None]]  # by server
 
 
-class ExportCall(Call):
+class ExportCall(base.Call):
     """Part `part` of a table, of every server that has as many: part 0 has said how many there are."""
 
     def __init__(self, table: str, after: int, number: int, part: int = 0, first: Gathered | None = None) -> None:
@@ -146,13 +117,13 @@ class ExportCall(Call):
             return True
         return self._first.epoch == roster.epoch and self._op.part < self._first.pages[number][0].num_parts
 
-    def build(self, number: int, roster: Roster) -> Built:
+    def build(self, number: int, roster: Roster) -> base.Built:
         if self._gathered.epoch != roster.epoch:
             self._gathered = Gathered(roster.epoch, {})
-        return Built(self._op, [], PART_BYTES)
+        return base.Built(self._op, [], PART_BYTES)
 
-    def take(self, number: int, roster: Roster, result: Result, frames: Frames) -> None:
-        exported = expect(result, Exported)
+    def take(self, number: int, roster: Roster, result: base.Result, frames: Frames) -> None:
+        exported = base.expect(result, Exported)
         part = None if exported.part is None else unpack_part(exported.part, frames)
         self._gathered.pages[number] = exported, part
 
@@ -185,7 +156,7 @@ def _stream(submit: Submit, table: str, after: int, number: int) -> Iterator[Ser
             page, rows = gathered.pages[server]
             yield ServerPart(server, page.num_pushes, rows)
     if most > 1:
-        submit(Ask(EndExport(table, number), Done)).result()
+        submit(base.Ask(EndExport(table, number), base.Done)).result()
 
 
 def _export(
@@ -242,30 +213,34 @@ def save_rows(
 # --- in --------------------------------------------------------------------------------------------------------------
 
 
-class ImportCall(Call):
+@dataclass(eq=False)
+class ImportCall(base.Call):
     """A part of a table that has seen `num_pushes`; `size` is that of a dense table."""
 
-    def __init__(self, table: str, part: TablePart, num_pushes: int, is_first: bool, size: int, sequence: int) -> None:
-        self.table = table
-        self._part, self._num_pushes, self._is_first = part, num_pushes, is_first
-        self._size, self._sequence = size, sequence
-        self._homes = Homes(part.keys) if isinstance(part, Rows) else None
+    table: str
+    part: TablePart
+    num_pushes: int
+    is_first: bool
+    size: int
+    sequence: int
+
+    def __post_init__(self) -> None:
+        self._homes = base.Homes(self.part.keys if isinstance(self.part, Rows) else np.empty(0, np.uint64))
 
     def concerns(self, number: int, roster: Roster) -> bool:
-        within = roster.dense_range(self._size, number)
-        return isinstance(self._part, Rows) or bool(within.stop > within.start)
+        within = roster.dense_range(self.size, number)
+        return isinstance(self.part, Rows) or bool(within.stop > within.start)
 
-    def build(self, number: int, roster: Roster) -> Built:
+    def build(self, number: int, roster: Roster) -> base.Built:
         mine: TablePart
-        if isinstance(self._part, Rows):
-            assert self._homes is not None
-            mine = self._part.select(self._homes.where(number, roster.num_shards))
+        if isinstance(self.part, Rows):
+            mine = self.part.select(self._homes.where(number, roster.num_shards))
         else:  # a server counts the part even where nothing of it is its own
-            within = roster.dense_range(self._size, number)
-            mine = self._part.cut(within)
+            within = roster.dense_range(self.size, number)
+            mine = self.part.cut(within)
             mine = mine._replace(first=min(max(mine.first, within.start), within.stop))
         info, frames = pack_part(mine)
-        return Built(Import(self.table, self._sequence, self._num_pushes, self._is_first, info), frames)
+        return base.Built(Import(self.table, self.sequence, self.num_pushes, self.is_first, info), frames)
 
 
 def import_parts(push: PushCall, table: str, parts: Iterable[TablePart], num_pushes: int, size: int = 0) -> None:

@@ -5,7 +5,6 @@ Rows, ValuePart, TableMetadata --pack--> (description for the header, frames) ~~
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -83,8 +82,8 @@ def pack_metadata(metadata: TableMetadata) -> tuple[MetadataInfo, list[Frame]]:
     return pack_arrays(tuple(stack([metadata]).values()))
 
 
-def unpack_metadata(infos: MetadataInfo, frames: Frames) -> list[NDArray[np.generic]]:
-    """The arrays that `pack_metadata` packed; Malformed where they are not that."""
+def unpack_metadata(infos: MetadataInfo, frames: Frames) -> TableMetadata:
+    """Return what `pack_metadata` packed; Malformed where it is not that."""
     shapes = [info.shape for info in infos]
     ranks = [len(shape) for shape in shapes]
     if (
@@ -95,14 +94,10 @@ def unpack_metadata(infos: MetadataInfo, frames: Frames) -> list[NDArray[np.gene
         raise Malformed(f"table metadata is arrays of one shard, of {', '.join(METADATA_DTYPES)}; got shapes {shapes}")
     if shapes[2][1] != NUM_COUNTERS:
         raise Malformed(f"table metadata has {NUM_COUNTERS} counters, got {shapes[2][1]}")
-    return [unpack_array(info, frames.take()) for info in infos]
-
-
-def as_metadata(arrays: Sequence[NDArray[np.generic]]) -> TableMetadata:
-    """Return the metadata whose arrays `unpack_metadata` gave."""
-    kept = unstack(dict(zip(TableMetadata._fields, arrays, strict=True)), 1)[0]
-    assert kept is not None
-    return kept
+    arrays = [unpack_array(info, frames.take()) for info in infos]
+    metadata = unstack(dict(zip(TableMetadata._fields, arrays, strict=True)), 1)[0]
+    assert metadata is not None
+    return metadata
 
 
 class Frames:

@@ -20,7 +20,7 @@ from functools import partial
 from msgspec.json import encode as to_json
 
 from heterps.errors import HeterpsError, NotFinite
-from heterps.ps.ops.base import Arrays, InDoubt, Op, Push, Result, Serving
+from heterps.ps.ops.base import InDoubt, Op, Push, Result, Serving, Work
 from heterps.ps.ops.moves import Agreed, Deliver, Fetch, Forget, Handover, Prepare, Switch
 from heterps.ps.ops.requests import FromServer, Reply, Request, ToServer, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
@@ -57,7 +57,7 @@ class _Held:
 
     peer: str
     request: Request
-    arrays: list[Arrays]
+    works: list[Work]
     since: float
     num_bytes: int
 
@@ -262,16 +262,16 @@ class Server:
             raise _Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
         try:
             taken = Frames(frames)
-            arrays = [op.check(taken, self.shard, self._limits) for op in request.ops]  # [3]
+            works = [op.check(taken, self.shard, self._limits) for op in request.ops]  # [3]
             taken.end()
         except WireError as error:
             raise _Refusal("bad_request", str(error)) from error
         except NotFinite as error:
             raise _Refusal("not_finite", str(error)) from error
         if not self._is_ready(request):  # [4]
-            self._hold(_Held(peer, request, arrays, now, sum(frame.nbytes for frame in frames)))
+            self._hold(_Held(peer, request, works, now, sum(frame.nbytes for frame in frames)))
             return []
-        return [self._answer(peer, request, arrays, now), *self._release(request.worker, now)]
+        return [self._answer(peer, request, works, now), *self._release(request.worker, now)]
 
     def _hold(self, held: _Held) -> None:
         key = (held.request.worker, held.request.id)
@@ -288,7 +288,7 @@ class Server:
             (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
         ):
             held = self._held.pop(ready)
-            answers.append(self._answer(held.peer, held.request, held.arrays, now))
+            answers.append(self._answer(held.peer, held.request, held.works, now))
         return answers
 
     def _is_ready(self, request: Request) -> bool:
@@ -306,19 +306,19 @@ class Server:
     def _applied(self, source: Source, table: str) -> int:
         return self.shard.pieces_of(table).applied(source, table)
 
-    def _answer(self, peer: str, request: Request, arrays: list[Arrays], now: float) -> tuple[str, list[Frame]]:
+    def _answer(self, peer: str, request: Request, works: list[Work], now: float) -> tuple[str, list[Frame]]:
         """[6] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
         source = Source(request.worker, request.incarnation)
         try:
-            self._check_rounds(source, request.ops, arrays, now)
+            self._check_rounds(source, request.ops, now)
         except _Refusal as refusal:
             return self._refuse(peer, request.id, refusal)
-        serving = Serving(self.shard, source, self.counts, partial(self.room, peer))
+        serving = Serving(source, self.counts, partial(self.room, peer))
         results: list[Result] = []
         frames: list[Frame] = []
-        for op, op_arrays in zip(request.ops, arrays, strict=True):
+        for op, work in zip(request.ops, works, strict=True):
             try:
-                result, more = op.run(op_arrays, serving)
+                result, more = work(serving)
             except (MemoryError, ValueError, HeterpsError, InDoubt) as error:
                 what = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
                 text = f"server {self.name} failed at table {op.table}: {what}"
@@ -329,15 +329,15 @@ class Server:
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
-    def _check_rounds(self, source: Source, request: Sequence[Op], arrays: list[Arrays], now: float) -> None:
+    def _check_rounds(self, source: Source, ops: Sequence[Op], now: float) -> None:
         """[5] Refuse contributions that do not fit their rounds, and for now those for which there is no room.
 
         There always is for the contribution that a table needs next, so that a round can end whatever else is kept.
         """
         new = [
-            (op.table, op.sequence, round, sum(array.nbytes for array in op_arrays))
-            for op, op_arrays in zip(request, arrays, strict=True)
-            if isinstance(op, Push) and (round := op.contributes_to) is not None
+            (op.table, op.sequence, *contribution)
+            for op in ops
+            if isinstance(op, Push) and (contribution := op.contribution) is not None
             if op.sequence > self._applied(source, op.table)
         ]
         if not new:

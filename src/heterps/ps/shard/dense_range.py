@@ -113,6 +113,16 @@ class DenseRange:
 
         self.pieces.push(source, self.spec.name, sequence, round, part_of, _step)
 
+    def part_error(self, part: ValuePart) -> str | None:
+        """Return what is wrong with a part that is not within this range."""
+        within = self.within
+        if within.start <= part.first <= part.stop <= within.stop and len(part.state) == self.num_words:
+            return None
+        return (
+            f"table {self.spec.name} has values {within.start} to {within.stop} with {self.num_words} words of "
+            f"state each here, got {part.first} to {part.stop} with {len(part.state)}"
+        )
+
     def put(self, source: Source, sequence: int, part: ValuePart, num_steps: int) -> None:
         """Take over values and state of a table after `num_steps`, as a push. They count as filled."""
 
