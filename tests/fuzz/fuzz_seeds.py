@@ -12,7 +12,7 @@ from heterps.ps.ops.base import Op, Values
 from heterps.ps.ops.dense import FillDense, PullDense, PushDense
 from heterps.ps.ops.metadata import CountRows, ReadMetadata, Resume
 from heterps.ps.ops.moves import Deliver, Fetch, Forget, Prepare, Switch
-from heterps.ps.ops.requests import FromServer, Reply, Request, ToServer
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer
 from heterps.ps.ops.rows import PullRows, PushRows
 from heterps.ps.ops.tables import EndExport, Export, Exported, Import
 from heterps.ps.protocol.frames import pack_metadata, pack_part
@@ -79,9 +79,9 @@ def seeds() -> dict[str, bytes]:
         made[name] = as_input(mode, parts)
 
     for number, (op, frames) in enumerate(requests()):
-        add(f"op-{number}", 1, REQUESTS.encode(Request(5, "worker", 1, 1, (op,)), frames))
+        add(f"op-{number}", 1, REQUESTS.encode(OpRequest(5, "worker", 1, 1, (op,)), frames))
     first, second = requests()[1], requests()[0]
-    both = Request(5, "worker", 1, 1, (first[0], second[0]))
+    both = OpRequest(5, "worker", 1, 1, (first[0], second[0]))
     add("two-ops", 0, REQUESTS.encode(both, [*first[1], *second[1]]))
     others: list[ToServer] = [
         Hello(1, "worker", 2, "other"),
@@ -100,8 +100,8 @@ def seeds() -> dict[str, bytes]:
     packed, frame = pack_values(np.ones((10, 4), np.float32))
     answers: list[tuple[FromServer, list[Frame]]] = [
         (Welcome(2, ROSTER), []),
-        (Reply(2, (Values(packed),)), [frame]),
-        (Reply(3, (Exported(1, 1),)), []),
+        (OpReply(2, (Values(packed),)), [frame]),
+        (OpReply(3, (Exported(1, 1),)), []),
         (Refused(2, "stale_epoch", "text", ROSTER.add(Seat("server-2"))), []),
         (Refused(2, "later", "text"), []),
     ]

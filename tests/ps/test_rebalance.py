@@ -21,7 +21,7 @@ from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.placement import owners, slots_of
 from heterps.ps.ops.metadata import CountRows
 from heterps.ps.ops.moves import Agreed, Forget, Switch
-from heterps.ps.ops.requests import FromServer, Reply, Request, ToServer, client_codec, server_codec
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.ops.rows import PushRows
 from heterps.ps.ops.tables import ExportCall, Exported, Gathered
 from heterps.ps.protocol import parts as parts_module
@@ -210,7 +210,7 @@ def test_a_server_that_is_being_filled_tells_how_it_is() -> None:
     assert server.stats().waits_for == ["server-0", "server-1"]
     (answer,) = say(server, Hello(3, "worker", 1, make_tables().digest))
     assert isinstance(answer, Welcome)
-    (later,) = say(server, Request(4, "worker", 1, 2, (CountRows("rows", 0),)))
+    (later,) = say(server, OpRequest(4, "worker", 1, 2, (CountRows("rows", 0),)))
     assert isinstance(later, Refused)
     assert (later.code, later.text) == ("later", "server server-2 waits for what moves to it from server-0, server-1")
     Mover(job, job.roster, new).finish()
@@ -240,12 +240,12 @@ def test_a_push_that_waits_in_the_old_epoch_is_let_go_at_its_end() -> None:
     keys, grads = KEYS[:3], np.ones((3, DIM), np.float32)
     say(server, Hello(1, "worker", 1, tables.digest))
     second = PushRows("rows", 2, PackedKeys(3), Packed((3, DIM), "fp32"))
-    assert say(server, Request(2, "worker", 1, 1, (second,)), [keys, grads]) == []
+    assert say(server, OpRequest(2, "worker", 1, 1, (second,)), [keys, grads]) == []
     say(server, Switch(3, old.add(Seat("server-1"))))
     home = KEYS[owners(2)[slots_of(KEYS)] == 0][:3]
     first = PushRows("rows", 1, PackedKeys(3), Packed((3, DIM), "fp32"))
-    (answer,) = say(server, Request(4, "worker", 1, 2, (first,)), [home, grads])
-    assert isinstance(answer, Reply)
+    (answer,) = say(server, OpRequest(4, "worker", 1, 2, (first,)), [home, grads])
+    assert isinstance(answer, OpReply)
     assert server.shard.sparse["rows"].num_pushes == 1
 
 
@@ -259,11 +259,11 @@ def test_a_request_for_a_server_that_has_left_is_answered_with_the_roster_by_its
     old = make_roster(2).drop_last()
     new = old.add(Seat("server-1", incarnation=3))
     server = Server("server-1", new, make_tables(), joining=True)
-    (answer,) = say(server, Request(1, "worker", 1, 1, (CountRows("rows", 0),)))
+    (answer,) = say(server, OpRequest(1, "worker", 1, 1, (CountRows("rows", 0),)))
     assert isinstance(answer, Refused)
     assert (answer.code, answer.roster) == ("stale_epoch", old), "the one in force: the others may not follow yet"
     say(server, Switch(2, new))
-    (answer,) = say(server, Request(3, "worker", 1, 1, (CountRows("rows", 0),)))
+    (answer,) = say(server, OpRequest(3, "worker", 1, 1, (CountRows("rows", 0),)))
     assert isinstance(answer, Refused)
     assert (answer.code, answer.roster) == ("stale_epoch", new)
 

@@ -25,7 +25,7 @@ from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.ops.dense import PushDense
 from heterps.ps.ops.moves import Agreed, Prepare, Switch
-from heterps.ps.ops.requests import FromServer, Reply, Request, ToServer, client_codec, server_codec
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.ops.rows import PushRows
 from heterps.ps.protocol.messages import Hello, Refused
 from heterps.ps.protocol.roster import Seat
@@ -60,7 +60,7 @@ def send(server: Server, header: ToServer, frames=(), now: float = 0.0) -> FromS
 def give(server: Server, worker: int, sequence: int, *rounds: Round, epoch: int = 1, now: float = 0.0):
     """Worker `worker` contributes ones to the dense table."""
     ops = [PushDense("dense", sequence + i, Packed((10,), "fp32"), None, each) for i, each in enumerate(rounds)]
-    request = Request(5, f"worker-{worker}", 1, epoch, tuple(ops))
+    request = OpRequest(5, f"worker-{worker}", 1, epoch, tuple(ops))
     return send(server, request, [np.ones(10, np.float32)] * len(ops), now)
 
 
@@ -72,7 +72,7 @@ def steps(server: Server) -> float:
 
 
 def is_done(answer: FromServer) -> bool:
-    return isinstance(answer, Reply)
+    return isinstance(answer, OpReply)
 
 
 def refusal(answer: FromServer) -> tuple[str, str]:
@@ -231,7 +231,7 @@ def test_a_push_without_a_round_is_applied_at_once_beside_them() -> None:
     give(server, 0, 1, Round(1, 0, 2))
     answer = send(
         server,
-        Request(6, "worker-0", 1, 1, (PushDense("dense", 2, Packed((10,), "fp32")),)),
+        OpRequest(6, "worker-0", 1, 1, (PushDense("dense", 2, Packed((10,), "fp32")),)),
         [np.ones(10, np.float32)],
     )
     assert is_done(answer)
@@ -271,14 +271,14 @@ def test_a_contribution_that_was_held_is_refused_like_others() -> None:
     """It fitted when it came, and no longer when its predecessor had."""
     server = make_server(2)
     op = PushDense("dense", 2, Packed((10,), "fp32"), None, Round(1, 0, 2))
-    parts = server_codec().encode(Request(9, "worker-1", 1, 1, (op,)), [np.ones(10, np.float32)])
+    parts = server_codec().encode(OpRequest(9, "worker-1", 1, 1, (op,)), [np.ones(10, np.float32)])
     assert server.handle("peer", [contiguous(part) for part in parts], 0.0) == []
     give(server, 0, 1, Round(1, 0, 2))
     first = PushDense("dense", 1, Packed((10,), "fp32"))
-    parts = server_codec().encode(Request(8, "worker-1", 1, 1, (first,)), [np.ones(10, np.float32)])
+    parts = server_codec().encode(OpRequest(8, "worker-1", 1, 1, (first,)), [np.ones(10, np.float32)])
     answers = server.handle("peer", [contiguous(part) for part in parts], 0.0)
     headers = [client_codec().decode(answer)[0] for _, answer in answers]
-    assert [type(header) for header in headers] == [Reply, Refused]
+    assert [type(header) for header in headers] == [OpReply, Refused]
     assert server.stats().kept == 1
 
 
@@ -294,7 +294,7 @@ def test_what_is_kept_is_a_copy(order: tuple[int, ...]) -> None:
             PushRows("rows", 1, PackedKeys(3), Packed((3, DIM), "fp32"), None, Round(1, part, 3)),
             PushDense("dense", 1, Packed((10,), "fp32"), None, Round(1, part, 3)),
         )
-        parts = server_codec().encode(Request(1, f"worker-{part}", 1, 1, ops), [keys, grads, dense])
+        parts = server_codec().encode(OpRequest(1, f"worker-{part}", 1, 1, ops), [keys, grads, dense])
         server.handle("peer", [memoryview(part).cast("B") for part in parts], 0.0)
         for array in (keys, grads, dense):
             array[:] = 99
@@ -341,7 +341,7 @@ def test_the_schedule_goes_by_the_samples_of_part_0() -> None:
         for sequence, round in enumerate(rounds, 1):
             samples = 90 if round is not None and round.part else 50
             op = PushRows("rows", sequence, PackedKeys(3), Packed((3, DIM), "fp32"), samples, round)
-            assert is_done(send(server, Request(1, "worker-0", 1, 1, (op,)), [KEYS, GRADS / len(rounds)]))
+            assert is_done(send(server, OpRequest(1, "worker-0", 1, 1, (op,)), [KEYS, GRADS / len(rounds)]))
         moved.append(server.shard.sparse["rows"].pull(KEYS))
     assert moved[0].any()
     np.testing.assert_array_equal(*moved)
@@ -389,7 +389,7 @@ def test_rounds_begin_at_once_by_the_roster_that_was_prepared_for() -> None:
     for header in (Prepare(2, new), Switch(3, new)):
         assert isinstance(send(server, header, now=10.0), Agreed)
     op = PushDense("dense", 1, Packed((5,), "fp32"), None, Round(1, 0, 1))
-    assert is_done(send(server, Request(4, "worker-0", 1, new.epoch, (op,)), [np.ones(5, np.float32)], now=10.0))
+    assert is_done(send(server, OpRequest(4, "worker-0", 1, new.epoch, (op,)), [np.ones(5, np.float32)], now=10.0))
     assert steps(server) == 1
 
 

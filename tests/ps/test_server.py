@@ -19,7 +19,7 @@ from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.ops.base import Serving
 from heterps.ps.ops.dense import PullDense
 from heterps.ps.ops.metadata import CountRows
-from heterps.ps.ops.requests import Reply, Request, client_codec, server_codec
+from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
 from heterps.ps.ops.rows import PullRows, PushRows
 from heterps.ps.ops.tables import Import
 from heterps.ps.protocol.frames import ROW_DTYPES, ArrayInfo, Frames, PartInfo, pack_part
@@ -57,8 +57,8 @@ def push(sequence: int, keys: np.ndarray = KEYS, table: str = "rows") -> PushRow
     return PushRows(table, sequence, PackedKeys(len(keys)), Packed((len(keys), DIM), "fp32"))
 
 
-def request(*ops, id: int = 5, worker: str = "worker", incarnation: int = 1, epoch: int = 1) -> Request:
-    return Request(id, worker, incarnation, epoch, ops)
+def request(*ops, id: int = 5, worker: str = "worker", incarnation: int = 1, epoch: int = 1) -> OpRequest:
+    return OpRequest(id, worker, incarnation, epoch, ops)
 
 
 def import_of(part: PartInfo, table: str = "dense") -> Import:
@@ -212,7 +212,7 @@ def test_a_repeat_beside_what_builds_on_a_later_push_is_answered() -> None:
         send(server, request(push(sequence), id=sequence), [KEYS, GRADS])
     pull = PullRows("rows", PackedKeys(3), 2, True, EXACT)
     (answer,) = send(server, request(push(1), pull, id=3), [KEYS, GRADS, KEYS])
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, OpReply)
     assert server.stats().held == 0
 
 
@@ -223,7 +223,7 @@ def test_a_new_life_begins_to_count_anew_and_the_old_one_is_refused() -> None:
     assert isinstance(send(server, Hello(1, "worker", 2, make_tables().digest))[0], Welcome)
     assert server.stats().held == 0
     (fresh,) = send(server, request(push(1), incarnation=2), [KEYS, GRADS])
-    assert isinstance(fresh, Reply)
+    assert isinstance(fresh, OpReply)
     (stale,) = send(server, request(push(2), incarnation=1), [KEYS, GRADS])
     (zombie,) = send(server, Hello(2, "worker", 1, make_tables().digest))
     assert stale.code == zombie.code == "stale_incarnation"
@@ -330,7 +330,7 @@ def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() ->
     (answer,) = send(server, request(push(1)), [KEYS, GRADS])
     assert (answer.code, "tell each push how many" in answer.text) == ("bad_request", True)
     (answer,) = send(server, request(msgspec.structs.replace(push(1), samples=5)), [KEYS, GRADS])
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, OpReply)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from heterps.ps.client.session import UNSENT_RETRY_S, Options, Session
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.ops.base import Values
 from heterps.ps.ops.dense import PullDenseCall
-from heterps.ps.ops.requests import FromServer, Reply, Request, ToServer, client_codec, server_codec
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.ops.rows import PullRowsCall
 from heterps.ps.protocol.messages import EXACT, Hello, Refused, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
@@ -48,7 +48,7 @@ def greet(session: Session, now: float = 0.0) -> None:
     settle(session)
 
 
-def requests_sent(session: Session, now: float = 0.0) -> list[Request]:
+def requests_sent(session: Session, now: float = 0.0) -> list[OpRequest]:
     return exchange(session, now, lambda *_: None)
 
 
@@ -56,7 +56,7 @@ def answer_with(session: Session, id: int, results: list[np.ndarray], now: float
     """Server 0 answers request `id` with these rows, and `more` frames that nobody asked for."""
     packed = [pack_values(rows) for rows in results]
     frames = [frame for _, frame in packed] + [np.zeros(1, np.float32)] * more
-    reply = Reply(id, tuple(Values(info) for info, _ in packed))
+    reply = OpReply(id, tuple(Values(info) for info, _ in packed))
     parts = [contiguous(part) for part in client_codec().encode(reply, frames)]
     session.receive("server-0", parts, now)
     settle(session)
@@ -259,7 +259,7 @@ def test_rows_that_lie_in_memory_of_others_are_copied() -> None:
     future = pull(session)
     (request,) = requests_sent(session)
     info, frame = pack_values(ROWS)
-    parts = client_codec().encode(Reply(request.id, (Values(info),)), [frame])
+    parts = client_codec().encode(OpReply(request.id, (Values(info),)), [frame])
     session.receive("server-0", [memoryview(bytes(contiguous(part))) for part in parts], 0.0)
     settle(session)
     rows = future.result(timeout=0)
@@ -274,7 +274,7 @@ def test_an_older_roster_does_not_replace_a_newer_one() -> None:
     future = pull(session)
     exchange(session, 0.0, lambda peer, header: Welcome(header.id, old))
     assert session.roster == new
-    assert {type(header) for header in requests_sent(session)} == {Request}
+    assert {type(header) for header in requests_sent(session)} == {OpRequest}
     assert not future.done()
 
 

@@ -18,7 +18,7 @@ from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec, Tables
 from heterps.ps.server.server import Server
 from heterps.ps.shard.ledger import Ledger, PushState, Source
-from heterps.ps.shard.pieces import Pieces
+from heterps.ps.shard.pieces import PieceSet
 from heterps.ps.shard.rounds import Contribution
 from heterps.ps.shard.shard import Shard, SlotPiece
 from heterps.ps.shard.transfer import Chunk, from_chunks, to_chunks
@@ -168,7 +168,7 @@ def test_a_push_that_one_of_two_pieces_has_begun_is_in_doubt_as_a_whole() -> Non
     behind, ahead = Ledger(), Ledger()
     ahead.begin(source, "rows")
     for pieces in ([behind, ahead], [ahead, behind]):
-        shard.pieces = Pieces(SlotPiece(shard.slots, ledger) for ledger in pieces)
+        shard.pieces = PieceSet(SlotPiece(shard.slots, ledger) for ledger in pieces)
         assert shard.pieces.state(source, "rows", 1) is PushState.APPLYING
         assert shard.pieces.state(source, "rows", 2) is PushState.EARLY
 

@@ -28,7 +28,7 @@ from heterps.ps.ops import tables as whole_tables
 from heterps.ps.ops.base import Ask, Call, Done
 from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
 from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
-from heterps.ps.ops.row_files import FindRows, Found, LoadRows, SaveRowsCall
+from heterps.ps.ops.row_files import FilesFound, FindRows, LoadRows, SaveRowsCall
 from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
 from heterps.ps.protocol.messages import EXACT, Round
 from heterps.ps.protocol.roster import Roster
@@ -193,7 +193,7 @@ class RemoteClient:
     def load_rows(
         self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        found = self._call(Ask(FindRows(table, self._pushes[table], tuple(paths)), Found)).result()
+        found = self._call(Ask(FindRows(table, self._pushes[table], tuple(paths)), FilesFound)).result()
         if all(answer.are_there for answer in found.values()):
             self._push(table, lambda n: Ask(LoadRows(table, n, num_pushes, tuple(paths)), Done)).result()
         else:

@@ -19,7 +19,7 @@ from msgspec.msgpack import encode
 
 from heterps.errors import HeterpsError, NotFinite, PeerLost, StaleIncarnation
 from heterps.ps.ops.base import Call, Op
-from heterps.ps.ops.requests import Reply, Request, client_codec, server_codec
+from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import EXACT, Coding, Hello, Refused, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
@@ -186,7 +186,7 @@ class Session:
                     del line.flights[header.id]
                     line.greeted = True
                     self._adopt(header.roster, now)
-                case Reply():
+                case OpReply():
                     self._on_reply(line, header, Frames(frames))
                 case Refused():
                     self._on_refused(line, header, now)
@@ -238,7 +238,7 @@ class Session:
             ops.append(built.op)
             frames += built.frames
             num_bytes += size
-        request = Request(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
+        request = OpRequest(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
         return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
 
     def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
@@ -251,7 +251,7 @@ class Session:
         return min(deadlines)
 
     def _launch(
-        self, line: _Line, header: Hello | Request, frames: list[Frame], calls: list[_Pending],
+        self, line: _Line, header: Hello | OpRequest, frames: list[Frame], calls: list[_Pending],
         num_bytes: int, deadline: float, now: float,
     ) -> list[Frame]:  # fmt: skip
         parts = self._requests.encode(header, frames)
@@ -287,7 +287,7 @@ class Session:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _on_reply(self, line: _Line, reply: Reply, frames: Frames) -> None:
+    def _on_reply(self, line: _Line, reply: OpReply, frames: Frames) -> None:
         flight, number = line.flights[reply.id], self.roster.number(line.seat.name)
         if len(reply.results) != len(flight.calls):
             raise WireError(f"{len(flight.calls)} ops were asked for, {len(reply.results)} answered")

@@ -17,9 +17,9 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.hashing import mix64
+from heterps.ps.arrays import KeyArray
 from heterps.ps.keys.placement import owners, slot_of
 
-Keys = NDArray[np.uint64]
 Words = NDArray[np.float32]
 Positions = NDArray[np.int32]
 
@@ -27,14 +27,14 @@ Positions = NDArray[np.int32]
 class Lookup(NamedTuple):
     """The distinct keys of a batch, grouped by shard, and where each came from."""
 
-    unique: Keys
+    unique: KeyArray
     bounds: NDArray[np.int64]  # shard s has unique[bounds[s]:bounds[s + 1]]
     inverse: Positions
     sources: Positions
     starts: Positions
 
 
-def as_keys(keys: ArrayLike) -> Keys:
+def as_keys(keys: ArrayLike) -> KeyArray:
     """Keys as a flat array of uint64; int64 keys keep their bits, so that every 64-bit value is valid in both types."""
     array = np.asarray(keys)
     if array.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):

@@ -5,7 +5,7 @@ rows        pull and push rows              dense      pull, push and fill dense
 tables      whole tables out and in         row_files  rows that servers save and load themselves
 metadata    counts, and what a table knows besides its rows
 moves       slots and ranges from server to server, while workers go on
-requests    Request and Reply: the ops of all families, and the codecs
+requests    OpRequest and OpReply: the ops of all families, and the codecs
 
 A new message is a struct in the module of its family, named in OPS or RESULTS there. Read first: base.py, rows.py.
 """

@@ -35,7 +35,7 @@ else:
     AnyResult = Union[tuple(result for family in FAMILIES for result in family.RESULTS)]  # noqa: UP007
 
 
-class Request(Struct, frozen=True, tag="request"):
+class OpRequest(Struct, frozen=True, tag="request"):
     """What a worker wants of a server, made for the roster of `epoch`. A repeat has the same id."""
 
     id: Count
@@ -45,15 +45,15 @@ class Request(Struct, frozen=True, tag="request"):
     ops: Annotated[tuple[AnyOp, ...], Meta(min_length=1, max_length=256)]
 
 
-class Reply(Struct, frozen=True, tag="reply"):
+class OpReply(Struct, frozen=True, tag="reply"):
     """The results of the ops of a request, in their order."""
 
     id: Count
     results: tuple[AnyResult, ...]
 
 
-ToServer = Hello | Request | AskStats | AskRoster | Prepare | Switch | Fetch | Deliver | Forget
-FromServer = Welcome | Reply | Refused | StatsReply | ChunkReply | Agreed
+ToServer = Hello | OpRequest | AskStats | AskRoster | Prepare | Switch | Fetch | Deliver | Forget
+FromServer = Welcome | OpReply | Refused | StatsReply | ChunkReply | Agreed
 
 
 def server_codec(limits: Limits = Limits()) -> Codec[ToServer]:

@@ -21,14 +21,14 @@ from heterps.ps.protocol.row_files import RowFile, shard_path
 from heterps.ps.shard.shard import Shard
 from heterps.wire import Limits, Malformed
 
-Path = Annotated[str, Meta(min_length=1, max_length=4096)]
-Paths = Annotated[tuple[Path, ...], Meta(max_length=4096)]
+FilePath = Annotated[str, Meta(min_length=1, max_length=4096)]
+FilePaths = Annotated[tuple[FilePath, ...], Meta(max_length=4096)]
 
 
 class SaveRows(base.Read, frozen=True, tag="save_rows"):
     """Write the rows that the server has of a sparse table to the file `path` of the folder that all share."""
 
-    path: Path
+    path: FilePath
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         _can_read(shard, [self.path])
@@ -57,17 +57,17 @@ class Saved(base.Result, frozen=True, tag="saved"):
 class FindRows(base.Read, frozen=True, tag="find_rows"):
     """Whether the server can read these files."""
 
-    paths: Paths
+    paths: FilePaths
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         _can_read(shard, self.paths)
         return partial(self.run, shard)
 
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
-        return Found(shard.can_read(self.paths)), []
+        return FilesFound(shard.can_read(self.paths)), []
 
 
-class Found(base.Result, frozen=True, tag="found"):
+class FilesFound(base.Result, frozen=True, tag="found"):
     """Whether all files are there."""
 
     are_there: bool
@@ -77,7 +77,7 @@ class LoadRows(base.Push, frozen=True, tag="load_rows"):
     """Read the rows whose home the server is from these files, of a table that has seen `num_pushes` and is empty."""
 
     num_pushes: Count
-    paths: Paths
+    paths: FilePaths
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         if not _can_read(shard, self.paths):
@@ -120,4 +120,4 @@ class SaveRowsCall(base.Ask[Saved]):
         ]
 
 
-OPS, RESULTS = (SaveRows, FindRows, LoadRows), (Saved, Found)
+OPS, RESULTS = (SaveRows, FindRows, LoadRows), (Saved, FilesFound)

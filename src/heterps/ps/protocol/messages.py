@@ -3,8 +3,8 @@
     worker                                        server
     Hello(worker, incarnation, tables)       -->
                                              <--  Welcome(roster)
-    Request(ops: push rows, pull rows, ...)  -->
-                                             <--  Reply(results), one for each op, in their order
+    OpRequest(ops: push rows, pull, ...)     -->
+                                             <--  OpReply(results), one for each op, in their order
                                              <--  Refused(code, text, roster), and nothing was done
 
 Requests and their ops are in ops/, with what a client and a server do for each. Arrays travel beside the headers as

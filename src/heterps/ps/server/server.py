@@ -22,7 +22,7 @@ from msgspec.json import encode as to_json
 from heterps.errors import HeterpsError, NotFinite
 from heterps.ps.ops.base import InDoubt, Op, Push, Result, Serving, Work
 from heterps.ps.ops.moves import Agreed, Deliver, Fetch, Forget, Handover, Prepare, Switch
-from heterps.ps.ops.requests import FromServer, Reply, Request, ToServer, client_codec, server_codec
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import AskRoster, AskStats, Code, Hello, Refused, Round, StatsReply, Welcome
 from heterps.ps.protocol.roster import Roster, follows
@@ -56,7 +56,7 @@ class _Held:
     """A request that waits for an older push."""
 
     peer: str
-    request: Request
+    request: OpRequest
     works: list[Work]
     since: float
     num_bytes: int
@@ -111,7 +111,7 @@ class Server:
             self.counts.drop(type(error).__name__)
             return []
         try:
-            if isinstance(header, Request):
+            if isinstance(header, OpRequest):
                 return self._take(peer, header, frames, now)
             answer, answer_frames = self._reply(header, Frames(frames), now)
         except _Refusal as refusal:
@@ -146,7 +146,7 @@ class Server:
             case Forget():
                 self._check_epoch(header.epoch)
                 self._handover.forget(header.target)
-            case Request():
+            case OpRequest():
                 raise AssertionError("requests are taken by _take")
         return Agreed(header.id), []
 
@@ -251,7 +251,7 @@ class Server:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _take(self, peer: str, request: Request, frames: list[memoryview], now: float) -> Outgoing:
+    def _take(self, peer: str, request: OpRequest, frames: list[memoryview], now: float) -> Outgoing:
         self.counts.requests += 1
         self._check_life(request.worker, request.incarnation)  # [2]
         self._check_epoch(request.epoch)  # before the next: it may be meant for a server of this name that has left
@@ -291,7 +291,7 @@ class Server:
             answers.append(self._answer(held.peer, held.request, held.works, now))
         return answers
 
-    def _is_ready(self, request: Request) -> bool:
+    def _is_ready(self, request: OpRequest) -> bool:
         """Whether every push that the request builds on has been applied, or stands before that in the request."""
         source = Source(request.worker, request.incarnation)
         reached: dict[str, int] = {}
@@ -306,7 +306,7 @@ class Server:
     def _applied(self, source: Source, table: str) -> int:
         return self.shard.pieces_of(table).applied(source, table)
 
-    def _answer(self, peer: str, request: Request, works: list[Work], now: float) -> tuple[str, list[Frame]]:
+    def _answer(self, peer: str, request: OpRequest, works: list[Work], now: float) -> tuple[str, list[Frame]]:
         """[6] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
         source = Source(request.worker, request.incarnation)
         try:
@@ -325,7 +325,7 @@ class Server:
                 return self._refuse(peer, request.id, _Refusal("failed", text))
             results.append(result)
             frames += more
-        return peer, self._answers.encode(Reply(request.id, tuple(results)), frames)
+        return peer, self._answers.encode(OpReply(request.id, tuple(results)), frames)
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec
 from heterps.ps.shard.ledger import Ledger, Source
-from heterps.ps.shard.pieces import Piece, Pieces
+from heterps.ps.shard.pieces import Piece, PieceSet
 from heterps.ps.shard.rounds import Contribution
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.optimizers import state_words
@@ -64,7 +64,7 @@ class DenseRange:
     def __init__(self, spec: DenseSpec, within: slice) -> None:
         self.spec = spec
         self.within = within
-        self.pieces: Pieces[DensePiece] = Pieces()
+        self.pieces: PieceSet[DensePiece] = PieceSet()
         if self.size:
             table = DenseTable(self.size, spec.optimizer, spec.schedule)
             part = ValuePart(within.start, table.values, table.state.reshape(-1, table.size))
@@ -106,7 +106,7 @@ class DenseRange:
         self.pieces.replace(self.pieces)
 
     def push(self, source: Source, sequence: int, push: Contribution, round: Round | None = None) -> None:
-        """Apply a push, or keep it for its round, in every piece whose next one it is; see Pieces.push."""
+        """Apply a push, or keep it for its round, in every piece whose next one it is; see PieceSet.push."""
 
         def part_of(piece: DensePiece) -> Contribution:
             return push._replace(grads=self._cut(push.grads, piece))
@@ -145,7 +145,7 @@ class DenseRange:
         leaving = self.copy(within)
         rest = [piece.cut(slice(piece.first, within.start)) for piece in self.pieces]
         rest += [piece.cut(slice(within.stop, piece.stop)) for piece in self.pieces]
-        self.pieces = Pieces()
+        self.pieces = PieceSet()
         self.load([dense for dense in rest if len(dense.part.values)])
         return leaving
 

@@ -35,7 +35,7 @@ P = TypeVar("P", bound=Piece)
 _LEAST_FAR = (PushState.EARLY, PushState.APPLYING, PushState.NEXT, PushState.APPLIED)
 
 
-class Pieces(Generic[P]):
+class PieceSet(Generic[P]):
     """The pieces that are here. Nothing is in two of them."""
 
     def __init__(self, pieces: Iterable[P] = ()) -> None:

@@ -19,7 +19,7 @@ from heterps.ps.protocol.specs import Tables
 from heterps.ps.shard.dense_range import DensePiece, DenseRange
 from heterps.ps.shard.exports import Exports, Page
 from heterps.ps.shard.ledger import Ledger, Source
-from heterps.ps.shard.pieces import Piece, Pieces
+from heterps.ps.shard.pieces import Piece, PieceSet
 from heterps.ps.shard.rounds import Contribution, Stash
 from heterps.ps.shard.transfer import PieceManifest, ShardTransfer, make_transfer
 from heterps.ps.table.finite import finite_parts
@@ -45,12 +45,12 @@ class Shard:
     def __init__(self, tables: Tables, roster: Roster, number: int) -> None:
         self.sparse = {spec.name: spec.make_shard() for spec in tables.sparse}
         self.dense = {spec.name: DenseRange(spec, roster.dense_range(spec.size, number)) for spec in tables.dense}
-        self.pieces = Pieces([SlotPiece(owners(roster.num_shards) == number, Ledger())])
+        self.pieces = PieceSet([SlotPiece(owners(roster.num_shards) == number, Ledger())])
         self.exports = Exports()
         self.row_files: RowFiles | None = None  # where this server saves its own rows; None: they travel instead
         self._saved: tuple[str, RowFile] | None = None  # the last file that it wrote, with its table
 
-    def pieces_of(self, table: str) -> Pieces[SlotPiece] | Pieces[DensePiece]:
+    def pieces_of(self, table: str) -> PieceSet[SlotPiece] | PieceSet[DensePiece]:
         """Return the pieces of a table, which know its pushes."""
         return self.dense[table].pieces if table in self.dense else self.pieces
 
@@ -73,7 +73,7 @@ class Shard:
     def push_rows(
         self, source: Source, table: str, sequence: int, push: Contribution, round: Round | None = None
     ) -> None:
-        """Apply a push, or keep it for its round, in every piece whose next one it is; see Pieces.push."""
+        """Apply a push, or keep it for its round, in every piece whose next one it is; see PieceSet.push."""
         keys, grads, samples = push
         assert keys is not None
         slots = slots_of(keys) if len(self.pieces) > 1 else None
@@ -193,7 +193,7 @@ class Shard:
         """Return slots and ranges with their ledgers, which are no longer here then."""
         transfer = self.copy(slots, ranges, workers)
         rest = [SlotPiece(piece.slots & ~slots, piece.ledger) for piece in self.pieces]
-        self.pieces = Pieces(piece for piece in rest if piece.slots.any())
+        self.pieces = PieceSet(piece for piece in rest if piece.slots.any())
         for name, rows in transfer.rows.items():
             self.sparse[name].take(rows.keys)
         for name, part in ranges.items():

@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.errors import StorageError
+from heterps.ps.arrays import KeyArray
 from heterps.ps.table import cold_kernels as kernels
-from heterps.ps.table.index import Keys, Numbers
+from heterps.ps.table.index import Numbers
 
 MAX_LOAD = 0.8
 LEAST_INDEX = 64
@@ -108,7 +109,7 @@ class ColdStore:
             self._kept = kept
         self._bind()
 
-    def find(self, keys: Keys) -> Numbers:
+    def find(self, keys: KeyArray) -> Numbers:
         """The slot of each key, -1 where it has none. Slots are good until the next `put` or `take`."""
         slots = np.full(len(keys), -1, np.int64)
         if self._num_rows:
@@ -126,7 +127,7 @@ class ColdStore:
             kernels.gather(self._body, slots[part], out[part])
             self._touch(slots[part])
 
-    def put(self, keys: Keys, rows: NDArray[np.uint32]) -> None:
+    def put(self, keys: KeyArray, rows: NDArray[np.uint32]) -> None:
         """Write `rows` [n, num_words] under `keys`; a key that is there already gets the new row."""
         if rows.shape != (len(keys), self.num_words):
             raise ValueError(f"{len(keys)} keys need rows [{len(keys)}, {self.num_words}], got {list(rows.shape)}")
@@ -137,7 +138,7 @@ class ColdStore:
             self._touch(slots[part])
         self._kept[slots] = rows[:, : self._kept.shape[1]]
 
-    def take(self, keys: Keys) -> NDArray[np.uint32]:
+    def take(self, keys: KeyArray) -> NDArray[np.uint32]:
         """Remove the rows of `keys`, which must all be there, and return them, [n, num_words]."""
         slots = self._find_all(keys)
         rows = np.empty((len(keys), self.num_words), np.uint32)
@@ -146,7 +147,7 @@ class ColdStore:
             self._remove(keys[part], slots[part])
         return rows
 
-    def drop(self, keys: Keys) -> None:
+    def drop(self, keys: KeyArray) -> None:
         """Remove the rows of `keys`, which must all be there."""
         slots = self._find_all(keys)
         for part in self._portions(len(keys)):
@@ -162,7 +163,7 @@ class ColdStore:
         """The words of rows that are kept in memory, [n, kept_words]."""
         return self._kept[slots]
 
-    def keys_at(self, slots: Numbers) -> Keys:
+    def keys_at(self, slots: Numbers) -> KeyArray:
         """The keys in `slots`, which all have one."""
         keys = np.empty(len(slots), np.uint64)
         for part in self._portions(len(slots)):
@@ -170,7 +171,7 @@ class ColdStore:
             self._touch(slots[part])
         return keys
 
-    def parts(self, num_rows: int) -> Iterator[tuple[Keys, NDArray[np.uint32]]]:
+    def parts(self, num_rows: int) -> Iterator[tuple[KeyArray, NDArray[np.uint32]]]:
         """Every key with its row, up to `num_rows` at a time, in the order of the file."""
         slots = np.empty(self._num_rows, np.int64)
         kernels.live_slots(self._entries, slots)
@@ -207,13 +208,13 @@ class ColdStore:
         self._file_bytes = file_bytes
         self._touched = np.zeros(-(-file_bytes // _AROUND), np.bool_)
 
-    def _find_all(self, keys: Keys) -> Numbers:
+    def _find_all(self, keys: KeyArray) -> Numbers:
         slots = self.find(keys)
         if missing := int((slots < 0).sum()):
             raise KeyError(f"{missing} of {len(keys)} keys have no row on disk; the first is {keys[slots < 0][0]}")
         return slots
 
-    def _remove(self, keys: Keys, slots: Numbers) -> None:
+    def _remove(self, keys: KeyArray, slots: Numbers) -> None:
         kernels.remove(self._body, keys)
         self._num_rows -= len(keys)
         self._touch(slots)
@@ -233,7 +234,7 @@ class ColdStore:
 
     def _bind(self) -> None:
         block = np.frombuffer(self._map, np.uint8) if self._map is not None else np.zeros(0, np.uint8)
-        self._body = kernels.Body(
+        self._body = kernels.StoreBody(
             self._entries, block.view(np.uint32), block.view(np.uint64), self._marks, self._stride
         )
 

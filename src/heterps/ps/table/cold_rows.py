@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.ps.arrays import KeyArray
 from heterps.ps.table.cold import ColdStore
 from heterps.ps.table.hand import Headers
 from heterps.ps.table.rows import Rows
 
-Keys = NDArray[np.uint64]
 PART_BYTES = 4 << 20  # of a copy from or to disk
 _USES, _CLOCK, _HEADER_WORDS = 0, 1, 2
 
@@ -52,7 +52,7 @@ class ColdRows:
         """Room for `num_rows` rows in all: puts up to there cannot fail."""
         self._store.reserve(num_rows)
 
-    def known(self, keys: Keys) -> NDArray[np.bool_]:
+    def known(self, keys: KeyArray) -> NDArray[np.bool_]:
         """Which of `keys` have a row here, [n]."""
         return self._store.find(keys) >= 0
 
@@ -65,15 +65,15 @@ class ColdRows:
         numbers[:, self._values.stop :] = rows.state
         self._store.put(rows.keys, words)
 
-    def take(self, keys: Keys) -> Rows:
+    def take(self, keys: KeyArray) -> Rows:
         """Remove the rows of `keys`, which are all here, and return them."""
         return self._rows(keys, self._store.take(keys))
 
-    def drop(self, keys: Keys) -> None:
+    def drop(self, keys: KeyArray) -> None:
         """Remove the rows of `keys`, which are all here."""
         self._store.drop(keys)
 
-    def read_values(self, keys: Keys, out: NDArray[np.float32]) -> None:
+    def read_values(self, keys: KeyArray, out: NDArray[np.float32]) -> None:
         """The values of those `keys` that have a row here, into their places of `out`; nothing moves."""
         slots = self._store.find(keys)
         at = np.flatnonzero(slots >= 0)
@@ -91,7 +91,7 @@ class ColdRows:
             self._store.read(slots, words)
         return Headers(tags, words.view(np.float32)[:, _USES], words[:, _CLOCK], slots)
 
-    def keys_at(self, slots: NDArray[np.int64]) -> Keys:
+    def keys_at(self, slots: NDArray[np.int64]) -> KeyArray:
         return self._store.keys_at(slots)
 
     def parts(self) -> Iterator[Rows]:
@@ -102,7 +102,7 @@ class ColdRows:
         """Give back the room on disk. Safe to call twice."""
         self._store.close()
 
-    def _rows(self, keys: Keys, words: NDArray[np.uint32]) -> Rows:
+    def _rows(self, keys: KeyArray, words: NDArray[np.uint32]) -> Rows:
         numbers = words.view(np.float32)
         values, state = numbers[:, self._values], numbers[:, self._values.stop :]
         return Rows(keys, values.copy(), state.copy(), numbers[:, _USES].copy(), words[:, _CLOCK].copy())

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
+from heterps.ps.arrays import KeyArray
 from heterps.ps.table.index import (
     ROWS,
-    Keys,
     Layout,
     Numbers,
     base_of,
@@ -46,12 +46,12 @@ USES, CLOCK = 2, 3  # words of the header, after the key
 WORDS_PER_LINE = 16  # of a cache line
 
 
-class Body(NamedTuple):
+class TableBody(NamedTuple):
     """A table as the kernels see it. `counts[ROWS]` rows are in use; a new row takes the next number."""
 
-    entries: Keys
+    entries: KeyArray
     words: Words
-    pairs: Keys
+    pairs: KeyArray
     marks: NDArray[np.uint32]
     counts: Numbers
     stride: int  # words of a row
@@ -71,13 +71,15 @@ def _tag_of(key: np.uint64) -> np.uint64:
 
 
 @inline
-def _fill(table: Body, key: np.uint64, out: Words) -> None:
+def _fill(table: TableBody, key: np.uint64, out: Words) -> None:
     """The initial values of a key's row."""
     fill(table.init_kind, np.float32(table.init_size), table.quantiles, key, table.seed, out)
 
 
 @inline
-def _probe(table: Body, layout: Layout, position: int, tag: np.uint64, key: np.uint64, verify: bool) -> tuple[int, int]:
+def _probe(
+    table: TableBody, layout: Layout, position: int, tag: np.uint64, key: np.uint64, verify: bool
+) -> tuple[int, int]:
     """From `position` on, the first entry with this tag (and, to `verify`, this key): its (position, row).
 
     Where an empty entry comes first the key is not in the table: (its position, -1).
@@ -95,7 +97,7 @@ def _probe(table: Body, layout: Layout, position: int, tag: np.uint64, key: np.u
 
 
 @kernel
-def _create(table: Body, clock: np.uint32, keys: Keys, tags: Keys, homes: Numbers, found: Numbers) -> None:
+def _create(table: TableBody, clock: np.uint32, keys: KeyArray, tags: KeyArray, homes: Numbers, found: Numbers) -> None:
     """A row for each of `keys[i]` with `found[i] < 0`, whose number is `found[i]` then; one for equal keys.
 
     All in one loop over plain arrays: a function inlined here would count references to every array for every row.
@@ -133,7 +135,7 @@ def _create(table: Body, clock: np.uint32, keys: Keys, tags: Keys, homes: Number
 
 @inline
 def _resolve(
-    table: Body, clock: np.uint32, create: bool, keys: Keys, tags: Keys, homes: Numbers, found: Numbers
+    table: TableBody, clock: np.uint32, create: bool, keys: KeyArray, tags: KeyArray, homes: Numbers, found: Numbers
 ) -> None:
     """`found[i]` = the row of `keys[i]`, for the keys of one block; a new key's is created, or -1."""
     layout, num_new = layout_of(table.counts), 0
@@ -162,7 +164,7 @@ def _resolve(
 
 
 @inline
-def _note_use(table: Body, row: int, clock: np.uint32) -> None:
+def _note_use(table: TableBody, row: int, clock: np.uint32) -> None:
     """One more use of a row, at this clock; the earlier ones fade by the clocks in between."""
     at = row * table.stride
     age = clock - table.marks[at + CLOCK]
@@ -174,7 +176,7 @@ def _note_use(table: Body, row: int, clock: np.uint32) -> None:
 
 
 @kernel
-def pull(table: Body, limit: int, clock: int, keys: Keys, start: int, stop: int, out: Words) -> int:
+def pull(table: TableBody, limit: int, clock: int, keys: KeyArray, start: int, stop: int, out: Words) -> int:
     """Copy the values of `keys[start:stop]` to the same places of `out`, creating rows for new keys.
 
     Stops before a block that could bring the table over `limit` rows; returns how many keys are done.
@@ -194,7 +196,7 @@ def pull(table: Body, limit: int, clock: int, keys: Keys, start: int, stop: int,
 
 
 @kernel
-def peek(table: Body, keys: Keys, out: Words) -> None:
+def peek(table: TableBody, keys: KeyArray, out: Words) -> None:
     """As `pull`, but creates nothing: `out` gets the initial values of keys that have no row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
@@ -213,10 +215,10 @@ def peek(table: Body, keys: Keys, out: Words) -> None:
 
 @kernel
 def push(
-    table: Body,
+    table: TableBody,
     limit: int,
     clock: int,
-    keys: Keys,
+    keys: KeyArray,
     start: int,
     stop: int,
     grads: Words,
@@ -240,10 +242,10 @@ def push(
 
 @kernel
 def push_sums(
-    table: Body,
+    table: TableBody,
     limit: int,
     clock: int,
-    keys: Keys,
+    keys: KeyArray,
     start: int,
     stop: int,
     grads: Words,
@@ -277,7 +279,7 @@ def push_sums(
 
 
 @kernel
-def known(table: Body, keys: Keys, out: NDArray[np.bool_]) -> None:
+def known(table: TableBody, keys: KeyArray, out: NDArray[np.bool_]) -> None:
     """`out[i]` = whether `keys[i]` has a row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
@@ -289,9 +291,9 @@ def known(table: Body, keys: Keys, out: NDArray[np.bool_]) -> None:
 
 @kernel
 def load(
-    table: Body,
+    table: TableBody,
     limit: int,
-    keys: Keys,
+    keys: KeyArray,
     start: int,
     stop: int,
     values: Words,
@@ -319,7 +321,7 @@ def load(
 
 
 @kernel
-def take(table: Body, keys: Keys, out: Keys) -> int:
+def take(table: TableBody, keys: KeyArray, out: KeyArray) -> int:
     """Remove the rows of those `keys` that have one, and copy each whole to the next row of `out`, [n, stride // 2].
 
     Returns how many there were.
@@ -338,7 +340,7 @@ def take(table: Body, keys: Keys, out: Keys) -> int:
 
 
 @inline
-def _fill_gap(table: Body, row: int) -> None:
+def _fill_gap(table: TableBody, row: int) -> None:
     """The last row takes the place of `row`, which has no entry any more."""
     last, pairs = table.counts[ROWS] - 1, table.stride // 2
     table.counts[ROWS] = last
@@ -349,7 +351,7 @@ def _fill_gap(table: Body, row: int) -> None:
 
 
 @kernel
-def tags_of(keys: Keys) -> NDArray[np.uint32]:
+def tags_of(keys: KeyArray) -> NDArray[np.uint32]:
     """The upper half of each key's hash."""
     out = np.empty(len(keys), np.uint32)
     for i in range(len(keys)):

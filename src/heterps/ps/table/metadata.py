@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from heterps.ps.table.eviction import REASONS, Reason
 
-Counts = NDArray[np.uint8]
+SketchCounts = NDArray[np.uint8]
 NUM_COUNTERS = 2 + len(REASONS)
 
 
@@ -54,7 +54,7 @@ class TableMetadata(NamedTuple):
     hand: int
     sightings: int
     counters: TableCounters
-    sketch: Counts  # empty where none is kept
+    sketch: SketchCounts  # empty where none is kept
 
 
 def stack(shards: Sequence[TableMetadata]) -> dict[str, NDArray[Any]]:

@@ -20,6 +20,7 @@ from heterps.config import (
     Schedule,
     Uniform,
 )
+from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
@@ -33,10 +34,8 @@ from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.store import RowStore
 from heterps.ps.table.usage import make_fading
 
-Keys = NDArray[np.uint64]
-FloatArray = NDArray[np.float32]
 Which = NDArray[np.bool_] | slice
-Step = Callable[[kernels.Body, int, int, int], int]
+Step = Callable[[kernels.TableBody, int, int, int], int]
 
 EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
@@ -154,7 +153,7 @@ class SparseTable:
 
     def push_sums(
         self,
-        keys: Keys,
+        keys: KeyArray,
         grads: ArrayLike,
         sources: Positions,
         starts: Positions,
@@ -169,7 +168,7 @@ class SparseTable:
         """
         grads = self._as_grads(grads, len(sources))
 
-        def step(keys: Keys, which: Which, now: int, numbers: FloatArray) -> Step:
+        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> Step:
             begins, ends, kind = starts[:-1][which], starts[1:][which], kind_of(self.optimizer)
             return lambda body, limit, start, stop: kernels.push_sums(
                 body, limit, now, keys, start, stop, grads, sources, begins, ends, kind, numbers
@@ -182,7 +181,7 @@ class SparseTable:
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
 
-        def step(keys: Keys, which: Which, now: int, numbers: FloatArray) -> Step:
+        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> Step:
             mine, kind = grads[which], kind_of(self.optimizer)
             return lambda body, limit, start, stop: kernels.push(
                 body, limit, now, keys, start, stop, mine, kind, numbers
@@ -191,13 +190,13 @@ class SparseTable:
         self._push(keys, step, samples, evict)
 
     def _push(
-        self, keys: Keys, step: Callable[[Keys, Which, int, FloatArray], Step], samples: int | None, evict: bool
+        self, keys: KeyArray, step: Callable[[KeyArray, Which, int, FloatArray], Step], samples: int | None, evict: bool
     ) -> None:
         """Count a push, ask the gate, let `step` do the work for the keys that passed it, and let rows go."""
         factor = self.rate * rate_at(self.schedule, samples, self.num_pushes)
         with self._lock:
             self.num_pushes += 1
-            passed: Keys = keys
+            passed: KeyArray = keys
             which: Which = slice(None)
             if self._gate is not None:
                 which = self._gate.admit(keys, self._known(keys), self._now)
@@ -293,7 +292,7 @@ class SparseTable:
 
     # --- cold rows ---------------------------------------------------------------------------------------------------
 
-    def coldest(self, num: int, clock: int) -> Keys:
+    def coldest(self, num: int, clock: int) -> KeyArray:
         """Keys of the `num` rows (or all, where there are fewer) that are the coldest at `clock`, by eviction's order.
 
         They are the coldest of SAMPLE times as many rows, spread over the table, and of others with each call.
@@ -327,7 +326,7 @@ class SparseTable:
         with self._lock:
             return self._store.in_tags(low, high)
 
-    def keys_at(self, places: NDArray[np.int64]) -> Keys:
+    def keys_at(self, places: NDArray[np.int64]) -> KeyArray:
         """Keys of rows that `in_tags` found, as long as no row has come or gone since."""
         with self._lock:
             return self._store.keys_at(places)
@@ -349,12 +348,12 @@ class SparseTable:
         """The table's clock, as rows note it."""
         return self.num_pushes % 2**32
 
-    def _known(self, keys: Keys) -> NDArray[np.bool_]:
+    def _known(self, keys: KeyArray) -> NDArray[np.bool_]:
         out = np.empty(len(keys), np.bool_)
         kernels.known(self._store.body, keys, out)
         return out
 
-    def _load(self, keys: Keys, rows: Rows) -> None:
+    def _load(self, keys: KeyArray, rows: Rows) -> None:
         self._store.in_steps(
             len(keys),
             lambda body, limit, start, stop: kernels.load(
@@ -380,7 +379,7 @@ class SparseTable:
 
     # --- arguments ---------------------------------------------------------------------------------------------------
 
-    def _check_rows(self, rows: Rows) -> Keys:
+    def _check_rows(self, rows: Rows) -> KeyArray:
         """The keys of rows that fit this table and all differ."""
         keys = as_keys(rows.keys)
         check_widths(rows, self.dim, self.optimizer)

@@ -102,7 +102,7 @@ class RowStore:
         """Remove the rows of `keys`."""
         self.take(keys)
 
-    def in_steps(self, num: int, work: Callable[[kernels.Body, int, int, int], int]) -> None:
+    def in_steps(self, num: int, work: Callable[[kernels.TableBody, int, int, int], int]) -> None:
         """Call `work(body, limit, start, stop)` until all `num` keys are done, making room where it stops short.
 
         It returns how many are done: fewer than `stop` where the rows might become more than `limit`. Where the system
@@ -143,7 +143,7 @@ class RowStore:
     def _bind(self) -> None:
         num_rows = len(self._memory) // self.row_bytes
         memory = self._memory[: num_rows * self.row_bytes]
-        self.body = kernels.Body(
+        self.body = kernels.TableBody(
             self._index[: len(self._index) // 8 * 8].view(np.uint64),
             memory.view(np.float32), memory.view(np.uint64), memory.view(np.uint32), self._counts, *self._constants,
         )  # fmt: skip

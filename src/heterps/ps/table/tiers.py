@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import Schedule, Tiers
+from heterps.ps.arrays import KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.cold import MAPPED_BYTES
@@ -38,7 +39,6 @@ from heterps.ps.table.rows import Rows
 from heterps.ps.table.sparse import EVICT_STEP, SparseTable, evict_step
 from heterps.ps.table.usage import faded, make_fading
 
-Keys = NDArray[np.uint64]
 STEP_ROWS = 1024
 
 
@@ -83,13 +83,13 @@ class BothTiers(NamedTuple):
         above, below = self.hot.in_tags(low, high), self.cold.in_tags(low, high)
         return Headers.join([above, below._replace(places=-1 - below.places)])
 
-    def keys_at(self, places: NDArray[np.int64]) -> Keys:
+    def keys_at(self, places: NDArray[np.int64]) -> KeyArray:
         keys, below = np.empty(len(places), np.uint64), places < 0
         keys[~below] = self.hot.keys_at(places[~below])
         keys[below] = self.cold.keys_at(-1 - places[below])
         return keys
 
-    def drop(self, keys: Keys) -> None:
+    def drop(self, keys: KeyArray) -> None:
         known = self.hot.known(keys)
         self.hot.take(keys[known])
         self.cold.drop(keys[~known])
@@ -197,7 +197,7 @@ class TieredTable:
         self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
 
     def push_sums(
-        self, keys: Keys, grads: ArrayLike, sources: Positions, starts: Positions, *, samples: int | None = None
+        self, keys: KeyArray, grads: ArrayLike, sources: Positions, starts: Positions, *, samples: int | None = None
     ) -> None:
         """As SparseTable.push_sums."""
         grads = self._as_grads(grads, len(sources))
@@ -274,7 +274,7 @@ class TieredTable:
         """A copy of what the table knows besides its rows."""
         return self._hot.export_metadata()
 
-    def coldest(self, num: int, clock: int) -> Keys:
+    def coldest(self, num: int, clock: int) -> KeyArray:
         """As SparseTable.coldest, of the rows of both tiers."""
         with self._lock:
             seen = self._glance.advance(self._both, SAMPLE * num)
@@ -315,7 +315,7 @@ class TieredTable:
 
     # --- up and down -------------------------------------------------------------------------------------------------
 
-    def _push(self, keys: Keys, work: Callable[[slice], None]) -> None:
+    def _push(self, keys: KeyArray, work: Callable[[slice], None]) -> None:
         with self._lock:
             before = self._hot.num_pushes
             for part in self._parts(keys):
@@ -324,7 +324,7 @@ class TieredTable:
             self._hot.num_pushes = before + 1
             self._hot.evictor.evict(self._both, evict_step(len(keys)), before + 1)
 
-    def _parts(self, keys: Keys) -> Iterator[slice]:
+    def _parts(self, keys: KeyArray) -> Iterator[slice]:
         """Parts of `keys` that memory can hold, each when its known rows are up and there is room for its new ones."""
         self._num_changes += 1
         missing, cold = self._look_up(keys)
@@ -340,13 +340,13 @@ class TieredTable:
             self._bring_up(keys[part], missing, cold, capacity)
             yield part
 
-    def _look_up(self, keys: Keys) -> tuple[Keys, Keys]:
+    def _look_up(self, keys: KeyArray) -> tuple[KeyArray, KeyArray]:
         """The keys that are not in memory, each once, and those of them that are on disk. [1]"""
         unknown = keys[~self._hot.known(keys)]
         missing = np.unique(unknown) if len(unknown) else unknown
         return missing, missing[self._cold.known(missing)]
 
-    def _bring_up(self, keys: Keys, missing: Keys, cold: Keys, capacity: int) -> None:
+    def _bring_up(self, keys: KeyArray, missing: KeyArray, cold: KeyArray, capacity: int) -> None:
         """Room in memory for the rows of `keys`, and in it those that are on disk."""
         self._num_hits += len(keys) - len(missing)
         self._num_promotions += len(cold)
@@ -356,7 +356,7 @@ class TieredTable:
         if len(cold):  # [3]
             self._hot.put(self._cold.take(cold))
 
-    def _coldest_but(self, keys: Keys, num: int) -> Keys:
+    def _coldest_but(self, keys: KeyArray, num: int) -> KeyArray:
         """The coldest rows in memory, at least `num`, without those of `keys`, which are about to be used."""
         asked = num + min(STEP_ROWS, len(self._hot) // 16)  # some more, so that the next batches find room
         while True:
@@ -367,7 +367,7 @@ class TieredTable:
             assert asked < len(self._hot), "a part is at most half of what memory holds"
             asked = min(2 * asked, len(self._hot))
 
-    def _demote(self, keys: Keys) -> None:
+    def _demote(self, keys: KeyArray) -> None:
         self._cold.reserve(len(self))  # before anything moves: a full disk must not catch rows on their way
         self._cold.put(self._hot.take(keys))
         self._num_demotions += len(keys)
