@@ -35,7 +35,7 @@ def requests() -> list[tuple[Op, list[Frame]]]:
     server.shard.sparse["rows"].push(KEYS, GRADS)
     rows, rows_frames = pack_part(server.shard.sparse["rows"].export_rows())
     values, values_frames = pack_part(ValuePart(0, np.ones(5, np.float32), np.ones((2, 5), np.float32)))
-    upkeep, upkeep_frames = pack_metadata(server.shard.sparse["rows"].export_metadata())
+    metadata, metadata_frames = pack_metadata(server.shard.sparse["rows"].export_metadata())
     return [
         (PullRows("rows", keys, 0, True, EXACT), [keys_frame]),
         (PushRows("rows", 1, PackedKeys(5), Packed((5, 4), "fp32")), [KEYS, GRADS]),
@@ -54,7 +54,7 @@ def requests() -> list[tuple[Op, list[Frame]]]:
         (Import("dense", 1, 3, True, values), values_frames),
         (CountRows("wide", 0), []),
         (ReadMetadata("rows", 0), []),
-        (Resume("rows", 1, 3, upkeep), upkeep_frames),
+        (Resume("rows", 1, 3, metadata), metadata_frames),
     ]
 
 

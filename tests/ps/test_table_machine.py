@@ -122,7 +122,7 @@ class TableMachine(RuleBasedStateMachine):
             rows = Rows(*(getattr(saved.whole(), field) for field in Rows._fields))
         self.close()
         self.table = self.make()
-        self.table.import_rows(rows, saved.meta["num_pushes"], unstack(saved.upkeep, 1)[0])
+        self.table.import_rows(rows, saved.meta["num_pushes"], unstack(saved.metadata, 1)[0])
         self.model.gone_before = len(self.model.gone)
 
     @property
@@ -147,10 +147,10 @@ class TableMachine(RuleBasedStateMachine):
         assert counters.evicted == {reason: reasons.count(reason) for reason in ("age", "uses", "bytes")}
         lately = model.gone[getattr(model, "gone_before", 0) :][-LOG_LENGTH:]
         assert self.table.evictions()[["key", "reason"]].tolist() == lately
-        upkeep = self.table.export_metadata()
-        assert (upkeep.hand, upkeep.sightings) == (model.hand, model.sightings)
-        if len(upkeep.sketch):
-            np.testing.assert_array_equal(upkeep.sketch, model.sketch(SKETCH_BYTES))
+        metadata = self.table.export_metadata()
+        assert (metadata.hand, metadata.sightings) == (model.hand, model.sightings)
+        if len(metadata.sketch):
+            np.testing.assert_array_equal(metadata.sketch, model.sketch(SKETCH_BYTES))
 
     @invariant()
     def sizes_are_of_all_rows(self):

@@ -76,7 +76,7 @@ def test_a_sketch_of_another_size_is_refused_and_the_table_stays_empty():
     assert (len(other), other.num_pushes) == (0, 0)
 
 
-def test_a_table_that_admits_all_takes_the_rest_of_an_upkeep():
+def test_a_table_that_admits_all_takes_the_rest_of_the_metadata():
     table = SparseTable(2, admission=ADMISSION, eviction=Eviction(max_age=1))
     table.push([1], np.ones((1, 2)))
     other = SparseTable(2)

@@ -34,9 +34,9 @@ def test_a_table_has_seen_as_many_pushes_as_the_shard_that_has_seen_the_fewest()
         call.build(number, OLD)
         infos, frames = pack_metadata(TableMetadata(number, 0, NOTHING, np.zeros(0, np.uint8)))
         call.take(number, OLD, Metadata(num_pushes, infos), Frames([contiguous(frame) for frame in frames]))
-    num_pushes, upkeep = call.result()
+    num_pushes, metadata = call.result()
     assert num_pushes == 7
-    assert [each.hand for each in upkeep] == [0, 1]
+    assert [each.hand for each in metadata] == [0, 1]
     call.build(0, NEW)
     assert call.result()[0] == 9
     assert len(call.result()[1]) == 1

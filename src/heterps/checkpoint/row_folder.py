@@ -43,8 +43,7 @@ class RowFolder:
         return RowFile(path, file.num_bytes, file.xxh3)
 
     def read(self, path: str) -> Iterator[Rows]:
-        for part in read_parts(self._locate(path)):
-            yield Rows(part.keys, part.values, part.state, part.uses, part.clock)
+        return read_parts(self._locate(path))
 
     def _locate(self, path: str) -> Path:
         parts = PurePosixPath(path).parts

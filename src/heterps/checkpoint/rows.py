@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heterps.checkpoint.disk import DigestWriter
-from heterps.checkpoint.snapshot import TableRows
+from heterps.ps.table.rows import Rows
 
 METADATA_KEY = b"heterps"
 _VECTORS = {"keys": pa.uint64(), "uses": pa.float32(), "clock": pa.uint32()}
@@ -79,14 +79,16 @@ def read_header(path: Path) -> Header:
         return header
 
 
-def read_parts(path: Path) -> Iterator[TableRows]:
-    """The rows in the file, a part at a time, in arrays of their own."""
+def read_parts(path: Path) -> Iterator[Rows]:
+    """Yield the rows in the file, a part at a time, in arrays of their own."""
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
         header, kinds = _checked(reader, source.size())
         for index in range(reader.num_record_batches):
             arrays = _arrays(reader.get_batch(index), header, kinds)
-            copies: dict[str, Any] = {name: array.copy() for name, array in arrays.items()}
-            yield TableRows(**copies)
+            if kinds is _VECTORS_V1:
+                arrays |= {"uses": np.ones(len(arrays["keys"]), np.float32)}
+                arrays |= {"clock": np.zeros(len(arrays["keys"]), np.uint32)}
+            yield Rows(**{name: array.copy() for name, array in arrays.items()})
 
 
 def _arrays(batch: Any, header: Header, kinds: dict[str, Any]) -> dict[str, NDArray[Any]]:

@@ -132,20 +132,20 @@ def _read_table(folder: Path, index: Manifest, name: str) -> TableStream:
     headers = [_read(path, read_header) for path in located]
     if len({header.widths for header in headers}) != 1:
         raise CorruptCheckpoint(f"{folder}: the files of table {name} have rows of different widths.")
-    upkeep = index.upkeep.get(name)
+    metadata = index.upkeep.get(name)
     return TableStream(
         num_rows=sum(header.num_rows for header in headers),
         widths=headers[0].widths,
         read=lambda: chain.from_iterable(read_parts(path) for path in located),
         meta=index.meta.get(name, headers[0].meta),
-        upkeep={} if upkeep is None else _read(upkeep.locate(folder), safetensors.numpy.load_file),
+        metadata={} if metadata is None else _read(metadata.locate(folder), safetensors.numpy.load_file),
         files=(RowFolder(folder.parent), tuple(f"{folder.name}/{file.path}" for file in index.tables[name])),
     )
 
 
 def _write(draft: Path, snapshot: Snapshot) -> None:
     disk.make_folder(draft / "tables")
-    folder, tables, upkeep = RowFolder(draft.parent), {}, {}
+    folder, tables, metadata = RowFolder(draft.parent), {}, {}
     for number, (name, rows) in enumerate(snapshot.tables.items()):
         path = f"tables/{_file_name(number, name)}"
         place = f"{draft.name}/{path}"
@@ -157,8 +157,8 @@ def _write(draft: Path, snapshot: Snapshot) -> None:
             File(path=file.path.removeprefix(f"{draft.name}/"), num_bytes=file.num_bytes, xxh3=file.xxh3)
             for file in written
         ]
-        if rows.upkeep:
-            upkeep[name] = _write_arrays(draft, f"{path}.safetensors", rows.upkeep)
+        if rows.metadata:
+            metadata[name] = _write_arrays(draft, f"{path}.safetensors", rows.metadata)
     disk.sync_folder(draft / "tables")
     index = Manifest(
         version=manifest.VERSION,
@@ -168,7 +168,7 @@ def _write(draft: Path, snapshot: Snapshot) -> None:
         progress=_write_file(draft, "progress.json", json.dumps(snapshot.progress).encode()),
         tables=tables,
         meta={name: dict(rows.meta) for name, rows in snapshot.tables.items()},
-        upkeep=upkeep,
+        upkeep=metadata,
     )
     _write_file(draft, manifest.NAME, index.encode())
     disk.sync_folder(draft)

@@ -15,8 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.arrays import KeyArray
-from heterps.ps.table.kernels import Words
+from heterps.ps.arrays import FloatArray, KeyArray
 
 WAYS = 8
 MOST_USES = 255
@@ -28,7 +27,7 @@ class _CacheBody(NamedTuple):
     keys: KeyArray  # [places]
     stamps: NDArray[np.int64]
     uses: NDArray[np.uint8]
-    values: Words  # [places, dim]
+    values: FloatArray  # [places, dim]
 
 
 def least_bytes(dim: int) -> int:
@@ -56,13 +55,13 @@ class RowCache:
     def num_bytes(self) -> int:
         return sum(array.nbytes for array in self._body)
 
-    def get(self, keys: KeyArray, oldest: int, out: Words) -> NDArray[np.bool_]:
+    def get(self, keys: KeyArray, oldest: int, out: FloatArray) -> NDArray[np.bool_]:
         """Which of `keys` have a row with a stamp of `oldest` or later; their values go to `out`."""
         hits = np.zeros(len(keys), np.bool_)
         _get(self._body, keys, oldest, out, hits)
         return hits
 
-    def put(self, keys: KeyArray, rows: Words, stamp: int) -> None:
+    def put(self, keys: KeyArray, rows: FloatArray, stamp: int) -> None:
         """Keep copies of `rows`, good up to `stamp`. A copy with a later stamp stays as it is."""
         _put(self._body, keys, rows, stamp)
 
@@ -75,7 +74,7 @@ def _first_place(key: np.uint64, num_places: int) -> int:
 
 
 @_kernel
-def _get(cache: _CacheBody, keys: KeyArray, oldest: int, out: Words, hits: NDArray[np.bool_]) -> None:
+def _get(cache: _CacheBody, keys: KeyArray, oldest: int, out: FloatArray, hits: NDArray[np.bool_]) -> None:
     for i in range(len(keys)):
         first = _first_place(keys[i], len(cache.keys))
         for place in range(first, first + WAYS):
@@ -90,7 +89,7 @@ def _get(cache: _CacheBody, keys: KeyArray, oldest: int, out: Words, hits: NDArr
 
 
 @_kernel
-def _put(cache: _CacheBody, keys: KeyArray, rows: Words, stamp: int) -> None:
+def _put(cache: _CacheBody, keys: KeyArray, rows: FloatArray, stamp: int) -> None:
     for i in range(len(keys)):
         first = _first_place(keys[i], len(cache.keys))
         turn = np.int64(mix64(keys[i]) % np.uint64(WAYS))  # begin anywhere, or equals would fight for the first place

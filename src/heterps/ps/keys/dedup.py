@@ -17,10 +17,9 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.arrays import KeyArray
+from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.placement import owners, slot_of
 
-Words = NDArray[np.float32]
 Positions = NDArray[np.int32]
 
 
@@ -111,7 +110,7 @@ def _lookup(keys, owners, num_shards):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def sum_rows(grads: Words, sources: Positions, starts: Positions, first: int, last: int, out: Words) -> None:
+def sum_rows(grads: FloatArray, sources: Positions, starts: Positions, first: int, last: int, out: FloatArray) -> None:
     """`out[u]` = sum of the gradients of unique key u, for u in first..last-1."""
     dim = np.uint64(out.shape[1])
     for u in range(np.uint64(first), np.uint64(last)):  # no slices: each would count references, which takes long

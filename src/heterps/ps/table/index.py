@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from heterps.ps.arrays import KeyArray
 
 Numbers = NDArray[np.int64]
-Layout = tuple[int, int, int, int]
+IndexLayout = tuple[int, int, int, int]
 
 # Divisions follow NumPy, without a check for zero: that check would keep the optimizers' loops from being vectorised.
 kernel = njit(nogil=True, cache=True, error_model="numpy")
@@ -45,14 +45,14 @@ def make_counts(size: int) -> Numbers:
 
 
 @inline
-def layout_of(counts: Numbers) -> Layout:
+def layout_of(counts: Numbers) -> IndexLayout:
     """(size, shift, start, moved), read once for many keys: stores into other arrays might change `counts`, for all
     that the compiler knows."""
     return counts[SIZE], counts[SHIFT], counts[START], counts[MOVED]
 
 
 @inline
-def home_of(layout: Layout, tag: np.uint64) -> int:
+def home_of(layout: IndexLayout, tag: np.uint64) -> int:
     """Where the search for a tag begins: in the old index, or in the new one [3]."""
     size, shift, start, moved = layout
     home = np.int64(tag >> np.uint64(shift))
@@ -63,7 +63,7 @@ def home_of(layout: Layout, tag: np.uint64) -> int:
 
 
 @inline
-def base_of(layout: Layout, position: int) -> int:
+def base_of(layout: IndexLayout, position: int) -> int:
     """The first entry, and the size, of the index that `position` lies in."""
     return layout[0] if position >= layout[0] else layout[0] >> 1
 

@@ -16,13 +16,12 @@ from functools import cache
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heterps.config import Constant, Initializer, Normal, Uniform, Zero
 from heterps.hashing import mix64
+from heterps.ps.arrays import FloatArray
 from heterps.ps.table.index import inline, kernel
 
-Words = NDArray[np.float32]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 NUM_QUANTILES = 4096
 _UNIFORM, _NORMAL, _CONSTANT = 0, 1, 2
@@ -42,7 +41,7 @@ def kind_and_size(init: Initializer) -> tuple[int, float]:
 
 
 @cache
-def quantiles() -> Words:
+def quantiles() -> FloatArray:
     """Of the upper half of the normal distribution: entry i is exceeded with the chance i / NUM_QUANTILES / 2."""
     chances = np.arange(NUM_QUANTILES + 1) / (2 * NUM_QUANTILES)
     chances[0] = chances[1] / 8  # infinity in truth; from here the mean of the last interval is about right
@@ -52,7 +51,7 @@ def quantiles() -> Words:
 
 
 @inline
-def fill(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.uint64, out: Words) -> None:
+def fill(kind: int, size: np.float32, normal: FloatArray, key: np.uint64, seed: np.uint64, out: FloatArray) -> None:
     """The initial values of a key's row; `seed` is already mixed, `normal` are the `quantiles`.
 
     A loop for each kind, so that each is one that the compiler can unroll.
@@ -76,6 +75,6 @@ def fill(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.ui
 
 
 @kernel
-def fill_row(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.uint64, out: Words) -> None:
+def fill_row(kind: int, size: np.float32, normal: FloatArray, key: np.uint64, seed: np.uint64, out: FloatArray) -> None:
     """As `fill`, for callers in whose loops it should not be inlined."""
     fill(kind, size, normal, key, seed, out)

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.arrays import KeyArray
+from heterps.ps.arrays import FloatArray, KeyArray
+from heterps.ps.keys.dedup import Positions
 from heterps.ps.table.index import (
     ROWS,
-    Layout,
+    IndexLayout,
     Numbers,
     base_of,
     entry_for,
@@ -37,9 +38,6 @@ from heterps.ps.table.initializers import fill, fill_row
 from heterps.ps.table.optimizers import update
 from heterps.ps.table.prefetch import prefetch
 
-Words = NDArray[np.float32]
-Positions = NDArray[np.int32]
-
 BLOCK = 64
 HEADER_WORDS = 4
 USES, CLOCK = 2, 3  # words of the header, after the key
@@ -50,7 +48,7 @@ class TableBody(NamedTuple):
     """A table as the kernels see it. `counts[ROWS]` rows are in use; a new row takes the next number."""
 
     entries: KeyArray
-    words: Words
+    words: FloatArray
     pairs: KeyArray
     marks: NDArray[np.uint32]
     counts: Numbers
@@ -59,9 +57,9 @@ class TableBody(NamedTuple):
     seed: np.uint64  # already mixed
     init_kind: int
     init_size: float  # of the initial values
-    quantiles: Words  # of the normal distribution
+    quantiles: FloatArray  # of the normal distribution
     state: float  # initial optimizer state
-    fades: Words  # what a use of some age still counts, as in usage.py
+    fades: FloatArray  # what a use of some age still counts, as in usage.py
     fade_shift: int
 
 
@@ -71,14 +69,14 @@ def _tag_of(key: np.uint64) -> np.uint64:
 
 
 @inline
-def _fill(table: TableBody, key: np.uint64, out: Words) -> None:
+def _fill(table: TableBody, key: np.uint64, out: FloatArray) -> None:
     """The initial values of a key's row."""
     fill(table.init_kind, np.float32(table.init_size), table.quantiles, key, table.seed, out)
 
 
 @inline
 def _probe(
-    table: TableBody, layout: Layout, position: int, tag: np.uint64, key: np.uint64, verify: bool
+    table: TableBody, layout: IndexLayout, position: int, tag: np.uint64, key: np.uint64, verify: bool
 ) -> tuple[int, int]:
     """From `position` on, the first entry with this tag (and, to `verify`, this key): its (position, row).
 
@@ -176,7 +174,7 @@ def _note_use(table: TableBody, row: int, clock: np.uint32) -> None:
 
 
 @kernel
-def pull(table: TableBody, limit: int, clock: int, keys: KeyArray, start: int, stop: int, out: Words) -> int:
+def pull(table: TableBody, limit: int, clock: int, keys: KeyArray, start: int, stop: int, out: FloatArray) -> int:
     """Copy the values of `keys[start:stop]` to the same places of `out`, creating rows for new keys.
 
     Stops before a block that could bring the table over `limit` rows; returns how many keys are done.
@@ -196,7 +194,7 @@ def pull(table: TableBody, limit: int, clock: int, keys: KeyArray, start: int, s
 
 
 @kernel
-def peek(table: TableBody, keys: KeyArray, out: Words) -> None:
+def peek(table: TableBody, keys: KeyArray, out: FloatArray) -> None:
     """As `pull`, but creates nothing: `out` gets the initial values of keys that have no row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
@@ -221,9 +219,9 @@ def push(
     keys: KeyArray,
     start: int,
     stop: int,
-    grads: Words,
+    grads: FloatArray,
     kind: int,
-    coefficients: Words,
+    coefficients: FloatArray,
 ) -> int:
     """One optimizer step for each of `keys[start:stop]`, which must all differ. Stops and returns as `pull` does."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
@@ -248,12 +246,12 @@ def push_sums(
     keys: KeyArray,
     start: int,
     stop: int,
-    grads: Words,
+    grads: FloatArray,
     sources: Positions,
     begins: Positions,
     ends: Positions,
     kind: int,
-    coefficients: Words,
+    coefficients: FloatArray,
 ) -> int:
     """As `push`; the gradient of `keys[u]` is the sum of the rows `sources[begins[u]:ends[u]]` of `grads`, in order."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
@@ -296,9 +294,9 @@ def load(
     keys: KeyArray,
     start: int,
     stop: int,
-    values: Words,
-    state: Words,
-    uses: Words,
+    values: FloatArray,
+    state: FloatArray,
+    uses: FloatArray,
     clocks: NDArray[np.uint32],
 ) -> int:
     """Rows with these values, state and header for `keys[start:stop]`. Stops and returns as `pull` does."""

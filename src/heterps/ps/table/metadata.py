@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.ps.table.admission import SketchCounts
 from heterps.ps.table.eviction import REASONS, Reason
 
-SketchCounts = NDArray[np.uint8]
 NUM_COUNTERS = 2 + len(REASONS)
 
 

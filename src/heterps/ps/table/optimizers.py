@@ -25,6 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowAdagrad
+from heterps.ps.arrays import FloatArray
 
 _SGD, _MOMENTUM, _ADAGRAD, _ROW_ADAGRAD, _ADAM, _FTRL = range(6)
 _KIND = {
@@ -37,8 +38,6 @@ _KIND = {
     "ftrl": _FTRL,
 }
 _STATE_WORDS = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2, "ftrl": 2}
-
-Words = NDArray[np.float32]
 
 
 def kind_of(optimizer: Optimizer) -> int:
@@ -56,7 +55,7 @@ def initial_state(optimizer: Optimizer) -> float:
     return optimizer.initial_accumulator if isinstance(optimizer, Adagrad | RowAdagrad) else 0.0
 
 
-def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool) -> Words:
+def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool) -> FloatArray:
     """The numbers that push number `step` (the first is 1) uses, in the order in which `update` reads them.
 
     The learning rate is `factor` times the optimizer's own.
@@ -80,7 +79,9 @@ def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool
 
 # No check for zero divisors, which would prevent vectorising.
 @njit(nogil=True, cache=True, error_model="numpy")
-def update(kind: int, words: Words, starts: NDArray[np.int64], dim: int, grads: Words, first: int, c: Words) -> None:
+def update(
+    kind: int, words: FloatArray, starts: NDArray[np.int64], dim: int, grads: FloatArray, first: int, c: FloatArray
+) -> None:
     """One step for each of `starts`: on the `dim` values from `words[start]` on, followed by their state.
 
     Their gradients are the rows of the flat `grads` from `first` on. There are no slices, because each would count

@@ -25,7 +25,7 @@ from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
-from heterps.ps.table.finite import require_finite
+from heterps.ps.table.gradients import GradientTable
 from heterps.ps.table.hand import Headers
 from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
 from heterps.ps.table.optimizers import coefficients, kind_of, state_words
@@ -35,7 +35,8 @@ from heterps.ps.table.store import RowStore
 from heterps.ps.table.usage import make_fading
 
 Which = NDArray[np.bool_] | slice
-Step = Callable[[kernels.TableBody, int, int, int], int]
+KernelStep = Callable[[kernels.TableBody, int, int, int], int]
+MakeStep = Callable[[KeyArray, Which, int, FloatArray], KernelStep]
 
 EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
@@ -45,7 +46,7 @@ def evict_step(num_keys: int) -> int:
     return max(EVICT_STEP, 2 * num_keys)
 
 
-class SparseTable:
+class SparseTable(GradientTable):
     """A hash table from 64-bit keys to rows of `dim` float32 values, which follow gradients by `optimizer`.
 
     Every 64-bit value is a valid key. A key that is not there yet gets a row, if `admission` lets it, whose values are
@@ -140,17 +141,6 @@ class SparseTable:
             self._num_admitted += len(self) - before
         return out
 
-    def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        """Gradients `grads` [n, dim] of `keys` [n]: those of one key are summed, then each key makes one step.
-
-        `samples` are those that the job had seen before this push; only a schedule needs them. NotFinite, and no
-        change, where a gradient is NaN or infinite.
-        """
-        lookup = make_lookup(keys)
-        grads = self._as_grads(grads, len(lookup.sources))
-        require_finite(as_keys(keys), grads)
-        self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
-
     def push_sums(
         self,
         keys: KeyArray,
@@ -168,7 +158,7 @@ class SparseTable:
         """
         grads = self._as_grads(grads, len(sources))
 
-        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> Step:
+        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> KernelStep:
             begins, ends, kind = starts[:-1][which], starts[1:][which], kind_of(self.optimizer)
             return lambda body, limit, start, stop: kernels.push_sums(
                 body, limit, now, keys, start, stop, grads, sources, begins, ends, kind, numbers
@@ -181,7 +171,7 @@ class SparseTable:
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
 
-        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> Step:
+        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> KernelStep:
             mine, kind = grads[which], kind_of(self.optimizer)
             return lambda body, limit, start, stop: kernels.push(
                 body, limit, now, keys, start, stop, mine, kind, numbers
@@ -190,7 +180,11 @@ class SparseTable:
         self._push(keys, step, samples, evict)
 
     def _push(
-        self, keys: KeyArray, step: Callable[[KeyArray, Which, int, FloatArray], Step], samples: int | None, evict: bool
+        self,
+        keys: KeyArray,
+        step: Callable[[KeyArray, Which, int, FloatArray], KernelStep],
+        samples: int | None,
+        evict: bool,
     ) -> None:
         """Count a push, ask the gate, let `step` do the work for the keys that passed it, and let rows go."""
         factor = self.rate * rate_at(self.schedule, samples, self.num_pushes)
@@ -390,11 +384,3 @@ class SparseTable:
         if (distinct := len(make_lookup(keys).unique)) < len(keys):
             raise ValueError(f"{len(keys):,} rows hold only {distinct:,} distinct keys")
         return keys
-
-    def _as_grads(self, grads: ArrayLike, n: int) -> FloatArray:
-        array = np.ascontiguousarray(grads, np.float32)
-        if array.shape != (n, self.dim):
-            raise ValueError(
-                f"{n} keys of a table with dim {self.dim} need gradients [{n}, {self.dim}], got {array.shape}"
-            )
-        return array

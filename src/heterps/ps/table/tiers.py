@@ -24,16 +24,16 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heterps.config import Schedule, Tiers
+from heterps.config import Tiers
 from heterps.ps.arrays import KeyArray
-from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
+from heterps.ps.keys.dedup import Positions, as_keys
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.cold import MAPPED_BYTES
 from heterps.ps.table.cold_rows import ColdRows
 from heterps.ps.table.eviction import SAMPLE, coldest
-from heterps.ps.table.finite import require_finite
+from heterps.ps.table.gradients import GradientTable
 from heterps.ps.table.hand import Hand, Headers
-from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
+from heterps.ps.table.metadata import TableMetadata, TableSizes
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.rows import Rows
 from heterps.ps.table.sparse import EVICT_STEP, SparseTable, evict_step
@@ -80,7 +80,7 @@ class BothTiers(NamedTuple):
         return self.hot.row_bytes
 
     def in_tags(self, low: int, high: int) -> Headers:
-        above, below = self.hot.in_tags(low, high), self.cold.in_tags(low, high)
+        above, below = self.hot.in_tags(low, high), self.cold.headers_in_tags(low, high)
         return Headers.join([above, below._replace(places=-1 - below.places)])
 
     def keys_at(self, places: NDArray[np.int64]) -> KeyArray:
@@ -95,7 +95,7 @@ class BothTiers(NamedTuple):
         self.cold.drop(keys[~known])
 
 
-class TieredTable:
+class TieredTable(GradientTable):
     """The interface and the results of `table`, an empty SparseTable, in at most `tiers.memory_bytes` of memory.
 
     Threads that share it wait for one another. `close` gives back the room on disk; rows do not outlive the table.
@@ -106,6 +106,11 @@ class TieredTable:
         policy = table.eviction
         evicts = any(limit is not None for limit in (policy.max_age, policy.min_uses, policy.max_bytes))
         self._hot = table
+        self.dim, self.widths, self.schedule = table.dim, table.widths, table.schedule
+        # What is the same wherever rows are; moving between tiers is no eviction.
+        self.counters, self.evictions = table.counters, table.evictions
+        self.check_metadata, self.export_metadata = table.check_metadata, table.export_metadata
+        self.resume = table.resume
         self._cold = ColdRows(
             table.dim,
             state_words(table.optimizer, table.dim),
@@ -124,15 +129,6 @@ class TieredTable:
         return len(self._both)
 
     @property
-    def dim(self) -> int:
-        return self._hot.dim
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Values and words of optimizer state of a row."""
-        return self._hot.widths
-
-    @property
     def num_pushes(self) -> int:
         return self._hot.num_pushes
 
@@ -148,10 +144,6 @@ class TieredTable:
     def rate(self, value: float) -> None:
         self._hot.rate = value
 
-    @property
-    def schedule(self) -> Schedule:
-        return self._hot.schedule
-
     # --- what there is, and what became of it ------------------------------------------------------------------------
 
     @property
@@ -162,10 +154,6 @@ class TieredTable:
     def sizes(self) -> TableSizes:
         """How many rows and bytes are where."""
         return TableSizes(len(self._hot), len(self._cold), self.num_bytes, self._cold.disk_bytes)
-
-    def counters(self) -> TableCounters:
-        """What became of keys and rows; moving between tiers is no eviction."""
-        return self._hot.counters()
 
     @property
     def counts(self) -> TierCounts:
@@ -188,13 +176,6 @@ class TieredTable:
             for part in self._parts(keys):
                 self._hot.pull(keys[part], out[part])
         return out
-
-    def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        """As SparseTable.push."""
-        lookup = make_lookup(keys)
-        grads = self._as_grads(grads, len(lookup.sources))
-        require_finite(as_keys(keys), grads)
-        self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
 
     def push_sums(
         self, keys: KeyArray, grads: ArrayLike, sources: Positions, starts: Positions, *, samples: int | None = None
@@ -226,7 +207,7 @@ class TieredTable:
         with self._lock:
             self._num_changes += 1
             hot = self._hot.take(keys)
-            return Rows.join([hot, self._cold.take(keys[self._cold.known(keys)])])
+            return Rows.join([hot, self._cold.take_rows(keys[self._cold.known(keys)])])
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error the table stays as it is."""
@@ -262,18 +243,6 @@ class TieredTable:
                 raise
             self._hot.resume(num_pushes, metadata)
 
-    def check_metadata(self, metadata: TableMetadata | None) -> None:
-        """ValueError where `resume` could not take it."""
-        self._hot.check_metadata(metadata)
-
-    def resume(self, num_pushes: int, metadata: TableMetadata | None = None) -> None:
-        """Take over what another table knew besides its rows."""
-        self._hot.resume(num_pushes, metadata)
-
-    def export_metadata(self) -> TableMetadata:
-        """A copy of what the table knows besides its rows."""
-        return self._hot.export_metadata()
-
     def coldest(self, num: int, clock: int) -> KeyArray:
         """As SparseTable.coldest, of the rows of both tiers."""
         with self._lock:
@@ -287,10 +256,6 @@ class TieredTable:
         with self._lock:
             self._num_changes += 1
             return self._hot.evictor.evict(self._both, step, self.num_pushes)
-
-    def evictions(self) -> NDArray[np.void]:
-        """As SparseTable.evictions."""
-        return self._hot.evictions()
 
     def step(self, max_rows: int = STEP_ROWS) -> int:
         """Bring down up to `max_rows` of the coldest rows while memory is nearly full; how many went. [5]
@@ -354,7 +319,7 @@ class TieredTable:
         if num_over > 0:  # [2]
             self._demote(self._coldest_but(keys, num_over))
         if len(cold):  # [3]
-            self._hot.put(self._cold.take(cold))
+            self._hot.put(self._cold.take_rows(cold))
 
     def _coldest_but(self, keys: KeyArray, num: int) -> KeyArray:
         """The coldest rows in memory, at least `num`, without those of `keys`, which are about to be used."""
@@ -369,7 +334,7 @@ class TieredTable:
 
     def _demote(self, keys: KeyArray) -> None:
         self._cold.reserve(len(self))  # before anything moves: a full disk must not catch rows on their way
-        self._cold.put(self._hot.take(keys))
+        self._cold.put_rows(self._hot.take(keys))
         self._num_demotions += len(keys)
 
     def _insert(self, rows: Rows) -> None:
@@ -392,13 +357,13 @@ class TieredTable:
         self._hot.put(rows.select(by_heat[:room]))
         for begin in range(room, len(by_heat), self._cold.part_rows):
             part = rows.select(by_heat[begin : begin + self._cold.part_rows])
-            self._cold.put(part._replace(keys=as_keys(part.keys)))
+            self._cold.put_rows(part._replace(keys=as_keys(part.keys)))
 
     def _read_parts(self, changes: int) -> Iterator[Rows]:
         """All rows, as long as there were no more than so many changes."""
         size = self._cold.part_rows
         hot = (self._hot.export_rows(slice(at, at + size)) for at in range(0, max(len(self._hot), 1), size))
-        for parts in (hot, self._cold.parts()):
+        for parts in (hot, self._cold.row_parts()):
             while True:
                 with self._lock:
                     if self._num_changes != changes:
@@ -407,11 +372,3 @@ class TieredTable:
                 if part is None:
                     break
                 yield part
-
-    def _as_grads(self, grads: ArrayLike, n: int) -> NDArray[np.float32]:
-        array = np.ascontiguousarray(grads, np.float32)
-        if array.shape != (n, self.dim):
-            raise ValueError(
-                f"{n} keys of a table with dim {self.dim} need gradients [{n}, {self.dim}], got {array.shape}"
-            )
-        return array

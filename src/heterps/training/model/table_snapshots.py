@@ -57,8 +57,8 @@ def load_table(client: JobClient, spec: TableSpec, table: TableRows | TableStrea
         )
     num_pushes = table.meta["num_pushes"]
     if isinstance(table, TableStream) and table.files is not None:
-        client.load_rows(spec.name, *table.files, num_pushes, table.upkeep)
+        client.load_rows(spec.name, *table.files, num_pushes, table.metadata)
         return
     rows = table.whole()
     arrays = Rows(rows.keys, rows.values, rows.state, rows.uses, rows.clock)
-    client.import_rows(spec.name, arrays, num_pushes, table.upkeep)
+    client.import_rows(spec.name, arrays, num_pushes, table.metadata)
