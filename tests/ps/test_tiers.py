@@ -218,7 +218,7 @@ def test_the_memory_of_a_table_without_tiers_is_enough_for_all_its_rows(tiered, 
     plain = SparseTable(16)
     for begin in range(0, num_keys, 100):
         plain.pull(np.arange(begin, min(begin + 100, num_keys)))
-    plain._store._move(ALL_MOVED)
+    plain.store._move(ALL_MOVED)
     table = tiered(plain.num_bytes, 16)
     for begin in range(0, num_keys, 100):
         table.pull(np.arange(begin, min(begin + 100, num_keys)))
@@ -233,7 +233,7 @@ def test_the_budget_holds_while_the_index_in_memory_grows(tiered, budget: int):
     for begin in range(0, 1200, 20):
         table.pull(np.arange(begin, begin + 20))
         assert table.num_bytes <= budget
-        sizes.add(table._hot.index_size)
+        sizes.add(table._hot.store.index_size)
     assert len(table) == 1200
     assert min(sizes) == 1024
 

@@ -1,4 +1,4 @@
-"""RowFolder: files of rows below one folder, as whoever holds a shard of a table writes and reads them.
+"""RowFolder: files of rows below one folder, as the holder of a shard of a table writes and reads them.
 
 A server of a run has one of the run's checkpoints, so that it saves its own rows into the draft that the coordinator
 has made, and reads its own from a finished checkpoint. Files are written in drafts only: a finished checkpoint is never
@@ -16,7 +16,7 @@ from heterps.ps.protocol.row_files import RowFile
 from heterps.ps.table.rows import Rows
 
 DRAFT = ".saving-"
-"""What the name of a checkpoint that is being written begins with."""
+"""The name of a checkpoint that is being written begins with this."""
 
 
 class RowFolder:

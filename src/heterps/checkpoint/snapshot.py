@@ -1,6 +1,6 @@
 """What a checkpoint holds: the state of a job at one clock, as plain arrays and plain JSON.
 
-Nothing here knows a table, a model or torch: whoever owns the state turns it into arrays and back. Rows carry their
+Nothing here knows a table, a model or torch: the owner of the state turns it into arrays and back. Rows carry their
 keys and not their place, so a snapshot can be loaded on any number of servers.
 """
 
@@ -64,7 +64,7 @@ class TableRows:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Columns of the values and of the state."""
+        """The numbers of columns of the values and of the state."""
         return self.values.shape[1], self.state.shape[1]
 
     def parts(self) -> Iterator[Rows]:
@@ -78,7 +78,7 @@ class TableRows:
 
 @dataclass(frozen=True, eq=False)
 class TableStream:
-    """As TableRows, for a table that should not be in memory all at once: its rows come in parts, when they are saved.
+    """A table like TableRows that should not be in memory all at once: its rows come in parts, when they are saved.
 
     Until then the table must stay as it is. `read` gives the parts, from the first, each time that it is called.
     """
@@ -110,7 +110,7 @@ class TableStream:
             raise ValueError(f"a stream of {self.num_rows:,} rows gave {num_read:,}")
 
     def whole(self) -> TableRows:
-        """All rows in memory."""
+        """Return all rows in memory."""
         dim, width = self.widths
         none = TableRows(np.empty(0, np.uint64), np.empty((0, dim), np.float32), np.empty((0, width), np.float32))
         parts = list(self.parts()) or [none]

@@ -20,7 +20,7 @@ REPEAT_S, LATER_S = 2.0, 0.05
 def ask(
     channel: Channel, peer: str, question: ToServer, frames: Sequence[Frame] = (), deadline_s: float = 10.0
 ) -> tuple[FromServer, list[memoryview]]:
-    """The answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated.
+    """Return the answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated.
 
     A server that asks to come later is asked again soon.
     """
@@ -47,5 +47,5 @@ def ask(
 
 
 def asker_channel(peers: dict[str, str], keys: Keys | None = None) -> Channel:
-    """A channel for questions to servers by name and address."""
+    """Return a channel for questions to servers by name and address."""
     return layered(ClientChannel(f"asker-{os.getpid()}-{time.monotonic_ns()}", peers, keys=keys))

@@ -46,10 +46,10 @@ class RowClient(Protocol):
         """What lookups must be made for."""
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
-        """Rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
+        """Pull rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
-        """Gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key.
+        """Push gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key.
 
         With a `round` this is one of its parts: the step is made with the sum of all of them, once all have come. The
         answer says that the part is applied or kept; a pull does not wait for the others.
@@ -60,10 +60,10 @@ class Client(RowClient, Protocol):
     """The one interface between training and parameters."""
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
-        """The newest values of a dense table. They may be shared with it: treat them as read-only."""
+        """Return the newest values of a dense table. They may be shared with it: treat them as read-only."""
 
     def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
-        """The gradient of every value of a dense table; one optimizer step, or a part of its `round` as in `push`."""
+        """Push the gradient of every value of a dense table: one step, or a part of its `round` as in `push`."""
 
     def flush(self) -> None:
         """Let what was called so far travel now. Waiting for any answer does the same."""
@@ -80,25 +80,25 @@ class JobClient(Client, Protocol):
     """
 
     samples: int | None
-    """That the job has seen; pushes tell the tables, whose schedules need them."""
+    """The samples that the job has seen; pushes tell the tables, whose schedules need them."""
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
-        """First values of a dense table. Of several fills the first counts, so every worker may do it."""
+        """Give a dense table its first values. The first of several fills counts, so every worker may do it."""
 
     def num_rows(self, table: str) -> int:
-        """Of a sparse table."""
+        """Return the number of rows of a sparse table."""
 
     def num_bytes(self, table: str) -> int:
-        """Of a sparse table, in memory."""
+        """Return the bytes of memory of a sparse table."""
 
     def tier_counts(self, table: str) -> TierCounts | None:
-        """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
+        """Return what is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
 
     def counters(self, table: str) -> TableCounters:
-        """Rows of a sparse table that came and went, and gradients that were refused, over all shards."""
+        """Count rows of a sparse table that came and went, and gradients that were refused, over all shards."""
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
-        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
+        """Return all rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
         """Write all rows of a sparse table to new files whose paths begin with `path`, a shard a file where it can be.
@@ -113,10 +113,10 @@ class JobClient(Client, Protocol):
         """Fill an empty sparse table from files that any number of shards wrote, and from their metadata, if any."""
 
     def num_pushes(self, table: str) -> int:
-        """That a sparse table has seen."""
+        """Return the number of pushes that a sparse table has seen."""
 
     def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
-        """What the shards of a sparse table know besides their rows (see table/metadata.py)."""
+        """Return what the shards of a sparse table know besides their rows (see table/metadata.py)."""
 
     def import_rows(
         self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
@@ -124,7 +124,7 @@ class JobClient(Client, Protocol):
         """Fill an empty sparse table with rows, and the metadata, that any number of shards exported."""
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
-        """Copies of the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
+        """Copy the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
 
     def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
         """Take over what `export_dense` gave. The table counts as filled: a later fill does nothing."""
@@ -238,7 +238,7 @@ class LocalClient:
         return self._shards[table][0].num_pushes
 
     def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
-        """What the shards of a sparse table know besides their rows."""
+        """Return what the shards of a sparse table know besides their rows."""
         return stack([shard.export_metadata() for shard in self._shards[table]])
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
@@ -303,7 +303,7 @@ class LocalClient:
 
 
 def _check_whole(table: str, round: Round | None) -> None:
-    """Tables in this process have one worker, which pushes whole rounds."""
+    """Refuse parts of rounds: tables in this process have one worker, which pushes whole rounds."""
     if round is not None and round.parts > 1:
         raise ValueError(
             f"table {table} is in this process and takes rounds of one part, got one of {round.parts}: "
@@ -312,13 +312,13 @@ def _check_whole(table: str, round: Round | None) -> None:
 
 
 def in_process(tables: Tables, num_shards: int = 1) -> LocalClient:
-    """A client with all `tables` in this process, empty."""
+    """Return a client with all `tables` in this process, empty."""
     dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in tables.dense}
     return LocalClient(tables.sparse, dense, num_shards)
 
 
 def done(result: T) -> Future[T]:
-    """A future that has its result already."""
+    """Return a future that has its result already."""
     future: Future[T] = Future()
     future.set_result(result)
     return future

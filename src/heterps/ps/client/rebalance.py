@@ -9,7 +9,7 @@ from heterps.wire import Channel
 
 
 def run_rebalance(channel: Channel, old: Roster, new: Roster, deadline_s: float = 60.0) -> int:
-    """Rebalance over `channel`, which reaches the servers of both rosters; the bytes that were moved."""
+    """Rebalance over `channel`, which reaches the servers of both rosters; return the bytes that were moved."""
     steps = rebalance(old, new)
     try:
         question = next(steps)

@@ -24,12 +24,12 @@ from heterps.ps.arrays import FloatArray
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import Lookup, sum_rows
-from heterps.ps.ops import tables as whole_tables
 from heterps.ps.ops.base import Ask, Call, Done
 from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
 from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
 from heterps.ps.ops.row_files import FilesFound, FindRows, LoadRows, SaveRowsCall
 from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
+from heterps.ps.ops.tables import TableExport, import_dense, import_parts, import_rows
 from heterps.ps.protocol.messages import EXACT, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.row_files import RowFile, RowFiles
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class _Answer(Future[T]):
-    """A future that is fetched by whoever waits for it."""
+    """A future whose result is fetched by the caller that waits for it."""
 
     def __init__(self, wait: Callable[[Future[Any], float | None], None]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ClientCounts:
 
 
 class RemoteClient:
-    """Worker `worker`, in its life `incarnation`, at the servers of `roster`. Any thread may call it.
+    """Worker `worker`, in its `incarnation`, at the servers of `roster`. Any thread may call it.
 
     connect  is told every roster that the client learns of, before it speaks to new servers
     """
@@ -178,7 +178,7 @@ class RemoteClient:
         return self._count(table).counters
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
-        return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
+        return self._export(table).rows()
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
         asked = self._call(SaveRowsCall(table, self._pushes[table], path))
@@ -186,9 +186,7 @@ class RemoteClient:
         if saved is not None and all(files.has(file.path) for file in saved):
             return saved
         widths = self._dims[table], state_words(self._optimizers[table], self._dims[table])
-        return whole_tables.save_rows(
-            self._call, table, self._pushes[table], self._exports, files, path, self.num_rows(table), widths
-        )
+        return self._export(table).save(files, path, self.num_rows(table), widths)
 
     def load_rows(
         self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
@@ -198,7 +196,7 @@ class RemoteClient:
             self._push(table, lambda n: Ask(LoadRows(table, n, num_pushes, tuple(paths)), Done)).result()
         else:
             parts = (part for path in paths for part in files.read(path))
-            whole_tables.import_parts(self._push, table, parts, num_pushes)
+            import_parts(self._push, table, parts, num_pushes)
         self._resume(table, metadata, num_pushes)
 
     def num_pushes(self, table: str) -> int:
@@ -211,24 +209,24 @@ class RemoteClient:
         self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
         check_widths(rows, self._dims[table], self._optimizers[table])
-        whole_tables.import_rows(self._push, table, rows, num_pushes)
+        import_rows(self._push, table, rows, num_pushes)
         self._resume(table, metadata or {}, num_pushes)
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         if not self._sizes[table]:  # no server has anything of it
             return np.empty(0, np.float32), np.empty(0, np.float32), self._pushes[table]
-        return whole_tables.export_dense(self._call, table, self._pushes[table], self._exports)
+        return self._export(table).dense()
 
     def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
         values = self._dense_values(table, values)
         if state.shape != (self._state_words[table],):
             raise ValueError(f"the saved state has {state.size:,} words, {table} needs {self._state_words[table]:,}")
-        whole_tables.import_dense(self._push, table, values, state, num_steps)
+        import_dense(self._push, table, values, state, num_steps)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
-        """Gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
+        """Sum gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
         roster, sums = self._session.roster, []
         for number in range(len(lookup.bounds) - 1):
             first, last = int(lookup.bounds[number]), int(lookup.bounds[number + 1])
@@ -257,6 +255,9 @@ class RemoteClient:
     def _count(self, table: str) -> Counted:
         return Counted.total(self._call(Ask(CountRows(table, self._pushes[table]), Counted)).result().values())
 
+    def _export(self, table: str) -> TableExport:
+        return TableExport(self._call, table, self._pushes[table], self._exports)
+
     def _call(self, call: Call) -> Future[Any]:
         with self._turn():
             return self._submit(call)
@@ -268,7 +269,7 @@ class RemoteClient:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """To number and queue a call with no other between; with too many queued, once servers have taken some.
+        """Hold the lock to number and queue a call; with too many queued, wait until servers have taken some.
 
         A call that came to the servers before the push that it builds on would wait for it for ever.
         """

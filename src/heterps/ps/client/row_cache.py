@@ -31,12 +31,12 @@ class _CacheBody(NamedTuple):
 
 
 def least_bytes(dim: int) -> int:
-    """What a cache of rows of `dim` values needs at least: one set of places."""
+    """Return what a cache of rows of `dim` values needs at least: one set of places."""
     return WAYS * (8 + 8 + 1 + 4 * dim)
 
 
 class RowCache:
-    """Up to `memory_bytes` of rows of `dim` float32 values. No lock: one thread at a time."""
+    """A cache of up to `memory_bytes` of rows of `dim` float32 values. No lock: one thread at a time."""
 
     def __init__(self, dim: int, memory_bytes: int) -> None:
         set_bytes = least_bytes(dim)
@@ -56,7 +56,7 @@ class RowCache:
         return sum(array.nbytes for array in self._body)
 
     def get(self, keys: KeyArray, oldest: int, out: FloatArray) -> NDArray[np.bool_]:
-        """Which of `keys` have a row with a stamp of `oldest` or later; their values go to `out`."""
+        """Return which of `keys` have a row with a stamp of `oldest` or later; their values go to `out`."""
         hits = np.zeros(len(keys), np.bool_)
         _get(self._body, keys, oldest, out, hits)
         return hits
@@ -68,7 +68,7 @@ class RowCache:
 
 @njit(nogil=True, cache=True, inline="always")
 def _first_place(key: np.uint64, num_places: int) -> int:
-    """Where the set of `key` begins."""
+    """Return where the set of `key` begins."""
     tag = mix64(key) >> np.uint64(32)
     return np.int64((tag * np.uint64(num_places // WAYS)) >> np.uint64(32)) * WAYS
 

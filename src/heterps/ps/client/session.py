@@ -29,7 +29,7 @@ from heterps.wire.message import message_bytes
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_OPS = 256
 MARGIN_BYTES = 2048
-"""More than the header of a request takes besides its ops: the name of its worker has up to 200 characters."""
+"""The header of a request takes less than this besides its ops: the name of its worker has up to 200 characters."""
 UNSENT_RETRY_S = 0.02
 
 
@@ -91,7 +91,7 @@ class _Line:
 
 
 class Session:
-    """What worker `worker` in its life `incarnation` has under way. After a fatal `error` it takes no more calls."""
+    """What worker `worker` in its `incarnation` has under way. After a fatal `error` it takes no more calls."""
 
     def __init__(
         self, worker: str, incarnation: int, roster: Roster, tables: str, options: Options, limits: Limits = Limits()
@@ -143,14 +143,14 @@ class Session:
         return any(line.flights or line.queue for line in self._lines)
 
     def finished(self) -> list[tuple[Future[Any], Any]]:
-        """Futures and what to settle them with, an exception or a result; outside any lock: they run callbacks."""
+        """Return futures and their exceptions or results, to be set outside any lock: they run callbacks."""
         done, self._finished = self._finished, []
         return done
 
     # --- the network's side ------------------------------------------------------------------------------------------
 
     def outgoing(self, now: float) -> Outgoing:
-        """What is to be sent now: first and repeated requests."""
+        """Return what is to be sent now: first and repeated requests."""
         messages: Outgoing = []
         try:
             for line in self._lines:
@@ -161,7 +161,7 @@ class Session:
         return messages if self.error is None else []
 
     def unsent(self, peer: str, parts: list[Frame], now: float) -> None:
-        """A message of `outgoing` was not taken, as its peer is absent or full. It is tried again soon, as if new."""
+        """Try a message of `outgoing` again soon, as if new: its peer was absent or full."""
         flights = [flight for line in self._lines if line.seat.name == peer for flight in line.flights.values()]
         for flight in flights:
             if flight.parts is parts:
@@ -169,7 +169,7 @@ class Session:
                 flight.retry_at = min(now + UNSENT_RETRY_S, flight.deadline)
 
     def next_time(self) -> float | None:
-        """When `outgoing` is to be called again, if nothing else happens."""
+        """Return when `outgoing` is to be called again, if nothing else happens."""
         times = [flight.retry_at for line in self._lines for flight in line.flights.values()]
         times += [line.queue[0].since + self.options.linger_s for line in self._lines if line.queue and not line.due]
         return min(times, default=None)
@@ -222,7 +222,7 @@ class Session:
         line.due = line.due and bool(line.queue)
 
     def _merge(self, line: _Line, now: float) -> list[Frame]:
-        """One request of as many queued calls as fit into a message."""
+        """Make one request of as many queued calls as fit into a message."""
         number = self.roster.number(line.seat.name)
         ops: list[Op] = []
         calls: list[_Pending] = []
@@ -242,7 +242,7 @@ class Session:
         return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
 
     def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
-        """When the first of `calls`, which are about to be sent or greeted for, must have its answer."""
+        """Return when the first of `calls`, which are about to be sent or greeted for, must have its answer."""
         deadlines = []
         for pending in calls:
             if pending.deadline is None:

@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from heterps.config import Schedule
 from heterps.errors import NotFinite
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.placement import shard_numbers
@@ -61,7 +62,7 @@ class InDoubt(Exception):
 
 
 class Serving(NamedTuple):
-    """For whom an op is run, who counts, and where large frames for that peer can be made."""
+    """Who asked for an op, what counts it, and where large frames for that peer can be made."""
 
     source: Source
     counts: Counts
@@ -141,10 +142,10 @@ class Push(Op, frozen=True):
 
         return work
 
-    def check_gradients(self, table: Any, samples: int | None) -> None:
-        """Malformed where the schedule of the table needs samples that are not told, or a round has no such part."""
+    def check_gradients(self, schedule: Schedule, samples: int | None) -> None:
+        """Raise Malformed where the schedule needs samples that are not told, or a round has no such part."""
         try:
-            rate_at(table.schedule, samples)
+            rate_at(schedule, samples)
         except ValueError as error:
             raise Malformed(f"table {self.table}: {error}") from None
         round = self.contribution[0] if self.contribution else None

@@ -43,7 +43,7 @@ class PushDense(base.Push, frozen=True, tag="push_dense"):
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         dense = shard.dense[self.table]
-        self.check_gradients(dense.spec, self.samples)
+        self.check_gradients(dense.spec.schedule, self.samples)
         grads = self.finite(base.read_values(self, self.grads, frames, (dense.size,), limits))
         push = Contribution(None, grads, self.samples)
         return self.once(shard, len(grads), lambda source: dense.push(source, self.sequence, push, self.round))

@@ -85,7 +85,7 @@ class Forget(Struct, frozen=True, tag="forget"):
 
 
 class Agreed(Struct, frozen=True, tag="agreed"):
-    """To Prepare, Switch, Deliver and Forget: it is so now, or was already."""
+    """The answer to Prepare, Switch, Deliver and Forget: it is so now, or was already."""
 
     id: Count
 
@@ -94,7 +94,7 @@ class Agreed(Struct, frozen=True, tag="agreed"):
 
 
 class Handover:
-    """What server `number` has packed and what it still waits for. One move at a time."""
+    """What a server has packed and what it still waits for. One move at a time."""
 
     def __init__(self) -> None:
         self._packed: dict[int, list[Chunk]] = {}  # by target
@@ -130,7 +130,7 @@ class Handover:
         shard.follow(new, new.number(name))
 
     def fetch(self, fetch: Fetch) -> tuple[ChunkReply, list[Frame]]:
-        """[2] A chunk, as a message."""
+        """[2] Return a chunk, as a message."""
         chunks = self._packed.get(fetch.target)
         if chunks is None or fetch.number >= len(chunks):
             raise Malformed(f"there is no chunk {fetch.number} for server number {fetch.target}")
@@ -159,12 +159,12 @@ class Handover:
         return from_chunks([*chunks, chunk])
 
     def arrived(self, source: int) -> None:
-        """The transfer of `source` is in the shard."""
+        """Note that the transfer of `source` is in the shard."""
         del self._expected[source]
         self._arrived.add(source)
 
     def forget(self, target: int) -> None:
-        """[4] `target` has everything."""
+        """[4] Forget what `target` has got."""
         self._packed.pop(target, None)
 
 
@@ -189,7 +189,7 @@ Answered = tuple[Struct, list[memoryview]]
 
 
 def rebalance(old: Roster, new: Roster) -> Generator[Question, Answered, int]:
-    """Yields what to ask, takes the answers, returns the bytes that were moved. May be run again after it broke off."""
+    """Yield what to ask, take the answers, return the bytes that were moved. May be run again after it broke off."""
     ids = iter(range(1, 2**62))
     names = dict.fromkeys(seat.name for seat in (*old.servers, *new.servers))
     for name in names:  # [0]

@@ -66,7 +66,7 @@ class PushRows(base.Push, frozen=True, tag="push_rows"):
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         table = shard.sparse[self.table]
-        self.check_gradients(table, self.samples)
+        self.check_gradients(table.schedule, self.samples)
         keys = _keys(self.keys, frames, shard, limits)
         grads = self.finite(base.read_values(self, self.grads, frames, (len(keys), table.dim), limits))
         push = Contribution(keys, grads, self.samples)

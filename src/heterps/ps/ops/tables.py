@@ -143,71 +143,68 @@ class _RosterChanged(Exception):
     """The parts of an export do not belong together."""
 
 
-def _stream(submit: Submit, table: str, after: int, number: int) -> Iterator[ServerPart]:
-    """Yield the parts of a table; one of each server is in memory at once."""
-    first: Gathered = submit(ExportCall(table, after, number)).result()
-    num_parts = {server: page.num_parts for server, (page, _) in first.pages.items()}
-    most = max(num_parts.values(), default=0)
-    for part in range(most):
-        gathered = first if part == 0 else submit(ExportCall(table, after, number, part, first)).result()
-        for server in (server for server in sorted(num_parts) if part < num_parts[server]):
-            if server not in gathered.pages or not gathered.pages[server][0].num_parts:
-                raise _RosterChanged
-            page, rows = gathered.pages[server]
-            yield ServerPart(server, page.num_pushes, rows)
-    if most > 1:
-        submit(base.Ask(EndExport(table, number), base.Done)).result()
+@dataclass
+class TableExport:
+    """The parts of a table, asked for one after another by `submit`, and begun anew when the roster changes."""
 
+    submit: Submit
+    table: str
+    after: int
+    numbers: Iterator[int]  # of exports, which differ
 
-def _export(
-    submit: Submit, table: str, after: int, numbers: Iterator[int], use: Callable[[int, Iterator[ServerPart]], T]
-) -> T:
-    """Return what `use` makes of an export and its number. Begun anew when the roster changes."""
-    for number in islice(numbers, NUM_ATTEMPTS):
-        try:
-            return use(number, _stream(submit, table, after, number))
-        except _RosterChanged:
-            continue
-    raise PeerLost(f"table {table} could not be exported: the servers' roster changed {NUM_ATTEMPTS} times meanwhile")
+    def rows(self) -> tuple[Rows, int]:
+        """Return all rows of a sparse table, and the number of pushes that all of them have seen."""
+        parts, num_pushes = self._all()
+        return Rows.join([part for part in parts if isinstance(part, Rows)]), num_pushes
 
+    def dense(self) -> tuple[FloatArray, FloatArray, int]:
+        """Return values, state and number of steps of a dense table, as one server alone would have them."""
+        parts, num_steps = self._all()
+        ranges = [part for part in parts if isinstance(part, ValuePart)]  # in the order of servers, which is theirs
+        values, state = np.concatenate([part.values for part in ranges]), np.hstack([part.state for part in ranges])
+        return values, state.reshape(-1), num_steps
 
-def export_table(submit: Submit, table: str, after: int, numbers: Iterator[int]) -> tuple[list[TablePart | None], int]:
-    """Return all parts of a table, server after server, and the number of pushes that all of them have seen."""
-    parts = _export(submit, table, after, numbers, lambda _, parts: sorted(parts, key=lambda part: part.server))
-    return [part.part for part in parts], min(part.num_pushes for part in parts)
+    def save(self, files: RowFiles, path: str, num_rows: int, widths: tuple[int, int]) -> list[RowFile]:
+        """Write the rows of servers that see another disk here, as one file."""
 
+        def write(number: int, parts: Iterator[ServerPart]) -> list[RowFile]:
+            rows = finite_parts(self.table, (part.part for part in parts if isinstance(part.part, Rows)))
+            return [files.write(f"{path}.streamed-{number}.arrow", rows, num_rows, widths)]
 
-def export_rows(submit: Submit, table: str, after: int, numbers: Iterator[int]) -> tuple[Rows, int]:
-    """Return all rows of a sparse table, and the number of pushes that all of them have seen."""
-    parts, num_pushes = export_table(submit, table, after, numbers)
-    return Rows.join([part for part in parts if isinstance(part, Rows)]), num_pushes
+        return self._attempt(write)
 
+    def _all(self) -> tuple[list[TablePart | None], int]:
+        """Return all parts, server after server, and the number of pushes that all of them have seen."""
+        parts = self._attempt(lambda _, parts: sorted(parts, key=lambda part: part.server))
+        return [part.part for part in parts], min(part.num_pushes for part in parts)
 
-def export_dense(submit: Submit, table: str, after: int, numbers: Iterator[int]) -> tuple[FloatArray, FloatArray, int]:
-    """Return values, state and number of steps of a dense table, as one server alone would have them."""
-    parts, num_steps = export_table(submit, table, after, numbers)
-    ranges = [part for part in parts if isinstance(part, ValuePart)]  # in the order of servers, which is theirs
-    values, state = np.concatenate([part.values for part in ranges]), np.hstack([part.state for part in ranges])
-    return values, state.reshape(-1), num_steps
+    def _attempt(self, use: Callable[[int, Iterator[ServerPart]], T]) -> T:
+        """Return what `use` makes of an export and its number."""
+        for number in islice(self.numbers, NUM_ATTEMPTS):
+            try:
+                return use(number, self._parts(number))
+            except _RosterChanged:
+                continue
+        raise PeerLost(
+            f"table {self.table} could not be exported: the servers' roster changed {NUM_ATTEMPTS} times meanwhile"
+        )
 
-
-def save_rows(
-    submit: Submit,
-    table: str,
-    after: int,
-    numbers: Iterator[int],
-    files: RowFiles,
-    path: str,
-    num_rows: int,
-    widths: tuple[int, int],
-) -> list[RowFile]:
-    """Write the rows of servers that see another disk here, as one file."""
-
-    def write(number: int, parts: Iterator[ServerPart]) -> list[RowFile]:
-        rows = finite_parts(table, (part.part for part in parts if isinstance(part.part, Rows)))
-        return [files.write(f"{path}.streamed-{number}.arrow", rows, num_rows, widths)]
-
-    return _export(submit, table, after, numbers, write)
+    def _parts(self, number: int) -> Iterator[ServerPart]:
+        """Yield the parts; one of each server is in memory at once."""
+        first: Gathered = self.submit(ExportCall(self.table, self.after, number)).result()
+        num_parts = {server: page.num_parts for server, (page, _) in first.pages.items()}
+        most = max(num_parts.values(), default=0)
+        for part in range(most):
+            gathered = first
+            if part:
+                gathered = self.submit(ExportCall(self.table, self.after, number, part, first)).result()
+            for server in (server for server in sorted(num_parts) if part < num_parts[server]):
+                if server not in gathered.pages or not gathered.pages[server][0].num_parts:
+                    raise _RosterChanged
+                page, rows = gathered.pages[server]
+                yield ServerPart(server, page.num_pushes, rows)
+        if most > 1:
+            self.submit(base.Ask(EndExport(self.table, number), base.Done)).result()
 
 
 # --- in --------------------------------------------------------------------------------------------------------------

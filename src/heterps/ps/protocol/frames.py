@@ -42,7 +42,7 @@ def pack_arrays(arrays: tuple[NDArray[np.generic], ...]) -> tuple[tuple[ArrayInf
 
 
 def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:
-    """Malformed where frame and description do not fit."""
+    """Return the array of a frame; Malformed where frame and description do not fit."""
     expected = int(np.prod(info.shape, dtype=object)) * np.dtype(info.dtype).itemsize
     if expected != frame.nbytes:
         raise Malformed(f"an array {list(info.shape)} of {info.dtype} takes {expected} bytes, not {frame.nbytes}")
@@ -54,13 +54,13 @@ VALUE_DTYPES = ("<f4", "<f4")
 
 
 def pack_part(part: TablePart) -> tuple[PartInfo, list[Frame]]:
-    """A part of a table, every bit of it, as frames."""
+    """Return a part of a table, every bit of it, as frames."""
     infos, frames = pack_arrays(part if isinstance(part, Rows) else (part.values, part.state))
     return PartInfo(infos, None if isinstance(part, Rows) else part.first), frames
 
 
 def unpack_part(info: PartInfo, frames: Frames) -> TablePart:
-    """What `pack_part` packed; Malformed where it is not that."""
+    """Return what `pack_part` packed; Malformed where it is not that."""
     dtypes, ranks = tuple(array.dtype for array in info.arrays), [len(array.shape) for array in info.arrays]
     expected = ROW_DTYPES if info.first is None else VALUE_DTYPES
     if dtypes != expected:

@@ -38,11 +38,12 @@ from heterps.wire.arena import Bytes
 
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
-"""Of requests that wait for older pushes; and as many contributions that wait for the rest of their rounds."""
+"""At most this many requests wait for older pushes, and as many contributions for the rest of their rounds."""
 HOLD_S = 60.0
-"""A request whose predecessor does not come goes after this: its worker has given up long before."""
+"""A request whose predecessor does not come is dropped after this: its worker has given up long before."""
 DRAIN_S = 300.0
-"""For so long no round begins after Prepare. Of a rebalance that broke off, workers have given up long before."""
+"""After Prepare no round begins for this long: longer than any worker's deadline, so that an aborted rebalance cannot
+block for ever."""
 
 
 class _Refusal(Exception):
@@ -66,7 +67,7 @@ class Server:
     """Server `name` of `roster`, with its shard of `tables`.
 
     joining    the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
-    row_files  where it saves and loads its own rows; none: they travel to whoever asks for them
+    row_files  where it saves and loads its own rows; none: they travel to the client that asks for them
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Server:
         return [(peer, self._answers.encode(answer, answer_frames))]
 
     def _reply(self, header: ToServer, frames: Frames, now: float) -> tuple[FromServer, list[Frame]]:
-        """The answer to all but requests."""
+        """Return the answer to all but requests."""
         match header:
             case Hello():
                 return self._greet(header), []
@@ -363,7 +364,7 @@ class Server:
 
 
 def _clash(table: str, round: Round, others: list[Round]) -> str | None:
-    """What is wrong with a contribution beside others of its request to the same round."""
+    """Return what is wrong with a contribution beside others of its request to the same round."""
     if any(other.part == round.part or other.parts != round.parts for other in others):
         return f"two contributions of a request do not fit together: round {round.number} of table {table}"
     return None

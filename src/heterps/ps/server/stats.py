@@ -59,7 +59,7 @@ class ServerStats(Struct):
 
 
 def table_stats(shard: Shard, counts: Counts) -> dict[str, TableStats]:
-    """Every table of a shard, with what `counts` has counted of it."""
+    """Return every table of a shard, with what `counts` has counted of it."""
     stats = {}
     for name, rows in shard.sparse.items():
         traffic, fate = counts.traffic(name), rows.counters()

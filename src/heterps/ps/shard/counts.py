@@ -23,7 +23,7 @@ class Histogram:
         self.num += 1
 
     def percentile(self, percent: float) -> float:
-        """An upper bound of the time that `percent` of all took at most; 0 without any."""
+        """Return an upper bound of the time that `percent` of all took at most; 0 without any."""
         wanted, seen = percent / 100 * self.num, 0
         for bucket, count in enumerate(self._counts):
             seen += count

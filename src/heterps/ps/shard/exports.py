@@ -39,7 +39,7 @@ class Exports:
         self._copies: dict[tuple[str, str], _Copy] = {}
 
     def begin(self, worker: str, table: str, number: int, num_pushes: int, whole: TablePart) -> Page:
-        """The first part of a table, which is kept if it has more."""
+        """Return the first part of a table, which is kept if it has more."""
         parts: list[TablePart] = [*split(whole)]
         self._copies.pop((worker, table), None)
         if len(parts) > 1:

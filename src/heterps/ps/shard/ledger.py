@@ -50,7 +50,7 @@ class Ledger(Struct):
     num_rounds: dict[str, int] = {}  # that were applied, by table: see rounds.py
 
     def applied(self, source: Source, table: str) -> int:
-        """The last sequence that was applied; 0 for a worker, incarnation or table that is new here."""
+        """Return the last sequence that was applied; 0 for a worker, incarnation or table that is new here."""
         entry = self._find(source, table)
         return entry.applied if entry is not None else 0
 
@@ -63,28 +63,28 @@ class Ledger(Struct):
         return PushState.APPLYING if entry.applying else PushState.NEXT
 
     def begin(self, source: Source, table: str) -> None:
-        """The next push of this worker is about to change the table. A new incarnation begins to count anew."""
+        """Note that the next push of a worker is about to change the table. A new incarnation begins to count at 1."""
         entry = self._find(source, table)
         if entry is None:
             entry = self.workers.setdefault(source.worker, {})[table] = Entry(source.incarnation)
         entry.applying = True
 
     def finish(self, source: Source, table: str, num_pushes: int | None = None) -> None:
-        """The push that was begun is in the table, which has then seen one more, or `num_pushes` where that is said."""
+        """Note that the push is in the table, which has then seen one more, or `num_pushes` where that is said."""
         self.keep(source, table)
         self.num_pushes[table] = self.num_pushes.get(table, 0) + 1 if num_pushes is None else num_pushes
 
     def keep(self, source: Source, table: str) -> None:
-        """The push that was begun is kept for its round, and counts as applied; the table has not seen it yet."""
+        """Note that the push is kept for its round, and counts as applied; the table has not seen it yet."""
         entry = self.workers[source.worker][table]
         entry.applied, entry.applying = entry.applied + 1, False
 
     def next_round(self, table: str) -> int:
-        """The number of the round that is to be applied next; the first is 1."""
+        """Return the number of the round that is to be applied next; the first is 1."""
         return self.num_rounds.get(table, 0) + 1
 
     def end_round(self, table: str) -> None:
-        """The next round is in the table, as one push."""
+        """Note that the next round is in the table, as one push."""
         self.num_rounds[table] = self.next_round(table)
         self.num_pushes[table] = self.num_pushes.get(table, 0) + 1
 

@@ -99,7 +99,7 @@ class PieceSet(Generic[P]):
     def take_over(
         self, source: Source, table: str, sequence: int, num_pushes: int, put: Callable[[P], None] = lambda _: None
     ) -> None:
-        """`put` what a table was after `num_pushes` into every piece whose next push this is.
+        """Call `put`, which puts in what a table was after `num_pushes`, for every piece whose next push this is.
 
         An exception leaves the ledger of its piece as it was, because `put` then has changed nothing.
         """

@@ -40,7 +40,7 @@ class Contribution(NamedTuple):
 
 
 def summed(parts: Sequence[Contribution]) -> Contribution:
-    """The sum of contributions to a sparse table, by key, in their order; `samples` are those of the first."""
+    """Return the sum of contributions to a sparse table, by key, in their order; `samples` are those of the first."""
     if len(parts) == 1:
         return parts[0]
     lookup = make_lookup(np.concatenate([part.keys for part in parts if part.keys is not None]))
@@ -79,7 +79,7 @@ class _Gathered:
             self.num_summed += 1
 
     def sum(self) -> Contribution:
-        """Of all parts, in their order."""
+        """Return the sum of all parts, in their order."""
         return self.total or summed([self.waiting[part] for part in range(self.parts)])
 
 
@@ -126,7 +126,7 @@ class Stash:
         self._rounds.setdefault((table, round.number), _Gathered(round.parts)).add(round.part, contribution)
 
     def take(self, table: str, number: int) -> Contribution | None:
-        """The sum of a round that is complete, which is no longer here then."""
+        """Return the sum of a round that is complete, which is no longer here then."""
         gathered = self._rounds.get((table, number))
         return self._rounds.pop((table, number)).sum() if gathered is not None and gathered.is_complete else None
 

@@ -38,7 +38,7 @@ class Gate:
 
     @property
     def sightings(self) -> int:
-        """Since the counts were last halved."""
+        """The number of sightings since the counts were last halved."""
         return int(self._sightings[0])
 
     @property
@@ -47,7 +47,7 @@ class Gate:
         return self._counts.copy()
 
     def check_sketch(self, sketch: SketchCounts) -> None:
-        """ValueError where these counts are of a sketch of another size. None at all are good: all are zero then."""
+        """Raise ValueError where the counts are of a sketch of another size. No counts are good: all are zero then."""
         if len(sketch) not in (0, len(self._counts)):
             raise ValueError(f"a sketch of {len(sketch):,} bytes does not fit one of {len(self._counts):,}")
 
@@ -60,7 +60,7 @@ class Gate:
         self.num_refused = num_refused
 
     def admit(self, keys: KeyArray, known: Mask, clock: int) -> Mask:
-        """Which of `keys`, all different, may be pushed at this clock: those that are `known`, and those admitted."""
+        """Choose which of `keys`, all different, may be pushed at this clock: those `known`, and those admitted."""
         match self.admission:
             case AfterSightings(num=num):
                 admitted = np.empty(len(keys), np.bool_)
@@ -77,7 +77,7 @@ class Gate:
 
 @kernel
 def _count(counts: SketchCounts, sightings: Numbers, keys: KeyArray, known: Mask, num: int, out: Mask) -> None:
-    """One sighting more of each key that is not known; `out[i]` = whether it has `num` now."""
+    """Count one sighting more of each key that is not known; `out[i]` = whether it has `num` now."""
     for i in range(len(keys)):
         out[i] = known[i] or _sight(counts, keys[i]) >= num
         if not known[i]:

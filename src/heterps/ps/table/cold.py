@@ -38,7 +38,7 @@ LEAST_INDEX = 64
 MAX_ROWS = 2**31
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 20, 1 << 30
 MAPPED_BYTES = 2 << 30
-"""Of the file's pages, what the process holds on to where nothing else is said; never more than twice as much."""
+"""Bytes of the file's pages that the process holds on to by default; never more than twice as much."""
 LEAST_PORTION = 16
 _AROUND = 1 << 16  # a fault maps up to so many bytes around it
 
@@ -84,16 +84,16 @@ class ColdStore:
 
     @property
     def disk_bytes(self) -> int:
-        """Room that the file takes on disk. It is used again for other rows, and given back on `close`."""
+        """The room that the file takes on disk. It is used again for other rows, and given back on `close`."""
         return self._file_bytes
 
     def index_bytes(self, num_rows: int) -> int:
-        """What the index, and words that are kept, may take in memory with up to `num_rows` rows."""
+        """Return what the index, and words that are kept, may take in memory with up to `num_rows` rows."""
         size = max(len(self._entries), _index_size(num_rows))
         return 8 * size + 4 * self._kept.shape[1] * int(MAX_LOAD * size)
 
     def reserve(self, num_rows: int) -> None:
-        """Room on disk and in the index for `num_rows` rows in all: puts up to there cannot fail."""
+        """Take room on disk and in the index for `num_rows` rows in all: puts up to there cannot fail."""
         if num_rows > MAX_ROWS:
             raise MemoryError(f"a table shard holds at most {MAX_ROWS:,} rows on disk; use more shards")
         needed = num_rows * self._stride * 4  # free slots are used before new ones
@@ -110,7 +110,7 @@ class ColdStore:
         self._bind()
 
     def find(self, keys: KeyArray) -> Numbers:
-        """The slot of each key, -1 where it has none. Slots are good until the next `put` or `take`."""
+        """Return the slot of each key, -1 where it has none. Slots are good until the next `put` or `take`."""
         slots = np.full(len(keys), -1, np.int64)
         if self._num_rows:
             for part in self._portions(len(keys)):
@@ -154,17 +154,17 @@ class ColdStore:
             self._remove(keys[part], slots[part])
 
     def in_tags(self, low: int, high: int) -> tuple[Numbers, NDArray[np.uint32]]:
-        """Slots of all keys whose tag is at least `low` and less than `high`, and these tags; nothing is read."""
+        """Find slots of all keys whose tag is at least `low` and less than `high`, and these tags; nothing is read."""
         if self._num_rows == 0 or low >= high:
             return np.empty(0, np.int64), np.empty(0, np.uint32)
         return kernels.slots_in_tags(self._entries, low, high)
 
     def kept(self, slots: Numbers) -> NDArray[np.uint32]:
-        """The words of rows that are kept in memory, [n, kept_words]."""
+        """Return the words of rows that are kept in memory, [n, kept_words]."""
         return self._kept[slots]
 
     def keys_at(self, slots: Numbers) -> KeyArray:
-        """The keys in `slots`, which all have one."""
+        """Return the keys in `slots`, which all have one."""
         keys = np.empty(len(slots), np.uint64)
         for part in self._portions(len(slots)):
             kernels.gather_keys(self._body, slots[part], keys[part])
@@ -172,7 +172,7 @@ class ColdStore:
         return keys
 
     def parts(self, num_rows: int) -> Iterator[tuple[KeyArray, NDArray[np.uint32]]]:
-        """Every key with its row, up to `num_rows` at a time, in the order of the file."""
+        """Yield every key with its row, up to `num_rows` at a time, in the order of the file."""
         slots = np.empty(self._num_rows, np.int64)
         kernels.live_slots(self._entries, slots)
         slots.sort()
@@ -220,7 +220,7 @@ class ColdStore:
         self._touch(slots)
 
     def _portions(self, num: int) -> Iterator[slice]:
-        """Parts of `num` rows that map at most `mapped_bytes`, wherever in the file they are."""
+        """Yield parts of `num` rows that map at most `mapped_bytes`, wherever in the file they are."""
         size = max(self._mapped_bytes // _AROUND, LEAST_PORTION)
         return (slice(begin, begin + size) for begin in range(0, num, size))
 
@@ -240,7 +240,7 @@ class ColdStore:
 
 
 def _index_size(num_rows: int) -> int:
-    """A quarter more than `num_rows` at MAX_LOAD, so that the index is at least 64 % full when it grows again."""
+    """Return a quarter more than `num_rows` at MAX_LOAD, so that an index is at least 64 % full when it grows again."""
     return max(LEAST_INDEX, int(num_rows / MAX_LOAD * 1.25) + 1)
 
 

@@ -48,7 +48,7 @@ def _home(tag: np.uint64, size: int) -> int:
 
 @_inline
 def _find(store: StoreBody, key: np.uint64) -> tuple[int, int]:
-    """(position of the entry, slot) of `key`; (position of the empty entry that ends the search, -1) without one."""
+    """Find (position of the entry, slot) of `key`, or (position of the empty entry that ends the search, -1)."""
     size = len(store.entries)
     tag = mix64(key) >> _32
     position = _home(tag, size)
@@ -83,7 +83,7 @@ def _close_gap(entries: KeyArray, gap: int) -> None:
 
 @_kernel
 def find(store: StoreBody, keys: KeyArray, slots: Numbers) -> int:
-    """`slots[i]` = the slot of `keys[i]`, or -1; how many have one."""
+    """Set `slots[i]` to the slot of `keys[i]`, or -1; return how many have one."""
     found = 0
     for i in range(len(keys)):
         _, slot = _find(store, keys[i])
@@ -127,7 +127,7 @@ def gather(store: StoreBody, slots: Numbers, out: RowWords) -> None:
 
 @_kernel
 def gather_keys(store: StoreBody, slots: Numbers, out: KeyArray) -> None:
-    """`out[i]` = the key in `slots[i]`."""
+    """Set `out[i]` to the key in `slots[i]`."""
     for i in range(len(slots)):
         out[i] = store.pairs[slots[i] * store.stride // 2]
 
@@ -144,7 +144,7 @@ def remove(store: StoreBody, keys: KeyArray) -> None:
 
 @_kernel
 def live_slots(entries: KeyArray, out: Numbers) -> None:
-    """Every slot in use, in no order; `out` has as many places."""
+    """List every slot in use, in no order; `out` has as many places."""
     at = 0
     for entry in entries:
         if entry != np.uint64(0):
@@ -165,7 +165,7 @@ def rehash(old: KeyArray, new: KeyArray) -> None:
 
 @_kernel
 def slots_in_tags(entries: KeyArray, low: int, high: int) -> tuple[Numbers, NDArray[np.uint32]]:
-    """All slots whose key's tag is at least `low` and less than `high`, in no order, and these tags."""
+    """Return all slots whose key's tag is at least `low` and less than `high`, in no order, and these tags."""
     size = len(entries)
     first, last = _home(np.uint64(low), size), _home(np.uint64(high - 1), size)
     slots, tags, num_found = np.empty(64, np.int64), np.empty(64, np.uint32), 0

@@ -33,7 +33,7 @@ class ColdRows(ColdStore):
         super().__init__(_HEADER_WORDS + dim + num_state, folder, mapped_bytes, kept_words)
 
     def known(self, keys: KeyArray) -> NDArray[np.bool_]:
-        """Which of `keys` have a row here, [n]."""
+        """Return which of `keys` have a row here, [n]."""
         return self.find(keys) >= 0
 
     def put_rows(self, rows: Rows) -> None:
@@ -50,7 +50,7 @@ class ColdRows(ColdStore):
         return self._rows(keys, self.take(keys))
 
     def read_values(self, keys: KeyArray, out: NDArray[np.float32]) -> None:
-        """The values of those `keys` that have a row here, into their places of `out`; nothing moves."""
+        """Copy the values of those `keys` that have a row here into their places of `out`; nothing moves."""
         slots = self.find(keys)
         at = np.flatnonzero(slots >= 0)
         words = np.empty((len(at), self._values.stop), np.uint32)
@@ -58,7 +58,7 @@ class ColdRows(ColdStore):
         out[at] = words.view(np.float32)[:, self._values]
 
     def headers_in_tags(self, low: int, high: int) -> Headers:
-        """Headers of all rows whose tag is at least `low` and less than `high`; their places are slots."""
+        """Return headers of all rows whose tag is at least `low` and less than `high`; their places are slots."""
         slots, tags = self.in_tags(low, high)
         words = np.empty((len(slots), _HEADER_WORDS), np.uint32)
         if self._keeps_headers:
@@ -68,7 +68,7 @@ class ColdRows(ColdStore):
         return Headers(tags, words.view(np.float32)[:, _USES], words[:, _CLOCK], slots)
 
     def row_parts(self) -> Iterator[Rows]:
-        """All rows, up to `part_rows` at a time, in the order of the file."""
+        """Yield all rows, up to `part_rows` at a time, in the order of the file."""
         return (self._rows(keys, words) for keys, words in self.parts(self.part_rows))
 
     def _rows(self, keys: KeyArray, words: NDArray[np.uint32]) -> Rows:

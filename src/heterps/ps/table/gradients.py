@@ -16,7 +16,7 @@ class GradientTable:
     dim: int
 
     def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        """Gradients `grads` [n, dim] of `keys` [n]: those of one key are summed, then each key makes one step.
+        """Push gradients `grads` [n, dim] of `keys` [n]: those of one key are summed, then each key makes one step.
 
         `samples` are those that the job had seen before this push; only a schedule needs them. NotFinite, and no
         change, where a gradient is NaN or infinite.

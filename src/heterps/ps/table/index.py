@@ -53,7 +53,7 @@ def layout_of(counts: Numbers) -> IndexLayout:
 
 @inline
 def home_of(layout: IndexLayout, tag: np.uint64) -> int:
-    """Where the search for a tag begins: in the old index, or in the new one [3]."""
+    """Return where the search for a tag begins: in the old index, or in the new one [3]."""
     size, shift, start, moved = layout
     home = np.int64(tag >> np.uint64(shift))
     old = home >> 1
@@ -64,7 +64,7 @@ def home_of(layout: IndexLayout, tag: np.uint64) -> int:
 
 @inline
 def base_of(layout: IndexLayout, position: int) -> int:
-    """The first entry, and the size, of the index that `position` lies in."""
+    """Return the first entry, and the size, of the index that `position` lies in."""
     return layout[0] if position >= layout[0] else layout[0] >> 1
 
 
@@ -85,7 +85,7 @@ def row_in(entry: np.uint64) -> int:
 
 @inline
 def point_to(entries: KeyArray, counts: Numbers, tag: np.uint64, row: int, new_row: int) -> None:
-    """The entry of this tag and `row`, which must be there, becomes one of `new_row`."""
+    """Make the entry of this tag and `row`, which must be there, one of `new_row`."""
     layout = layout_of(counts)
     position, wanted = home_of(layout, tag), entry_for(tag, row)
     base = base_of(layout, position)
@@ -158,7 +158,7 @@ def move(entries: KeyArray, counts: Numbers, num: int) -> int:
 
 @kernel
 def rows_in_tags(entries: KeyArray, counts: Numbers, low: int, high: int) -> Numbers:
-    """Numbers of all rows whose tag is at least `low` and less than `high`, in no order.
+    """Return numbers of all rows whose tag is at least `low` and less than `high`, in no order.
 
     Homes rise with the tag, so they are in one stretch of the index, or of each of the two while it grows.
     """

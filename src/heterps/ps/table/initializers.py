@@ -28,7 +28,7 @@ _UNIFORM, _NORMAL, _CONSTANT = 0, 1, 2
 
 
 def kind_and_size(init: Initializer) -> tuple[int, float]:
-    """The number that selects the initializer in the kernels, and its one parameter."""
+    """Return the number that selects the initializer in the kernels, and its one parameter."""
     match init:
         case Uniform(scale=scale):
             return _UNIFORM, scale
@@ -42,7 +42,7 @@ def kind_and_size(init: Initializer) -> tuple[int, float]:
 
 @cache
 def quantiles() -> FloatArray:
-    """Of the upper half of the normal distribution: entry i is exceeded with the chance i / NUM_QUANTILES / 2."""
+    """Return the upper half of the normal distribution: entry i is exceeded with the chance i / NUM_QUANTILES / 2."""
     chances = np.arange(NUM_QUANTILES + 1) / (2 * NUM_QUANTILES)
     chances[0] = chances[1] / 8  # infinity in truth; from here the mean of the last interval is about right
     values = np.array([-NormalDist().inv_cdf(chance) for chance in chances], np.float32)
@@ -52,7 +52,7 @@ def quantiles() -> FloatArray:
 
 @inline
 def fill(kind: int, size: np.float32, normal: FloatArray, key: np.uint64, seed: np.uint64, out: FloatArray) -> None:
-    """The initial values of a key's row; `seed` is already mixed, `normal` are the `quantiles`.
+    """Make the initial values of a key's row; `seed` is already mixed, `normal` are the `quantiles`.
 
     A loop for each kind, so that each is one that the compiler can unroll.
     """
@@ -76,5 +76,5 @@ def fill(kind: int, size: np.float32, normal: FloatArray, key: np.uint64, seed: 
 
 @kernel
 def fill_row(kind: int, size: np.float32, normal: FloatArray, key: np.uint64, seed: np.uint64, out: FloatArray) -> None:
-    """As `fill`, for callers in whose loops it should not be inlined."""
+    """Do as `fill`, for callers in whose loops it should not be inlined."""
     fill(kind, size, normal, key, seed, out)

@@ -70,7 +70,7 @@ def _tag_of(key: np.uint64) -> np.uint64:
 
 @inline
 def _fill(table: TableBody, key: np.uint64, out: FloatArray) -> None:
-    """The initial values of a key's row."""
+    """Make the initial values of a key's row."""
     fill(table.init_kind, np.float32(table.init_size), table.quantiles, key, table.seed, out)
 
 
@@ -78,7 +78,7 @@ def _fill(table: TableBody, key: np.uint64, out: FloatArray) -> None:
 def _probe(
     table: TableBody, layout: IndexLayout, position: int, tag: np.uint64, key: np.uint64, verify: bool
 ) -> tuple[int, int]:
-    """From `position` on, the first entry with this tag (and, to `verify`, this key): its (position, row).
+    """Find the first entry from `position` on with this tag (and, to `verify`, this key): its (position, row).
 
     Where an empty entry comes first the key is not in the table: (its position, -1).
     """
@@ -96,7 +96,7 @@ def _probe(
 
 @kernel
 def _create(table: TableBody, clock: np.uint32, keys: KeyArray, tags: KeyArray, homes: Numbers, found: Numbers) -> None:
-    """A row for each of `keys[i]` with `found[i] < 0`, whose number is `found[i]` then; one for equal keys.
+    """Create a row for each of `keys[i]` with `found[i] < 0`, whose number is `found[i]` then; one for equal keys.
 
     All in one loop over plain arrays: a function inlined here would count references to every array for every row.
     """
@@ -135,7 +135,7 @@ def _create(table: TableBody, clock: np.uint32, keys: KeyArray, tags: KeyArray, 
 def _resolve(
     table: TableBody, clock: np.uint32, create: bool, keys: KeyArray, tags: KeyArray, homes: Numbers, found: Numbers
 ) -> None:
-    """`found[i]` = the row of `keys[i]`, for the keys of one block; a new key's is created, or -1."""
+    """Set `found[i]` to the row of `keys[i]`, for the keys of one block; a new key's is created, or -1."""
     layout, num_new = layout_of(table.counts), 0
     for i in range(len(keys)):  # [1]
         tags[i] = _tag_of(keys[i])
@@ -163,7 +163,7 @@ def _resolve(
 
 @inline
 def _note_use(table: TableBody, row: int, clock: np.uint32) -> None:
-    """One more use of a row, at this clock; the earlier ones fade by the clocks in between."""
+    """Note one more use of a row, at this clock; the earlier ones fade by the clocks in between."""
     at = row * table.stride
     age = clock - table.marks[at + CLOCK]
     if age >= np.uint32(2**31):  # the row came from a table that is ahead
@@ -195,7 +195,7 @@ def pull(table: TableBody, limit: int, clock: int, keys: KeyArray, start: int, s
 
 @kernel
 def peek(table: TableBody, keys: KeyArray, out: FloatArray) -> None:
-    """As `pull`, but creates nothing: `out` gets the initial values of keys that have no row."""
+    """Do as `pull`, but create nothing: `out` gets the initial values of keys that have no row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
         block = keys[begin : begin + BLOCK]
@@ -223,7 +223,7 @@ def push(
     kind: int,
     coefficients: FloatArray,
 ) -> int:
-    """One optimizer step for each of `keys[start:stop]`, which must all differ. Stops and returns as `pull` does."""
+    """Make a step for each of `keys[start:stop]`, which must all differ. Stops and returns as `pull` does."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     now, dim, flat_grads = np.uint32(clock), table.dim, grads.reshape(-1)
     for begin in range(start, stop, BLOCK):
@@ -253,7 +253,7 @@ def push_sums(
     kind: int,
     coefficients: FloatArray,
 ) -> int:
-    """As `push`; the gradient of `keys[u]` is the sum of the rows `sources[begins[u]:ends[u]]` of `grads`, in order."""
+    """Push; the gradient of `keys[u]` is the sum of the rows `sources[begins[u]:ends[u]]` of `grads`, in order."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     now, dim = np.uint32(clock), table.dim
     size, totals = np.uint64(dim), np.empty(BLOCK * dim, np.float32)
@@ -278,7 +278,7 @@ def push_sums(
 
 @kernel
 def known(table: TableBody, keys: KeyArray, out: NDArray[np.bool_]) -> None:
-    """`out[i]` = whether `keys[i]` has a row."""
+    """Set `out[i]` to whether `keys[i]` has a row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
         block = keys[begin : begin + BLOCK]
@@ -299,7 +299,7 @@ def load(
     uses: FloatArray,
     clocks: NDArray[np.uint32],
 ) -> int:
-    """Rows with these values, state and header for `keys[start:stop]`. Stops and returns as `pull` does."""
+    """Load rows with these values, state and header for `keys[start:stop]`. Stops and returns as `pull` does."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(start, stop, BLOCK):
         block = keys[begin : min(begin + BLOCK, stop)]
@@ -339,7 +339,7 @@ def take(table: TableBody, keys: KeyArray, out: KeyArray) -> int:
 
 @inline
 def _fill_gap(table: TableBody, row: int) -> None:
-    """The last row takes the place of `row`, which has no entry any more."""
+    """Put the last row in the place of `row`, which has no entry any more."""
     last, pairs = table.counts[ROWS] - 1, table.stride // 2
     table.counts[ROWS] = last
     if row != last:
@@ -350,7 +350,7 @@ def _fill_gap(table: TableBody, row: int) -> None:
 
 @kernel
 def tags_of(keys: KeyArray) -> NDArray[np.uint32]:
-    """The upper half of each key's hash."""
+    """Return the upper half of each key's hash."""
     out = np.empty(len(keys), np.uint32)
     for i in range(len(keys)):
         out[i] = np.uint32(_tag_of(keys[i]))

@@ -36,13 +36,13 @@ class TableCounters(NamedTuple):
 
     @classmethod
     def total(cls, each: Iterable[TableCounters]) -> TableCounters:
-        """Of several shards, or tables."""
+        """Return the sums of several shards, or tables."""
         numbers = np.array([_numbers(counters) for counters in each], np.int64).reshape(-1, NUM_COUNTERS)
         return _counters(numbers.sum(axis=0).tolist())
 
 
 class TableSizes(NamedTuple):
-    """What is where."""
+    """How many rows and bytes are where."""
 
     memory_rows: int
     disk_rows: int
@@ -58,7 +58,7 @@ class TableMetadata(NamedTuple):
 
 
 def stack(shards: Sequence[TableMetadata]) -> dict[str, NDArray[Any]]:
-    """As arrays with a place for each shard."""
+    """Return arrays with a place for each shard."""
     return {  # in the order of the fields
         "hand": np.array([each.hand for each in shards], np.int64),
         "sightings": np.array([each.sightings for each in shards], np.int64),
@@ -68,7 +68,7 @@ def stack(shards: Sequence[TableMetadata]) -> dict[str, NDArray[Any]]:
 
 
 def unstack(arrays: Mapping[str, NDArray[Any]], num_shards: int) -> list[TableMetadata | None]:
-    """What `stack` gave, for `num_shards` shards; None for each where nothing was kept."""
+    """Return what `stack` gave, for `num_shards` shards; None for each where nothing was kept."""
     if not arrays:
         return [None] * num_shards
     hand, sightings, counters, sketch = (arrays[name] for name in TableMetadata._fields)

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 def check_widths(rows: Rows, dim: int, optimizer: Optimizer) -> None:
-    """ValueError unless values and state are those of a table of this dim and optimizer."""
+    """Raise ValueError unless values and state are those of a table of this dim and optimizer."""
     num = len(rows.keys)
     expected = (num, dim), (num, state_words(optimizer, dim))
     if (rows.values.shape, rows.state.shape) != expected:

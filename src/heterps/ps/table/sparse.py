@@ -26,7 +26,6 @@ from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
 from heterps.ps.table.gradients import GradientTable
-from heterps.ps.table.hand import Headers
 from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
 from heterps.ps.table.optimizers import coefficients, kind_of, state_words
 from heterps.ps.table.rows import PART_ROWS, Rows, check_widths
@@ -42,7 +41,7 @@ EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
 
 def evict_step(num_keys: int) -> int:
-    """How many rows the hand of eviction passes with a push of so many different keys."""
+    """Return how many rows the hand of eviction passes with a push of `num_keys` different keys."""
     return max(EVICT_STEP, 2 * num_keys)
 
 
@@ -81,7 +80,7 @@ class SparseTable(GradientTable):
         self.eviction = eviction
         self.num_pushes = 0  # counts for Adam's bias correction, as torch's SparseAdam counts steps
         self._fading = make_fading(eviction.half_life)
-        self._store = RowStore(dim, optimizer, seed, init or Uniform(scale=init_scale), self._fading)
+        self.store = RowStore(dim, optimizer, seed, init or Uniform(scale=init_scale), self._fading)
         self._gate = None if isinstance(admission, Always) else Gate(admission, seed)
         self.evictor = Evictor(eviction, self._fading)
         self._num_admitted = 0
@@ -89,37 +88,27 @@ class SparseTable(GradientTable):
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self.store)
 
     @property
     def num_bytes(self) -> int:
         """Memory in use: rows and index."""
-        return self._store.num_bytes
+        return self.store.num_bytes
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Values and words of optimizer state of a row."""
+        """The numbers of values and of words of optimizer state of a row."""
         return self.dim, state_words(self.optimizer, self.dim)
 
     @property
     def row_bytes(self) -> int:
         """Memory of one row, without its place in the index."""
-        return self._store.row_bytes
-
-    @property
-    def index_size(self) -> int:
-        """Entries of the index, of 8 bytes each; while it grows, half as many are there besides."""
-        return self._store.index_size
-
-    def finish_growth(self) -> None:
-        """Give back the old half of an index that grows, at once instead of a little with each batch."""
-        with self._lock:
-            self._store.finish_growth()
+        return self.store.row_bytes
 
     # --- pull and push -----------------------------------------------------------------------------------------------
 
     def pull(self, keys: ArrayLike, out: FloatArray | None = None, *, create: bool = True) -> FloatArray:
-        """Values of `keys` (int64 or uint64, [n]) as float32 [n, dim], into `out` if given.
+        """Return values of `keys` (int64 or uint64, [n]) as float32 [n, dim], into `out` if given.
 
         Unknown keys are created. Without `create`, and in a table that does not admit every key, their initial values
         are returned and the table stays as it is.
@@ -131,10 +120,10 @@ class SparseTable(GradientTable):
             raise ValueError(f"out must be float32 {[len(keys), self.dim]}, got {out.dtype} {list(out.shape)}")
         with self._lock:
             if not create or self._gate is not None:
-                kernels.peek(self._store.body, keys, out)
+                kernels.peek(self.store.body, keys, out)
                 return out
             before, now = len(self), self._now
-            self._store.in_steps(
+            self.store.in_steps(
                 len(keys),
                 lambda body, limit, start, stop: kernels.pull(body, limit, now, keys, start, stop, out),
             )
@@ -151,7 +140,7 @@ class SparseTable(GradientTable):
         samples: int | None = None,
         evict: bool = True,
     ) -> None:
-        """As `push`, for a lookup that is there already: `keys` all differ, and the gradients of `keys[u]` are the rows
+        """Push by a lookup that is there already: `keys` all differ, and the gradients of `keys[u]` are the rows
         `sources[starts[u]:starts[u + 1]]` of `grads`. Each sum is made and used in one pass.
 
         Unless it is told to `evict`, rows that should go stay: for a caller that sees to it.
@@ -167,7 +156,7 @@ class SparseTable(GradientTable):
         self._push(keys, step, samples, evict)
 
     def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None, evict: bool = True) -> None:
-        """As `push`, for keys that the caller knows to differ: a client has summed duplicates already."""
+        """Push gradients of keys that the caller knows to differ: a client has summed duplicates already."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
 
@@ -197,22 +186,22 @@ class SparseTable(GradientTable):
                 passed = keys[which]
             numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=True)
             before = len(self)
-            self._store.in_steps(len(passed), step(passed, which, self._now, numbers))
+            self.store.in_steps(len(passed), step(passed, which, self._now, numbers))
             self._num_admitted += len(self) - before
             if evict:
-                self.evictor.evict(self._store, evict_step(len(keys)), self.num_pushes)
+                self.evictor.evict(self.store, evict_step(len(keys)), self.num_pushes)
 
     # --- rows in and out ---------------------------------------------------------------------------------------------
 
     def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
-        """Which of `keys` have a row, [n]."""
+        """Return which of `keys` have a row, [n]."""
         with self._lock:
             return self._known(as_keys(keys))
 
     def take(self, keys: ArrayLike) -> Rows:
         """Remove the rows of those `keys` that have one, and return them; their keys are unknown from then on."""
         with self._lock:
-            return self._as_rows(self._store.take(as_keys(keys)))
+            return self._as_rows(self.store.take(as_keys(keys)))
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error of the rows the table stays as it is."""
@@ -227,12 +216,12 @@ class SparseTable(GradientTable):
             self._load(keys, rows)
 
     def export_rows(self, part: slice = slice(None)) -> Rows:
-        """A copy of every row, or of a part of them. As long as none was removed, the oldest comes first."""
+        """Return a copy of every row, or of a part of them. As long as none was removed, the oldest comes first."""
         with self._lock:
-            return self._as_rows(self._store.words()[part])
+            return self._as_rows(self.store.words()[part])
 
     def row_parts(self) -> Callable[[], Iterator[Rows]]:
-        """All rows as they are now, in parts that are copies, each time that the result is called.
+        """Return a function that yields all rows as they are now, in parts that are copies.
 
         Once the table has changed, they are a RuntimeError.
         """
@@ -260,7 +249,7 @@ class SparseTable(GradientTable):
         self.resume(num_pushes, metadata)
 
     def check_metadata(self, metadata: TableMetadata | None) -> None:
-        """ValueError where `resume` would refuse it."""
+        """Raise ValueError where `resume` would refuse it."""
         if self._gate is not None and metadata is not None:
             self._gate.check_sketch(metadata.sketch)
 
@@ -278,7 +267,7 @@ class SparseTable(GradientTable):
                 self._gate.resume(metadata.sketch, metadata.sightings, metadata.counters.refused)
 
     def export_metadata(self) -> TableMetadata:
-        """A copy of what the table knows besides its rows."""
+        """Return a copy of what the table knows besides its rows."""
         with self._lock:
             gate = self._gate
             sketch = np.zeros(0, np.uint8) if gate is None else gate.sketch
@@ -287,7 +276,7 @@ class SparseTable(GradientTable):
     # --- cold rows ---------------------------------------------------------------------------------------------------
 
     def coldest(self, num: int, clock: int) -> KeyArray:
-        """Keys of the `num` rows (or all, where there are fewer) that are the coldest at `clock`, by eviction's order.
+        """Find the keys of the `num` rows (or all, if fewer) that are the coldest at `clock`, by eviction's order.
 
         They are the coldest of SAMPLE times as many rows, spread over the table, and of others with each call.
         """
@@ -299,8 +288,8 @@ class SparseTable(GradientTable):
             num_seen = min(SAMPLE * num, num_rows)
             seen = (np.arange(num_seen) * num_rows // num_seen + self._glance) % num_rows
             self._glance += 1
-            found = coldest(self._store.headers(seen), num, clock, self.eviction.order, self._fading)
-            return self._store.keys_at(found.places[:num])
+            found = coldest(self.store.headers(seen), num, clock, self.eviction.order, self._fading)
+            return self.store.keys_at(found.places[:num])
 
     def evict(self, step: int = EVICT_STEP) -> int:
         """Let the hand of eviction pass `step` rows; returns how many went. Every push does it for a few rows.
@@ -308,27 +297,17 @@ class SparseTable(GradientTable):
         At most `step` rows go because of the byte ceiling.
         """
         with self._lock:
-            return self.evictor.evict(self._store, step, self.num_pushes)
+            return self.evictor.evict(self.store, step, self.num_pushes)
 
     def evictions(self) -> NDArray[np.void]:
-        """The last rows that eviction removed, the earliest first; fields key, reason, clock and uses."""
+        """Return the last rows that eviction removed, the earliest first; fields key, reason, clock and uses."""
         with self._lock:
             return self.evictor.log.entries()
-
-    def in_tags(self, low: int, high: int) -> Headers:
-        """Headers of all rows whose tag is at least `low` and less than `high`, as a Hand asks for them."""
-        with self._lock:
-            return self._store.in_tags(low, high)
-
-    def keys_at(self, places: NDArray[np.int64]) -> KeyArray:
-        """Keys of rows that `in_tags` found, as long as no row has come or gone since."""
-        with self._lock:
-            return self._store.keys_at(places)
 
     # --- what there is, and what became of it ------------------------------------------------------------------------
 
     def sizes(self) -> TableSizes:
-        """How many rows and bytes are where: all in memory."""
+        """Return how many rows and bytes are where: all in memory."""
         return TableSizes(len(self), 0, self.num_bytes, 0)
 
     def counters(self) -> TableCounters:
@@ -344,11 +323,11 @@ class SparseTable(GradientTable):
 
     def _known(self, keys: KeyArray) -> NDArray[np.bool_]:
         out = np.empty(len(keys), np.bool_)
-        kernels.known(self._store.body, keys, out)
+        kernels.known(self.store.body, keys, out)
         return out
 
     def _load(self, keys: KeyArray, rows: Rows) -> None:
-        self._store.in_steps(
+        self.store.in_steps(
             len(keys),
             lambda body, limit, start, stop: kernels.load(
                 body, limit, keys, start, stop, rows.values, rows.state, rows.uses, rows.clock
@@ -360,7 +339,7 @@ class SparseTable(GradientTable):
         return TableCounters(self._num_admitted, refused, dict(self.evictor.log.counts))
 
     def _as_rows(self, words: FloatArray) -> Rows:
-        """Copies of the parts of whole rows."""
+        """Return copies of the parts of whole rows."""
         values = slice(kernels.HEADER_WORDS, kernels.HEADER_WORDS + self.dim)
         state = slice(values.stop, values.stop + state_words(self.optimizer, self.dim))
         return Rows(
@@ -374,7 +353,7 @@ class SparseTable(GradientTable):
     # --- arguments ---------------------------------------------------------------------------------------------------
 
     def _check_rows(self, rows: Rows) -> KeyArray:
-        """The keys of rows that fit this table and all differ."""
+        """Return the keys of rows that fit this table and all differ."""
         keys = as_keys(rows.keys)
         check_widths(rows, self.dim, self.optimizer)
         if not len(rows.uses) == len(rows.clock) == len(keys):

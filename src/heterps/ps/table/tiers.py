@@ -56,13 +56,13 @@ class TierCounts:
 
     @property
     def hit_rate(self) -> float | None:
-        """Of the known rows that pulls and pushes used, the part that was in memory; None before the first."""
+        """The share of known rows that pulls and pushes found in memory; None before the first."""
         num_used = self.num_hits + self.num_promotions
         return self.num_hits / num_used if num_used else None
 
     @classmethod
     def total(cls, counts: Iterable[Self]) -> Self:
-        """Of several tables or shards together."""
+        """Return the sums of several tables or shards."""
         return cls(*map(sum, zip(*map(astuple, counts), strict=True)))
 
 
@@ -80,12 +80,12 @@ class BothTiers(NamedTuple):
         return self.hot.row_bytes
 
     def in_tags(self, low: int, high: int) -> Headers:
-        above, below = self.hot.in_tags(low, high), self.cold.headers_in_tags(low, high)
+        above, below = self.hot.store.in_tags(low, high), self.cold.headers_in_tags(low, high)
         return Headers.join([above, below._replace(places=-1 - below.places)])
 
     def keys_at(self, places: NDArray[np.int64]) -> KeyArray:
         keys, below = np.empty(len(places), np.uint64), places < 0
-        keys[~below] = self.hot.keys_at(places[~below])
+        keys[~below] = self.hot.store.keys_at(places[~below])
         keys[below] = self.cold.keys_at(-1 - places[below])
         return keys
 
@@ -152,7 +152,7 @@ class TieredTable(GradientTable):
         return self._hot.num_bytes + self._cold.num_bytes
 
     def sizes(self) -> TableSizes:
-        """How many rows and bytes are where."""
+        """Return how many rows and bytes are where."""
         return TableSizes(len(self._hot), len(self._cold), self.num_bytes, self._cold.disk_bytes)
 
     @property
@@ -164,7 +164,7 @@ class TieredTable(GradientTable):
     def pull(
         self, keys: ArrayLike, out: NDArray[np.float32] | None = None, *, create: bool = True
     ) -> NDArray[np.float32]:
-        """As SparseTable.pull. Without `create` rows on disk are read where they are: nothing moves."""
+        """Do as SparseTable.pull. Without `create` rows on disk are read where they are: nothing moves."""
         keys = as_keys(keys)
         if out is None:
             out = np.empty((len(keys), self.dim), np.float32)
@@ -180,7 +180,7 @@ class TieredTable(GradientTable):
     def push_sums(
         self, keys: KeyArray, grads: ArrayLike, sources: Positions, starts: Positions, *, samples: int | None = None
     ) -> None:
-        """As SparseTable.push_sums."""
+        """Do as SparseTable.push_sums."""
         grads = self._as_grads(grads, len(sources))
         self._push(
             keys,
@@ -190,13 +190,13 @@ class TieredTable(GradientTable):
         )
 
     def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        """As SparseTable.push_unique."""
+        """Do as SparseTable.push_unique."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
         self._push(keys, lambda part: self._hot.push_unique(keys[part], grads[part], samples=samples, evict=False))
 
     def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
-        """Which of `keys` have a row, in memory or on disk, [n]."""
+        """Return which of `keys` have a row, in memory or on disk, [n]."""
         keys = as_keys(keys)
         with self._lock:
             return self._hot.known(keys) | self._cold.known(keys)
@@ -218,11 +218,11 @@ class TieredTable(GradientTable):
             self._insert(rows)
 
     def export_rows(self) -> Rows:
-        """A copy of every row: those in memory, then those on disk in the order of the file."""
+        """Return a copy of every row: those in memory, then those on disk in the order of the file."""
         return Rows.join(list(self.row_parts()()))
 
     def row_parts(self) -> Callable[[], Iterator[Rows]]:
-        """All rows as they are now, a part at a time, each time that the result is called.
+        """Return a function that yields all rows as they are now, a part at a time.
 
         Once a row has changed or moved, the next part is a RuntimeError instead.
         """
@@ -230,7 +230,7 @@ class TieredTable(GradientTable):
         return lambda: self._read_parts(changes)
 
     def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
-        """As SparseTable.import_rows, the hottest rows into memory."""
+        """Do as SparseTable.import_rows, with the hottest rows in memory."""
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
@@ -244,7 +244,7 @@ class TieredTable(GradientTable):
             self._hot.resume(num_pushes, metadata)
 
     def coldest(self, num: int, clock: int) -> KeyArray:
-        """As SparseTable.coldest, of the rows of both tiers."""
+        """Do as SparseTable.coldest, for the rows of both tiers."""
         with self._lock:
             seen = self._glance.advance(self._both, SAMPLE * num)
             policy = self._hot.eviction
@@ -252,7 +252,7 @@ class TieredTable(GradientTable):
             return self._both.keys_at(found.places[:num])
 
     def evict(self, step: int = EVICT_STEP) -> int:
-        """As SparseTable.evict."""
+        """Do as SparseTable.evict."""
         with self._lock:
             self._num_changes += 1
             return self._hot.evictor.evict(self._both, step, self.num_pushes)
@@ -290,7 +290,7 @@ class TieredTable(GradientTable):
             self._hot.evictor.evict(self._both, evict_step(len(keys)), before + 1)
 
     def _parts(self, keys: KeyArray) -> Iterator[slice]:
-        """Parts of `keys` that memory can hold, each when its known rows are up and there is room for its new ones."""
+        """Yield parts of `keys` that memory can hold, each when its known rows are up and its new ones have room."""
         self._num_changes += 1
         missing, cold = self._look_up(keys)
         num_rows = len(self) + len(missing) - len(cold)
@@ -306,13 +306,13 @@ class TieredTable(GradientTable):
             yield part
 
     def _look_up(self, keys: KeyArray) -> tuple[KeyArray, KeyArray]:
-        """The keys that are not in memory, each once, and those of them that are on disk. [1]"""
+        """Return the keys that are not in memory, each once, and those of them that are on disk. [1]"""
         unknown = keys[~self._hot.known(keys)]
         missing = np.unique(unknown) if len(unknown) else unknown
         return missing, missing[self._cold.known(missing)]
 
     def _bring_up(self, keys: KeyArray, missing: KeyArray, cold: KeyArray, capacity: int) -> None:
-        """Room in memory for the rows of `keys`, and in it those that are on disk."""
+        """Make room in memory for the rows of `keys`, and bring up those that are on disk."""
         self._num_hits += len(keys) - len(missing)
         self._num_promotions += len(cold)
         num_over = len(self._hot) + len(missing) - capacity
@@ -322,7 +322,7 @@ class TieredTable(GradientTable):
             self._hot.put(self._cold.take_rows(cold))
 
     def _coldest_but(self, keys: KeyArray, num: int) -> KeyArray:
-        """The coldest rows in memory, at least `num`, without those of `keys`, which are about to be used."""
+        """Return the coldest rows in memory, at least `num`, without those of `keys`, which are about to be used."""
         asked = num + min(STEP_ROWS, len(self._hot) // 16)  # some more, so that the next batches find room
         while True:
             coldest = self._hot.coldest(asked, self.num_pushes)
@@ -338,7 +338,7 @@ class TieredTable(GradientTable):
         self._num_demotions += len(keys)
 
     def _insert(self, rows: Rows) -> None:
-        """Rows of new keys: into memory as long as there is room, the others onto disk. On an error nothing changes."""
+        """Put rows of new keys into memory while there is room, the others onto disk. On an error nothing changes."""
         if len({len(array) for array in rows}) > 1:
             raise ValueError(f"rows need as many of each part, got {[len(array) for array in rows]}")
         if (distinct := len(np.unique(rows.keys))) < len(rows.keys):
@@ -360,7 +360,7 @@ class TieredTable(GradientTable):
             self._cold.put_rows(part._replace(keys=as_keys(part.keys)))
 
     def _read_parts(self, changes: int) -> Iterator[Rows]:
-        """All rows, as long as there were no more than so many changes."""
+        """Yield all rows, as long as there were no more than these `changes`."""
         size = self._cold.part_rows
         hot = (self._hot.export_rows(slice(at, at + size)) for at in range(0, max(len(self._hot), 1), size))
         for parts in (hot, self._cold.row_parts()):
