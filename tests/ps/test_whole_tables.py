@@ -9,6 +9,7 @@ from heterps.ps.ops.base import Ask
 from heterps.ps.ops.metadata import Counted, CountRows, Metadata, ReadMetadataCall
 from heterps.ps.ops.tables import ExportCall, Exported
 from heterps.ps.protocol.frames import Frames, pack_metadata
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.table.metadata import TableCounters, TableMetadata
 from heterps.wire.message import contiguous
 
@@ -30,14 +31,18 @@ def test_rows_of_a_server_that_has_left_are_not_counted() -> None:
 
 def test_a_table_has_seen_as_many_pushes_as_the_shard_that_has_seen_the_fewest() -> None:
     call = ReadMetadataCall("rows", 0)
-    for number, num_pushes in enumerate((9, 7)):
-        call.build(number, OLD)
+
+    def answer(number: int, roster: Roster, num_pushes: int) -> None:
+        call.build(number, roster)
         infos, frames = pack_metadata(TableMetadata(number, 0, NOTHING, np.zeros(0, np.uint8)))
-        call.take(number, OLD, Metadata(num_pushes, infos), Frames([contiguous(frame) for frame in frames]))
+        call.take(number, roster, Metadata(num_pushes, infos), Frames([contiguous(frame) for frame in frames]))
+
+    answer(0, OLD, 9)
+    answer(1, OLD, 7)
     num_pushes, metadata = call.result()
     assert num_pushes == 7
     assert [each.hand for each in metadata] == [0, 1]
-    call.build(0, NEW)
+    answer(0, NEW, 9)
     assert call.result()[0] == 9
     assert len(call.result()[1]) == 1
 

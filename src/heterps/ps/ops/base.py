@@ -218,27 +218,32 @@ class Call:
 class Ask(Call, Generic[R]):
     """The same op for every server; the result is what each answered, by number."""
 
-    def __init__(self, op: Op, kind: type[R]) -> None:
+    def __init__(self, op: Op, kind: type[R], reply_bytes: int = 0) -> None:
         self.table = op.table
-        self._op, self._kind = op, kind
+        self.op = op
+        self._kind, self._reply_bytes = kind, reply_bytes
         self._epoch = 0
-        self._answers: dict[int, R] = {}
+        self._answers: dict[int, Any] = {}
 
     @property
     def name(self) -> str:
-        return type(self._op).__name__
+        return type(self.op).__name__
 
     def op_for(self, number: int, roster: Roster) -> Op:
         """Return the op for server `number`."""
-        return self._op
+        return self.op
+
+    def read(self, result: R, frames: Frames) -> Any:
+        """Return what is kept of an answer."""
+        return result
 
     def build(self, number: int, roster: Roster) -> Built:
         if self._epoch != roster.epoch:
             self._epoch, self._answers = roster.epoch, {}  # of servers that have other parts now
-        return Built(self.op_for(number, roster), [])
+        return Built(self.op_for(number, roster), [], self._reply_bytes)
 
     def take(self, number: int, roster: Roster, result: Result, frames: Frames) -> None:
-        self._answers[number] = expect(result, self._kind)
+        self._answers[number] = self.read(expect(result, self._kind), frames)
 
     def result(self) -> Any:
         return self._answers

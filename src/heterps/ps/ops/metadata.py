@@ -80,26 +80,17 @@ class Resume(base.Push, frozen=True, tag="resume"):
         return self.once(shard, 0, lambda source: resume(source, self.table, self.sequence))
 
 
-@dataclass(eq=False)
-class ReadMetadataCall(base.Call):
+class ReadMetadataCall(base.Ask[Metadata]):
     """What the shards of a sparse table know besides their rows, and the least number of pushes that they have seen."""
 
-    table: str
-    after: int
+    def __init__(self, table: str, after: int) -> None:
+        super().__init__(ReadMetadata(table, after), Metadata)
 
-    def __post_init__(self) -> None:
-        self._parts: dict[int, tuple[int, TableMetadata]] = {}
-
-    def build(self, number: int, roster: Roster) -> base.Built:
-        self._parts = {key: part for key, part in self._parts.items() if key < roster.num_shards}
-        return base.Built(ReadMetadata(self.table, self.after), [])
-
-    def take(self, number: int, roster: Roster, result: base.Result, frames: Frames) -> None:
-        read = base.expect(result, Metadata)
-        self._parts[number] = read.num_pushes, unpack_metadata(read.arrays, frames)
+    def read(self, result: Metadata, frames: Frames) -> tuple[int, TableMetadata]:
+        return result.num_pushes, unpack_metadata(result.arrays, frames)
 
     def result(self) -> tuple[int, list[TableMetadata]]:
-        parts = [self._parts[number] for number in sorted(self._parts)]
+        parts = [part for _, part in sorted(self._answers.items())]
         return min(num_pushes for num_pushes, _ in parts), [metadata for _, metadata in parts]
 
 

@@ -103,32 +103,23 @@ class Gathered(NamedTuple):
     pages: dict[int, tuple[Exported, TablePart | None]]  # by server
 
 
-class ExportCall(base.Call):
+class ExportCall(base.Ask[Exported]):
     """Part `part` of a table, of every server that has as many: part 0 has said how many there are."""
 
     def __init__(self, table: str, after: int, number: int, part: int = 0, first: Gathered | None = None) -> None:
-        self.table = table
-        self._op = Export(table, after, number, part)
-        self._first = first
-        self._gathered = Gathered(0, {})
+        super().__init__(Export(table, after, number, part), Exported, PART_BYTES)
+        self._part, self._first = part, first
 
     def concerns(self, number: int, roster: Roster) -> bool:
         if self._first is None:
             return True
-        return self._first.epoch == roster.epoch and self._op.part < self._first.pages[number][0].num_parts
+        return self._first.epoch == roster.epoch and self._part < self._first.pages[number][0].num_parts
 
-    def build(self, number: int, roster: Roster) -> base.Built:
-        if self._gathered.epoch != roster.epoch:
-            self._gathered = Gathered(roster.epoch, {})
-        return base.Built(self._op, [], PART_BYTES)
-
-    def take(self, number: int, roster: Roster, result: base.Result, frames: Frames) -> None:
-        exported = base.expect(result, Exported)
-        part = None if exported.part is None else unpack_part(exported.part, frames)
-        self._gathered.pages[number] = exported, part
+    def read(self, result: Exported, frames: Frames) -> tuple[Exported, TablePart | None]:
+        return result, None if result.part is None else unpack_part(result.part, frames)
 
     def result(self) -> Gathered:
-        return self._gathered
+        return Gathered(self._epoch, self._answers)
 
 
 class ServerPart(NamedTuple):
