@@ -9,24 +9,15 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from msgspec import Meta, Struct
 
-from heterps.ps.ops import dense, metadata, row_files, rows, tables
+from heterps.ps.ops import dense, metadata, moves, row_files, rows, tables
 from heterps.ps.ops.base import Op, Result
-from heterps.ps.ops.moves import Agreed, ChunkReply, Deliver, Fetch, Forget, Prepare, Switch
-from heterps.ps.protocol.messages import (
-    AskRoster,
-    AskStats,
-    Count,
-    Hello,
-    Name,
-    Ordinal,
-    Refused,
-    StatsReply,
-    Welcome,
-)
+from heterps.ps.protocol import messages
+from heterps.ps.protocol.messages import Count, Name, Ordinal
 from heterps.wire import Codec, Limits
 
 FAMILIES = (rows, dense, tables, row_files, metadata)
 
+# msgspec decodes a union of classes; type checkers know them by what they have in common.
 if TYPE_CHECKING:
     AnyOp: TypeAlias = Op
     AnyResult: TypeAlias = Result
@@ -52,8 +43,9 @@ class OpReply(Struct, frozen=True, tag="reply"):
     results: tuple[AnyResult, ...]
 
 
-ToServer = Hello | OpRequest | AskStats | AskRoster | Prepare | Switch | Fetch | Deliver | Forget
-FromServer = Welcome | OpReply | Refused | StatsReply | ChunkReply | Agreed
+Greeting = messages.Hello | messages.AskStats | messages.AskRoster
+ToServer = Greeting | OpRequest | moves.Prepare | moves.Switch | moves.Fetch | moves.Deliver | moves.Forget
+FromServer = messages.Welcome | OpReply | messages.Refused | messages.StatsReply | moves.ChunkReply | moves.Agreed
 
 
 def server_codec(limits: Limits = Limits()) -> Codec[ToServer]:

@@ -59,14 +59,7 @@ class Welcome(Struct, frozen=True, tag="welcome"):
 
 
 Code = Literal[
-    "bad_request",
-    "not_finite",
-    "other_tables",
-    "stale_incarnation",
-    "stale_epoch",
-    "later",
-    "unknown_worker",
-    "failed",
+    "bad_request", "not_finite", "other_tables", "stale_incarnation", "stale_epoch", "later", "unknown_worker", "failed"
 ]
 
 

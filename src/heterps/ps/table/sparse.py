@@ -205,7 +205,7 @@ class SparseTable(GradientTable):
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error of the rows the table stays as it is."""
-        keys = self._check_rows(rows)
+        keys = self.check_rows(rows)
         with self._lock:
             known = self._known(keys)
             if known.any():
@@ -240,7 +240,7 @@ class SparseTable(GradientTable):
 
         With the `metadata` that was exported beside the rows the table goes on exactly as that one would.
         """
-        keys = self._check_rows(rows)
+        keys = self.check_rows(rows)
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
@@ -352,8 +352,8 @@ class SparseTable(GradientTable):
 
     # --- arguments ---------------------------------------------------------------------------------------------------
 
-    def _check_rows(self, rows: Rows) -> KeyArray:
-        """Return the keys of rows that fit this table and all differ."""
+    def check_rows(self, rows: Rows) -> KeyArray:
+        """Return the keys of rows; ValueError where they do not fit this table, or do not all differ."""
         keys = as_keys(rows.keys)
         check_widths(rows, self.dim, self.optimizer)
         if not len(rows.uses) == len(rows.clock) == len(keys):

@@ -339,10 +339,7 @@ class TieredTable(GradientTable):
 
     def _insert(self, rows: Rows) -> None:
         """Put rows of new keys into memory while there is room, the others onto disk. On an error nothing changes."""
-        if len({len(array) for array in rows}) > 1:
-            raise ValueError(f"rows need as many of each part, got {[len(array) for array in rows]}")
-        if (distinct := len(np.unique(rows.keys))) < len(rows.keys):
-            raise ValueError(f"{len(rows.keys):,} rows hold only {distinct:,} distinct keys")
+        self._hot.check_rows(rows)
         self._num_changes += 1
         capacity = self._budget.capacity(len(self) + len(rows.keys))
         room = max(capacity - len(self._hot), 0)
