@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from heterps.config import SGD, Adagrad, Faults, Optimizer
-from heterps.ps.client.calls import EXACT, PullRowsCall, PushDenseCall, PushRowsCall
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.messages import Round
+from heterps.ps.keys.placement import slots_of
+from heterps.ps.ops.dense import PushDenseCall
+from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
+from heterps.ps.protocol.messages import EXACT, Round
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
+from heterps.ps.shard.transfer import PieceManifest, ShardTransfer, make_transfer
 from heterps.wire import MemoryNetwork, SimulatedNetwork
 
 DIM = 4
@@ -171,6 +174,27 @@ class Worker:
     def push_dense(self, grads: np.ndarray, round: Round | None = None, samples: int | None = None) -> None:
         self.pushes["dense"] += 1
         self.call(PushDenseCall("dense", grads, self.pushes["dense"], EXACT, samples, round))
+
+
+def save_shard(server: Server) -> ShardTransfer:
+    """A copy of all tables of a server and of what has been applied to them."""
+    return server.shard.copy(server.shard.slots, server.shard.ranges, server._workers)
+
+
+def restore_shard(server: Server, saved: Sequence[ShardTransfer]) -> None:
+    """Fill the empty tables of a server from what others, of whatever number, had at one moment."""
+    slots, ranges = server.shard.slots, server.shard.ranges
+    server.shard.empty()
+    for transfer in saved:
+        mine = [[slot for slot in piece.slots if slots[slot]] for piece in transfer.manifest.pieces]
+        pieces = [PieceManifest(s, p.ledger) for s, p in zip(mine, transfer.manifest.pieces, strict=True) if s]
+        rows = {name: rows.select(slots[slots_of(rows.keys)]) for name, rows in transfer.rows.items()}
+        cut = {
+            name: [each._replace(part=each.part.cut(ranges[name])) for each in parts]
+            for name, parts in transfer.dense.items()
+        }
+        dense = {name: [each for each in parts if len(each.part.values)] for name, parts in cut.items()}
+        server._load(make_transfer(pieces, transfer.manifest.workers, rows, dense))
 
 
 def sorted_rows(parts: list[Any]) -> list[np.ndarray]:

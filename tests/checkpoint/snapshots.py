@@ -48,9 +48,9 @@ def assert_same(found: Snapshot, expected: Snapshot) -> None:
         found_rows = found.tables[name].whole()
         for part in ("keys", "values", "state", "uses", "clock"):
             assert_same_bits(getattr(found_rows, part), getattr(rows, part))
-        assert set(found.tables[name].upkeep) == set(rows.upkeep)
-        for part, array in rows.upkeep.items():
-            assert_same_bits(found.tables[name].upkeep[part], array)
+        assert set(found.tables[name].metadata) == set(rows.metadata)
+        for part, array in rows.metadata.items():
+            assert_same_bits(found.tables[name].metadata[part], array)
 
 
 def assert_same_bits(found: NDArray[Any], expected: NDArray[Any]) -> None:

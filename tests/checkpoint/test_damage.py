@@ -186,7 +186,7 @@ def test_an_arrow_file_that_lies_about_its_rows_is_refused(path: Path, shape: An
 def test_a_checkpoint_of_an_earlier_version_is_read_forever(version: int) -> None:
     """The files in golden/ were written once, by the first heterps of each version; do not write them again."""
     use = (np.float32([1.5, 1, 3]), np.uint32([7, 0, 2**32 - 1])) if version > 1 else ()
-    upkeep = {"hand": np.array([3, 2**32 - 1]), "sketch": np.uint8([[0, 1], [255, 2]])} if version > 2 else {}
+    metadata = {"hand": np.array([3, 2**32 - 1]), "sketch": np.uint8([[0, 1], [255, 2]])} if version > 2 else {}
     expected = Snapshot(
         clock=7,
         samples=700,
@@ -198,7 +198,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read_forever(version: int) -> Non
                 np.full((3, 1), 0.5, np.float32),
                 {"dim": 2},
                 *use,
-                upkeep=upkeep,
+                metadata=metadata,
             )
         },
         progress={"epoch": 1},

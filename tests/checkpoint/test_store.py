@@ -39,8 +39,8 @@ def table_rows(draw: st.DrawFn) -> TableRows:
     meta = draw(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3))
     clock = draw(hnp.arrays(np.uint32, len(keys)))
     values, state = bits(draw(st.integers(0, 5))), bits(draw(st.integers(0, 3)))
-    upkeep = draw(st.dictionaries(st.text(max_size=5), dense_arrays, max_size=2))
-    return TableRows(keys, values, state, meta, bits(1)[:, 0], clock, upkeep)
+    metadata = draw(st.dictionaries(st.text(max_size=5), dense_arrays, max_size=2))
+    return TableRows(keys, values, state, meta, bits(1)[:, 0], clock, metadata)
 
 
 dense_arrays = hnp.arrays(
@@ -78,7 +78,7 @@ def test_rows_of_many_chunks_come_back_in_order(tmp_path: Path, monkeypatch: pyt
 
 def in_parts(table: TableRows) -> TableStream:
     read = table.parts
-    return TableStream(len(table), table.widths, read, table.meta, table.upkeep)
+    return TableStream(len(table), table.widths, read, table.meta, table.metadata)
 
 
 def test_a_table_saved_in_parts_is_the_table_saved_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,11 @@ from concurrent.futures import Future
 import numpy as np
 
 from heterps.config import SGD, Adam
-from heterps.ps.client.calls import EXACT, PullRowsCall
 from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.requests import client_codec, server_codec
+from heterps.ps.ops.rows import PullRowsCall
+from heterps.ps.protocol.messages import EXACT, AskStats, Hello, Refused, StatsReply
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.ps.server.server import Server
@@ -31,7 +32,7 @@ TABLES = Tables(
     (TableSpec("rows", 4, Adam(), 3, 0.1), TableSpec("wide", 1, SGD(lr=0.1), 4, 0.1)), (DenseSpec("dense", 10, Adam()),)
 )
 ROSTER = Roster((Seat("server-0"), Seat("server-1")))
-REQUESTS, ANSWERS = m.server_codec(LIMITS), m.client_codec(LIMITS)
+REQUESTS, ANSWERS = server_codec(LIMITS), client_codec(LIMITS)
 
 
 def cut(data: bytes) -> tuple[int, list[memoryview]]:
@@ -67,7 +68,7 @@ def make_server(*, is_joining: bool = False) -> Server:
     if is_joining:
         return Server("server-1", Roster(ROSTER.servers, epoch=2), TABLES, joining=True, limits=LIMITS)
     server = Server("server-0", ROSTER, TABLES, limits=LIMITS)
-    hello = REQUESTS.encode(m.Hello(1, "worker", 1, TABLES.digest))
+    hello = REQUESTS.encode(Hello(1, "worker", 1, TABLES.digest))
     server.handle("peer", [contiguous(part) for part in hello], 0.0)
     return server
 
@@ -75,14 +76,14 @@ def make_server(*, is_joining: bool = False) -> Server:
 def check_server(server: Server, parts: list[memoryview], num_bytes: int) -> None:
     answers = server.handle("peer", parts, 0.0)
     decoded = [ANSWERS.decode([contiguous(part) for part in answer])[0] for _, answer in answers]
-    num_refused = sum(isinstance(answer, m.Refused) for answer in decoded)
+    num_refused = sum(isinstance(answer, Refused) for answer in decoded)
     num_unanswered = 0 if answers or server.stats().held else 1
     assert sum(server.counts.dropped.values()) == num_refused + num_unanswered, "what was not done is counted"
     num_rows = sum(len(table) for table in server.shard.sparse.values())
     assert num_rows <= num_bytes, f"{num_bytes} bytes made {num_rows} rows"
     server.tick(100.0)
-    (answer,) = server.handle("peer", [contiguous(part) for part in REQUESTS.encode(m.AskStats(9))], 100.0)
-    assert isinstance(ANSWERS.decode([contiguous(part) for part in answer[1]])[0], m.StatsReply)
+    (answer,) = server.handle("peer", [contiguous(part) for part in REQUESTS.encode(AskStats(9))], 100.0)
+    assert isinstance(ANSWERS.decode([contiguous(part) for part in answer[1]])[0], StatsReply)
 
 
 def check_session(parts: list[memoryview]) -> None:

@@ -7,8 +7,9 @@ from functools import partial
 
 from servers import SimulatedJob
 
-from heterps.ps.client.rebalance import Question, rebalance
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.moves import Question, rebalance
+from heterps.ps.ops.requests import client_codec, server_codec
+from heterps.ps.protocol.messages import Refused
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.server.server import Server
 
@@ -27,14 +28,14 @@ class Mover:
 
     def ask(self, question: Question) -> None:
         if question is self.question and not self.is_done:
-            parts = m.server_codec().encode(question.header, question.frames)
+            parts = server_codec().encode(question.header, question.frames)
             self.job.network.send(self.name, question.peer, parts)
             self.job.network.call_at(self.job.now + 1.0, partial(self.ask, question))
 
     def take(self, now: float, sender: str, parts: list[memoryview]) -> tuple[()]:
-        answer = m.client_codec().decode(parts)
+        answer = client_codec().decode(parts)
         is_wanted = (sender, answer[0].id) == (self.question.peer, self.question.header.id) and not self.is_done
-        if is_wanted and not (isinstance(answer[0], m.Refused) and answer[0].code == "later"):
+        if is_wanted and not (isinstance(answer[0], Refused) and answer[0].code == "later"):
             try:
                 self.question = self.steps.send(answer)
                 self.ask(self.question)

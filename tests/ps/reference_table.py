@@ -30,8 +30,8 @@ from heterps.config import (
 )
 from heterps.ps.keys.dedup import as_keys
 from heterps.ps.table.initializers import NUM_QUANTILES, quantiles
+from heterps.ps.table.rows import Rows
 from heterps.ps.table.schedules import rate_at
-from heterps.ps.table.sparse import Rows
 from heterps.ps.table.usage import faded, make_fading
 
 FloatArray = NDArray[np.float32]

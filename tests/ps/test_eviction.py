@@ -9,7 +9,7 @@ from heterps.config import Eviction
 from heterps.ps import SGD, SparseTable
 from heterps.ps.table import eviction as eviction_module
 from heterps.ps.table.eviction import EvictionLog
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
 
 def make(**policy) -> SparseTable:

@@ -7,9 +7,9 @@ import pytest
 
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.parts import ValuePart
-from heterps.ps.server import exports
-from heterps.ps.server import transfer as transfer
-from heterps.ps.server.exports import Exports, Page
+from heterps.ps.shard import exports
+from heterps.ps.shard import transfer as transfer
+from heterps.ps.shard.exports import Exports, Page
 
 GONE = Page(0, 0)
 

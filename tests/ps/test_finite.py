@@ -84,4 +84,4 @@ def test_a_server_refuses_a_push_that_is_not_finite_and_changes_nothing(table: s
         assert server.counts.dropped == {"not_finite": 1}
         np.testing.assert_array_equal(other.pull("rows", lookup).result(), before[0])
         np.testing.assert_array_equal(other.pull_dense("dense").result(), before[1])
-        assert server.shard.num_pushes("rows") == 0
+        assert server.shard.pieces.num_pushes("rows") == 0

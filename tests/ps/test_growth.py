@@ -18,10 +18,10 @@ def test_no_call_moves_more_than_a_few_entries_for_each_of_its_keys(batch):
     table.pull(rng.integers(0, 2**63, 45_000))  # close to the load at which an index of 65,536 grows
     grown, most = 0, 0
     for _ in range(40_000 // batch + 1):
-        before, was_growing = table._store.num_moved, table._store.is_growing
+        before, was_growing = table.store.num_moved, table.store.is_growing
         table.pull(rng.integers(0, 2**63, batch))
-        most = max(most, table._store.num_moved - before)
-        grown += table._store.is_growing and not was_growing
+        most = max(most, table.store.num_moved - before)
+        grown += table.store.is_growing and not was_growing
     assert grown or batch == 20_000
     assert 0 < most <= MOVES_PER_KEY * batch + LONGEST_RUN
 
@@ -34,7 +34,7 @@ def test_keys_are_found_taken_and_created_in_every_state_of_growth():
     for i, key in enumerate(keys.tolist()):
         table.push([key], -np.ones((1, 1)))
         expected[key] = 1
-        states.add(table._store.is_growing)
+        states.add(table.store.is_growing)
         if i % 7 == 0:
             gone = keys[i // 2 : i // 2 + 3]
             assert table.take(gone).keys.size == sum(expected.pop(k, 0) for k in gone.tolist())
@@ -51,7 +51,7 @@ def test_an_index_is_never_fuller_than_its_limit_and_gives_the_old_one_back():
     for first in range(0, 60_000, 500):
         table.pull(np.arange(first, first + 500))
     table.pull(np.arange(60_000))
-    assert not table._store.is_growing
+    assert not table.store.is_growing
     size = LEAST_INDEX
     while MAX_LOAD * size < 60_000:
         size *= 2

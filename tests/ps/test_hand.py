@@ -62,7 +62,8 @@ def test_tags_that_lie_in_a_heap_are_all_found():
 
 def walk(table: SparseTable | TieredTable, step: int) -> list[list[int]]:
     hand = Hand(12345)
-    return [hand.advance(table, step).tags.tolist() for _ in range(len(table) // step + 2)]
+    rows = table.store if isinstance(table, SparseTable) else table
+    return [hand.advance(rows, step).tags.tolist() for _ in range(len(rows) // step + 2)]
 
 
 def sparse(keys: np.ndarray, **kinds) -> SparseTable:
@@ -95,11 +96,11 @@ def test_rows_are_found_by_tags_in_every_state_of_growth():
         table.pull([key])
         expected[key] = mix64(key) >> 32
         if key % 97 == 0:
-            growing.add(table._store.is_growing)
+            growing.add(table.store.is_growing)
             low, high = sorted(np.random.default_rng(key).integers(0, NUM_TAGS, 2).tolist())
-            found = table.in_tags(low, high)
+            found = table.store.in_tags(low, high)
             wanted = {each for each, tag in expected.items() if low <= tag < high}
-            assert set(table.keys_at(found.places).tolist()) == wanted
+            assert set(table.store.keys_at(found.places).tolist()) == wanted
             assert sorted(found.tags.tolist()) == sorted(expected[each] for each in wanted)
     assert growing == {True, False}
 
@@ -115,8 +116,8 @@ def test_rows_on_disk_are_in_the_order_too(policy: Eviction, tmp_path: Path):
     assert tiered.counts.disk_rows > 1000
     both = tiered._both
     assert walk(both, 700) == walk(plain, 700)
-    seen, expected = Hand().advance(both, 9000), Hand().advance(plain, 9000)
-    np.testing.assert_array_equal(both.keys_at(seen.places), plain.keys_at(expected.places))
+    seen, expected = Hand().advance(both, 9000), Hand().advance(plain.store, 9000)
+    np.testing.assert_array_equal(both.keys_at(seen.places), plain.store.keys_at(expected.places))
     np.testing.assert_array_equal(seen.uses, expected.uses)
     np.testing.assert_array_equal(seen.clocks, expected.clocks)
     tiered.close()

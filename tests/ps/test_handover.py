@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from servers import make_roster, make_tables
 
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.moves import Deliver, Fetch, Handover
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.roster import Seat
-from heterps.ps.server import transfer as transfer
-from heterps.ps.server.handover import Handover
 from heterps.ps.server.server import Server
-from heterps.ps.server.transfer import ShardTransfer
+from heterps.ps.shard import transfer as transfer
+from heterps.ps.shard.transfer import ShardTransfer
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 
@@ -22,7 +21,7 @@ NEW = OLD.add(Seat("server-1"))
 
 
 @pytest.fixture
-def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[m.Deliver, list[memoryview]]]:
+def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Deliver, list[memoryview]]]:
     """All chunks that server 0 has for server 1, as they come to it."""
     monkeypatch.setattr(parts_module, "PART_BYTES", 200)
     source, shard = Handover(), Server("server-0", OLD, make_tables()).shard
@@ -31,13 +30,13 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[m.Deliver, list[me
     found, last = [], False
     while not last:
         number = len(found)
-        chunk, frames = source.fetch(m.Fetch(1, 2, 1, number))
+        chunk, frames = source.fetch(Fetch(1, 2, 1, number))
         last = chunk.last
-        deliver = m.Deliver(1, 2, 0, number, last, chunk.table, chunk.part)
+        deliver = Deliver(1, 2, 0, number, last, chunk.table, chunk.part)
         found.append((deliver, [contiguous(frame) for frame in frames]))
     assert len(found) > 3
     with pytest.raises(Malformed, match=f"there is no chunk {len(found)} for server number 1"):
-        source.fetch(m.Fetch(1, 2, 1, len(found)))
+        source.fetch(Fetch(1, 2, 1, len(found)))
     assert not source.is_over
     source.forget(1)
     assert source.is_over
@@ -52,7 +51,7 @@ def target() -> Handover:
     return target
 
 
-def deliver(target: Handover, delivery: tuple[m.Deliver, list[memoryview]]) -> ShardTransfer | None:
+def deliver(target: Handover, delivery: tuple[Deliver, list[memoryview]]) -> ShardTransfer | None:
     return target.deliver(delivery[0], Frames(delivery[1]))
 
 

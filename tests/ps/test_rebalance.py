@@ -18,11 +18,15 @@ from heterps.config import SGD, Adam, Faults
 from heterps.errors import PeerLost
 from heterps.ps.client.ask import ask
 from heterps.ps.client.session import Options, Session
-from heterps.ps.client.whole_tables import ExportCall, Gathered
 from heterps.ps.keys.placement import owners, slots_of
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.metadata import CountRows
+from heterps.ps.ops.moves import Agreed, Forget, Switch
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
+from heterps.ps.ops.rows import PushRows
+from heterps.ps.ops.tables import ExportCall, Exported, Gathered
 from heterps.ps.protocol import parts as parts_module
-from heterps.ps.protocol.parts import row_parts
+from heterps.ps.protocol.messages import AskRoster, AskStats, Hello, Refused, StatsReply, Welcome
+from heterps.ps.protocol.parts import split
 from heterps.ps.protocol.roster import Seat, dense_move, moves
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.ps.server.server import Server
@@ -86,7 +90,7 @@ def state_of(servers: list[Server]) -> list[np.ndarray]:
         held = slots_of(server.shard.sparse["rows"].export_rows().keys)
         assert (owners(len(servers))[held] == number).all()
         assert len(server.shard.pieces) == 1
-        assert server.shard.dense["dense"].num_pieces == 1
+        assert len(server.shard.dense["dense"].pieces) == 1
     ranges = [server.shard.dense["dense"] for server in servers]
     assert len({dense.num_steps for dense in ranges}) == 1
     dense = np.hstack([np.vstack([dense.values(), dense.state()]) for dense in ranges])
@@ -161,7 +165,7 @@ def test_tables_travel_in_parcels_of_bounded_size(monkeypatch: pytest.MonkeyPatc
     test_moves_under_faults_leave_what_a_run_without_moves_leaves.hypothesis.inner_test(6, "+-")
     rows = SparseTable(DIM, WHOLE, seed=0)
     rows.pull(KEYS)
-    parts = list(row_parts(rows.export_rows()))
+    parts = list(split(rows.export_rows()))
     assert len(parts) == 100  # three rows of 8 + 16 + 4 + 4 bytes each
     np.testing.assert_array_equal(np.concatenate([part.keys for part in parts]), rows.export_rows().keys)
 
@@ -198,16 +202,16 @@ def test_a_server_that_is_being_filled_tells_how_it_is() -> None:
     job = SimulatedJob(1, make_tables(), 2, Faults())
     new = join(job, job.roster)
     server = job.servers["server-2"]
-    (roster,) = say(server, m.AskRoster(1))
-    assert isinstance(roster, m.Welcome)
+    (roster,) = say(server, AskRoster(1))
+    assert isinstance(roster, Welcome)
     assert roster.roster == new
-    (stats,) = say(server, m.AskStats(2))
-    assert isinstance(stats, m.StatsReply)
+    (stats,) = say(server, AskStats(2))
+    assert isinstance(stats, StatsReply)
     assert server.stats().waits_for == ["server-0", "server-1"]
-    (answer,) = say(server, m.Hello(3, "worker", 1, make_tables().digest))
-    assert isinstance(answer, m.Welcome)
-    (later,) = say(server, m.Request(4, "worker", 1, 2, (m.CountRows("rows", 0),)))
-    assert isinstance(later, m.Refused)
+    (answer,) = say(server, Hello(3, "worker", 1, make_tables().digest))
+    assert isinstance(answer, Welcome)
+    (later,) = say(server, OpRequest(4, "worker", 1, 2, (CountRows("rows", 0),)))
+    assert isinstance(later, Refused)
     assert (later.code, later.text) == ("later", "server server-2 waits for what moves to it from server-0, server-1")
     Mover(job, job.roster, new).finish()
     assert server.stats().waits_for == []
@@ -219,14 +223,14 @@ def test_a_server_that_is_not_ready_yet_is_asked_again_until_the_deadline() -> N
     new = old.add(Seat("server-1"))
     with threaded_servers(old, tables, network):
         channel = network.channel("asker")
-        ask(channel, "server-0", m.Switch(1, new))
+        ask(channel, "server-0", Switch(1, new))
         with pytest.raises(PeerLost, match=r"server-0 .* within 0.3 s: it has not finished the move to epoch 2"):
-            ask(channel, "server-0", m.Switch(2, new.add(Seat("server-2"))), deadline_s=0.3)
-        later = threading.Timer(0.2, lambda: ask(network.channel("other"), "server-0", m.Forget(3, 2, 1)))
+            ask(channel, "server-0", Switch(2, new.add(Seat("server-2"))), deadline_s=0.3)
+        later = threading.Timer(0.2, lambda: ask(network.channel("other"), "server-0", Forget(3, 2, 1)))
         later.start()
-        answer, _ = ask(channel, "server-0", m.Switch(4, new.add(Seat("server-2"))), deadline_s=30.0)
+        answer, _ = ask(channel, "server-0", Switch(4, new.add(Seat("server-2"))), deadline_s=30.0)
         later.join()
-        assert isinstance(answer, m.Agreed)
+        assert isinstance(answer, Agreed)
 
 
 def test_a_push_that_waits_in_the_old_epoch_is_let_go_at_its_end() -> None:
@@ -234,20 +238,20 @@ def test_a_push_that_waits_in_the_old_epoch_is_let_go_at_its_end() -> None:
     tables, old = make_tables(), make_roster(1)
     server = Server("server-0", old, tables)
     keys, grads = KEYS[:3], np.ones((3, DIM), np.float32)
-    say(server, m.Hello(1, "worker", 1, tables.digest))
-    second = m.PushRows("rows", 2, PackedKeys(3), Packed((3, DIM), "fp32"))
-    assert say(server, m.Request(2, "worker", 1, 1, (second,)), [keys, grads]) == []
-    say(server, m.Switch(3, old.add(Seat("server-1"))))
+    say(server, Hello(1, "worker", 1, tables.digest))
+    second = PushRows("rows", 2, PackedKeys(3), Packed((3, DIM), "fp32"))
+    assert say(server, OpRequest(2, "worker", 1, 1, (second,)), [keys, grads]) == []
+    say(server, Switch(3, old.add(Seat("server-1"))))
     home = KEYS[owners(2)[slots_of(KEYS)] == 0][:3]
-    first = m.PushRows("rows", 1, PackedKeys(3), Packed((3, DIM), "fp32"))
-    (answer,) = say(server, m.Request(4, "worker", 1, 2, (first,)), [home, grads])
-    assert isinstance(answer, m.Reply)
+    first = PushRows("rows", 1, PackedKeys(3), Packed((3, DIM), "fp32"))
+    (answer,) = say(server, OpRequest(4, "worker", 1, 2, (first,)), [home, grads])
+    assert isinstance(answer, OpReply)
     assert server.shard.sparse["rows"].num_pushes == 1
 
 
-def say(server: Server, header: m.ToServer, frames: Sequence[np.ndarray] = ()) -> list[m.FromServer]:
-    parts = [contiguous(part) for part in m.server_codec().encode(header, frames)]
-    return [m.client_codec().decode(answer)[0] for _, answer in server.handle("peer", parts, 0.0)]
+def say(server: Server, header: ToServer, frames: Sequence[np.ndarray] = ()) -> list[FromServer]:
+    parts = [contiguous(part) for part in server_codec().encode(header, frames)]
+    return [client_codec().decode(answer)[0] for _, answer in server.handle("peer", parts, 0.0)]
 
 
 def test_a_request_for_a_server_that_has_left_is_answered_with_the_roster_by_its_namesake() -> None:
@@ -255,12 +259,12 @@ def test_a_request_for_a_server_that_has_left_is_answered_with_the_roster_by_its
     old = make_roster(2).drop_last()
     new = old.add(Seat("server-1", incarnation=3))
     server = Server("server-1", new, make_tables(), joining=True)
-    (answer,) = say(server, m.Request(1, "worker", 1, 1, (m.CountRows("rows", 0),)))
-    assert isinstance(answer, m.Refused)
+    (answer,) = say(server, OpRequest(1, "worker", 1, 1, (CountRows("rows", 0),)))
+    assert isinstance(answer, Refused)
     assert (answer.code, answer.roster) == ("stale_epoch", old), "the one in force: the others may not follow yet"
-    say(server, m.Switch(2, new))
-    (answer,) = say(server, m.Request(3, "worker", 1, 1, (m.CountRows("rows", 0),)))
-    assert isinstance(answer, m.Refused)
+    say(server, Switch(2, new))
+    (answer,) = say(server, OpRequest(3, "worker", 1, 1, (CountRows("rows", 0),)))
+    assert isinstance(answer, Refused)
     assert (answer.code, answer.roster) == ("stale_epoch", new)
 
 
@@ -268,19 +272,19 @@ def test_a_server_begins_no_move_before_the_last_is_over() -> None:
     tables, old = make_tables(), make_roster(2)
     server = Server("server-0", old, tables)
     new = old.add(Seat("server-2"))
-    for roster, kind in ((new, m.Agreed), (new, m.Agreed), (new.add(Seat("server-3")), m.Refused)):
-        (answer,) = say(server, m.Switch(1, roster))
+    for roster, kind in ((new, Agreed), (new, Agreed), (new.add(Seat("server-3")), Refused)):
+        (answer,) = say(server, Switch(1, roster))
         assert isinstance(answer, kind)
 
 
 def test_a_call_that_concerns_no_server_of_the_new_roster_is_answered():
-    roster, questions, answers = make_roster(2), m.server_codec(), m.client_codec()
+    roster, questions, answers = make_roster(2), server_codec(), client_codec()
     session, future = Session("worker", 1, roster, "tables", Options()), Future()
-    page = m.Exported(0, 2), None
+    page = Exported(0, 2), None
     session.submit(ExportCall("rows", 0, 1, part=1, first=Gathered(roster.epoch, {0: page, 1: page})), future, 0, 0.0)
     session.flush()
     new = roster.add(Seat("server-2"))
-    for answer in (partial(m.Welcome, roster=roster), partial(m.Refused, code="stale_epoch", text="", roster=new)):
+    for answer in (partial(Welcome, roster=roster), partial(Refused, code="stale_epoch", text="", roster=new)):
         for peer, parts in session.outgoing(0.0):
             header, _ = questions.decode(parts)
             session.receive(peer, [memoryview(part) for part in answers.encode(answer(header.id))], 0.0)

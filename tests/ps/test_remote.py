@@ -15,13 +15,13 @@ from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import Client, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
-from heterps.ps.client.whole_tables import ExportCall
 from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.ops.tables import ExportCall
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.messages import Coding
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
-from heterps.ps.server import transfer as transfer
-from heterps.ps.server.exports import MAX_IDLE_TICKS
+from heterps.ps.shard import transfer as transfer
+from heterps.ps.shard.exports import MAX_IDLE_TICKS
 from heterps.ps.table.dense import DenseTable
 from heterps.wire import Channel, Limits, MemoryNetwork, TooLarge
 
@@ -156,7 +156,7 @@ def test_tables_of_any_size_travel_in_parts_of_one_moment(monkeypatch):
         submit = first._call
 
         def pushing_between(call):
-            if isinstance(call, ExportCall) and call._op.part == 1:
+            if isinstance(call, ExportCall) and call.op.part == 1:
                 other.push("rows", lookup, np.ones((50, DIM), np.float32)).result()
                 other.push_dense("dense", np.ones(100, np.float32)).result()
             return submit(call)
@@ -186,7 +186,7 @@ def test_an_export_whose_copy_is_gone_begins_again(monkeypatch):
         submit, forgotten = client._call, []
 
         def forgetting(call):
-            if isinstance(call, ExportCall) and call._op.part == 1 and len(forgotten) < 2:
+            if isinstance(call, ExportCall) and call.op.part == 1 and len(forgotten) < 2:
                 forgotten.append(call)
                 for _ in range(MAX_IDLE_TICKS + 1):
                     server.shard.exports.tick()
@@ -195,7 +195,7 @@ def test_an_export_whose_copy_is_gone_begins_again(monkeypatch):
         monkeypatch.setattr(client, "_call", forgetting)
         rows, _ = client.export_rows("rows")
         assert sorted(rows.keys) == list(range(50))
-        assert [call._op.number for call in forgotten] == [1, 2]
+        assert [call.op.number for call in forgotten] == [1, 2]
         client.close()
 
 

@@ -56,9 +56,9 @@ def state_of(job: SimulatedJob, num_rounds: int) -> list[np.ndarray]:
     shards = [job.servers[seat.name].shard for seat in newest.servers]
     for shard in shards:
         assert not any(shard.stashes)
-        assert len(shard.pieces) == shard.dense["dense"].num_pieces == 1
-        assert shard.num_pushes("rows") == shard.dense["dense"].num_steps == num_rounds
-        assert shard.pieces[0].ledger.num_rounds == {"rows": num_rounds}
+        assert len(shard.pieces) == len(shard.dense["dense"].pieces) == 1
+        assert shard.pieces.num_pushes("rows") == shard.dense["dense"].num_steps == num_rounds
+        assert next(iter(shard.pieces)).ledger.num_rounds == {"rows": num_rounds}
     dense = np.hstack([np.vstack([s.dense["dense"].values(), s.dense["dense"].state()]) for s in shards])
     return [*sorted_rows([shard.sparse["rows"].export_rows() for shard in shards]), dense]
 

@@ -7,7 +7,7 @@ import pytest
 
 from heterps.ps import SGD, Adam, SparseTable
 from heterps.ps.table import sparse
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 from heterps.ps.table.usage import ages_of, faded, make_fading
 
 

@@ -14,23 +14,28 @@ from rich.console import Console
 from servers import DIM, make_roster, make_tables
 
 from heterps.config import SGD, AfterSightings, LinearRate, Tiers
-from heterps.ps.client.calls import EXACT
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.keys.placement import shard_numbers
-from heterps.ps.protocol import messages as m
-from heterps.ps.protocol.frames import ROW_DTYPES, pack_part
+from heterps.ps.ops.base import Serving
+from heterps.ps.ops.dense import PullDense
+from heterps.ps.ops.metadata import CountRows
+from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
+from heterps.ps.ops.rows import PullRows, PushRows
+from heterps.ps.ops.tables import Import
+from heterps.ps.protocol.frames import ROW_DTYPES, ArrayInfo, Frames, PartInfo, pack_part
+from heterps.ps.protocol.messages import EXACT, AskStats, Coding, Hello, Refused, StatsReply, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import Tables, TableSpec
-from heterps.ps.server import ops
 from heterps.ps.server import server as server_module
 from heterps.ps.server.server import Server
-from heterps.ps.table.sparse import Rows
+from heterps.ps.shard.ledger import Source
+from heterps.ps.table.rows import Rows
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.server_table import server_table
-from heterps.wire import Packed, PackedKeys
+from heterps.wire import Limits, Packed, PackedKeys
 from heterps.wire.message import contiguous
 
-REQUESTS, ANSWERS = m.server_codec(), m.client_codec()
+REQUESTS, ANSWERS = server_codec(), client_codec()
 KEYS = np.arange(3, dtype=np.uint64)
 GRADS = np.ones((3, DIM), np.float32)
 ROWS = Rows(KEYS, GRADS, GRADS, np.ones(3, np.float32), np.ones(3, np.uint32))
@@ -38,7 +43,7 @@ ROWS = Rows(KEYS, GRADS, GRADS, np.ones(3, np.float32), np.ones(3, np.uint32))
 
 def make_server(num_servers: int = 1) -> Server:
     server = Server("server-0", make_roster(num_servers), make_tables())
-    assert isinstance(send(server, m.Hello(1, "worker", 1, make_tables().digest))[0], m.Welcome)
+    assert isinstance(send(server, Hello(1, "worker", 1, make_tables().digest))[0], Welcome)
     return server
 
 
@@ -48,16 +53,16 @@ def send(server: Server, header, frames=(), now: float = 0.0, peer: str = "peer"
     return [ANSWERS.decode(parts)[0] for _, parts in answers]
 
 
-def push(sequence: int, keys: np.ndarray = KEYS, table: str = "rows") -> m.PushRows:
-    return m.PushRows(table, sequence, PackedKeys(len(keys)), Packed((len(keys), DIM), "fp32"))
+def push(sequence: int, keys: np.ndarray = KEYS, table: str = "rows") -> PushRows:
+    return PushRows(table, sequence, PackedKeys(len(keys)), Packed((len(keys), DIM), "fp32"))
 
 
-def request(*ops, id: int = 5, worker: str = "worker", incarnation: int = 1, epoch: int = 1) -> m.Request:
-    return m.Request(id, worker, incarnation, epoch, ops)
+def request(*ops, id: int = 5, worker: str = "worker", incarnation: int = 1, epoch: int = 1) -> OpRequest:
+    return OpRequest(id, worker, incarnation, epoch, ops)
 
 
-def import_of(part: m.PartInfo, table: str = "dense") -> m.Import:
-    return m.Import(table, 1, 1, True, part)
+def import_of(part: PartInfo, table: str = "dense") -> Import:
+    return Import(table, 1, 1, True, part)
 
 
 def untouched(server: Server) -> bool:
@@ -66,37 +71,37 @@ def untouched(server: Server) -> bool:
 
 BAD = {
     "no such table": (request(push(1, table="nothing")), [KEYS, GRADS], "no sparse table 'nothing'"),
-    "a dense op on a sparse table": (request(m.PullDense("rows", 0, EXACT)), [], "no dense table 'rows'"),
+    "a dense op on a sparse table": (request(PullDense("rows", 0, EXACT)), [], "no dense table 'rows'"),
     "frames left over": (request(push(1)), [KEYS, GRADS, GRADS], "need 2 frames, and 3 came"),
     "frames missing": (request(push(1)), [KEYS], "need more than its 1 frames"),
     "fewer keys than announced": (request(push(1)), [KEYS[:2], GRADS], "3 keys should take 24 bytes, not 16"),
     "gradients of another dim": (
-        request(m.PushRows("rows", 1, PackedKeys(3), Packed((3, 2), "fp32"))),
+        request(PushRows("rows", 1, PackedKeys(3), Packed((3, 2), "fp32"))),
         [KEYS, GRADS[:, :2].copy()],
         r"table rows needs values \[3, 4\] here, got \[3, 2\]",
     ),
     "gradients of fewer keys": (
-        request(m.PushRows("rows", 1, PackedKeys(3), Packed((2, DIM), "fp32"))),
+        request(PushRows("rows", 1, PackedKeys(3), Packed((2, DIM), "fp32"))),
         [KEYS, GRADS[:2]],
         r"needs values \[3, 4\] here, got \[2, 4\]",
     ),
     "dense state of another size": (
-        request(import_of(m.PartInfo((m.ArrayInfo("<f4", (10,)), m.ArrayInfo("<f4", (1, 10))), first=0))),
+        request(import_of(PartInfo((ArrayInfo("<f4", (10,)), ArrayInfo("<f4", (1, 10))), first=0))),
         [np.zeros(10, np.float32), np.zeros((1, 10), np.float32)],
         "values 0 to 10 with 0 words of state each here, got 0 to 10 with 1",
     ),
     "dense values of another server": (
-        request(import_of(m.PartInfo((m.ArrayInfo("<f4", (10,)), m.ArrayInfo("<f4", (0, 10))), first=1))),
+        request(import_of(PartInfo((ArrayInfo("<f4", (10,)), ArrayInfo("<f4", (0, 10))), first=1))),
         [np.zeros(10, np.float32), np.zeros((0, 10), np.float32)],
         "got 1 to 11 with 0",
     ),
     "dense values whose state does not fit": (
-        request(import_of(m.PartInfo((m.ArrayInfo("<f4", (10,)), m.ArrayInfo("<f4", (0, 9))), first=0))),
+        request(import_of(PartInfo((ArrayInfo("<f4", (10,)), ArrayInfo("<f4", (0, 9))), first=0))),
         [np.zeros(10, np.float32), np.zeros((0, 9), np.float32)],
         r"do not fit: \[\[10\], \[0, 9\]\]",
     ),
     "dense values that are no float32": (
-        request(import_of(m.PartInfo((m.ArrayInfo("<f8", (10,)), m.ArrayInfo("<f4", (0, 10))), first=0))),
+        request(import_of(PartInfo((ArrayInfo("<f8", (10,)), ArrayInfo("<f4", (0, 10))), first=0))),
         [np.zeros(10), np.zeros((0, 10), np.float32)],
         "a part of a table is arrays of <f4, <f4 here, not <f8, <f4",
     ),
@@ -114,7 +119,7 @@ def test_a_request_that_contradicts_itself_is_refused_as_a_whole(name: str) -> N
     header, frames, text = BAD[name]
     server = make_server()
     (answer,) = send(server, header, frames)
-    assert isinstance(answer, m.Refused)
+    assert isinstance(answer, Refused)
     assert answer.code == "bad_request"
     assert re.search(text, answer.text)
     assert untouched(server)
@@ -125,7 +130,7 @@ def test_keys_of_another_server_are_refused() -> None:
     lookup = make_lookup(np.arange(50), 2)
     server = make_server(2)
     (answer,) = send(server, request(push(1, lookup.unique)), [lookup.unique, np.ones((50, DIM), np.float32)])
-    assert isinstance(answer, m.Refused)
+    assert isinstance(answer, Refused)
     assert "have their home on another server" in answer.text
     assert untouched(server)
 
@@ -136,7 +141,7 @@ def test_rows_of_another_server_are_not_loaded() -> None:
     part, frames = pack_part(ROWS._replace(keys=home))
     server = make_server(2)
     (answer,) = send(server, request(import_of(part, "rows")), frames)
-    assert isinstance(answer, m.Refused)
+    assert isinstance(answer, Refused)
     assert "have their home on another server" in answer.text
     assert untouched(server)
 
@@ -151,7 +156,7 @@ def test_who_did_not_say_hello_is_not_served() -> None:
 
 def test_another_epoch_is_refused_with_the_roster_or_asked_to_come_later() -> None:
     server = Server("server-0", Roster((Seat("server-0"),), epoch=3), make_tables())
-    send(server, m.Hello(1, "worker", 1, make_tables().digest))
+    send(server, Hello(1, "worker", 1, make_tables().digest))
     (old,) = send(server, request(push(1), epoch=2), [KEYS, GRADS])
     assert (old.code, old.roster) == ("stale_epoch", server.roster)
     (early,) = send(server, request(push(1), epoch=4), [KEYS, GRADS])
@@ -161,8 +166,8 @@ def test_another_epoch_is_refused_with_the_roster_or_asked_to_come_later() -> No
 
 def test_a_push_before_its_predecessor_is_held_and_answered_after_it() -> None:
     server = make_server()
-    assert send(server, request(push(2), m.CountRows("rows", 2), id=8), [KEYS, GRADS]) == []
-    assert send(server, request(m.PullRows("rows", PackedKeys(3), 2, True, EXACT), id=9), [KEYS]) == []
+    assert send(server, request(push(2), CountRows("rows", 2), id=8), [KEYS, GRADS]) == []
+    assert send(server, request(PullRows("rows", PackedKeys(3), 2, True, EXACT), id=9), [KEYS]) == []
     assert server.stats().held == 2
     assert untouched(server)
     answers = send(server, request(push(1), id=7), [KEYS, GRADS])
@@ -205,9 +210,9 @@ def test_a_repeat_beside_what_builds_on_a_later_push_is_answered() -> None:
     server = make_server()
     for sequence in (1, 2):
         send(server, request(push(sequence), id=sequence), [KEYS, GRADS])
-    pull = m.PullRows("rows", PackedKeys(3), 2, True, EXACT)
+    pull = PullRows("rows", PackedKeys(3), 2, True, EXACT)
     (answer,) = send(server, request(push(1), pull, id=3), [KEYS, GRADS, KEYS])
-    assert isinstance(answer, m.Reply)
+    assert isinstance(answer, OpReply)
     assert server.stats().held == 0
 
 
@@ -215,12 +220,12 @@ def test_a_new_life_begins_to_count_anew_and_the_old_one_is_refused() -> None:
     server = make_server()
     send(server, request(push(1)), [KEYS, GRADS])
     assert send(server, request(push(3), id=6), [KEYS, GRADS]) == []
-    assert isinstance(send(server, m.Hello(1, "worker", 2, make_tables().digest))[0], m.Welcome)
+    assert isinstance(send(server, Hello(1, "worker", 2, make_tables().digest))[0], Welcome)
     assert server.stats().held == 0
     (fresh,) = send(server, request(push(1), incarnation=2), [KEYS, GRADS])
-    assert isinstance(fresh, m.Reply)
+    assert isinstance(fresh, OpReply)
     (stale,) = send(server, request(push(2), incarnation=1), [KEYS, GRADS])
-    (zombie,) = send(server, m.Hello(2, "worker", 1, make_tables().digest))
+    (zombie,) = send(server, Hello(2, "worker", 1, make_tables().digest))
     assert stale.code == zombie.code == "stale_incarnation"
     assert server.shard.sparse["rows"].num_pushes == 2
 
@@ -256,7 +261,7 @@ def test_bytes_that_are_no_message_are_counted_and_dropped(parts: list[bytes]) -
 def test_a_message_with_changed_bytes_never_ends_the_server(data: st.DataObject) -> None:
     """Values and keys may change unseen, their shapes may not; a checksum is the business of the channel."""
     server = make_server()
-    pull = m.PullRows("rows", PackedKeys(3), 0, True, EXACT)
+    pull = PullRows("rows", PackedKeys(3), 0, True, EXACT)
     parts = [
         bytearray(memoryview(part).cast("B")) for part in REQUESTS.encode(request(push(1), pull), [KEYS, GRADS, KEYS])
     ]
@@ -264,8 +269,8 @@ def test_a_message_with_changed_bytes_never_ends_the_server(data: st.DataObject)
         part = parts[data.draw(st.integers(0, len(parts) - 1))]
         part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
     server.handle("peer", [memoryview(part) for part in parts], 0.0)
-    (answer,) = send(server, m.AskStats(9))
-    assert isinstance(answer, m.StatsReply)
+    (answer,) = send(server, AskStats(9))
+    assert isinstance(answer, StatsReply)
     assert len(server.shard.sparse["rows"]) <= 6
 
 
@@ -273,9 +278,9 @@ def test_stats_say_what_is_held_and_what_was_done() -> None:
     server = make_server()
     send(server, request(push(1)), [KEYS, GRADS])
     send(server, request(push(1)), [KEYS, GRADS])
-    send(server, request(m.PullRows("rows", PackedKeys(3), 1, True, EXACT), id=6), [KEYS])
+    send(server, request(PullRows("rows", PackedKeys(3), 1, True, EXACT), id=6), [KEYS])
     server.tick(0.0)
-    send(server, request(m.PullRows("rows", PackedKeys(3), 1, True, EXACT), id=7), [KEYS])
+    send(server, request(PullRows("rows", PackedKeys(3), 1, True, EXACT), id=7), [KEYS])
     server.tick(2.0)
     stats = server.stats()
     rows = stats.tables["rows"]
@@ -310,36 +315,39 @@ def test_stats_say_what_is_on_disk_and_what_was_not_admitted(tmp_path) -> None:
 def test_a_table_that_cannot_grow_fails_the_request_and_not_the_server(tmp_path) -> None:
     spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, tiers=Tiers(memory_bytes=20_000, folder=str(tmp_path)))
     server = Server("server-0", make_roster(1), Tables((spec,)))
-    send(server, m.Hello(1, "worker", 1, server.tables.digest))
+    send(server, Hello(1, "worker", 1, server.tables.digest))
     keys = np.arange(50_000, dtype=np.uint64)
-    (answer,) = send(server, request(m.PullRows("rows", PackedKeys(50_000), 0, True, EXACT)), [keys])
+    (answer,) = send(server, request(PullRows("rows", PackedKeys(50_000), 0, True, EXACT)), [keys])
     assert (answer.code, "tiers.memory_bytes" in answer.text) == ("failed", True)
-    assert isinstance(send(server, m.AskStats(2))[0], m.StatsReply)
+    assert isinstance(send(server, AskStats(2))[0], StatsReply)
 
 
 def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() -> None:
     spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, schedule=LinearRate(warmup=10, until=100))
     tables = Tables((spec,))
     server = Server("server-0", make_roster(1), tables)
-    send(server, m.Hello(1, "worker", 1, tables.digest))
+    send(server, Hello(1, "worker", 1, tables.digest))
     (answer,) = send(server, request(push(1)), [KEYS, GRADS])
     assert (answer.code, "tell each push how many" in answer.text) == ("bad_request", True)
     (answer,) = send(server, request(msgspec.structs.replace(push(1), samples=5)), [KEYS, GRADS])
-    assert isinstance(answer, m.Reply)
+    assert isinstance(answer, OpReply)
 
 
 @pytest.mark.parametrize(
-    ("coding", "is_used"), [(EXACT, True), (m.Coding("fp16"), False), (m.Coding("fp32", "zstd", 1), False)]
+    ("coding", "is_used"), [(EXACT, True), (Coding("fp16"), False), (Coding("fp32", "zstd", 1), False)]
 )
-def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(coding: m.Coding, is_used: bool) -> None:
+def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(coding: Coding, is_used: bool) -> None:
     """Of rows that are coded on the way nobody would ever give the memory back."""
     taken: list[int] = []
 
     def room(num_bytes: int) -> None:
         taken.append(num_bytes)
 
-    assert ops._room_for_rows(3, DIM, coding, room) is None
-    assert taken == ([3 * DIM * 4] if is_used else [])
+    server = make_server()
+    serving = Serving(Source("worker", 1), server.counts, room)
+    pull = PullRows("rows", PackedKeys(3), 0, True, coding)
+    pull.check(Frames([contiguous(KEYS[:3])]), server.shard, Limits())(serving)
+    assert (3 * DIM * 4 in taken) == is_used
 
 
 def test_a_server_must_be_in_its_roster() -> None:
@@ -362,7 +370,7 @@ def test_a_server_must_be_in_its_roster() -> None:
 def test_rows_whose_arrays_do_not_fit_each_other_are_refused(shapes: list[tuple[int, ...]]) -> None:
     server = make_server()
     arrays = [np.zeros(shape, dtype) for shape, dtype in zip(shapes, ROW_DTYPES, strict=True)]
-    infos = tuple(m.ArrayInfo(dtype, shape) for shape, dtype in zip(shapes, ROW_DTYPES, strict=True))
-    [refused] = send(server, request(import_of(m.PartInfo(infos), "rows")), [array.reshape(-1) for array in arrays])
+    infos = tuple(ArrayInfo(dtype, shape) for shape, dtype in zip(shapes, ROW_DTYPES, strict=True))
+    [refused] = send(server, request(import_of(PartInfo(infos), "rows")), [array.reshape(-1) for array in arrays])
     assert (refused.code, refused.text[:31]) == ("bad_request", "keys [n] and their rows do not ")
     assert untouched(server)

@@ -10,10 +10,13 @@ import pytest
 from servers import DIM, make_roster, settle
 
 from heterps.errors import PeerLost
-from heterps.ps.client.calls import EXACT, PullDenseCall, PullRowsCall
 from heterps.ps.client.session import UNSENT_RETRY_S, Options, Session
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.base import Values
+from heterps.ps.ops.dense import PullDenseCall
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
+from heterps.ps.ops.rows import PullRowsCall
+from heterps.ps.protocol.messages import EXACT, Hello, Refused, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.wire import Limits, pack_values
 from heterps.wire.message import contiguous
@@ -45,7 +48,7 @@ def greet(session: Session, now: float = 0.0) -> None:
     settle(session)
 
 
-def requests_sent(session: Session, now: float = 0.0) -> list[m.Request]:
+def requests_sent(session: Session, now: float = 0.0) -> list[OpRequest]:
     return exchange(session, now, lambda *_: None)
 
 
@@ -53,19 +56,19 @@ def answer_with(session: Session, id: int, results: list[np.ndarray], now: float
     """Server 0 answers request `id` with these rows, and `more` frames that nobody asked for."""
     packed = [pack_values(rows) for rows in results]
     frames = [frame for _, frame in packed] + [np.zeros(1, np.float32)] * more
-    reply = m.Reply(id, tuple(m.Values(info) for info, _ in packed))
-    parts = [contiguous(part) for part in m.client_codec().encode(reply, frames)]
+    reply = OpReply(id, tuple(Values(info) for info, _ in packed))
+    parts = [contiguous(part) for part in client_codec().encode(reply, frames)]
     session.receive("server-0", parts, now)
     settle(session)
 
 
-def exchange(session: Session, now: float, answer: Callable[[str, m.ToServer], m.FromServer | None]) -> list:
+def exchange(session: Session, now: float, answer: Callable[[str, ToServer], FromServer | None]) -> list:
     """Send what is due and hand back what `answer` says to each message; the headers that were sent."""
     headers = []
     for peer, parts in session.outgoing(now):
-        headers.append(m.server_codec().decode([memoryview(part).cast("B") for part in parts])[0])
+        headers.append(server_codec().decode([memoryview(part).cast("B") for part in parts])[0])
         if (said := answer(peer, headers[-1])) is not None:
-            session.receive(peer, [memoryview(part) for part in m.client_codec().encode(said)], now)
+            session.receive(peer, [memoryview(part) for part in client_codec().encode(said)], now)
     settle(session)
     return headers
 
@@ -80,12 +83,12 @@ def test_a_deadline_does_not_start_anew_when_the_roster_changes() -> None:
     session = make_session(make_roster(1))
     future, num_changes = pull(session), 0
 
-    def answer(_: str, header: m.ToServer) -> m.FromServer:
+    def answer(_: str, header: ToServer) -> FromServer:
         nonlocal num_changes
-        if isinstance(header, m.Hello):
-            return m.Welcome(header.id, session.roster)
+        if isinstance(header, Hello):
+            return Welcome(header.id, session.roster)
         num_changes += 1
-        return m.Refused(header.id, "stale_epoch", "", Roster(session.roster.servers, session.roster.epoch + 1))
+        return Refused(header.id, "stale_epoch", "", Roster(session.roster.servers, session.roster.epoch + 1))
 
     for tenth in range(100):
         exchange(session, tenth / 10, answer)
@@ -103,12 +106,12 @@ def test_a_greeting_of_a_server_that_is_replaced_again_and_again_does_not_wait_f
     session = make_session(make_roster(2))
     future, epochs = pull(session), []
 
-    def answer(peer: str, header: m.ToServer) -> m.FromServer | None:
+    def answer(peer: str, header: ToServer) -> FromServer | None:
         if peer == "server-1":
             return None
-        if isinstance(header, m.Hello):
-            return m.Welcome(header.id, session.roster)
-        return m.Refused(header.id, "stale_epoch", "", renew_last(session.roster))
+        if isinstance(header, Hello):
+            return Welcome(header.id, session.roster)
+        return Refused(header.id, "stale_epoch", "", renew_last(session.roster))
 
     for second in range(10):
         exchange(session, float(second), answer)
@@ -256,7 +259,7 @@ def test_rows_that_lie_in_memory_of_others_are_copied() -> None:
     future = pull(session)
     (request,) = requests_sent(session)
     info, frame = pack_values(ROWS)
-    parts = m.client_codec().encode(m.Reply(request.id, (m.Values(info),)), [frame])
+    parts = client_codec().encode(OpReply(request.id, (Values(info),)), [frame])
     session.receive("server-0", [memoryview(bytes(contiguous(part))) for part in parts], 0.0)
     settle(session)
     rows = future.result(timeout=0)
@@ -269,9 +272,9 @@ def test_an_older_roster_does_not_replace_a_newer_one() -> None:
     old, new = make_roster(1), make_roster(1).add(Seat("server-1"))
     session = make_session(new)
     future = pull(session)
-    exchange(session, 0.0, lambda peer, header: m.Welcome(header.id, old))
+    exchange(session, 0.0, lambda peer, header: Welcome(header.id, old))
     assert session.roster == new
-    assert {type(header) for header in requests_sent(session)} == {m.Request}
+    assert {type(header) for header in requests_sent(session)} == {OpRequest}
     assert not future.done()
 
 

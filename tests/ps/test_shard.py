@@ -7,20 +7,21 @@ from concurrent.futures import Future
 import msgspec
 import numpy as np
 import pytest
-from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, sorted_rows
+from servers import DIM, SimulatedJob, Worker, make_roster, make_tables, restore_shard, save_shard, sorted_rows
 
 from heterps.config import SGD, Adam, Faults
 from heterps.ps.keys.placement import NUM_SLOTS
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.requests import client_codec, server_codec
 from heterps.ps.protocol import parts as parts_module
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Hello, Refused, Round
 from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec, Tables
-from heterps.ps.server.ledger import Ledger, PushState, Source
-from heterps.ps.server.rounds import Contribution
 from heterps.ps.server.server import Server
-from heterps.ps.server.shard import Piece, Shard
-from heterps.ps.server.transfer import Chunk, from_chunks, to_chunks
+from heterps.ps.shard.ledger import Ledger, PushState, Source
+from heterps.ps.shard.pieces import PieceSet
+from heterps.ps.shard.rounds import Contribution
+from heterps.ps.shard.shard import Shard, SlotPiece
+from heterps.ps.shard.transfer import Chunk, from_chunks, to_chunks
 from heterps.wire import Malformed
 from heterps.wire.message import contiguous
 
@@ -51,11 +52,11 @@ def state_of(job: SimulatedJob) -> list[np.ndarray]:
 @pytest.mark.parametrize("num_servers", [1, 2, 3])
 def test_saved_tables_go_on_at_any_number_of_servers_as_if_nothing_had_happened(num_servers: int) -> None:
     """The worker asks again for its last push, which was saved, and then makes another."""
-    saved = [server.save() for server in pushed(2, 3).servers.values()]
+    saved = [save_shard(server) for server in pushed(2, 3).servers.values()]
     job = SimulatedJob(0, TABLES, num_servers, Faults())
     for server in job.servers.values():
-        server.restore([from_chunks(to_chunks(transfer)) for transfer in saved])
-        assert len(server.shard.pieces) == server.shard.dense["dense"].num_pieces == 1
+        restore_shard(server, [from_chunks(to_chunks(transfer)) for transfer in saved])
+        assert len(server.shard.pieces) == len(server.shard.dense["dense"].pieces) == 1
     worker = Worker(job, "worker")
     worker.pushes = {"rows": 2, "dense": 2}
     for number in (2, 3):
@@ -71,7 +72,7 @@ def test_a_fill_after_a_restore_changes_nothing() -> None:
     server = job.servers["server-0"]
     server.shard.dense["dense"].fill(np.arange(11, dtype=np.float32))
     again = Server("server-0", make_roster(1), TABLES)
-    again.restore([from_chunks(to_chunks(server.save()))])
+    restore_shard(again, [from_chunks(to_chunks(save_shard(server)))])
     again.shard.dense["dense"].fill(np.zeros(11, np.float32))
     np.testing.assert_array_equal(again.shard.dense["dense"].values(), np.arange(11))
 
@@ -79,8 +80,8 @@ def test_a_fill_after_a_restore_changes_nothing() -> None:
 def test_what_is_saved_does_not_change_with_the_tables() -> None:
     job = pushed(1, 1)
     server = job.servers["server-0"]
-    saved = server.save()
-    (part,) = saved.dense["dense"]
+    saved = save_shard(server)
+    ((part, _, _),) = saved.dense["dense"]
     before = saved.rows["rows"].values.copy(), part.values.copy(), part.state.copy()
     worker = Worker(job, "other")
     worker.push(KEYS, np.ones((200, DIM), np.float32))
@@ -95,9 +96,9 @@ def test_what_is_saved_does_not_change_with_the_tables() -> None:
 
 
 def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
-    transfer = pushed(1, 1).servers["server-0"].save()
+    transfer = save_shard(pushed(1, 1).servers["server-0"])
     server = Server("server-0", make_roster(1), TABLES)
-    server.restore([transfer])
+    restore_shard(server, [transfer])
     with pytest.raises(ValueError, match="200 of 200 rows to put have keys that are in the table"):
         server.shard.load(transfer)
     assert len(server.shard.sparse["rows"]) == 200
@@ -123,7 +124,7 @@ def test_a_cargo_of_which_one_table_does_not_fit_leaves_none_of_it(misfit: str) 
     with pytest.raises(ValueError, match=f"value 0 of table {misfit} came twice"):
         shard.load(transfer)
     assert len(shard.sparse["rows"]) == 0
-    assert {name: dense.num_pieces for name, dense in shard.dense.items()} == {"one": 0, "two": 0} | {misfit: 1}
+    assert {name: len(dense.pieces) for name, dense in shard.dense.items()} == {"one": 0, "two": 0} | {misfit: 1}
 
 
 def test_a_part_of_a_table_that_cannot_be_put_in_changes_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +138,8 @@ def test_a_part_of_a_table_that_cannot_be_put_in_changes_no_count(monkeypatch: p
     monkeypatch.setattr(shard.sparse["rows"], "put", refuse)
     with pytest.raises(MemoryError):
         shard.put(Source("worker", 1), "rows", 1, other.export_rows(), 7, is_first=True)
-    assert (shard.sparse["rows"].num_pushes, shard.num_pushes("rows")) == (0, 0)
-    assert shard.state(Source("worker", 1), "rows", 1) is PushState.NEXT, "it may be tried again"
+    assert (shard.sparse["rows"].num_pushes, shard.pieces.num_pushes("rows")) == (0, 0)
+    assert shard.pieces.state(Source("worker", 1), "rows", 1) is PushState.NEXT, "it may be tried again"
 
 
 def two_pieces() -> Shard:
@@ -148,27 +149,28 @@ def two_pieces() -> Shard:
     ones = Contribution(None, np.ones(10, np.float32), None)
     shard.dense["dense"].push(Source("worker", 1), 1, ones, Round(1, 0, 1))
     shard.dense["dense"].load(behind)
-    assert shard.dense["dense"].num_pieces == 2
+    assert len(shard.dense["dense"].pieces) == 2
     return shard
 
 
 def test_a_contribution_that_one_of_two_pieces_has_fits_its_round_still() -> None:
     shard, source = two_pieces(), Source("worker", 1)
-    assert shard.state(source, "dense", 1) is PushState.NEXT
-    assert shard.round_error(source, "dense", 1, Round(1, 0, 1)) is None
-    assert shard.round_error(source, "dense", 2, Round(1, 0, 1)) is not None, "another push to a round that is over"
+    pieces = shard.dense["dense"].pieces
+    assert pieces.state(source, "dense", 1) is PushState.NEXT
+    assert pieces.round_error(source, "dense", 1, Round(1, 0, 1)) is None
+    assert pieces.round_error(source, "dense", 2, Round(1, 0, 1)) is not None, "another push to a round that is over"
 
 
 def test_a_push_that_one_of_two_pieces_has_begun_is_in_doubt_as_a_whole() -> None:
     shard, source = two_pieces(), Source("worker", 1)
-    shard.dense["dense"].pieces[1].ledger.begin("worker", 1, "dense")
-    assert shard.state(source, "dense", 1) is PushState.APPLYING
+    list(shard.dense["dense"].pieces)[1].ledger.begin(source, "dense")
+    assert shard.dense["dense"].pieces.state(source, "dense", 1) is PushState.APPLYING
     behind, ahead = Ledger(), Ledger()
-    ahead.begin("worker", 1, "rows")
+    ahead.begin(source, "rows")
     for pieces in ([behind, ahead], [ahead, behind]):
-        shard.pieces = [Piece(shard.pieces[0].slots, ledger) for ledger in pieces]
-        assert shard.state(source, "rows", 1) is PushState.APPLYING
-        assert shard.state(source, "rows", 2) is PushState.EARLY
+        shard.pieces = PieceSet(SlotPiece(shard.slots, ledger) for ledger in pieces)
+        assert shard.pieces.state(source, "rows", 1) is PushState.APPLYING
+        assert shard.pieces.state(source, "rows", 2) is PushState.EARLY
 
 
 def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,34 +186,34 @@ def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPat
 
 def test_what_servers_saved_does_not_bring_back_an_old_life_of_a_worker() -> None:
     """One of two servers had not heard of the worker's second life yet."""
-    first, second = (server.save() for server in pushed(2, 1).servers.values())
+    first, second = (save_shard(server) for server in pushed(2, 1).servers.values())
     first.manifest.workers["worker"], second.manifest.workers["worker"] = 2, 1
     server = Server("server-0", make_roster(1), TABLES)
-    server.restore([first, second])
-    hello = m.server_codec().encode(m.Hello(1, "worker", 1, TABLES.digest), [])
+    restore_shard(server, [first, second])
+    hello = server_codec().encode(Hello(1, "worker", 1, TABLES.digest), [])
     ((_, answer),) = server.handle("peer", [contiguous(part) for part in hello], 0.0)
-    refused = m.client_codec().decode(answer)[0]
-    assert isinstance(refused, m.Refused)
+    refused = client_codec().decode(answer)[0]
+    assert isinstance(refused, Refused)
     assert refused.code == "stale_incarnation"
 
 
 def test_a_label_with_a_slot_that_does_not_exist_is_refused() -> None:
     for slot in (-1, NUM_SLOTS):
-        transfer = pushed(1, 1).servers["server-0"].save()
+        transfer = save_shard(pushed(1, 1).servers["server-0"])
         transfer.manifest.pieces[0].slots.append(slot)
         with pytest.raises(Malformed, match="names a slot beyond"):
             from_chunks(to_chunks(transfer))
 
 
 def test_a_label_that_cannot_be_read_is_refused() -> None:
-    chunks = to_chunks(pushed(1, 1).servers["server-0"].save())
+    chunks = to_chunks(save_shard(pushed(1, 1).servers["server-0"]))
     chunks[0].manifest = b"nonsense"
     with pytest.raises(Malformed, match="the manifest of a transfer cannot be read"):
         from_chunks(chunks)
 
 
 def test_parts_of_a_dense_table_that_do_not_fit_together_are_refused() -> None:
-    chunks = to_chunks(pushed(1, 1).servers["server-0"].save())
+    chunks = to_chunks(save_shard(pushed(1, 1).servers["server-0"]))
     part = chunks[-1].part
     assert isinstance(part, ValuePart)
     chunks[-1].part = part._replace(values=part.values[1:])

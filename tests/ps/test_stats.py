@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.ps.server.stats import Histogram, Rate
+from heterps.ps.server.stats import Rate
+from heterps.ps.shard.counts import Histogram
 
 
 @given(times=st.lists(st.floats(1e-6, 50), min_size=1, max_size=200), percent=st.sampled_from([50, 90, 99, 99.9]))

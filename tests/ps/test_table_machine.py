@@ -28,7 +28,7 @@ from heterps.ps import SparseTable
 from heterps.ps.table import budget
 from heterps.ps.table.eviction import LOG_LENGTH
 from heterps.ps.table.metadata import stack, unstack
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 from heterps.ps.table.tiers import TieredTable
 
 DIM = 3
@@ -111,7 +111,7 @@ class TableMachine(RuleBasedStateMachine):
     def save_and_load(self):
         """Through the real store; the table that goes on is another."""
         parts, num_pushes, old = self.table.row_parts(), self.table.num_pushes, self.table
-        kept = stack([old.export_upkeep()])
+        kept = stack([old.export_metadata()])
 
         def read():
             return (TableRows(*rows[:3], {}, *rows[3:]) for rows in parts())
@@ -122,7 +122,7 @@ class TableMachine(RuleBasedStateMachine):
             rows = Rows(*(getattr(saved.whole(), field) for field in Rows._fields))
         self.close()
         self.table = self.make()
-        self.table.import_rows(rows, saved.meta["num_pushes"], unstack(saved.upkeep, 1)[0])
+        self.table.import_rows(rows, saved.meta["num_pushes"], unstack(saved.metadata, 1)[0])
         self.model.gone_before = len(self.model.gone)
 
     @property
@@ -147,10 +147,10 @@ class TableMachine(RuleBasedStateMachine):
         assert counters.evicted == {reason: reasons.count(reason) for reason in ("age", "uses", "bytes")}
         lately = model.gone[getattr(model, "gone_before", 0) :][-LOG_LENGTH:]
         assert self.table.evictions()[["key", "reason"]].tolist() == lately
-        upkeep = self.table.export_upkeep()
-        assert (upkeep.hand, upkeep.sightings) == (model.hand, model.sightings)
-        if len(upkeep.sketch):
-            np.testing.assert_array_equal(upkeep.sketch, model.sketch(SKETCH_BYTES))
+        metadata = self.table.export_metadata()
+        assert (metadata.hand, metadata.sightings) == (model.hand, model.sightings)
+        if len(metadata.sketch):
+            np.testing.assert_array_equal(metadata.sketch, model.sketch(SKETCH_BYTES))
 
     @invariant()
     def sizes_are_of_all_rows(self):

@@ -66,7 +66,7 @@ def arrays_of(folder: Path, trainer: Trainer) -> dict[str, np.ndarray]:
         order = np.argsort(table.keys)
         parts = ("keys", "values", "state", "uses", "clock")
         arrays |= {f"{name}.{part}": getattr(table, part)[order] for part in parts}
-        arrays |= {f"{name}.{part}": array for part, array in table.upkeep.items()}
+        arrays |= {f"{name}.{part}": array for part, array in table.metadata.items()}
     return arrays
 
 

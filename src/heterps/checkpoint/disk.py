@@ -48,7 +48,7 @@ class DigestWriter(io.RawIOBase):
 
 @contextmanager
 def new_file(path: Path) -> Iterator[DigestWriter]:
-    """A file that must not exist yet. Once the block is left without an error, its bytes are on the disk."""
+    """Make a file that must not exist yet. Once the block is left without an error, its bytes are on the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         writer = DigestWriter(descriptor)
@@ -69,7 +69,7 @@ def measure(path: Path) -> tuple[int, str]:
 
 
 def make_folder(path: Path) -> None:
-    """The folder and its missing parents, each entered durably in its own parent."""
+    """Make the folder and its missing parents, each entered durably in its own parent."""
     if not path.is_dir():
         make_folder(path.parent)
         os.mkdir(path)
@@ -91,7 +91,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file, a link (not what it leads to) or a folder with all that is in it."""
+    """Remove a file, a link (not what it leads to) or a folder with all that is in it."""
     if path.is_dir() and not path.is_symlink():
         for inner in path.iterdir():
             remove(inner)

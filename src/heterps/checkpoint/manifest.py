@@ -32,7 +32,7 @@ class File(Value):
     xxh3: str
 
     def locate(self, folder: Path) -> Path:
-        """Where the file is; a path that leaves `folder`, by `..`, a root or a link, is refused."""
+        """Return where the file is; a path that leaves `folder`, by `..`, a root or a link, is refused."""
         path = PurePosixPath(self.path)
         try:
             inside = ".." not in path.parts and (folder / path).resolve().is_relative_to(folder.resolve())
@@ -52,7 +52,7 @@ class Manifest(Value):
     samples: NonNegativeInt
     dense: File
     progress: File
-    tables: dict[str, list[File]]  # the files of each, written by whoever held a part; one up to version 3
+    tables: dict[str, list[File]]  # the files of each, written by the processes that held a part; one up to version 3
     meta: dict[str, dict[str, Any]] = {}  # by table: what it is; up to version 3 in the file of its rows
     upkeep: dict[str, File] = {}  # by table, for those that know something besides their rows; since version 3
 
@@ -62,7 +62,7 @@ class Manifest(Value):
 
 
 def decode(text: bytes, path: Path) -> Manifest:
-    """The manifest in `text`, read from `path`; CorruptCheckpoint when it is damaged, RunError when it is too new."""
+    """Read the manifest `text` of the file `path`; CorruptCheckpoint if it is damaged, RunError if it is too new."""
     try:
         body = json.loads(text)
         expected = body.pop("xxh3")

@@ -1,4 +1,4 @@
-"""RowFolder: files of rows below one folder, as whoever holds a shard of a table writes and reads them.
+"""RowFolder: files of rows below one folder, as the holder of a shard of a table writes and reads them.
 
 A server of a run has one of the run's checkpoints, so that it saves its own rows into the draft that the coordinator
 has made, and reads its own from a finished checkpoint. Files are written in drafts only: a finished checkpoint is never
@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from heterps.checkpoint import disk
 from heterps.checkpoint.rows import RowPart, read_parts, write_rows
 from heterps.ps.protocol.row_files import RowFile
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
 DRAFT = ".saving-"
-"""What the name of a checkpoint that is being written begins with."""
+"""The name of a checkpoint that is being written begins with this."""
 
 
 class RowFolder:
@@ -43,8 +43,7 @@ class RowFolder:
         return RowFile(path, file.num_bytes, file.xxh3)
 
     def read(self, path: str) -> Iterator[Rows]:
-        for part in read_parts(self._locate(path)):
-            yield Rows(part.keys, part.values, part.state, part.uses, part.clock)
+        return read_parts(self._locate(path))
 
     def _locate(self, path: str) -> Path:
         parts = PurePosixPath(path).parts

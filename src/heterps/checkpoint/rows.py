@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heterps.checkpoint.disk import DigestWriter
-from heterps.checkpoint.snapshot import TableRows
+from heterps.ps.table.rows import Rows
 
 METADATA_KEY = b"heterps"
 _VECTORS = {"keys": pa.uint64(), "uses": pa.float32(), "clock": pa.uint32()}
@@ -69,7 +69,7 @@ def write_rows(file: DigestWriter, parts: Iterable[RowPart], num_rows: int, widt
 
 
 def read_header(path: Path) -> Header:
-    """What the file says of its rows; ValueError when `write_rows` did not make it, or it does not hold them all."""
+    """Read what a file says of its rows; ValueError when `write_rows` did not make it, or it does not hold them all."""
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
         header, kinds = _checked(reader, source.size())
         batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]  # views of the file
@@ -79,18 +79,20 @@ def read_header(path: Path) -> Header:
         return header
 
 
-def read_parts(path: Path) -> Iterator[TableRows]:
-    """The rows in the file, a part at a time, in arrays of their own."""
+def read_parts(path: Path) -> Iterator[Rows]:
+    """Yield the rows in the file, a part at a time, in arrays of their own."""
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
         header, kinds = _checked(reader, source.size())
         for index in range(reader.num_record_batches):
             arrays = _arrays(reader.get_batch(index), header, kinds)
-            copies: dict[str, Any] = {name: array.copy() for name, array in arrays.items()}
-            yield TableRows(**copies)
+            if kinds is _VECTORS_V1:
+                arrays |= {"uses": np.ones(len(arrays["keys"]), np.float32)}
+                arrays |= {"clock": np.zeros(len(arrays["keys"]), np.uint32)}
+            yield Rows(**{name: array.copy() for name, array in arrays.items()})
 
 
 def _arrays(batch: Any, header: Header, kinds: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """The arrays of a part, as views; ValueError where a value is missing."""
+    """Return the arrays of a part, as views; ValueError where a value is missing."""
     arrays: dict[str, NDArray[Any]] = {name: batch.column(name).to_numpy() for name in kinds}
     for name, width in zip(("values", "state"), header.widths, strict=True):
         is_there = name in batch.schema.names
@@ -99,7 +101,7 @@ def _arrays(batch: Any, header: Header, kinds: dict[str, Any]) -> dict[str, NDAr
 
 
 def _checked(reader: Any, num_bytes: int) -> tuple[Header, dict[str, Any]]:
-    """The header of an open file whose columns are those that it says, and the kinds of its vectors."""
+    """Return the header of an open file whose columns are those that it says, and the kinds of its vectors."""
     text = json.loads((reader.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     num_rows, dim, width = (text["shape"][name] for name in ("rows", "values", "state"))
     if num_rows * (8 + 4 * (dim + width)) > num_bytes:  # before memory is taken for them

@@ -1,6 +1,6 @@
 """What a checkpoint holds: the state of a job at one clock, as plain arrays and plain JSON.
 
-Nothing here knows a table, a model or torch: whoever owns the state turns it into arrays and back. Rows carry their
+Nothing here knows a table, a model or torch: the owner of the state turns it into arrays and back. Rows carry their
 keys and not their place, so a snapshot can be loaded on any number of servers.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.checkpoint.rows import RowPart
 from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.table.rows import PART_ROWS, Rows
 
 DTYPES = frozenset({"bool", "float16", "float32", "float64"}) | {
     f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)
 }
 """What a dense array may hold: the dtypes that safetensors and NumPy share."""
-PART_ROWS = 1 << 16
-"""Rows that are written to a file at a time."""
 ROW_BYTES = 16  # key, uses and clock
 
 
@@ -37,7 +37,7 @@ class TableRows:
     meta: Mapping[str, Any] = field(default_factory=dict)  # JSON: dim, optimizer, steps, seed
     uses: NDArray[np.float32] = field(default_factory=lambda: np.ones(0, np.float32))  # [n], faded up to the clock
     clock: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))  # [n], of the last use
-    upkeep: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the table knows besides its rows
+    metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the table knows besides its rows
 
     def __post_init__(self) -> None:
         n = len(self.keys)
@@ -57,21 +57,20 @@ class TableRows:
                     f"it is {array.dtype} of shape {array.shape}"
                 )
         require_json(self.meta, "meta")
-        require_dtypes(self.upkeep, "upkeep")
+        require_dtypes(self.metadata, "metadata")
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Columns of the values and of the state."""
+        """The numbers of columns of the values and of the state."""
         return self.values.shape[1], self.state.shape[1]
 
-    def parts(self) -> Iterator[TableRows]:
-        """The rows, PART_ROWS at a time: views."""
-        for start in range(0, len(self), PART_ROWS):
-            part = slice(start, start + PART_ROWS)
-            yield TableRows(self.keys[part], self.values[part], self.state[part], {}, self.uses[part], self.clock[part])
+    def parts(self) -> Iterator[Rows]:
+        """Yield the rows, PART_ROWS at a time: views."""
+        rows = Rows(self.keys, self.values, self.state, self.uses, self.clock)
+        return (rows.select(slice(start, start + PART_ROWS)) for start in range(0, len(self), PART_ROWS))
 
     def whole(self) -> TableRows:
         return self
@@ -79,16 +78,16 @@ class TableRows:
 
 @dataclass(frozen=True, eq=False)
 class TableStream:
-    """As TableRows, for a table that should not be in memory all at once: its rows come in parts, when they are saved.
+    """A table like TableRows that should not be in memory all at once: its rows come in parts, when they are saved.
 
     Until then the table must stay as it is. `read` gives the parts, from the first, each time that it is called.
     """
 
     num_rows: int
     widths: tuple[int, int]
-    read: Callable[[], Iterator[TableRows]]
+    read: Callable[[], Iterator[RowPart]]
     meta: Mapping[str, Any] = field(default_factory=dict)
-    upkeep: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     write: Callable[[RowFiles, str], list[RowFile]] | None = None
     """How those who hold the rows write them themselves, to files whose paths begin with a path; None: `read` is."""
     files: tuple[RowFiles, tuple[str, ...]] | None = None
@@ -96,30 +95,27 @@ class TableStream:
 
     def __post_init__(self) -> None:
         require_json(self.meta, "meta")
-        require_dtypes(self.upkeep, "upkeep")
+        require_dtypes(self.metadata, "metadata")
 
     def __len__(self) -> int:
         return self.num_rows
 
-    def parts(self) -> Iterator[TableRows]:
-        """The rows; ValueError at the end where they were not as many as was said."""
+    def parts(self) -> Iterator[RowPart]:
+        """Yield the rows; ValueError at the end where they were not as many as was said."""
         num_read = 0
         for part in self.read():
-            num_read += len(part)
+            num_read += len(part.keys)
             yield part
         if num_read != self.num_rows:
             raise ValueError(f"a stream of {self.num_rows:,} rows gave {num_read:,}")
 
     def whole(self) -> TableRows:
-        """All rows in memory."""
-        parts = list(self.parts())
-        empty = np.empty((0, self.widths[0]), np.float32), np.empty((0, self.widths[1]), np.float32)
-        parts = parts or [TableRows(np.empty(0, np.uint64), *empty)]
-        arrays = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("keys", "values", "state", "uses", "clock")
-        }
-        return TableRows(**arrays, meta=self.meta, upkeep=self.upkeep)
+        """Return all rows in memory."""
+        dim, width = self.widths
+        none = TableRows(np.empty(0, np.uint64), np.empty((0, dim), np.float32), np.empty((0, width), np.float32))
+        parts = list(self.parts()) or [none]
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in Rows._fields}
+        return TableRows(**arrays, meta=self.meta, metadata=self.metadata)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +137,7 @@ class Snapshot:
     @property
     def num_bytes(self) -> int:
         """What the arrays take on disk, within a few kilobytes."""
-        arrays = [*self.dense.values(), *(a for table in self.tables.values() for a in table.upkeep.values())]
+        arrays = [*self.dense.values(), *(a for table in self.tables.values() for a in table.metadata.values())]
         rows = sum(len(table) * (ROW_BYTES + 4 * sum(table.widths)) for table in self.tables.values())
         return sum(array.nbytes for array in arrays) + rows
 

@@ -2,7 +2,7 @@
 
     run/checkpoints/
       .saving-0000001234/        [1] a draft beside the finished ones
-          tables/000-user.1-000.arrow    [2] each file written and synced, by whoever holds the rows: servers their own
+          tables/000-user.1-000.arrow    [2] each file written and synced, by the holder of the rows: servers their own
           tables/000-user.safetensors    what the table knows besides its rows, if anything
           dense.safetensors
           progress.json
@@ -75,7 +75,7 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2) -> Path:
 
 
 def load(path: str | Path) -> Snapshot:
-    """The snapshot in the checkpoint at `path`. Every byte is checked against its digest first (CorruptCheckpoint)."""
+    """Read the checkpoint at `path`. Every byte is checked against its digest first (CorruptCheckpoint)."""
     path = Path(path)
     if not path.is_dir():
         raise RunError(f"{path}: there is no such checkpoint. Those of a run are in its folder checkpoints/.")
@@ -93,13 +93,13 @@ def load(path: str | Path) -> Snapshot:
 
 
 def latest(folder: str | Path) -> Path | None:
-    """The newest finished checkpoint in `folder`, not checked; None when there is none."""
+    """Return the newest finished checkpoint in `folder`, not checked; None when there is none."""
     finished = _finished(Path(folder))
     return finished[-1].path if finished else None
 
 
 def saved_samples(folder: str | Path) -> int | None:
-    """Samples of the newest checkpoint in `folder` that says how many it has; None when there is none."""
+    """Return the samples of the newest checkpoint in `folder` that says how many it has; None when there is none."""
     for finished in reversed(_finished(Path(folder))):
         path = finished.path / manifest.NAME
         with suppress(CorruptCheckpoint):
@@ -108,7 +108,7 @@ def saved_samples(folder: str | Path) -> int | None:
 
 
 def load_latest(folder: str | Path) -> Snapshot:
-    """The newest good snapshot in `folder`; a damaged one is passed over with a warning, all of them are an error.
+    """Read the newest good snapshot in `folder`; a damaged one is passed over with a warning, all of them are an error.
 
     A checkpoint of a newer format is not passed over: going back behind it would silently lose what it holds.
     """
@@ -127,25 +127,25 @@ def load_latest(folder: str | Path) -> Snapshot:
 
 
 def _read_table(folder: Path, index: Manifest, name: str) -> TableStream:
-    """A table whose rows are read when they are needed: all of them may not fit into memory."""
+    """Return a table whose rows are read when they are needed: all of them may not fit into memory."""
     located = [file.locate(folder) for file in index.tables[name]]
     headers = [_read(path, read_header) for path in located]
     if len({header.widths for header in headers}) != 1:
         raise CorruptCheckpoint(f"{folder}: the files of table {name} have rows of different widths.")
-    upkeep = index.upkeep.get(name)
+    metadata = index.upkeep.get(name)
     return TableStream(
         num_rows=sum(header.num_rows for header in headers),
         widths=headers[0].widths,
         read=lambda: chain.from_iterable(read_parts(path) for path in located),
         meta=index.meta.get(name, headers[0].meta),
-        upkeep={} if upkeep is None else _read(upkeep.locate(folder), safetensors.numpy.load_file),
+        metadata={} if metadata is None else _read(metadata.locate(folder), safetensors.numpy.load_file),
         files=(RowFolder(folder.parent), tuple(f"{folder.name}/{file.path}" for file in index.tables[name])),
     )
 
 
 def _write(draft: Path, snapshot: Snapshot) -> None:
     disk.make_folder(draft / "tables")
-    folder, tables, upkeep = RowFolder(draft.parent), {}, {}
+    folder, tables, metadata = RowFolder(draft.parent), {}, {}
     for number, (name, rows) in enumerate(snapshot.tables.items()):
         path = f"tables/{_file_name(number, name)}"
         place = f"{draft.name}/{path}"
@@ -157,8 +157,8 @@ def _write(draft: Path, snapshot: Snapshot) -> None:
             File(path=file.path.removeprefix(f"{draft.name}/"), num_bytes=file.num_bytes, xxh3=file.xxh3)
             for file in written
         ]
-        if rows.upkeep:
-            upkeep[name] = _write_arrays(draft, f"{path}.safetensors", rows.upkeep)
+        if rows.metadata:
+            metadata[name] = _write_arrays(draft, f"{path}.safetensors", rows.metadata)
     disk.sync_folder(draft / "tables")
     index = Manifest(
         version=manifest.VERSION,
@@ -168,7 +168,7 @@ def _write(draft: Path, snapshot: Snapshot) -> None:
         progress=_write_file(draft, "progress.json", json.dumps(snapshot.progress).encode()),
         tables=tables,
         meta={name: dict(rows.meta) for name, rows in snapshot.tables.items()},
-        upkeep=upkeep,
+        upkeep=metadata,
     )
     _write_file(draft, manifest.NAME, index.encode())
     disk.sync_folder(draft)
@@ -187,7 +187,7 @@ def _write_file(folder: Path, name: str, content: bytes) -> File:
 
 
 def _file_name(number: int, table: str) -> str:
-    """A name that every file system takes, whatever the table is called; the manifest knows which is whose."""
+    """Return a name that every file system takes, whatever the table is called; the manifest knows which is whose."""
     return f"{number:03d}-{re.sub(r'[^A-Za-z0-9_]+', '_', table)[:64]}"
 
 
@@ -202,7 +202,7 @@ def _verify(folder: Path, file: File) -> None:
 
 
 def _read(path: Path, how: Callable[[Path], T]) -> T:
-    """`how(path)`, with what can be wrong with the file turned into errors that name it."""
+    """Return `how(path)`, with what can be wrong with the file turned into errors that name it."""
     try:
         if not path.is_file():
             raise CorruptCheckpoint(f"{path} is missing.")
@@ -224,7 +224,7 @@ class Finished(NamedTuple):
 
 
 def _finished(folder: Path) -> list[Finished]:
-    """The finished checkpoints in `folder`, the newest last."""
+    """Return the finished checkpoints in `folder`, the newest last."""
     found = [(FINISHED.fullmatch(path.name), path) for path in _entries(folder) if path.is_dir()]
     return sorted(Finished(int(match[1]), int(match[2] or 1), path) for match, path in found if match)
 

@@ -2,11 +2,13 @@
 
 keys/       each distinct key of a batch once, and which server has it
 table/      sparse and dense tables in this process: kernels, optimizers, admission, eviction, tiers
-protocol/   what clients and servers agree on: messages, frames, the roster, which server has which key
+protocol/   what clients and servers agree on: greetings, frames, the roster, specs of tables
+shard/      a server's part of every table, which applies each push exactly once, and moves to other servers
+ops/        requests: a module for each family of messages, with what a client and a server do for it
 client/     push, pull and wait: in this process (local) or from servers (remote), with a cache of hot rows
-server/     a shard of every table that applies each push exactly once, and moves to other servers
+server/     messages in, messages out
 
-Read first: table/kernels.py, client/local.py, server/server.py.
+Read first: table/kernels.py, client/local.py, ops/rows.py, server/server.py.
 """
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad

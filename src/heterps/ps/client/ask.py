@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 
 from heterps.errors import PeerLost
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.requests import FromServer, ToServer, client_codec, server_codec
+from heterps.ps.protocol.messages import Refused
 from heterps.wire import Channel, Frame, WireError
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered
@@ -17,13 +18,13 @@ REPEAT_S, LATER_S = 2.0, 0.05
 
 
 def ask(
-    channel: Channel, peer: str, question: m.ToServer, frames: Sequence[Frame] = (), deadline_s: float = 10.0
-) -> tuple[m.FromServer, list[memoryview]]:
-    """The answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated.
+    channel: Channel, peer: str, question: ToServer, frames: Sequence[Frame] = (), deadline_s: float = 10.0
+) -> tuple[FromServer, list[memoryview]]:
+    """Return the answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated.
 
     A server that asks to come later is asked again soon.
     """
-    requests, answers = m.server_codec(), m.client_codec()
+    requests, answers = server_codec(), client_codec()
     parts = requests.encode(question, frames)
     deadline, why = time.monotonic() + deadline_s, "does it run?"
     while (now := time.monotonic()) < deadline:
@@ -39,12 +40,12 @@ def ask(
                 continue
             if header.id != question.id:
                 continue
-            if not isinstance(header, m.Refused) or header.code != "later":
+            if not isinstance(header, Refused) or header.code != "later":
                 return header, answer_frames
             why, until = header.text, min(time.monotonic() + LATER_S, deadline)
     raise PeerLost(f"server {peer} did not do {type(question).__name__} within {deadline_s:g} s: {why}")
 
 
 def asker_channel(peers: dict[str, str], keys: Keys | None = None) -> Channel:
-    """A channel for questions to servers by name and address."""
+    """Return a channel for questions to servers by name and address."""
     return layered(ClientChannel(f"asker-{os.getpid()}-{time.monotonic_ns()}", peers, keys=keys))

@@ -45,7 +45,7 @@ class CacheCounts:
 
     @property
     def hit_rate(self) -> float | None:
-        """None before the first pull."""
+        """The share of hits; None before the first pull."""
         num_rows = self.num_hits + self.num_misses
         return self.num_hits / num_rows if num_rows else None
 
@@ -122,7 +122,7 @@ class CachedClient:
             return CacheCounts(sum(c.num_hits for c in chosen), sum(c.num_misses for c in chosen))
 
     def tick(self, lead: int = 0) -> None:
-        """An iteration is pushed; the next starts, `lead` iterations ahead of the slowest worker."""
+        """Note that an iteration is pushed; the next starts, `lead` iterations ahead of the slowest worker."""
         if lead < 0:
             raise ValueError(f"a worker is at least 0 iterations ahead of the slowest, got {lead}")
         with self._lock:
@@ -150,7 +150,7 @@ class CachedClient:
         return AskedAhead(self, table, lookup, oldest, self._pull(table, lookup, oldest))
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
-        """As the client's. Without `create`, as in an evaluation, every row comes from the servers."""
+        """Pull as the client does. Without `create`, as in an evaluation, every row comes from the servers."""
         if not create:
             return self._client.pull(table, lookup, create=False)
         return self._pull(table, lookup, self.oldest_good)
@@ -159,7 +159,7 @@ class CachedClient:
         return self._client.push(table, lookup, grads, round)
 
     def _pull(self, table: str, lookup: Lookup, oldest: int) -> Future[FloatArray]:
-        """Rows with a stamp of at least `oldest`."""
+        """Pull rows with a stamp of at least `oldest`."""
         if self._bound == 0 or self._memory_bytes == 0:
             return self._client.pull(table, lookup)
         with self._lock:
@@ -204,7 +204,7 @@ class CachedClient:
 
 
 def _only(lookup: Lookup, chosen: NDArray[np.bool_]) -> Lookup:
-    """The lookup of some of the unique keys, each once, in the same order and shards."""
+    """Return the lookup of some of the unique keys, each once, in the same order and shards."""
     before = np.concatenate([[0], np.cumsum(chosen)])
     each = np.arange(before[-1], dtype=np.int32)
     starts = np.arange(before[-1] + 1, dtype=np.int32)

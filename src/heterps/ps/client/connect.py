@@ -24,7 +24,7 @@ def connect(
     seed: int = 0,
     start_s: float | None = None,
 ) -> RemoteClient:
-    """A client of the servers of `roster`, at their addresses. PeerLost where one cannot be reached in time.
+    """Return a client of the servers of `roster`, at their addresses. PeerLost where one cannot be reached in time.
 
     What it sends meets `faults`, by `seed`.
 

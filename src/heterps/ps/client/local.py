@@ -24,7 +24,8 @@ from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import TableCounters, stack, unstack
-from heterps.ps.table.sparse import Rows, SparseTable
+from heterps.ps.table.rows import Rows
+from heterps.ps.table.sparse import SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
 
 FloatArray = NDArray[np.float32]
@@ -45,10 +46,10 @@ class RowClient(Protocol):
         """What lookups must be made for."""
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
-        """Rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
+        """Pull rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
-        """Gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key.
+        """Push gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key.
 
         With a `round` this is one of its parts: the step is made with the sum of all of them, once all have come. The
         answer says that the part is applied or kept; a pull does not wait for the others.
@@ -59,10 +60,10 @@ class Client(RowClient, Protocol):
     """The one interface between training and parameters."""
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
-        """The newest values of a dense table. They may be shared with it: treat them as read-only."""
+        """Return the newest values of a dense table. They may be shared with it: treat them as read-only."""
 
     def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
-        """The gradient of every value of a dense table; one optimizer step, or a part of its `round` as in `push`."""
+        """Push the gradient of every value of a dense table: one step, or a part of its `round` as in `push`."""
 
     def flush(self) -> None:
         """Let what was called so far travel now. Waiting for any answer does the same."""
@@ -79,25 +80,25 @@ class JobClient(Client, Protocol):
     """
 
     samples: int | None
-    """That the job has seen; pushes tell the tables, whose schedules need them."""
+    """The samples that the job has seen; pushes tell the tables, whose schedules need them."""
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
-        """First values of a dense table. Of several fills the first counts, so every worker may do it."""
+        """Give a dense table its first values. The first of several fills counts, so every worker may do it."""
 
     def num_rows(self, table: str) -> int:
-        """Of a sparse table."""
+        """Return the number of rows of a sparse table."""
 
     def num_bytes(self, table: str) -> int:
-        """Of a sparse table, in memory."""
+        """Return the bytes of memory of a sparse table."""
 
     def tier_counts(self, table: str) -> TierCounts | None:
-        """What is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
+        """Return what is in memory and on disk, and what has moved, over all shards; None for a table without tiers."""
 
     def counters(self, table: str) -> TableCounters:
-        """Rows of a sparse table that came and went, and gradients that were refused, over all shards."""
+        """Count rows of a sparse table that came and went, and gradients that were refused, over all shards."""
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
-        """All rows of a sparse table, shard after shard, and the number of pushes it has seen."""
+        """Return all rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
         """Write all rows of a sparse table to new files whose paths begin with `path`, a shard a file where it can be.
@@ -107,23 +108,23 @@ class JobClient(Client, Protocol):
         """
 
     def load_rows(
-        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Fill an empty sparse table from files that any number of shards wrote, and from their upkeep, if any."""
+        """Fill an empty sparse table from files that any number of shards wrote, and from their metadata, if any."""
 
     def num_pushes(self, table: str) -> int:
-        """That a sparse table has seen."""
+        """Return the number of pushes that a sparse table has seen."""
 
-    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
-        """What the shards of a sparse table know besides their rows (see table/upkeep.py)."""
+    def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
+        """Return what the shards of a sparse table know besides their rows (see table/metadata.py)."""
 
     def import_rows(
-        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+        self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
-        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
+        """Fill an empty sparse table with rows, and the metadata, that any number of shards exported."""
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
-        """Copies of the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
+        """Copy the values [n] and the optimizer state [words of it] of a dense table, and its number of steps."""
 
     def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
         """Take over what `export_dense` gave. The table counts as filled: a later fill does nothing."""
@@ -223,22 +224,22 @@ class LocalClient:
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         parts = [shard.export_rows() for shard in self._shards[table]]
-        return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), self._shards[table][0].num_pushes
+        return Rows.join(parts), self._shards[table][0].num_pushes
 
     def import_rows(
-        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+        self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
-        """Fill an empty sparse table with rows, and the upkeep, that any number of shards exported."""
+        """Fill an empty sparse table with rows, and the metadata, that any number of shards exported."""
         homes = shard_numbers(rows.keys, self._num_shards)
-        for number, kept in enumerate(unstack(upkeep or {}, self._num_shards)):
+        for number, kept in enumerate(unstack(metadata or {}, self._num_shards)):
             self._shards[table][number].import_rows(rows.select(homes == number), num_pushes, kept)
 
     def num_pushes(self, table: str) -> int:
         return self._shards[table][0].num_pushes
 
-    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
-        """What the shards of a sparse table know besides their rows."""
-        return stack([shard.export_upkeep() for shard in self._shards[table]])
+    def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
+        """Return what the shards of a sparse table know besides their rows."""
+        return stack([shard.export_metadata() for shard in self._shards[table]])
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
         return [
@@ -247,13 +248,13 @@ class LocalClient:
         ]
 
     def load_rows(
-        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        shards, kept = self._shards[table], unstack(upkeep, self._num_shards)
+        shards, kept = self._shards[table], unstack(metadata, self._num_shards)
         if num_rows := self.num_rows(table):
             raise ValueError(f"rows are loaded into an empty table; this one has {num_rows:,} rows")
         for shard, own in zip(shards, kept, strict=True):
-            shard.check_upkeep(own)
+            shard.check_metadata(own)
             shard.num_pushes = num_pushes
         for path in paths:
             for part in files.read(path):
@@ -302,7 +303,7 @@ class LocalClient:
 
 
 def _check_whole(table: str, round: Round | None) -> None:
-    """Tables in this process have one worker, which pushes whole rounds."""
+    """Refuse parts of rounds: tables in this process have one worker, which pushes whole rounds."""
     if round is not None and round.parts > 1:
         raise ValueError(
             f"table {table} is in this process and takes rounds of one part, got one of {round.parts}: "
@@ -311,13 +312,13 @@ def _check_whole(table: str, round: Round | None) -> None:
 
 
 def in_process(tables: Tables, num_shards: int = 1) -> LocalClient:
-    """A client with all `tables` in this process, empty."""
+    """Return a client with all `tables` in this process, empty."""
     dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in tables.dense}
     return LocalClient(tables.sparse, dense, num_shards)
 
 
 def done(result: T) -> Future[T]:
-    """A future that has its result already."""
+    """Return a future that has its result already."""
     future: Future[T] = Future()
     future.set_result(result)
     return future

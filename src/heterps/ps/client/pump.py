@@ -1,4 +1,4 @@
-"""Pump: the threads and the channel of a Session. Whoever waits for an answer fetches it himself.
+"""Pump: the threads and the channel of a Session. A caller that waits for an answer fetches it itself.
 
     caller's thread   wait: [1] sends what is queued   [2] receives, turn by turn, until its answer is there
     another caller    wait: [3] somebody receives already: sleeps until told, then looks, or takes the turns over
@@ -22,15 +22,15 @@ from heterps.ps.protocol.roster import Roster
 from heterps.wire import Channel
 
 LONGEST_WAIT_S = 0.05
-"""How long a thread may be deaf to a caller that made its next time earlier."""
+"""A thread that receives may miss for this long that a caller has made the next time earlier."""
 GRACE_S = 0.005
-"""How long the watcher leaves answers that are due to the callers."""
+"""The watcher leaves answers that are due to the callers for this long."""
 
 
 class Pump:
     """Moves messages between `session` and `channel`, and results to futures. Any thread may call it.
 
-    Whoever touches the session holds `lock`. `connect` is told every roster before new servers are spoken to.
+    A thread that touches the session holds `lock`. `connect` is told every roster before new servers are spoken to.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Pump:
         self._watcher.start()
 
     def flush(self) -> None:
-        """Send what is queued; the answers are received by whoever waits, or in a while."""
+        """Send what is queued; the answers are received by a caller that waits, or in a while."""
         with self.lock:
             self._session.flush()
             self._send()
@@ -63,7 +63,7 @@ class Pump:
         self._settle()
 
     def wait(self, future: Future[Any], timeout_s: float | None) -> None:
-        """Until the future is done or the time is over. Callbacks of any future may run in this thread."""
+        """Wait until the future is done or the time is over. Callbacks of any future may run in this thread."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self.lock:
             self._session.flush()
@@ -88,7 +88,7 @@ class Pump:
                 self._call_watcher()
 
     def wait_for_room(self) -> None:
-        """Until the session takes calls again, with the lock held; it fails where servers take nothing for too long."""
+        """Wait, with the lock held, until the session takes calls again; it fails if that takes too long."""
         session = self._session
         session.flush()
         self._send()
@@ -184,7 +184,7 @@ class Pump:
         self._settle()
 
     def _wait_for_turn(self, seen: int) -> int:
-        """Until answers are due that nobody else receives, or it is time to look whether anything came. [4]"""
+        """Wait until answers are due that nobody else receives, or it is time to look whether anything came. [4]"""
         while not self._is_over:
             is_busy = self._session.is_busy
             if is_busy and not self._is_taken and not self._num_waiting and self._num_turns == seen:

@@ -20,18 +20,23 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client import calls, whole_tables
-from heterps.ps.client.calls import FloatArray
+from heterps.ps.arrays import FloatArray
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import Lookup, sum_rows
-from heterps.ps.protocol.messages import Counted, Round
+from heterps.ps.ops.base import Ask, Call, Done
+from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
+from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
+from heterps.ps.ops.row_files import FilesFound, FindRows, LoadRows, SaveRowsCall
+from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
+from heterps.ps.ops.tables import TableExport, import_dense, import_parts, import_rows
+from heterps.ps.protocol.messages import EXACT, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.protocol.specs import Tables
-from heterps.ps.table.metadata import TableCounters, Upkeep, stack
+from heterps.ps.table.metadata import TableCounters, TableMetadata, stack
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import Rows, check_widths
+from heterps.ps.table.rows import Rows, check_widths
 from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Channel, Shared
 
@@ -39,7 +44,7 @@ T = TypeVar("T")
 
 
 class _Answer(Future[T]):
-    """A future that is fetched by whoever waits for it."""
+    """A future whose result is fetched by the caller that waits for it."""
 
     def __init__(self, wait: Callable[[Future[Any], float | None], None]) -> None:
         super().__init__()
@@ -69,7 +74,7 @@ class ClientCounts:
 
 
 class RemoteClient:
-    """Worker `worker`, in its life `incarnation`, at the servers of `roster`. Any thread may call it.
+    """Worker `worker`, in its `incarnation`, at the servers of `roster`. Any thread may call it.
 
     connect  is told every roster that the client learns of, before it speaks to new servers
     pump     moves its messages: with threads, or on a simulated clock
@@ -127,9 +132,7 @@ class RemoteClient:
         with self._turn():
             coding = self._session.options.coding(table)
             return self._submit(
-                calls.PullRowsCall(
-                    table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding
-                )
+                PullRowsCall(table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding)
             )
 
     def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
@@ -137,25 +140,23 @@ class RemoteClient:
         if grads.shape != needed:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
         coding = self._session.options.coding(table)
-        summed = self._sum(lookup, grads, travels=coding == calls.EXACT)
+        summed = self._sum(lookup, grads, travels=coding == EXACT)
         return self._push(
-            table, lambda sequence: calls.PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
+            table, lambda sequence: PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
         )
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
         with self._turn():
             coding = self._session.options.coding(table)
-            return self._submit(calls.PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
+            return self._submit(PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
     def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
         values, coding = self._dense_values(table, grads), self._session.options.coding(table)
-        return self._push(
-            table, lambda sequence: calls.PushDenseCall(table, values, sequence, coding, self.samples, round)
-        )
+        return self._push(table, lambda sequence: PushDenseCall(table, values, sequence, coding, self.samples, round))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         with self._turn():
-            return self._submit(calls.PushDenseCall(table, self._dense_values(table, values), 0, calls.EXACT))
+            return self._submit(PushDenseCall(table, self._dense_values(table, values), 0, EXACT))
 
     def flush(self) -> None:
         self._pump.flush()
@@ -179,57 +180,55 @@ class RemoteClient:
         return self._count(table).counters
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
-        return whole_tables.export_rows(self._call, table, self._pushes[table], self._exports)
+        return self._export(table).rows()
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
-        asked = self._call(whole_tables.SaveRowsCall(table, self._pushes[table], path))
+        asked = self._call(SaveRowsCall(table, self._pushes[table], path))
         saved: list[RowFile] | None = asked.result()()
         if saved is not None and all(files.has(file.path) for file in saved):
             return saved
         widths = self._dims[table], state_words(self._optimizers[table], self._dims[table])
-        return whole_tables.save_streamed(
-            self._call, table, self._pushes[table], self._exports, files, path, self.num_rows(table), widths
-        )
+        return self._export(table).save(files, path, self.num_rows(table), widths)
 
     def load_rows(
-        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, upkeep: Mapping[str, NDArray[Any]]
+        self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        found: bool = self._call(whole_tables.FindRowsCall(table, self._pushes[table], paths)).result()
-        if found:
-            self._push(table, lambda n: whole_tables.LoadRowsCall(table, paths, num_pushes, n)).result()
+        found = self._call(Ask(FindRows(table, self._pushes[table], tuple(paths)), FilesFound)).result()
+        if all(answer.are_there for answer in found.values()):
+            self._push(table, lambda n: Ask(LoadRows(table, n, num_pushes, tuple(paths)), Done)).result()
         else:
             parts = (part for path in paths for part in files.read(path))
-            whole_tables.import_parts(self._push, table, parts, num_pushes)
-        if upkeep:
-            self._push(table, lambda n: whole_tables.ResumeCall(table, upkeep, num_pushes, n)).result()
+            import_parts(self._push, table, parts, num_pushes)
+        self._resume(table, metadata, num_pushes)
 
     def num_pushes(self, table: str) -> int:
-        return self._read_upkeep(table)[0]
+        return self._read_metadata(table)[0]
 
-    def export_upkeep(self, table: str) -> dict[str, NDArray[Any]]:
-        return stack(self._read_upkeep(table)[1])
+    def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
+        return stack(self._read_metadata(table)[1])
 
     def import_rows(
-        self, table: str, rows: Rows, num_pushes: int, upkeep: Mapping[str, NDArray[Any]] | None = None
+        self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
         check_widths(rows, self._dims[table], self._optimizers[table])
-        whole_tables.import_rows(self._push, table, rows, num_pushes, upkeep or {})
+        import_rows(self._push, table, rows, num_pushes)
+        self._resume(table, metadata or {}, num_pushes)
 
     def export_dense(self, table: str) -> tuple[FloatArray, FloatArray, int]:
         if not self._sizes[table]:  # no server has anything of it
             return np.empty(0, np.float32), np.empty(0, np.float32), self._pushes[table]
-        return whole_tables.export_dense(self._call, table, self._pushes[table], self._exports)
+        return self._export(table).dense()
 
     def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None:
         values = self._dense_values(table, values)
         if state.shape != (self._state_words[table],):
             raise ValueError(f"the saved state has {state.size:,} words, {table} needs {self._state_words[table]:,}")
-        whole_tables.import_dense(self._push, table, values, state, num_steps)
+        import_dense(self._push, table, values, state, num_steps)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
-        """Gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
+        """Sum gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
         roster, sums = self._session.roster, []
         for number in range(len(lookup.bounds) - 1):
             first, last = int(lookup.bounds[number]), int(lookup.bounds[number + 1])
@@ -242,20 +241,26 @@ class RemoteClient:
             sums.append(summed)
         return sums
 
-    def _push(self, table: str, make: Callable[[int], calls.Call]) -> Future[None]:
+    def _push(self, table: str, make: Callable[[int], Call]) -> Future[None]:
         with self._turn():
             self._pushes[table] += 1
             return self._submit(make(self._pushes[table]))
 
-    def _read_upkeep(self, table: str) -> tuple[int, list[Upkeep]]:
-        read: tuple[int, list[Upkeep]] = self._call(whole_tables.ReadUpkeepCall(table, self._pushes[table])).result()
+    def _resume(self, table: str, metadata: Mapping[str, NDArray[Any]], num_pushes: int) -> None:
+        if metadata:
+            self._push(table, lambda n: ResumeCall(table, metadata, num_pushes, n)).result()
+
+    def _read_metadata(self, table: str) -> tuple[int, list[TableMetadata]]:
+        read: tuple[int, list[TableMetadata]] = self._call(ReadMetadataCall(table, self._pushes[table])).result()
         return read
 
     def _count(self, table: str) -> Counted:
-        counted: Counted = self._call(whole_tables.CountRowsCall(table, self._pushes[table])).result()
-        return counted
+        return Counted.total(self._call(Ask(CountRows(table, self._pushes[table]), Counted)).result().values())
 
-    def _call(self, call: calls.Call) -> Future[Any]:
+    def _export(self, table: str) -> TableExport:
+        return TableExport(self._call, table, self._pushes[table], self._exports)
+
+    def _call(self, call: Call) -> Future[Any]:
         with self._turn():
             return self._submit(call)
 
@@ -266,7 +271,7 @@ class RemoteClient:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """To number and queue a call with no other between; with too many queued, once servers have taken some.
+        """Hold the lock to number and queue a call; with too many queued, wait until servers have taken some.
 
         A call that came to the servers before the push that it builds on would wait for it for ever.
         """
@@ -275,7 +280,7 @@ class RemoteClient:
                 self._pump.wait_for_room()  # other threads queue theirs meanwhile
             yield
 
-    def _submit(self, call: calls.Call) -> Future[Any]:
+    def _submit(self, call: Call) -> Future[Any]:
         answer: Future[Any] = _Answer(self._pump.wait)
         self._session.submit(call, answer, self._pushes[call.table], self._clock())
         return answer

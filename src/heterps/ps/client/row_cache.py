@@ -15,8 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.table.index import Keys
-from heterps.ps.table.kernels import Words
+from heterps.ps.arrays import FloatArray, KeyArray
 
 WAYS = 8
 MOST_USES = 255
@@ -24,20 +23,20 @@ _EMPTY = -(2**62)  # the stamp of a place without a row: older than any clock
 _kernel = njit(nogil=True, cache=True)
 
 
-class _Body(NamedTuple):
-    keys: Keys  # [places]
+class _CacheBody(NamedTuple):
+    keys: KeyArray  # [places]
     stamps: NDArray[np.int64]
     uses: NDArray[np.uint8]
-    values: Words  # [places, dim]
+    values: FloatArray  # [places, dim]
 
 
 def least_bytes(dim: int) -> int:
-    """What a cache of rows of `dim` values needs at least: one set of places."""
+    """Return what a cache of rows of `dim` values needs at least: one set of places."""
     return WAYS * (8 + 8 + 1 + 4 * dim)
 
 
 class RowCache:
-    """Up to `memory_bytes` of rows of `dim` float32 values. No lock: one thread at a time."""
+    """A cache of up to `memory_bytes` of rows of `dim` float32 values. No lock: one thread at a time."""
 
     def __init__(self, dim: int, memory_bytes: int) -> None:
         set_bytes = least_bytes(dim)
@@ -45,7 +44,7 @@ class RowCache:
         if num_places < WAYS:
             raise ValueError(f"a cache of rows of dim {dim} needs at least {set_bytes} bytes, got {memory_bytes}")
         self.dim = dim
-        self._body = _Body(
+        self._body = _CacheBody(
             np.zeros(num_places, np.uint64),
             np.full(num_places, _EMPTY, np.int64),
             np.zeros(num_places, np.uint8),
@@ -56,26 +55,26 @@ class RowCache:
     def num_bytes(self) -> int:
         return sum(array.nbytes for array in self._body)
 
-    def get(self, keys: Keys, oldest: int, out: Words) -> NDArray[np.bool_]:
-        """Which of `keys` have a row with a stamp of `oldest` or later; their values go to `out`."""
+    def get(self, keys: KeyArray, oldest: int, out: FloatArray) -> NDArray[np.bool_]:
+        """Return which of `keys` have a row with a stamp of `oldest` or later; their values go to `out`."""
         hits = np.zeros(len(keys), np.bool_)
         _get(self._body, keys, oldest, out, hits)
         return hits
 
-    def put(self, keys: Keys, rows: Words, stamp: int) -> None:
+    def put(self, keys: KeyArray, rows: FloatArray, stamp: int) -> None:
         """Keep copies of `rows`, good up to `stamp`. A copy with a later stamp stays as it is."""
         _put(self._body, keys, rows, stamp)
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _first_place(key: np.uint64, num_places: int) -> int:
-    """Where the set of `key` begins."""
+    """Return where the set of `key` begins."""
     tag = mix64(key) >> np.uint64(32)
     return np.int64((tag * np.uint64(num_places // WAYS)) >> np.uint64(32)) * WAYS
 
 
 @_kernel
-def _get(cache: _Body, keys: Keys, oldest: int, out: Words, hits: NDArray[np.bool_]) -> None:
+def _get(cache: _CacheBody, keys: KeyArray, oldest: int, out: FloatArray, hits: NDArray[np.bool_]) -> None:
     for i in range(len(keys)):
         first = _first_place(keys[i], len(cache.keys))
         for place in range(first, first + WAYS):
@@ -90,7 +89,7 @@ def _get(cache: _Body, keys: Keys, oldest: int, out: Words, hits: NDArray[np.boo
 
 
 @_kernel
-def _put(cache: _Body, keys: Keys, rows: Words, stamp: int) -> None:
+def _put(cache: _CacheBody, keys: KeyArray, rows: FloatArray, stamp: int) -> None:
     for i in range(len(keys)):
         first = _first_place(keys[i], len(cache.keys))
         turn = np.int64(mix64(keys[i]) % np.uint64(WAYS))  # begin anywhere, or equals would fight for the first place

@@ -18,9 +18,10 @@ from typing import Any
 from msgspec.msgpack import encode
 
 from heterps.errors import HeterpsError, NotFinite, PeerLost, StaleIncarnation
-from heterps.ps.client.calls import Call
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.base import Call, Op
+from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
+from heterps.ps.protocol.messages import EXACT, Coding, Hello, Refused, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.message import message_bytes
@@ -28,7 +29,7 @@ from heterps.wire.message import message_bytes
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_OPS = 256
 MARGIN_BYTES = 2048
-"""More than the header of a request takes besides its ops: the name of its worker has up to 200 characters."""
+"""The header of a request takes less than this besides its ops: the name of its worker has up to 200 characters."""
 UNSENT_RETRY_S = 0.02
 
 
@@ -43,10 +44,10 @@ class Options:
     max_requests: int = 8  # in flight to one server
     max_bytes: int = 64 * 2**20  # in flight to one server, in requests and expected answers; one always may
     max_waiting: int = 512  # calls not sent yet to one server; beyond, the caller waits
-    codings: Mapping[str, m.Coding] = field(default_factory=dict)  # by table; others travel as they are
+    codings: Mapping[str, Coding] = field(default_factory=dict)  # by table; others travel as they are
 
-    def coding(self, table: str) -> m.Coding:
-        return self.codings.get(table, m.Coding())
+    def coding(self, table: str) -> Coding:
+        return self.codings.get(table, EXACT)
 
 
 @dataclass
@@ -90,7 +91,7 @@ class _Line:
 
 
 class Session:
-    """What worker `worker` in its life `incarnation` has under way. After a fatal `error` it takes no more calls."""
+    """What worker `worker` in its `incarnation` has under way. After a fatal `error` it takes no more calls."""
 
     def __init__(
         self, worker: str, incarnation: int, roster: Roster, tables: str, options: Options, limits: Limits = Limits()
@@ -104,8 +105,8 @@ class Session:
         self.retries = 0
         self._tables = tables
         self._limits = limits
-        self._codec = m.client_codec(limits)
-        self._requests = m.server_codec(limits)
+        self._codec = client_codec(limits)
+        self._requests = server_codec(limits)
         self._lines = [_Line(seat) for seat in roster.servers]
         self._pending: dict[int, _Pending] = {}  # all calls without a full answer, in the order they were made
         self._finished: list[tuple[Future[Any], Any]] = []
@@ -142,14 +143,14 @@ class Session:
         return any(line.flights or line.queue for line in self._lines)
 
     def finished(self) -> list[tuple[Future[Any], Any]]:
-        """Futures and what to settle them with, an exception or a result; outside any lock: they run callbacks."""
+        """Return futures and their exceptions or results, to be set outside any lock: they run callbacks."""
         done, self._finished = self._finished, []
         return done
 
     # --- the network's side ------------------------------------------------------------------------------------------
 
     def outgoing(self, now: float) -> Outgoing:
-        """What is to be sent now: first and repeated requests."""
+        """Return what is to be sent now: first and repeated requests."""
         messages: Outgoing = []
         try:
             for line in self._lines:
@@ -160,7 +161,7 @@ class Session:
         return messages if self.error is None else []
 
     def unsent(self, peer: str, parts: list[Frame], now: float) -> None:
-        """A message of `outgoing` was not taken, as its peer is absent or full. It is tried again soon, as if new."""
+        """Try a message of `outgoing` again soon, as if new: its peer was absent or full."""
         flights = [flight for line in self._lines if line.seat.name == peer for flight in line.flights.values()]
         for flight in flights:
             if flight.parts is parts:
@@ -168,7 +169,7 @@ class Session:
                 flight.retry_at = min(now + UNSENT_RETRY_S, flight.deadline)
 
     def next_time(self) -> float | None:
-        """When `outgoing` is to be called again, if nothing else happens."""
+        """Return when `outgoing` is to be called again, if nothing else happens."""
         times = [flight.retry_at for line in self._lines for flight in line.flights.values()]
         times += [line.queue[0].since + self.options.linger_s for line in self._lines if line.queue and not line.due]
         return min(times, default=None)
@@ -181,15 +182,15 @@ class Session:
             if line is None or header.id not in line.flights:
                 return
             match header:
-                case m.Welcome():
+                case Welcome():
                     del line.flights[header.id]
                     line.greeted = True
                     self._adopt(header.roster, now)
-                case m.Reply():
+                case OpReply():
                     self._on_reply(line, header, Frames(frames))
-                case m.Refused():
+                case Refused():
                     self._on_refused(line, header, now)
-                case m.StatsReply() | m.ChunkReply() | m.Agreed():
+                case _:
                     pass  # not asked for by sessions
         except WireError:
             self.dropped += 1
@@ -209,7 +210,7 @@ class Session:
         options = self.options
         if line.queue and not line.greeted:
             if not line.flights:
-                hello = m.Hello(self._next_id(), self.worker, self.incarnation, self._tables)
+                hello = Hello(self._next_id(), self.worker, self.incarnation, self._tables)
                 yield self._launch(line, hello, [], [], 0, self._deadline(line.queue, now), now)
             return
         if line.queue and now >= line.queue[0].since + options.linger_s:
@@ -221,9 +222,9 @@ class Session:
         line.due = line.due and bool(line.queue)
 
     def _merge(self, line: _Line, now: float) -> list[Frame]:
-        """One request of as many queued calls as fit into a message."""
+        """Make one request of as many queued calls as fit into a message."""
         number = self.roster.number(line.seat.name)
-        ops: list[m.Op] = []
+        ops: list[Op] = []
         calls: list[_Pending] = []
         frames: list[Frame] = []
         num_bytes, header_bytes = 0, MARGIN_BYTES
@@ -237,11 +238,11 @@ class Session:
             ops.append(built.op)
             frames += built.frames
             num_bytes += size
-        request = m.Request(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
+        request = OpRequest(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
         return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
 
     def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
-        """When the first of `calls`, which are about to be sent or greeted for, must have its answer."""
+        """Return when the first of `calls`, which are about to be sent or greeted for, must have its answer."""
         deadlines = []
         for pending in calls:
             if pending.deadline is None:
@@ -250,7 +251,7 @@ class Session:
         return min(deadlines)
 
     def _launch(
-        self, line: _Line, header: m.Hello | m.Request, frames: list[Frame], calls: list[_Pending],
+        self, line: _Line, header: Hello | OpRequest, frames: list[Frame], calls: list[_Pending],
         num_bytes: int, deadline: float, now: float,
     ) -> list[Frame]:  # fmt: skip
         parts = self._requests.encode(header, frames)
@@ -275,9 +276,7 @@ class Session:
         what = "a greeting"
         if flight.calls:
             first = flight.calls[0]
-            what = (
-                f"{type(first.call).__name__.removesuffix('Call')} of table {first.call.table} at clock {first.clock}"
-            )
+            what = f"{first.call.name} of table {first.call.table} at clock {first.clock}"
         where = f" at {line.seat.address}" if line.seat.address else ""
         self.fail(
             PeerLost(
@@ -288,7 +287,7 @@ class Session:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _on_reply(self, line: _Line, reply: m.Reply, frames: Frames) -> None:
+    def _on_reply(self, line: _Line, reply: OpReply, frames: Frames) -> None:
         flight, number = line.flights[reply.id], self.roster.number(line.seat.name)
         if len(reply.results) != len(flight.calls):
             raise WireError(f"{len(flight.calls)} ops were asked for, {len(reply.results)} answered")
@@ -308,7 +307,7 @@ class Session:
         pending = self._pending.pop(key)
         self._finished.append((pending.future, pending.call.result()))
 
-    def _on_refused(self, line: _Line, refused: m.Refused, now: float) -> None:
+    def _on_refused(self, line: _Line, refused: Refused, now: float) -> None:
         match refused.code:
             case "later":
                 return  # as if it had not come: asked again in its time

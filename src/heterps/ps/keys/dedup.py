@@ -17,25 +17,24 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from heterps.hashing import mix64
+from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.placement import owners, slot_of
 
-Keys = NDArray[np.uint64]
-Words = NDArray[np.float32]
 Positions = NDArray[np.int32]
 
 
 class Lookup(NamedTuple):
     """The distinct keys of a batch, grouped by shard, and where each came from."""
 
-    unique: Keys
+    unique: KeyArray
     bounds: NDArray[np.int64]  # shard s has unique[bounds[s]:bounds[s + 1]]
     inverse: Positions
     sources: Positions
     starts: Positions
 
 
-def as_keys(keys: ArrayLike) -> Keys:
-    """Keys as a flat array of uint64; int64 keys keep their bits, so that every 64-bit value is valid in both types."""
+def as_keys(keys: ArrayLike) -> KeyArray:
+    """Make keys a flat array of uint64; int64 keys keep their bits, so that every 64-bit value is valid in both."""
     array = np.asarray(keys)
     if array.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
         if array.size or array.dtype.kind not in "iuf":
@@ -47,7 +46,7 @@ def as_keys(keys: ArrayLike) -> Keys:
 
 
 def make_lookup(keys: ArrayLike, num_shards: int = 1) -> Lookup:
-    """Lookup for a batch of `keys` (int64 or uint64, any values) over `num_shards` shards."""
+    """Make the lookup for a batch of `keys` (int64 or uint64, any values) over `num_shards` shards."""
     keys = as_keys(keys)
     if len(keys) >= 2**31:
         raise ValueError(f"{len(keys):,} keys in one batch; at most 2**31 - 1 are supported")
@@ -111,8 +110,8 @@ def _lookup(keys, owners, num_shards):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def sum_rows(grads: Words, sources: Positions, starts: Positions, first: int, last: int, out: Words) -> None:
-    """`out[u]` = sum of the gradients of unique key u, for u in first..last-1."""
+def sum_rows(grads: FloatArray, sources: Positions, starts: Positions, first: int, last: int, out: FloatArray) -> None:
+    """Set `out[u]` to the sum of the gradients of unique key u, for u in first..last-1."""
     dim = np.uint64(out.shape[1])
     for u in range(np.uint64(first), np.uint64(last)):  # no slices: each would count references, which takes long
         source = np.uint64(sources[starts[u]])

@@ -26,13 +26,13 @@ Owners = NDArray[np.int16]
 
 @njit(nogil=True, cache=True, inline="always")
 def slot_of(hashed: np.uint64) -> int:
-    """The slot of a key with this mixed hash. Uses its lowest bits; the index inside a shard uses the highest."""
+    """Return the slot of a mixed hash by its lowest bits; the index inside a shard uses the highest."""
     return np.int64(hashed & _SLOT_BITS)
 
 
 @njit(nogil=True, cache=True)
 def slots_of(keys: NDArray[np.uint64]) -> NDArray[np.int16]:
-    """The slot of every key."""
+    """Return the slot of every key."""
     slots = np.empty(len(keys), np.int16)
     for i in range(len(keys)):
         slots[i] = slot_of(mix64(keys[i]))
@@ -49,20 +49,20 @@ def all_in(keys: NDArray[np.uint64], slots: NDArray[np.bool_]) -> bool:
 
 
 def slot_mask(slots: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[NUM_SLOTS], true at `slots`."""
+    """Return a mask [NUM_SLOTS], true at `slots`."""
     mask = np.zeros(NUM_SLOTS, np.bool_)
     mask[slots] = True
     return mask
 
 
 def shard_numbers(keys: NDArray[np.uint64], num_shards: int) -> Owners:
-    """The shard of every key."""
+    """Return the shard of every key."""
     return owners(num_shards)[slots_of(keys)]
 
 
 @lru_cache(maxsize=64)
 def owners(num_shards: int) -> Owners:
-    """The shard of every slot, read-only. The same in every process: it must never change for a number of shards."""
+    """Return the shard of every slot, read-only. For a number of shards it must never change, in any process."""
     if not 1 <= num_shards <= NUM_SLOTS:
         raise ValueError(f"num_shards must be at least 1 and at most {NUM_SLOTS:,}, got {num_shards}")
     table = _owners(num_shards)

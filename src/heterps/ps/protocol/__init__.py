@@ -1,8 +1,8 @@
-"""What clients and servers agree on.
+"""What clients and servers agree on, below the messages of requests.
 
-messages    their headers, with a drawing of who says what       frames   arrays beside them
-roster      who serves, with incarnations, and what each holds   specs    what the tables of a job are
-parts       tables in parts of bounded size
+messages    greetings, refusals, questions that anybody may ask    frames      arrays beside headers
+roster      who serves, with incarnations, and what each holds     specs       what the tables of a job are
+parts       tables in parts of bounded size                        row_files   files of rows that all share
 
 Read first: messages.py.
 """

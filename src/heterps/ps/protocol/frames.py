@@ -1,21 +1,39 @@
-"""The frames of a message, and arrays in them that keep every bit: parts of tables, and upkeep.
+"""The frames of a message, and arrays in them that keep every bit: parts of tables, and table metadata.
 
-Rows, ValuePart, Upkeep --pack--> (description for the header, frames) ~~~> unpack --> the same, or Malformed
+Rows, ValuePart, TableMetadata --pack--> (description for the header, frames) ~~~> unpack --> the same, or Malformed
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from heterps.ps.protocol.messages import ArrayInfo, PartInfo, UpkeepInfo
-from heterps.ps.protocol.parts import ValuePart
-from heterps.ps.table.metadata import NUM_COUNTERS, Upkeep, stack, unstack
-from heterps.ps.table.sparse import Rows
+from heterps.ps.protocol.messages import Count
+from heterps.ps.protocol.parts import TablePart, ValuePart
+from heterps.ps.table.metadata import NUM_COUNTERS, TableMetadata, stack, unstack
+from heterps.ps.table.rows import Rows
 from heterps.wire import Frame, Malformed
+
+
+class ArrayInfo(Struct, frozen=True, array_like=True):
+    """An array of any plain type as a frame, for what must keep every bit: rows on their way to another place."""
+
+    dtype: Literal["<f4", "<f8", "<u8", "<i8", "<u4", "<i4", "<u2", "<i2", "|u1"]
+    shape: tuple[Count, ...]
+
+
+class PartInfo(Struct, frozen=True, array_like=True):
+    """Frames of Rows; or, of a dense table from value `first` on, values [n] and their state [words a value, n]."""
+
+    arrays: tuple[ArrayInfo, ...]
+    first: Count | None = None
+
+
+MetadataInfo = Annotated[tuple[ArrayInfo, ...], Meta(min_length=4, max_length=4)]
+"""Frames of the fields of TableMetadata, for one shard."""
 
 
 def pack_arrays(arrays: tuple[NDArray[np.generic], ...]) -> tuple[tuple[ArrayInfo, ...], list[Frame]]:
@@ -24,7 +42,7 @@ def pack_arrays(arrays: tuple[NDArray[np.generic], ...]) -> tuple[tuple[ArrayInf
 
 
 def unpack_array(info: ArrayInfo, frame: memoryview) -> NDArray[np.generic]:
-    """Malformed where frame and description do not fit."""
+    """Return the array of a frame; Malformed where frame and description do not fit."""
     expected = int(np.prod(info.shape, dtype=object)) * np.dtype(info.dtype).itemsize
     if expected != frame.nbytes:
         raise Malformed(f"an array {list(info.shape)} of {info.dtype} takes {expected} bytes, not {frame.nbytes}")
@@ -35,14 +53,14 @@ ROW_DTYPES = ("<u8", "<f4", "<f4", "<f4", "<u4")
 VALUE_DTYPES = ("<f4", "<f4")
 
 
-def pack_part(part: Rows | ValuePart) -> tuple[PartInfo, list[Frame]]:
-    """A part of a table, every bit of it, as frames."""
+def pack_part(part: TablePart) -> tuple[PartInfo, list[Frame]]:
+    """Return a part of a table, every bit of it, as frames."""
     infos, frames = pack_arrays(part if isinstance(part, Rows) else (part.values, part.state))
     return PartInfo(infos, None if isinstance(part, Rows) else part.first), frames
 
 
-def unpack_part(info: PartInfo, frames: Frames) -> Rows | ValuePart:
-    """What `pack_part` packed; Malformed where it is not that."""
+def unpack_part(info: PartInfo, frames: Frames) -> TablePart:
+    """Return what `pack_part` packed; Malformed where it is not that."""
     dtypes, ranks = tuple(array.dtype for array in info.arrays), [len(array.shape) for array in info.arrays]
     expected = ROW_DTYPES if info.first is None else VALUE_DTYPES
     if dtypes != expected:
@@ -57,29 +75,29 @@ def unpack_part(info: PartInfo, frames: Frames) -> Rows | ValuePart:
     return ValuePart(info.first, *arrays)
 
 
-UPKEEP_DTYPES = ("<i8", "<i8", "<i8", "|u1")
+METADATA_DTYPES = ("<i8", "<i8", "<i8", "|u1")
 
 
-def pack_upkeep(upkeep: Upkeep) -> tuple[UpkeepInfo, list[Frame]]:
-    return pack_arrays(tuple(stack([upkeep]).values()))
+def pack_metadata(metadata: TableMetadata) -> tuple[MetadataInfo, list[Frame]]:
+    return pack_arrays(tuple(stack([metadata]).values()))
 
 
-def unpack_upkeep(infos: UpkeepInfo, frames: Frames) -> list[NDArray[np.generic]]:
-    """The arrays that `pack_upkeep` packed; Malformed where they are not that."""
+def unpack_metadata(infos: MetadataInfo, frames: Frames) -> TableMetadata:
+    """Return what `pack_metadata` packed; Malformed where it is not that."""
     shapes = [info.shape for info in infos]
     ranks = [len(shape) for shape in shapes]
-    if tuple(info.dtype for info in infos) != UPKEEP_DTYPES or ranks != [1, 1, 2, 2] or any(s[0] != 1 for s in shapes):
-        raise Malformed(f"upkeep is arrays of one shard, of {', '.join(UPKEEP_DTYPES)}; got shapes {shapes}")
+    if (
+        tuple(info.dtype for info in infos) != METADATA_DTYPES
+        or ranks != [1, 1, 2, 2]
+        or any(s[0] != 1 for s in shapes)
+    ):
+        raise Malformed(f"table metadata is arrays of one shard, of {', '.join(METADATA_DTYPES)}; got shapes {shapes}")
     if shapes[2][1] != NUM_COUNTERS:
-        raise Malformed(f"upkeep has {NUM_COUNTERS} counters, got {shapes[2][1]}")
-    return [unpack_array(info, frames.take()) for info in infos]
-
-
-def as_upkeep(arrays: Sequence[NDArray[np.generic]]) -> Upkeep:
-    """The upkeep whose arrays `unpack_upkeep` gave."""
-    kept = unstack(dict(zip(Upkeep._fields, arrays, strict=True)), 1)[0]
-    assert kept is not None
-    return kept
+        raise Malformed(f"table metadata has {NUM_COUNTERS} counters, got {shapes[2][1]}")
+    arrays = [unpack_array(info, frames.take()) for info in infos]
+    metadata = unstack(dict(zip(TableMetadata._fields, arrays, strict=True)), 1)[0]
+    assert metadata is not None
+    return metadata
 
 
 class Frames:

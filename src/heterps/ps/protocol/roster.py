@@ -19,7 +19,7 @@ from heterps.ps.keys.placement import owners
 
 
 class Seat(Struct, frozen=True):
-    """A server of the job: its name on the channels, where it listens, and its how-manieth life this is."""
+    """A server of the job: its name on the channels, where it listens, and how many times it has been started."""
 
     name: str
     address: str = ""
@@ -42,27 +42,27 @@ class Roster(Struct, frozen=True):
         return len(self.servers)
 
     def number(self, name: str) -> int:
-        """The number of the server called `name`, -1 where it is not in the job."""
+        """Return the number of the server called `name`, -1 where it is not in the job."""
         return next((number for number, seat in enumerate(self.servers) if seat.name == name), -1)
 
     def dense_range(self, size: int, number: int) -> slice:
-        """The values of a dense table of `size` values that server `number` holds; -1, which is none, holds none."""
+        """Return which of `size` values of a dense table server `number` holds; -1, which is none, holds none."""
         if number < 0:
             return slice(0, 0)
         return slice(size * number // self.num_shards, size * (number + 1) // self.num_shards)
 
     def add(self, seat: Seat) -> Roster:
-        """The next roster, with one more server."""
+        """Return the next roster, with one more server."""
         return Roster((*self.servers, seat), self.epoch + 1)
 
     def drop_last(self) -> Roster:
-        """The next roster, without the newest server. The last one of all must stay."""
+        """Return the next roster, without the newest server. The last one of all must stay."""
         if self.num_shards == 1:
             raise ValueError(f"server {self.servers[-1].name} is the only one and cannot leave")
         return Roster(self.servers[:-1], self.epoch + 1)
 
     def before_add(self) -> Roster:
-        """The roster that `add` made this one of; ValueError for one that cannot have been made so."""
+        """Return the roster that `add` made this one of; ValueError for one that cannot have been made so."""
         if self.num_shards == 1 or self.epoch == 1:
             raise ValueError(f"roster {self.epoch} of {self.num_shards} servers is the first of its job")
         return Roster(self.servers[:-1], self.epoch - 1)
@@ -83,7 +83,7 @@ def follows(new: Roster, old: Roster) -> bool:
 
 
 def moves(old: Roster, new: Roster) -> list[Move]:
-    """Who must hand over to whom when `new` follows `old`; first those between neighbours that move no slots."""
+    """Return who must hand over to whom when `new` follows `old`; first those between neighbours that move no slots."""
     if not follows(new, old):
         raise ValueError(f"roster {new.epoch} does not follow roster {old.epoch} by one server more or less")
     before, after = owners(old.num_shards), owners(new.num_shards)
@@ -97,7 +97,7 @@ def moves(old: Roster, new: Roster) -> list[Move]:
 
 
 def dense_move(size: int, old: Roster, new: Roster, move: Move) -> slice:
-    """The values of a dense table of `size` values that move with `move`; between neighbours only there are any."""
+    """Return which of `size` values of a dense table move with `move`; only between neighbours there are any."""
     before, after = old.dense_range(size, move.source), new.dense_range(size, move.target)
     first = max(before.start, after.start)
     return slice(first, max(first, min(before.stop, after.stop)))

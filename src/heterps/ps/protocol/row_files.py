@@ -1,9 +1,9 @@
-"""Files of rows: where shards of sparse tables are written to and read from, by whoever holds them.
+"""Files of rows: where shards of sparse tables are written to and read from, by the processes that hold them.
 
     saving    coordinator --SaveRows(path)--> every server writes its own rows --> Saved(bytes, digest) --> manifest
     loading   coordinator --LoadRows(paths)--> every server reads the rows whose home it is
 
-The format is not known here: whoever starts a server gives it an object that reads and writes one.
+The format is not known here: the process that starts a server gives it an object that reads and writes one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
 
 class RowFile(NamedTuple):
@@ -35,9 +35,9 @@ class RowFiles(Protocol):
         """Write a new file of `num_rows` rows, whose values and state have these widths, part after part."""
 
     def read(self, path: str) -> Iterator[Rows]:
-        """The rows of a file, a part at a time."""
+        """Yield the rows of a file, a part at a time."""
 
 
 def shard_path(path: str, epoch: int, number: int) -> str:
-    """The file of shard `number` under a roster of this epoch; a save that begins again under another writes others."""
+    """Name the file of shard `number` under a roster of this epoch; a save that begins again under another differs."""
     return f"{path}.{epoch}-{number:03d}.arrow"

@@ -27,7 +27,7 @@ class TableSpec:
     tiers: Tiers | None = None  # of all shards in this process together
 
     def make_shard(self, num_shards: int = 1) -> SparseTable | TieredTable:
-        """One of the table's `num_shards` shards in this process, empty: all are made alike."""
+        """Return one of the table's `num_shards` shards in this process, empty: all are made alike."""
         table = SparseTable(
             self.dim,
             self.optimizer,
@@ -65,11 +65,11 @@ class Tables:
 
     @property
     def digest(self) -> str:
-        """Equal for tables that give equal results, whatever their order and wherever their rows are."""
+        """A digest, equal for tables that give equal results, whatever their order and wherever their rows are."""
         specs = (*(replace(spec, tiers=None) for spec in self.sparse), *self.dense)
         return xxh3_64_hexdigest("\n".join(sorted(map(repr, specs))).encode())
 
     def share_memory(self, num: int) -> Tables:
-        """The tables of one of `num` servers of a process, which have its memory for tables with tiers together."""
+        """Return the tables of one of `num` servers of a process, which share its memory for tables with tiers."""
         specs = [replace(s, tiers=None if s.tiers is None else s.tiers.share(1, num)) for s in self.sparse]
         return replace(self, sparse=tuple(specs))

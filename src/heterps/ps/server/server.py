@@ -20,33 +20,36 @@ from functools import partial
 from msgspec.json import encode as to_json
 
 from heterps.errors import HeterpsError, NotFinite
-from heterps.ps.protocol import messages as m
+from heterps.ps.ops.base import InDoubt, Op, Push, Result, Serving, Work
+from heterps.ps.ops.moves import Agreed, Deliver, Fetch, Forget, Handover, Prepare, Switch
+from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
+from heterps.ps.protocol.messages import AskRoster, AskStats, Code, Hello, Refused, Round, StatsReply, Welcome
 from heterps.ps.protocol.roster import Roster, follows
 from heterps.ps.protocol.row_files import RowFiles
 from heterps.ps.protocol.specs import Tables
-from heterps.ps.server import ops
-from heterps.ps.server.handover import Handover
-from heterps.ps.server.ledger import Source
-from heterps.ps.server.shard import Shard
-from heterps.ps.server.stats import Counts, Rate, ServerStats, table_stats
-from heterps.ps.server.transfer import ShardTransfer, restrict
+from heterps.ps.server.stats import Rate, ServerStats, table_stats
+from heterps.ps.shard.counts import Counts
+from heterps.ps.shard.ledger import Source
+from heterps.ps.shard.shard import Shard
+from heterps.ps.shard.transfer import ShardTransfer
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.arena import Bytes
 
 Outgoing = list[tuple[str, list[Frame]]]
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
-"""Of requests that wait for older pushes; and as many contributions that wait for the rest of their rounds."""
+"""At most this many requests wait for older pushes, and as many contributions for the rest of their rounds."""
 HOLD_S = 60.0
-"""A request whose predecessor does not come goes after this: its worker has given up long before."""
+"""A request whose predecessor does not come is dropped after this: its worker has given up long before."""
 DRAIN_S = 300.0
-"""For so long no round begins after Prepare. Of a rebalance that broke off, workers have given up long before."""
+"""After Prepare no round begins for this long: longer than any worker's deadline, so that an aborted rebalance cannot
+block for ever."""
 
 
 class _Refusal(Exception):
-    def __init__(self, code: m.Code, text: str) -> None:
+    def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
-        self.code: m.Code = code
+        self.code: Code = code
 
 
 @dataclass
@@ -54,8 +57,8 @@ class _Held:
     """A request that waits for an older push."""
 
     peer: str
-    request: m.Request
-    arrays: list[ops.Arrays]
+    request: OpRequest
+    works: list[Work]
     since: float
     num_bytes: int
 
@@ -64,7 +67,7 @@ class Server:
     """Server `name` of `roster`, with its shard of `tables`.
 
     joining    the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
-    row_files  where it saves and loads its own rows; none: they travel to whoever asks for them
+    row_files  where it saves and loads its own rows; none: they travel to the client that asks for them
     """
 
     def __init__(
@@ -88,8 +91,8 @@ class Server:
         self.counts = Counts()
         self.tables = tables
         self.room: Callable[[str, int], Bytes | None] = lambda *_: None  # where to make large frames for a peer
-        self._codec = m.server_codec(limits)
-        self._answers = m.client_codec(limits)
+        self._codec = server_codec(limits)
+        self._answers = client_codec(limits)
         self._limits = limits
         self._workers: dict[str, int] = {}  # the newest incarnation of each
         self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
@@ -109,7 +112,7 @@ class Server:
             self.counts.drop(type(error).__name__)
             return []
         try:
-            if isinstance(header, m.Request):
+            if isinstance(header, OpRequest):
                 return self._take(peer, header, frames, now)
             answer, answer_frames = self._reply(header, Frames(frames), now)
         except _Refusal as refusal:
@@ -120,33 +123,33 @@ class Server:
             return [self._refuse(peer, header.id, _Refusal("failed", f"{type(error).__name__}: {error}"))]
         return [(peer, self._answers.encode(answer, answer_frames))]
 
-    def _reply(self, header: m.ToServer, frames: Frames, now: float) -> tuple[m.FromServer, list[Frame]]:
-        """The answer to all but requests."""
+    def _reply(self, header: ToServer, frames: Frames, now: float) -> tuple[FromServer, list[Frame]]:
+        """Return the answer to all but requests."""
         match header:
-            case m.Hello():
+            case Hello():
                 return self._greet(header), []
-            case m.AskStats():
-                return m.StatsReply(header.id), [to_json(self.stats())]
-            case m.AskRoster():
-                return m.Welcome(header.id, self.roster), []
-            case m.Prepare():
+            case AskStats():
+                return StatsReply(header.id), [to_json(self.stats())]
+            case AskRoster():
+                return Welcome(header.id, self.roster), []
+            case Prepare():
                 self._prepare(header.roster, now)
-            case m.Switch():
+            case Switch():
                 self._switch(header.roster, now)
-            case m.Fetch():
+            case Fetch():
                 self._check_epoch(header.epoch)
                 return self._handover.fetch(header)
-            case m.Deliver():
+            case Deliver():
                 self._check_epoch(header.epoch)
                 if (transfer := self._handover.deliver(header, frames)) is not None:
                     self._load(transfer)
                     self._handover.arrived(header.source)
-            case m.Forget():
+            case Forget():
                 self._check_epoch(header.epoch)
                 self._handover.forget(header.target)
-            case m.Request():
+            case OpRequest():
                 raise AssertionError("requests are taken by _take")
-        return m.Agreed(header.id), []
+        return Agreed(header.id), []
 
     def tick(self, now: float) -> None:
         """Let go of what was held too long. To be called about every second."""
@@ -177,27 +180,9 @@ class Server:
             tables=table_stats(self.shard, counts),
         )
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    def save(self) -> ShardTransfer:
-        """A copy of all tables and of what has been applied to them, at this moment.
-
-        HeterpsError while contributions are kept: their workers would not bring them again to whoever loads the copy.
-        """
-        if any(self.shard.stashes):
-            raise HeterpsError(f"{self._keeps()}: save when all workers have pushed theirs, and none has begun another")
-        return self.shard.copy(self.shard.slots, self.shard.ranges, self._workers)
-
-    def restore(self, saved: Sequence[ShardTransfer]) -> None:
-        """Fill the empty tables from what servers, of whatever number, saved at one moment."""
-        slots, ranges = self.shard.slots, self.shard.ranges
-        self.shard.empty()
-        for transfer in saved:
-            self._load(restrict(transfer, slots, ranges))
-
     # --- who speaks --------------------------------------------------------------------------------------------------
 
-    def _greet(self, hello: m.Hello) -> m.Welcome:
+    def _greet(self, hello: Hello) -> Welcome:
         if hello.tables != self.tables.digest:
             raise _Refusal(
                 "other_tables",
@@ -208,7 +193,7 @@ class Server:
             self._workers[hello.worker] = hello.incarnation
             for key in [key for key in self._held if key[0] == hello.worker]:
                 del self._held[key]  # of an older life
-        return m.Welcome(hello.id, self._told)
+        return Welcome(hello.id, self._told)
 
     def _check_life(self, worker: str, incarnation: int) -> None:
         newest = self._workers.get(worker, 0)
@@ -221,7 +206,7 @@ class Server:
     def _refuse(self, peer: str, request_id: int, refusal: _Refusal) -> tuple[str, list[Frame]]:
         self.counts.drop(refusal.code)
         roster = self._told if refusal.code == "stale_epoch" else None
-        return peer, self._answers.encode(m.Refused(request_id, refusal.code, str(refusal), roster))
+        return peer, self._answers.encode(Refused(request_id, refusal.code, str(refusal), roster))
 
     # --- moves -------------------------------------------------------------------------------------------------------
 
@@ -267,7 +252,7 @@ class Server:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _take(self, peer: str, request: m.Request, frames: list[memoryview], now: float) -> Outgoing:
+    def _take(self, peer: str, request: OpRequest, frames: list[memoryview], now: float) -> Outgoing:
         self.counts.requests += 1
         self._check_life(request.worker, request.incarnation)  # [2]
         self._check_epoch(request.epoch)  # before the next: it may be meant for a server of this name that has left
@@ -277,15 +262,17 @@ class Server:
             sources = ", ".join(self._handover.waits_for)
             raise _Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
         try:
-            arrays = self._unpack(request, Frames(frames))  # [3]
+            taken = Frames(frames)
+            works = [op.check(taken, self.shard, self._limits) for op in request.ops]  # [3]
+            taken.end()
         except WireError as error:
             raise _Refusal("bad_request", str(error)) from error
         except NotFinite as error:
             raise _Refusal("not_finite", str(error)) from error
         if not self._is_ready(request):  # [4]
-            self._hold(_Held(peer, request, arrays, now, sum(frame.nbytes for frame in frames)))
+            self._hold(_Held(peer, request, works, now, sum(frame.nbytes for frame in frames)))
             return []
-        return [self._answer(peer, request, arrays, now), *self._release(request.worker, now)]
+        return [self._answer(peer, request, works, now), *self._release(request.worker, now)]
 
     def _hold(self, held: _Held) -> None:
         key = (held.request.worker, held.request.id)
@@ -302,72 +289,67 @@ class Server:
             (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
         ):
             held = self._held.pop(ready)
-            answers.append(self._answer(held.peer, held.request, held.arrays, now))
+            answers.append(self._answer(held.peer, held.request, held.works, now))
         return answers
 
-    def _is_ready(self, request: m.Request) -> bool:
+    def _is_ready(self, request: OpRequest) -> bool:
         """Whether every push that the request builds on has been applied, or stands before that in the request."""
         source = Source(request.worker, request.incarnation)
         reached: dict[str, int] = {}
         for op in request.ops:
-            if isinstance(op, m.FillDense | m.EndExport):
-                continue
-            applied = reached.setdefault(op.table, self.shard.applied(source, op.table))
-            if isinstance(op, m.Push):
-                if op.sequence > applied + 1:
-                    return False
-                reached[op.table] = max(applied, op.sequence)
-            elif op.after > applied:
+            applied = reached.setdefault(op.table, self._applied(source, op.table))
+            if op.needs > applied:
                 return False
+            if isinstance(op, Push):
+                reached[op.table] = max(applied, op.sequence)
         return True
 
-    def _unpack(self, request: m.Request, frames: Frames) -> list[ops.Arrays]:
-        arrays = [ops.unpack(op, frames, self.shard, self._limits) for op in request.ops]
-        frames.end()
-        return arrays
+    def _applied(self, source: Source, table: str) -> int:
+        return self.shard.pieces_of(table).applied(source, table)
 
-    def _answer(self, peer: str, request: m.Request, arrays: list[ops.Arrays], now: float) -> tuple[str, list[Frame]]:
+    def _answer(self, peer: str, request: OpRequest, works: list[Work], now: float) -> tuple[str, list[Frame]]:
         """[6] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
         source = Source(request.worker, request.incarnation)
         try:
-            self._check_rounds(source, request.ops, arrays, now)
+            self._check_rounds(source, request.ops, now)
         except _Refusal as refusal:
             return self._refuse(peer, request.id, refusal)
-        results: list[m.Result] = []
+        serving = Serving(source, self.counts, partial(self.room, peer))
+        results: list[Result] = []
         frames: list[Frame] = []
-        for op, op_arrays in zip(request.ops, arrays, strict=True):
+        for op, work in zip(request.ops, works, strict=True):
             try:
-                result, more = ops.run(op, op_arrays, self.shard, source, self.counts, partial(self.room, peer))
-            except (MemoryError, ValueError, HeterpsError, ops.InDoubt) as error:
+                result, more = work(serving)
+            except (MemoryError, ValueError, HeterpsError, InDoubt) as error:
                 what = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
                 text = f"server {self.name} failed at table {op.table}: {what}"
                 return self._refuse(peer, request.id, _Refusal("failed", text))
             results.append(result)
             frames += more
-        return peer, self._answers.encode(m.Reply(request.id, tuple(results)), frames)
+        return peer, self._answers.encode(OpReply(request.id, tuple(results)), frames)
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
-    def _check_rounds(self, source: Source, request: Sequence[m.Op], arrays: list[ops.Arrays], now: float) -> None:
+    def _check_rounds(self, source: Source, ops: Sequence[Op], now: float) -> None:
         """[5] Refuse contributions that do not fit their rounds, and for now those for which there is no room.
 
         There always is for the contribution that a table needs next, so that a round can end whatever else is kept.
         """
         new = [
-            (op.table, op.sequence, op.round, sum(array.nbytes for array in op_arrays))
-            for op, op_arrays in zip(request, arrays, strict=True)
-            if isinstance(op, m.PushRows | m.PushDense) and op.round is not None
-            if op.sequence > self.shard.applied(source, op.table)
+            (op.table, op.sequence, *contribution)
+            for op in ops
+            if isinstance(op, Push) and (contribution := op.contribution) is not None
+            if op.sequence > self._applied(source, op.table)
         ]
         if not new:
             return
-        also: dict[tuple[str, int], list[m.Round]] = {}  # of this request, by table and number
+        also: dict[tuple[str, int], list[Round]] = {}  # of this request, by table and number
         num, num_bytes = sum(map(len, self.shard.stashes)), sum(stash.num_bytes for stash in self.shard.stashes)
         for table, sequence, round, more_bytes in new:
-            others = also.setdefault((table, round.number), [])
-            if wrong := self.shard.round_error(source, table, sequence, round) or _clash(table, round, others):
+            others, pieces = also.setdefault((table, round.number), []), self.shard.pieces_of(table)
+            if wrong := pieces.round_error(source, table, sequence, round) or _clash(table, round, others):
                 raise _Refusal("bad_request", wrong)
-            if not self.shard.is_awaited(table, round, [other.part for other in others]):
+            if not pieces.is_awaited(table, round, [other.part for other in others]):
                 num, num_bytes = num + 1, num_bytes + more_bytes
                 if num > MAX_HELD or num_bytes > MAX_HELD_BYTES:
                     raise _Refusal("later", f"{self._keeps()}, and has no room for more")
@@ -381,8 +363,8 @@ class Server:
         return f"server {self.name} keeps {num:,} contributions to rounds whose other parts have not come"
 
 
-def _clash(table: str, round: m.Round, others: list[m.Round]) -> str | None:
-    """What is wrong with a contribution beside others of its request to the same round."""
+def _clash(table: str, round: Round, others: list[Round]) -> str | None:
+    """Return what is wrong with a contribution beside others of its request to the same round."""
     if any(other.part == round.part or other.parts != round.parts for other in others):
         return f"two contributions of a request do not fit together: round {round.number} of table {table}"
     return None

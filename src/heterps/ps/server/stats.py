@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import Struct
 
-from heterps.ps.server.shard import Shard
+from heterps.ps.shard.counts import Counts
+from heterps.ps.shard.shard import Shard
 from heterps.ps.table.sparse import SparseTable
 from heterps.ps.table.tiers import TieredTable
-
-BUCKETS_PER_OCTAVE = 4
-LEAST_S = 1e-6
-NUM_BUCKETS = 26 * BUCKETS_PER_OCTAVE  # up to a minute
-
-
-class Histogram:
-    """Times in buckets whose borders are a factor 2**(1/4) apart: a percentile is at most 19 % above the truth."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (NUM_BUCKETS + 1)
-        self.num = 0
-
-    def add(self, seconds: float) -> None:
-        octaves = math.log2(max(seconds, LEAST_S) / LEAST_S)
-        self._counts[min(math.ceil(octaves * BUCKETS_PER_OCTAVE), NUM_BUCKETS)] += 1
-        self.num += 1
-
-    def percentile(self, percent: float) -> float:
-        """An upper bound of the time that `percent` of all took at most; 0 without any."""
-        wanted, seen = percent / 100 * self.num, 0
-        for bucket, count in enumerate(self._counts):
-            seen += count
-            if count and seen >= wanted:
-                return float(LEAST_S * 2 ** (bucket / BUCKETS_PER_OCTAVE))
-        return 0.0
 
 
 class TableStats(Struct):
@@ -84,53 +58,8 @@ class ServerStats(Struct):
     tables: dict[str, TableStats]
 
 
-@dataclass
-class Traffic:
-    """Pulls and pushes of a table."""
-
-    pulls: int = 0
-    pushes: int = 0
-    rows_pulled: int = 0
-    rows_pushed: int = 0
-
-
-@dataclass
-class Counts:
-    """What a server counts."""
-
-    requests: int = 0
-    repeats: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    tables: dict[str, Traffic] = field(default_factory=dict)
-    latency: Histogram = field(default_factory=Histogram)
-    updates: float = 0.0  # of tables, without repeats; one of p parts of a round is 1/p of an update
-
-    def drop(self, reason: str) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
-
-    def traffic(self, table: str) -> tuple[int, int, int, int]:
-        """Pulls, pushes, rows pulled and rows pushed of a table."""
-        traffic = self.tables.get(table, Traffic())
-        return traffic.pulls, traffic.pushes, traffic.rows_pulled, traffic.rows_pushed
-
-    def pulled(self, table: str, num_rows: int) -> None:
-        traffic = self.tables.setdefault(table, Traffic())
-        traffic.pulls += 1
-        traffic.rows_pulled += num_rows
-
-    def pushed(self, table: str, num_rows: int, parts: int = 1) -> None:
-        self.updates += 1 / parts
-        traffic = self.tables.setdefault(table, Traffic())
-        traffic.pushes += 1
-        traffic.rows_pushed += num_rows
-
-    @property
-    def num_rows(self) -> int:
-        return sum(traffic.rows_pulled + traffic.rows_pushed for traffic in self.tables.values())
-
-
 def table_stats(shard: Shard, counts: Counts) -> dict[str, TableStats]:
-    """Every table of a shard, with what `counts` has counted of it."""
+    """Return every table of a shard, with what `counts` has counted of it."""
     stats = {}
     for name, rows in shard.sparse.items():
         traffic, fate = counts.traffic(name), rows.counters()

@@ -7,7 +7,7 @@
                   often has its chance often ("Poisson inclusion").
 
 Only pushes count: each trains on its keys once, while pulls may be repeated or made ahead. So a pull creates no rows in
-a table with a gate. The sketch and its sightings are part of a checkpoint (see upkeep.py); chance needs only the clock.
+a table with a gate. Sketch and sightings are part of a checkpoint (see metadata.py); chance needs only the clock.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from heterps.config import Admission, AfterSightings, WithProbability
 from heterps.hashing import mix64
-from heterps.ps.table.index import Keys, Numbers, inline, kernel
+from heterps.ps.arrays import KeyArray, Mask
+from heterps.ps.table.index import Numbers, inline, kernel
 
-Counts = NDArray[np.uint8]
-Mask = NDArray[np.bool_]
+SketchCounts = NDArray[np.uint8]
 NUM_PARTS = 4
 
 
@@ -31,27 +31,27 @@ class Gate:
         self.admission = admission
         self.num_refused = 0
         self._seed = seed
-        self._counts: Counts = np.zeros(0, np.uint8)
+        self._counts: SketchCounts = np.zeros(0, np.uint8)
         if isinstance(admission, AfterSightings):
             self._counts = np.zeros(1 << (admission.sketch_bytes.bit_length() - 1), np.uint8)
         self._sightings = np.zeros(1, np.int64)
 
     @property
     def sightings(self) -> int:
-        """Since the counts were last halved."""
+        """The number of sightings since the counts were last halved."""
         return int(self._sightings[0])
 
     @property
-    def sketch(self) -> Counts:
+    def sketch(self) -> SketchCounts:
         """A copy of the counts; empty where nothing is counted."""
         return self._counts.copy()
 
-    def check_sketch(self, sketch: Counts) -> None:
-        """ValueError where these counts are of a sketch of another size. None at all are good: all are zero then."""
+    def check_sketch(self, sketch: SketchCounts) -> None:
+        """Raise ValueError where the counts are of a sketch of another size. No counts are good: all are zero then."""
         if len(sketch) not in (0, len(self._counts)):
             raise ValueError(f"a sketch of {len(sketch):,} bytes does not fit one of {len(self._counts):,}")
 
-    def resume(self, sketch: Counts, sightings: int, num_refused: int) -> None:
+    def resume(self, sketch: SketchCounts, sightings: int, num_refused: int) -> None:
         """Go on from what another gate of this kind had counted."""
         self.check_sketch(sketch)
         if len(sketch):
@@ -59,8 +59,8 @@ class Gate:
             self._sightings[0] = sightings
         self.num_refused = num_refused
 
-    def admit(self, keys: Keys, known: Mask, clock: int) -> Mask:
-        """Which of `keys`, all different, may be pushed at this clock: those that are `known`, and those admitted."""
+    def admit(self, keys: KeyArray, known: Mask, clock: int) -> Mask:
+        """Choose which of `keys`, all different, may be pushed at this clock: those `known`, and those admitted."""
         match self.admission:
             case AfterSightings(num=num):
                 admitted = np.empty(len(keys), np.bool_)
@@ -76,8 +76,8 @@ class Gate:
 
 
 @kernel
-def _count(counts: Counts, sightings: Numbers, keys: Keys, known: Mask, num: int, out: Mask) -> None:
-    """One sighting more of each key that is not known; `out[i]` = whether it has `num` now."""
+def _count(counts: SketchCounts, sightings: Numbers, keys: KeyArray, known: Mask, num: int, out: Mask) -> None:
+    """Count one sighting more of each key that is not known; `out[i]` = whether it has `num` now."""
     for i in range(len(keys)):
         out[i] = known[i] or _sight(counts, keys[i]) >= num
         if not known[i]:
@@ -89,7 +89,7 @@ def _count(counts: Counts, sightings: Numbers, keys: Keys, known: Mask, num: int
 
 
 @inline
-def _sight(counts: Counts, key: np.uint64) -> int:
+def _sight(counts: SketchCounts, key: np.uint64) -> int:
     """Count one more sighting of a key, and return its count."""
     part = len(counts) // NUM_PARTS
     hashed = mix64(key + np.uint64(1))
@@ -108,7 +108,7 @@ def _sight(counts: Counts, key: np.uint64) -> int:
 
 
 @kernel
-def _draw(seed: np.uint64, keys: Keys, known: Mask, p: float, out: Mask) -> None:
+def _draw(seed: np.uint64, keys: KeyArray, known: Mask, p: float, out: Mask) -> None:
     for i in range(len(keys)):
         bits = mix64(keys[i] ^ seed) >> np.uint64(11)
         out[i] = known[i] or np.float64(bits) * 2.0**-53 < p

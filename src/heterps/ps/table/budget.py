@@ -25,19 +25,19 @@ class Budget:
         self.capacity(LEAST_ROWS)
 
     def capacity(self, num_rows: int) -> int:
-        """How many rows may be in memory when the table has `num_rows`: all of them, or as many as leave room for the
-        index of all rows on disk.
+        """Return how many rows of `num_rows` may be in memory: all, or as many as leave room for the index of all rows
+        on disk.
         """
         if not len(self._cold):
             available = self.memory_bytes - self._cold.num_bytes
             if self._fitting(available) < num_rows:
-                self._hot.finish_growth()  # without the old index all rows may fit
+                self._hot.store.finish_growth()  # without the old index all rows may fit
             if (fitting := self._fitting(available)) >= num_rows:
                 return fitting
         index_bytes = self._cold.index_bytes(num_rows)
         fitting = self._fitting(self.memory_bytes - index_bytes)
         if fitting < LEAST_ROWS:
-            needed = index_bytes + 8 * self._hot.index_size + LEAST_ROWS * self._hot.row_bytes
+            needed = index_bytes + 8 * self._hot.store.index_size + LEAST_ROWS * self._hot.row_bytes
             raise ConfigError(
                 f"tiers.memory_bytes gives this table shard {self.memory_bytes:,} bytes; with {num_rows:,} rows it "
                 f"needs at least {needed:,}: {LEAST_ROWS} rows and their index in memory, and the index of those on "
@@ -46,13 +46,13 @@ class Budget:
         return fitting
 
     def _fitting(self, num_bytes: int) -> int:
-        """How many rows and their index fit in `num_bytes`.
+        """Return how many rows and their index fit in `num_bytes`.
 
         The index doubles when it is full, and is never smaller again. While it does, the old one is there still.
         """
         row_bytes = self._hot.row_bytes
         index_bytes = self._hot.num_bytes - len(self._hot) * row_bytes
-        size, fitting = self._hot.index_size, 0
+        size, fitting = self._hot.store.index_size, 0
         while num_bytes > index_bytes:
             full = int(MAX_LOAD * size) - kernels.BLOCK
             fitting = max(fitting, min(full, (num_bytes - index_bytes) // row_bytes))

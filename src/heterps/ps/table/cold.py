@@ -29,15 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.errors import StorageError
+from heterps.ps.arrays import KeyArray
 from heterps.ps.table import cold_kernels as kernels
-from heterps.ps.table.index import Keys, Numbers
+from heterps.ps.table.index import Numbers
 
 MAX_LOAD = 0.8
 LEAST_INDEX = 64
 MAX_ROWS = 2**31
 LEAST_SLAB_BYTES, MOST_SLAB_BYTES = 1 << 20, 1 << 30
 MAPPED_BYTES = 2 << 30
-"""Of the file's pages, what the process holds on to where nothing else is said; never more than twice as much."""
+"""Bytes of the file's pages that the process holds on to by default; never more than twice as much."""
 LEAST_PORTION = 16
 _AROUND = 1 << 16  # a fault maps up to so many bytes around it
 
@@ -83,16 +84,16 @@ class ColdStore:
 
     @property
     def disk_bytes(self) -> int:
-        """Room that the file takes on disk. It is used again for other rows, and given back on `close`."""
+        """The room that the file takes on disk. It is used again for other rows, and given back on `close`."""
         return self._file_bytes
 
     def index_bytes(self, num_rows: int) -> int:
-        """What the index, and words that are kept, may take in memory with up to `num_rows` rows."""
+        """Return what the index, and words that are kept, may take in memory with up to `num_rows` rows."""
         size = max(len(self._entries), _index_size(num_rows))
         return 8 * size + 4 * self._kept.shape[1] * int(MAX_LOAD * size)
 
     def reserve(self, num_rows: int) -> None:
-        """Room on disk and in the index for `num_rows` rows in all: puts up to there cannot fail."""
+        """Take room on disk and in the index for `num_rows` rows in all: puts up to there cannot fail."""
         if num_rows > MAX_ROWS:
             raise MemoryError(f"a table shard holds at most {MAX_ROWS:,} rows on disk; use more shards")
         needed = num_rows * self._stride * 4  # free slots are used before new ones
@@ -108,8 +109,8 @@ class ColdStore:
             self._kept = kept
         self._bind()
 
-    def find(self, keys: Keys) -> Numbers:
-        """The slot of each key, -1 where it has none. Slots are good until the next `put` or `take`."""
+    def find(self, keys: KeyArray) -> Numbers:
+        """Return the slot of each key, -1 where it has none. Slots are good until the next `put` or `take`."""
         slots = np.full(len(keys), -1, np.int64)
         if self._num_rows:
             for part in self._portions(len(keys)):
@@ -126,7 +127,7 @@ class ColdStore:
             kernels.gather(self._body, slots[part], out[part])
             self._touch(slots[part])
 
-    def put(self, keys: Keys, rows: NDArray[np.uint32]) -> None:
+    def put(self, keys: KeyArray, rows: NDArray[np.uint32]) -> None:
         """Write `rows` [n, num_words] under `keys`; a key that is there already gets the new row."""
         if rows.shape != (len(keys), self.num_words):
             raise ValueError(f"{len(keys)} keys need rows [{len(keys)}, {self.num_words}], got {list(rows.shape)}")
@@ -137,7 +138,7 @@ class ColdStore:
             self._touch(slots[part])
         self._kept[slots] = rows[:, : self._kept.shape[1]]
 
-    def take(self, keys: Keys) -> NDArray[np.uint32]:
+    def take(self, keys: KeyArray) -> NDArray[np.uint32]:
         """Remove the rows of `keys`, which must all be there, and return them, [n, num_words]."""
         slots = self._find_all(keys)
         rows = np.empty((len(keys), self.num_words), np.uint32)
@@ -146,32 +147,32 @@ class ColdStore:
             self._remove(keys[part], slots[part])
         return rows
 
-    def drop(self, keys: Keys) -> None:
+    def drop(self, keys: KeyArray) -> None:
         """Remove the rows of `keys`, which must all be there."""
         slots = self._find_all(keys)
         for part in self._portions(len(keys)):
             self._remove(keys[part], slots[part])
 
     def in_tags(self, low: int, high: int) -> tuple[Numbers, NDArray[np.uint32]]:
-        """Slots of all keys whose tag is at least `low` and less than `high`, and these tags; nothing is read."""
+        """Find slots of all keys whose tag is at least `low` and less than `high`, and these tags; nothing is read."""
         if self._num_rows == 0 or low >= high:
             return np.empty(0, np.int64), np.empty(0, np.uint32)
         return kernels.slots_in_tags(self._entries, low, high)
 
     def kept(self, slots: Numbers) -> NDArray[np.uint32]:
-        """The words of rows that are kept in memory, [n, kept_words]."""
+        """Return the words of rows that are kept in memory, [n, kept_words]."""
         return self._kept[slots]
 
-    def keys_at(self, slots: Numbers) -> Keys:
-        """The keys in `slots`, which all have one."""
+    def keys_at(self, slots: Numbers) -> KeyArray:
+        """Return the keys in `slots`, which all have one."""
         keys = np.empty(len(slots), np.uint64)
         for part in self._portions(len(slots)):
             kernels.gather_keys(self._body, slots[part], keys[part])
             self._touch(slots[part])
         return keys
 
-    def parts(self, num_rows: int) -> Iterator[tuple[Keys, NDArray[np.uint32]]]:
-        """Every key with its row, up to `num_rows` at a time, in the order of the file."""
+    def parts(self, num_rows: int) -> Iterator[tuple[KeyArray, NDArray[np.uint32]]]:
+        """Yield every key with its row, up to `num_rows` at a time, in the order of the file."""
         slots = np.empty(self._num_rows, np.int64)
         kernels.live_slots(self._entries, slots)
         slots.sort()
@@ -207,19 +208,19 @@ class ColdStore:
         self._file_bytes = file_bytes
         self._touched = np.zeros(-(-file_bytes // _AROUND), np.bool_)
 
-    def _find_all(self, keys: Keys) -> Numbers:
+    def _find_all(self, keys: KeyArray) -> Numbers:
         slots = self.find(keys)
         if missing := int((slots < 0).sum()):
             raise KeyError(f"{missing} of {len(keys)} keys have no row on disk; the first is {keys[slots < 0][0]}")
         return slots
 
-    def _remove(self, keys: Keys, slots: Numbers) -> None:
+    def _remove(self, keys: KeyArray, slots: Numbers) -> None:
         kernels.remove(self._body, keys)
         self._num_rows -= len(keys)
         self._touch(slots)
 
     def _portions(self, num: int) -> Iterator[slice]:
-        """Parts of `num` rows that map at most `mapped_bytes`, wherever in the file they are."""
+        """Yield parts of `num` rows that map at most `mapped_bytes`, wherever in the file they are."""
         size = max(self._mapped_bytes // _AROUND, LEAST_PORTION)
         return (slice(begin, begin + size) for begin in range(0, num, size))
 
@@ -233,13 +234,13 @@ class ColdStore:
 
     def _bind(self) -> None:
         block = np.frombuffer(self._map, np.uint8) if self._map is not None else np.zeros(0, np.uint8)
-        self._body = kernels.Body(
+        self._body = kernels.StoreBody(
             self._entries, block.view(np.uint32), block.view(np.uint64), self._marks, self._stride
         )
 
 
 def _index_size(num_rows: int) -> int:
-    """A quarter more than `num_rows` at MAX_LOAD, so that the index is at least 64 % full when it grows again."""
+    """Return a quarter more than `num_rows` at MAX_LOAD, so that an index is at least 64 % full when it grows again."""
     return max(LEAST_INDEX, int(num_rows / MAX_LOAD * 1.25) + 1)
 
 

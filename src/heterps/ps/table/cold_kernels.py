@@ -18,7 +18,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
-from heterps.ps.table.index import Keys, Numbers
+from heterps.ps.arrays import KeyArray
+from heterps.ps.table.index import Numbers
 
 RowWords = NDArray[np.uint32]
 
@@ -30,12 +31,12 @@ _kernel = njit(nogil=True, cache=True)
 _inline = njit(nogil=True, cache=True, inline="always")
 
 
-class Body(NamedTuple):
+class StoreBody(NamedTuple):
     """A store as the kernels see it."""
 
-    entries: Keys
+    entries: KeyArray
     words: RowWords  # of the file
-    pairs: Keys  # the same bytes, for the keys
+    pairs: KeyArray  # the same bytes, for the keys
     marks: Numbers
     stride: int  # words of a slot, even
 
@@ -46,8 +47,8 @@ def _home(tag: np.uint64, size: int) -> int:
 
 
 @_inline
-def _find(store: Body, key: np.uint64) -> tuple[int, int]:
-    """(position of the entry, slot) of `key`; (position of the empty entry that ends the search, -1) without one."""
+def _find(store: StoreBody, key: np.uint64) -> tuple[int, int]:
+    """Find (position of the entry, slot) of `key`, or (position of the empty entry that ends the search, -1)."""
     size = len(store.entries)
     tag = mix64(key) >> _32
     position = _home(tag, size)
@@ -63,7 +64,7 @@ def _find(store: Body, key: np.uint64) -> tuple[int, int]:
 
 
 @_inline
-def _close_gap(entries: Keys, gap: int) -> None:
+def _close_gap(entries: KeyArray, gap: int) -> None:
     """Empty the entry at `gap`, and move back the entries after it that a search would no longer reach."""
     size = len(entries)
     position = gap
@@ -81,8 +82,8 @@ def _close_gap(entries: Keys, gap: int) -> None:
 
 
 @_kernel
-def find(store: Body, keys: Keys, slots: Numbers) -> int:
-    """`slots[i]` = the slot of `keys[i]`, or -1; how many have one."""
+def find(store: StoreBody, keys: KeyArray, slots: Numbers) -> int:
+    """Set `slots[i]` to the slot of `keys[i]`, or -1; return how many have one."""
     found = 0
     for i in range(len(keys)):
         _, slot = _find(store, keys[i])
@@ -92,7 +93,7 @@ def find(store: Body, keys: Keys, slots: Numbers) -> int:
 
 
 @_kernel
-def put(store: Body, keys: Keys, rows: RowWords, slots: Numbers) -> int:
+def put(store: StoreBody, keys: KeyArray, rows: RowWords, slots: Numbers) -> int:
     """Write `rows`; a new key takes a free slot, or the next. There must be room. How many keys are new."""
     new = 0
     for i in range(len(keys)):
@@ -115,7 +116,7 @@ def put(store: Body, keys: Keys, rows: RowWords, slots: Numbers) -> int:
 
 
 @_kernel
-def gather(store: Body, slots: Numbers, out: RowWords) -> None:
+def gather(store: StoreBody, slots: Numbers, out: RowWords) -> None:
     """Copy the rows in `slots` to `out`; a slot of -1 leaves its place as it is."""
     for i in range(len(slots)):
         if slots[i] >= 0:
@@ -125,14 +126,14 @@ def gather(store: Body, slots: Numbers, out: RowWords) -> None:
 
 
 @_kernel
-def gather_keys(store: Body, slots: Numbers, out: Keys) -> None:
-    """`out[i]` = the key in `slots[i]`."""
+def gather_keys(store: StoreBody, slots: Numbers, out: KeyArray) -> None:
+    """Set `out[i]` to the key in `slots[i]`."""
     for i in range(len(slots)):
         out[i] = store.pairs[slots[i] * store.stride // 2]
 
 
 @_kernel
-def remove(store: Body, keys: Keys) -> None:
+def remove(store: StoreBody, keys: KeyArray) -> None:
     """Forget `keys`, which are all there; their slots become free."""
     for i in range(len(keys)):
         position, slot = _find(store, keys[i])
@@ -142,8 +143,8 @@ def remove(store: Body, keys: Keys) -> None:
 
 
 @_kernel
-def live_slots(entries: Keys, out: Numbers) -> None:
-    """Every slot in use, in no order; `out` has as many places."""
+def live_slots(entries: KeyArray, out: Numbers) -> None:
+    """List every slot in use, in no order; `out` has as many places."""
     at = 0
     for entry in entries:
         if entry != np.uint64(0):
@@ -152,7 +153,7 @@ def live_slots(entries: Keys, out: Numbers) -> None:
 
 
 @_kernel
-def rehash(old: Keys, new: Keys) -> None:
+def rehash(old: KeyArray, new: KeyArray) -> None:
     """Move every entry of the index `old` into the empty index `new`."""
     for entry in old:
         if entry != np.uint64(0):
@@ -163,8 +164,8 @@ def rehash(old: Keys, new: Keys) -> None:
 
 
 @_kernel
-def slots_in_tags(entries: Keys, low: int, high: int) -> tuple[Numbers, NDArray[np.uint32]]:
-    """All slots whose key's tag is at least `low` and less than `high`, in no order, and these tags."""
+def slots_in_tags(entries: KeyArray, low: int, high: int) -> tuple[Numbers, NDArray[np.uint32]]:
+    """Return all slots whose key's tag is at least `low` and less than `high`, in no order, and these tags."""
     size = len(entries)
     first, last = _home(np.uint64(low), size), _home(np.uint64(high - 1), size)
     slots, tags, num_found = np.empty(64, np.int64), np.empty(64, np.uint32), 0

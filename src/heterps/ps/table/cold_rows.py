@@ -1,4 +1,4 @@
-"""ColdRows: rows of a table on disk, as a table speaks of them. A ColdStore knows words only.
+"""ColdRows: a ColdStore, which knows words only, for the rows of a table.
 
 on disk   [uses | clock | values | state]      with eviction, [uses | clock] is in memory as well
 """
@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.ps.arrays import KeyArray
 from heterps.ps.table.cold import ColdStore
 from heterps.ps.table.hand import Headers
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
-Keys = NDArray[np.uint64]
 PART_BYTES = 4 << 20  # of a copy from or to disk
 _USES, _CLOCK, _HEADER_WORDS = 0, 1, 2
 
 
-class ColdRows:
+class ColdRows(ColdStore):
     """Rows with `dim` values and `num_state` words of state. To `keep_headers` costs 8 to 10 bytes a row of memory."""
 
     def __init__(
@@ -30,79 +30,48 @@ class ColdRows:
         self._keeps_headers = keep_headers
         kept_words = _HEADER_WORDS if keep_headers else 0
         self.part_rows = max(PART_BYTES // (8 + 4 * (_HEADER_WORDS + dim + num_state)), 1)
-        self._store = ColdStore(_HEADER_WORDS + dim + num_state, folder, mapped_bytes, kept_words)
+        super().__init__(_HEADER_WORDS + dim + num_state, folder, mapped_bytes, kept_words)
 
-    def __len__(self) -> int:
-        return len(self._store)
+    def known(self, keys: KeyArray) -> NDArray[np.bool_]:
+        """Return which of `keys` have a row here, [n]."""
+        return self.find(keys) >= 0
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory in use: the index, and headers that are kept."""
-        return self._store.num_bytes
-
-    @property
-    def disk_bytes(self) -> int:
-        return self._store.disk_bytes
-
-    def index_bytes(self, num_rows: int) -> int:
-        """What `num_bytes` may be with up to `num_rows` rows."""
-        return self._store.index_bytes(num_rows)
-
-    def reserve(self, num_rows: int) -> None:
-        """Room for `num_rows` rows in all: puts up to there cannot fail."""
-        self._store.reserve(num_rows)
-
-    def known(self, keys: Keys) -> NDArray[np.bool_]:
-        """Which of `keys` have a row here, [n]."""
-        return self._store.find(keys) >= 0
-
-    def put(self, rows: Rows) -> None:
+    def put_rows(self, rows: Rows) -> None:
         """Write rows whose keys have none here."""
-        words = np.empty((len(rows.keys), self._store.num_words), np.uint32)
+        words = np.empty((len(rows.keys), self.num_words), np.uint32)
         numbers = words.view(np.float32)
         numbers[:, _USES], words[:, _CLOCK] = rows.uses, rows.clock
         numbers[:, self._values] = rows.values
         numbers[:, self._values.stop :] = rows.state
-        self._store.put(rows.keys, words)
+        self.put(rows.keys, words)
 
-    def take(self, keys: Keys) -> Rows:
+    def take_rows(self, keys: KeyArray) -> Rows:
         """Remove the rows of `keys`, which are all here, and return them."""
-        return self._rows(keys, self._store.take(keys))
+        return self._rows(keys, self.take(keys))
 
-    def drop(self, keys: Keys) -> None:
-        """Remove the rows of `keys`, which are all here."""
-        self._store.drop(keys)
-
-    def read_values(self, keys: Keys, out: NDArray[np.float32]) -> None:
-        """The values of those `keys` that have a row here, into their places of `out`; nothing moves."""
-        slots = self._store.find(keys)
+    def read_values(self, keys: KeyArray, out: NDArray[np.float32]) -> None:
+        """Copy the values of those `keys` that have a row here into their places of `out`; nothing moves."""
+        slots = self.find(keys)
         at = np.flatnonzero(slots >= 0)
         words = np.empty((len(at), self._values.stop), np.uint32)
-        self._store.read(slots[at], words)
+        self.read(slots[at], words)
         out[at] = words.view(np.float32)[:, self._values]
 
-    def in_tags(self, low: int, high: int) -> Headers:
-        """Headers of all rows whose tag is at least `low` and less than `high`; their places are slots."""
-        slots, tags = self._store.in_tags(low, high)
+    def headers_in_tags(self, low: int, high: int) -> Headers:
+        """Return headers of all rows whose tag is at least `low` and less than `high`; their places are slots."""
+        slots, tags = self.in_tags(low, high)
         words = np.empty((len(slots), _HEADER_WORDS), np.uint32)
         if self._keeps_headers:
-            words = self._store.kept(slots)
+            words = self.kept(slots)
         else:
-            self._store.read(slots, words)
+            self.read(slots, words)
         return Headers(tags, words.view(np.float32)[:, _USES], words[:, _CLOCK], slots)
 
-    def keys_at(self, slots: NDArray[np.int64]) -> Keys:
-        return self._store.keys_at(slots)
+    def row_parts(self) -> Iterator[Rows]:
+        """Yield all rows, up to `part_rows` at a time, in the order of the file."""
+        return (self._rows(keys, words) for keys, words in self.parts(self.part_rows))
 
-    def parts(self) -> Iterator[Rows]:
-        """All rows, up to `part_rows` at a time, in the order of the file."""
-        return (self._rows(keys, words) for keys, words in self._store.parts(self.part_rows))
-
-    def close(self) -> None:
-        """Give back the room on disk. Safe to call twice."""
-        self._store.close()
-
-    def _rows(self, keys: Keys, words: NDArray[np.uint32]) -> Rows:
+    def _rows(self, keys: KeyArray, words: NDArray[np.uint32]) -> Rows:
         numbers = words.view(np.float32)
         values, state = numbers[:, self._values], numbers[:, self._values.stop :]
         return Rows(keys, values.copy(), state.copy(), numbers[:, _USES].copy(), words[:, _CLOCK].copy())

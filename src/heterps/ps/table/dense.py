@@ -41,7 +41,7 @@ class DenseTable:
         return self._words[self.size :]
 
     def push(self, grads: NDArray[np.float32], *, samples: int | None = None) -> None:
-        """One optimizer step with the gradient of every value.
+        """Make one optimizer step with the gradient of every value.
 
         `samples` are those that the job had seen before; only a schedule needs them. NotFinite, and no change, where a
         gradient is NaN or infinite.

@@ -26,7 +26,6 @@ REASONS: Final[tuple[Reason, ...]] = ("age", "uses", "bytes")
 SAMPLE = 8  # rows looked at for each of the coldest
 LOG_LENGTH = 4096
 LOGGED = np.dtype([("key", np.uint64), ("reason", "U5"), ("clock", np.int64), ("uses", np.float32)])
-_STORED = np.dtype([("key", np.uint64), ("reason", np.uint8), ("clock", np.int64), ("uses", np.float32)])
 
 
 class Evictable(Tagged, Protocol):
@@ -36,7 +35,7 @@ class Evictable(Tagged, Protocol):
     def row_bytes(self) -> int: ...
 
     def keys_at(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The keys of the rows in these places."""
+        """Return the keys of the rows in these places."""
 
     def drop(self, keys: NDArray[np.uint64]) -> None:
         """Remove the rows of `keys`, which are all there."""
@@ -52,7 +51,7 @@ class Evictor:
         self._fading = fading
 
     def evict(self, rows: Evictable, step: int, clock: int) -> int:
-        """Pass `step` rows; at most as many go because of the byte ceiling. How many went."""
+        """Pass `step` rows; at most as many go because of the byte ceiling. Return how many went."""
         policy, before = self.policy, len(rows)
         if policy.max_age is not None or policy.min_uses is not None:
             gone = expired(self.hand.advance(rows, step), clock, policy, self._fading)
@@ -73,7 +72,7 @@ class Evictor:
 
 
 def expired(headers: Headers, clock: int, policy: Eviction, fading: Fading) -> dict[Reason, Headers]:
-    """The rows that must go at `clock`, by reason; a row with two reasons has the first."""
+    """Return the rows that must go at `clock`, by reason; a row with two reasons has the first."""
     old = np.zeros(len(headers.tags), np.bool_)
     if policy.max_age is not None:
         old = ages_of(headers.clocks, clock) > policy.max_age
@@ -84,9 +83,9 @@ def expired(headers: Headers, clock: int, policy: Eviction, fading: Fading) -> d
 
 
 def coldest(headers: Headers, num: int, clock: int, order: Literal["lfu", "lru"], fading: Fading) -> Headers:
-    """The `num` coldest rows: with the fewest uses left at `clock`, or unused for longest; each decides where the other
-    is equal, and then the tag, where `headers` are in the order of a hand. One more goes with each that is equal to the
-    last in all three.
+    """Find the `num` coldest rows: with the fewest uses left at `clock`, or unused for longest; each decides where the
+    other is equal, and then the tag, where `headers` are in the order of a hand. One more goes with each that is equal
+    to the last in all three.
     """
     if num >= len(headers.tags):
         return headers
@@ -110,23 +109,19 @@ class EvictionLog:
     def __init__(self) -> None:
         self.counts: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self._num_noted = 0
-        self._ring = np.empty(LOG_LENGTH, _STORED)
+        self._ring = np.empty(LOG_LENGTH, LOGGED)
 
     def note(self, reason: Reason, keys: NDArray[np.uint64], uses: NDArray[np.float32], clock: int) -> None:
         kept = slice(max(0, len(keys) - LOG_LENGTH), len(keys))
         places = (self._num_noted + np.arange(kept.start, kept.stop)) % LOG_LENGTH
         self._ring["key"][places] = keys[kept]
         self._ring["uses"][places] = uses[kept]
-        self._ring["reason"][places] = REASONS.index(reason)
+        self._ring["reason"][places] = reason
         self._ring["clock"][places] = clock
         self._num_noted += len(keys)
         self.counts[reason] += len(keys)
 
     def entries(self) -> NDArray[np.void]:
-        """The logged rows, the earliest first: fields key, reason, clock (of the eviction) and uses (as last noted)."""
+        """Return the logged rows, the earliest first: key, reason, clock (of the eviction) and uses (as last noted)."""
         order = np.arange(max(0, self._num_noted - LOG_LENGTH), self._num_noted) % LOG_LENGTH
-        out = np.empty(len(order), LOGGED)
-        for field in ("key", "clock", "uses"):
-            out[field] = self._ring[field][order]
-        out["reason"] = np.array(REASONS)[self._ring["reason"][order]]
-        return out
+        return self._ring[order]

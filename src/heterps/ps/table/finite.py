@@ -12,7 +12,7 @@ from heterps.errors import NotFinite
 from heterps.ps.table.index import kernel
 
 if TYPE_CHECKING:
-    from heterps.ps.table.sparse import Rows
+    from heterps.ps.table.rows import Rows
 
 BLOCK = 4096
 _EXPONENT = np.uint32(0x7F800000)
@@ -20,7 +20,7 @@ _EXPONENT = np.uint32(0x7F800000)
 
 
 def first_not_finite(values: NDArray[np.float32]) -> int:
-    """The flat position of the first value that is NaN or infinite; -1 where all are finite."""
+    """Return the flat position of the first value that is NaN or infinite; -1 where all are finite."""
     flat = np.ascontiguousarray(values).reshape(-1).view(np.uint32)
     return int(_first(flat))
 
@@ -32,7 +32,7 @@ def require_finite(keys: NDArray[np.uint64], grads: NDArray[np.float32]) -> None
 
 
 def finite_parts(table: str, parts: Iterable[Rows]) -> Iterator[Rows]:
-    """The parts themselves; NotFinite where a value or a word of optimizer state would spoil a checkpoint."""
+    """Yield the parts themselves; NotFinite where a value or a word of optimizer state would spoil a checkpoint."""
     for rows in parts:
         for name, words in (("value", rows.values), ("optimizer state", rows.state)):
             if (at := first_not_finite(words)) >= 0:

@@ -27,7 +27,7 @@ class Headers(NamedTuple):
     places: NDArray[np.int64]
 
     def select(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Headers:
-        """Those at these positions, or where this mask is true."""
+        """Return those at these positions, or where this mask is true."""
         return Headers(self.tags[which], self.uses[which], self.clocks[which], self.places[which])
 
     @classmethod
@@ -43,7 +43,7 @@ class Tagged(Protocol):
     def __len__(self) -> int: ...
 
     def in_tags(self, low: int, high: int) -> Headers:
-        """All rows whose tag is at least `low` and less than `high`, in any order."""
+        """Return all rows whose tag is at least `low` and less than `high`, in any order."""
 
 
 class Hand:
@@ -53,7 +53,7 @@ class Hand:
         self.at = at
 
     def advance(self, rows: Tagged, num: int) -> Headers:
-        """The next `num` rows (or all, where there are fewer) in the order of tags; the hand is behind them then.
+        """Pass the next `num` rows (or all, where there are fewer) in the order of tags, and return them.
 
         Rows that share the tag of the last one are among them too.
         """
@@ -76,7 +76,7 @@ class Hand:
 
 
 def _unwrapped(start: int, stop: int) -> list[tuple[int, int]]:
-    """The tags start..stop-1, taken modulo NUM_TAGS, as ranges that do not go round the end."""
+    """Return the tags start..stop-1, taken modulo NUM_TAGS, as ranges that do not go round the end."""
     if start >= NUM_TAGS:
         return [(start - NUM_TAGS, stop - NUM_TAGS)]
     if stop <= NUM_TAGS:

@@ -22,9 +22,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-Keys = NDArray[np.uint64]
+from heterps.ps.arrays import KeyArray
+
 Numbers = NDArray[np.int64]
-Layout = tuple[int, int, int, int]
+IndexLayout = tuple[int, int, int, int]
 
 # Divisions follow NumPy, without a check for zero: that check would keep the optimizers' loops from being vectorised.
 kernel = njit(nogil=True, cache=True, error_model="numpy")
@@ -44,15 +45,15 @@ def make_counts(size: int) -> Numbers:
 
 
 @inline
-def layout_of(counts: Numbers) -> Layout:
+def layout_of(counts: Numbers) -> IndexLayout:
     """(size, shift, start, moved), read once for many keys: stores into other arrays might change `counts`, for all
     that the compiler knows."""
     return counts[SIZE], counts[SHIFT], counts[START], counts[MOVED]
 
 
 @inline
-def home_of(layout: Layout, tag: np.uint64) -> int:
-    """Where the search for a tag begins: in the old index, or in the new one [3]."""
+def home_of(layout: IndexLayout, tag: np.uint64) -> int:
+    """Return where the search for a tag begins: in the old index, or in the new one [3]."""
     size, shift, start, moved = layout
     home = np.int64(tag >> np.uint64(shift))
     old = home >> 1
@@ -62,8 +63,8 @@ def home_of(layout: Layout, tag: np.uint64) -> int:
 
 
 @inline
-def base_of(layout: Layout, position: int) -> int:
-    """The first entry, and the size, of the index that `position` lies in."""
+def base_of(layout: IndexLayout, position: int) -> int:
+    """Return the first entry, and the size, of the index that `position` lies in."""
     return layout[0] if position >= layout[0] else layout[0] >> 1
 
 
@@ -83,8 +84,8 @@ def row_in(entry: np.uint64) -> int:
 
 
 @inline
-def point_to(entries: Keys, counts: Numbers, tag: np.uint64, row: int, new_row: int) -> None:
-    """The entry of this tag and `row`, which must be there, becomes one of `new_row`."""
+def point_to(entries: KeyArray, counts: Numbers, tag: np.uint64, row: int, new_row: int) -> None:
+    """Make the entry of this tag and `row`, which must be there, one of `new_row`."""
     layout = layout_of(counts)
     position, wanted = home_of(layout, tag), entry_for(tag, row)
     base = base_of(layout, position)
@@ -94,7 +95,7 @@ def point_to(entries: Keys, counts: Numbers, tag: np.uint64, row: int, new_row: 
 
 
 @inline
-def remove(entries: Keys, counts: Numbers, gap: int) -> None:
+def remove(entries: KeyArray, counts: Numbers, gap: int) -> None:
     """Empty the entry at `gap`, and move later ones of its run up, so that each is still found from its home."""
     base = base_of(layout_of(counts), gap)
     mask, shift = base - 1, np.uint64(counts[SHIFT])
@@ -114,7 +115,7 @@ def remove(entries: Keys, counts: Numbers, gap: int) -> None:
 
 
 @kernel
-def begin_growth(entries: Keys, counts: Numbers) -> None:
+def begin_growth(entries: KeyArray, counts: Numbers) -> None:
     """[1] From now on there are two indexes, the new one twice as large and empty; the array must have room for it."""
     size = counts[SIZE]
     start = 0
@@ -127,7 +128,7 @@ def begin_growth(entries: Keys, counts: Numbers) -> None:
 
 
 @kernel
-def move(entries: Keys, counts: Numbers, num: int) -> int:
+def move(entries: KeyArray, counts: Numbers, num: int) -> int:
     """[2] Visit `num` entries of the old index, and those up to the next empty one, and move them into the new one.
 
     Returns how many were visited. At the end of the old index growth is over.
@@ -156,8 +157,8 @@ def move(entries: Keys, counts: Numbers, num: int) -> int:
 
 
 @kernel
-def rows_in_tags(entries: Keys, counts: Numbers, low: int, high: int) -> Numbers:
-    """Numbers of all rows whose tag is at least `low` and less than `high`, in no order.
+def rows_in_tags(entries: KeyArray, counts: Numbers, low: int, high: int) -> Numbers:
+    """Return numbers of all rows whose tag is at least `low` and less than `high`, in no order.
 
     Homes rise with the tag, so they are in one stretch of the index, or of each of the two while it grows.
     """

@@ -16,20 +16,19 @@ from functools import cache
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heterps.config import Constant, Initializer, Normal, Uniform, Zero
 from heterps.hashing import mix64
+from heterps.ps.arrays import FloatArray
 from heterps.ps.table.index import inline, kernel
 
-Words = NDArray[np.float32]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 NUM_QUANTILES = 4096
 _UNIFORM, _NORMAL, _CONSTANT = 0, 1, 2
 
 
 def kind_and_size(init: Initializer) -> tuple[int, float]:
-    """The number that selects the initializer in the kernels, and its one parameter."""
+    """Return the number that selects the initializer in the kernels, and its one parameter."""
     match init:
         case Uniform(scale=scale):
             return _UNIFORM, scale
@@ -42,8 +41,8 @@ def kind_and_size(init: Initializer) -> tuple[int, float]:
 
 
 @cache
-def quantiles() -> Words:
-    """Of the upper half of the normal distribution: entry i is exceeded with the chance i / NUM_QUANTILES / 2."""
+def quantiles() -> FloatArray:
+    """Return the upper half of the normal distribution: entry i is exceeded with the chance i / NUM_QUANTILES / 2."""
     chances = np.arange(NUM_QUANTILES + 1) / (2 * NUM_QUANTILES)
     chances[0] = chances[1] / 8  # infinity in truth; from here the mean of the last interval is about right
     values = np.array([-NormalDist().inv_cdf(chance) for chance in chances], np.float32)
@@ -52,8 +51,8 @@ def quantiles() -> Words:
 
 
 @inline
-def fill(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.uint64, out: Words) -> None:
-    """The initial values of a key's row; `seed` is already mixed, `normal` are the `quantiles`.
+def fill(kind: int, size: np.float32, normal: FloatArray, key: np.uint64, seed: np.uint64, out: FloatArray) -> None:
+    """Make the initial values of a key's row; `seed` is already mixed, `normal` are the `quantiles`.
 
     A loop for each kind, so that each is one that the compiler can unroll.
     """
@@ -76,6 +75,6 @@ def fill(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.ui
 
 
 @kernel
-def fill_row(kind: int, size: np.float32, normal: Words, key: np.uint64, seed: np.uint64, out: Words) -> None:
-    """As `fill`, for callers in whose loops it should not be inlined."""
+def fill_row(kind: int, size: np.float32, normal: FloatArray, key: np.uint64, seed: np.uint64, out: FloatArray) -> None:
+    """Do as `fill`, for callers in whose loops it should not be inlined."""
     fill(kind, size, normal, key, seed, out)

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.hashing import mix64
+from heterps.ps.arrays import FloatArray, KeyArray
+from heterps.ps.keys.dedup import Positions
 from heterps.ps.table.index import (
     ROWS,
-    Keys,
-    Layout,
+    IndexLayout,
     Numbers,
     base_of,
     entry_for,
@@ -37,21 +38,18 @@ from heterps.ps.table.initializers import fill, fill_row
 from heterps.ps.table.optimizers import update
 from heterps.ps.table.prefetch import prefetch
 
-Words = NDArray[np.float32]
-Positions = NDArray[np.int32]
-
 BLOCK = 64
 HEADER_WORDS = 4
 USES, CLOCK = 2, 3  # words of the header, after the key
 WORDS_PER_LINE = 16  # of a cache line
 
 
-class Body(NamedTuple):
+class TableBody(NamedTuple):
     """A table as the kernels see it. `counts[ROWS]` rows are in use; a new row takes the next number."""
 
-    entries: Keys
-    words: Words
-    pairs: Keys
+    entries: KeyArray
+    words: FloatArray
+    pairs: KeyArray
     marks: NDArray[np.uint32]
     counts: Numbers
     stride: int  # words of a row
@@ -59,9 +57,9 @@ class Body(NamedTuple):
     seed: np.uint64  # already mixed
     init_kind: int
     init_size: float  # of the initial values
-    quantiles: Words  # of the normal distribution
+    quantiles: FloatArray  # of the normal distribution
     state: float  # initial optimizer state
-    fades: Words  # what a use of some age still counts, as in usage.py
+    fades: FloatArray  # what a use of some age still counts, as in usage.py
     fade_shift: int
 
 
@@ -71,14 +69,16 @@ def _tag_of(key: np.uint64) -> np.uint64:
 
 
 @inline
-def _fill(table: Body, key: np.uint64, out: Words) -> None:
-    """The initial values of a key's row."""
+def _fill(table: TableBody, key: np.uint64, out: FloatArray) -> None:
+    """Make the initial values of a key's row."""
     fill(table.init_kind, np.float32(table.init_size), table.quantiles, key, table.seed, out)
 
 
 @inline
-def _probe(table: Body, layout: Layout, position: int, tag: np.uint64, key: np.uint64, verify: bool) -> tuple[int, int]:
-    """From `position` on, the first entry with this tag (and, to `verify`, this key): its (position, row).
+def _probe(
+    table: TableBody, layout: IndexLayout, position: int, tag: np.uint64, key: np.uint64, verify: bool
+) -> tuple[int, int]:
+    """Find the first entry from `position` on with this tag (and, to `verify`, this key): its (position, row).
 
     Where an empty entry comes first the key is not in the table: (its position, -1).
     """
@@ -95,8 +95,8 @@ def _probe(table: Body, layout: Layout, position: int, tag: np.uint64, key: np.u
 
 
 @kernel
-def _create(table: Body, clock: np.uint32, keys: Keys, tags: Keys, homes: Numbers, found: Numbers) -> None:
-    """A row for each of `keys[i]` with `found[i] < 0`, whose number is `found[i]` then; one for equal keys.
+def _create(table: TableBody, clock: np.uint32, keys: KeyArray, tags: KeyArray, homes: Numbers, found: Numbers) -> None:
+    """Create a row for each of `keys[i]` with `found[i] < 0`, whose number is `found[i]` then; one for equal keys.
 
     All in one loop over plain arrays: a function inlined here would count references to every array for every row.
     """
@@ -133,9 +133,9 @@ def _create(table: Body, clock: np.uint32, keys: Keys, tags: Keys, homes: Number
 
 @inline
 def _resolve(
-    table: Body, clock: np.uint32, create: bool, keys: Keys, tags: Keys, homes: Numbers, found: Numbers
+    table: TableBody, clock: np.uint32, create: bool, keys: KeyArray, tags: KeyArray, homes: Numbers, found: Numbers
 ) -> None:
-    """`found[i]` = the row of `keys[i]`, for the keys of one block; a new key's is created, or -1."""
+    """Set `found[i]` to the row of `keys[i]`, for the keys of one block; a new key's is created, or -1."""
     layout, num_new = layout_of(table.counts), 0
     for i in range(len(keys)):  # [1]
         tags[i] = _tag_of(keys[i])
@@ -162,8 +162,8 @@ def _resolve(
 
 
 @inline
-def _note_use(table: Body, row: int, clock: np.uint32) -> None:
-    """One more use of a row, at this clock; the earlier ones fade by the clocks in between."""
+def _note_use(table: TableBody, row: int, clock: np.uint32) -> None:
+    """Note one more use of a row, at this clock; the earlier ones fade by the clocks in between."""
     at = row * table.stride
     age = clock - table.marks[at + CLOCK]
     if age >= np.uint32(2**31):  # the row came from a table that is ahead
@@ -174,7 +174,7 @@ def _note_use(table: Body, row: int, clock: np.uint32) -> None:
 
 
 @kernel
-def pull(table: Body, limit: int, clock: int, keys: Keys, start: int, stop: int, out: Words) -> int:
+def pull(table: TableBody, limit: int, clock: int, keys: KeyArray, start: int, stop: int, out: FloatArray) -> int:
     """Copy the values of `keys[start:stop]` to the same places of `out`, creating rows for new keys.
 
     Stops before a block that could bring the table over `limit` rows; returns how many keys are done.
@@ -194,8 +194,8 @@ def pull(table: Body, limit: int, clock: int, keys: Keys, start: int, stop: int,
 
 
 @kernel
-def peek(table: Body, keys: Keys, out: Words) -> None:
-    """As `pull`, but creates nothing: `out` gets the initial values of keys that have no row."""
+def peek(table: TableBody, keys: KeyArray, out: FloatArray) -> None:
+    """Do as `pull`, but create nothing: `out` gets the initial values of keys that have no row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
         block = keys[begin : begin + BLOCK]
@@ -213,17 +213,17 @@ def peek(table: Body, keys: Keys, out: Words) -> None:
 
 @kernel
 def push(
-    table: Body,
+    table: TableBody,
     limit: int,
     clock: int,
-    keys: Keys,
+    keys: KeyArray,
     start: int,
     stop: int,
-    grads: Words,
+    grads: FloatArray,
     kind: int,
-    coefficients: Words,
+    coefficients: FloatArray,
 ) -> int:
-    """One optimizer step for each of `keys[start:stop]`, which must all differ. Stops and returns as `pull` does."""
+    """Make a step for each of `keys[start:stop]`, which must all differ. Stops and returns as `pull` does."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     now, dim, flat_grads = np.uint32(clock), table.dim, grads.reshape(-1)
     for begin in range(start, stop, BLOCK):
@@ -240,20 +240,20 @@ def push(
 
 @kernel
 def push_sums(
-    table: Body,
+    table: TableBody,
     limit: int,
     clock: int,
-    keys: Keys,
+    keys: KeyArray,
     start: int,
     stop: int,
-    grads: Words,
+    grads: FloatArray,
     sources: Positions,
     begins: Positions,
     ends: Positions,
     kind: int,
-    coefficients: Words,
+    coefficients: FloatArray,
 ) -> int:
-    """As `push`; the gradient of `keys[u]` is the sum of the rows `sources[begins[u]:ends[u]]` of `grads`, in order."""
+    """Push; the gradient of `keys[u]` is the sum of the rows `sources[begins[u]:ends[u]]` of `grads`, in order."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     now, dim = np.uint32(clock), table.dim
     size, totals = np.uint64(dim), np.empty(BLOCK * dim, np.float32)
@@ -277,8 +277,8 @@ def push_sums(
 
 
 @kernel
-def known(table: Body, keys: Keys, out: NDArray[np.bool_]) -> None:
-    """`out[i]` = whether `keys[i]` has a row."""
+def known(table: TableBody, keys: KeyArray, out: NDArray[np.bool_]) -> None:
+    """Set `out[i]` to whether `keys[i]` has a row."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
         block = keys[begin : begin + BLOCK]
@@ -289,17 +289,17 @@ def known(table: Body, keys: Keys, out: NDArray[np.bool_]) -> None:
 
 @kernel
 def load(
-    table: Body,
+    table: TableBody,
     limit: int,
-    keys: Keys,
+    keys: KeyArray,
     start: int,
     stop: int,
-    values: Words,
-    state: Words,
-    uses: Words,
+    values: FloatArray,
+    state: FloatArray,
+    uses: FloatArray,
     clocks: NDArray[np.uint32],
 ) -> int:
-    """Rows with these values, state and header for `keys[start:stop]`. Stops and returns as `pull` does."""
+    """Load rows with these values, state and header for `keys[start:stop]`. Stops and returns as `pull` does."""
     tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for begin in range(start, stop, BLOCK):
         block = keys[begin : min(begin + BLOCK, stop)]
@@ -319,7 +319,7 @@ def load(
 
 
 @kernel
-def take(table: Body, keys: Keys, out: Keys) -> int:
+def take(table: TableBody, keys: KeyArray, out: KeyArray) -> int:
     """Remove the rows of those `keys` that have one, and copy each whole to the next row of `out`, [n, stride // 2].
 
     Returns how many there were.
@@ -338,8 +338,8 @@ def take(table: Body, keys: Keys, out: Keys) -> int:
 
 
 @inline
-def _fill_gap(table: Body, row: int) -> None:
-    """The last row takes the place of `row`, which has no entry any more."""
+def _fill_gap(table: TableBody, row: int) -> None:
+    """Put the last row in the place of `row`, which has no entry any more."""
     last, pairs = table.counts[ROWS] - 1, table.stride // 2
     table.counts[ROWS] = last
     if row != last:
@@ -349,8 +349,8 @@ def _fill_gap(table: Body, row: int) -> None:
 
 
 @kernel
-def tags_of(keys: Keys) -> NDArray[np.uint32]:
-    """The upper half of each key's hash."""
+def tags_of(keys: KeyArray) -> NDArray[np.uint32]:
+    """Return the upper half of each key's hash."""
     out = np.empty(len(keys), np.uint32)
     for i in range(len(keys)):
         out[i] = np.uint32(_tag_of(keys[i]))

@@ -28,7 +28,7 @@ _FLAGS = (
 
 
 def reserve(num_bytes: int, ask_bytes: int = RESERVE_BYTES, *, spare_small: bool = False) -> NDArray[np.uint8]:
-    """Zeroed memory of at least `num_bytes`, backed when first touched.
+    """Return zeroed memory of at least `num_bytes`, backed when first touched.
 
     Asks for `ask_bytes`, or twice `num_bytes` if that is more, and for half of it as long as the system refuses. To
     `spare_small` ones, the first megabytes are backed by small pages: a huge one is more than a little table needs.

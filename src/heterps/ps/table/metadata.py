@@ -1,4 +1,4 @@
-"""Upkeep: what a table knows besides its rows, and what a checkpoint therefore keeps of it.
+"""TableMetadata: what a table knows besides its rows, and what a checkpoint therefore keeps of it.
 
     hand        where eviction goes on                       counters   admitted, refused, evicted by reason
     sketch      counts of keys that wait for a row           sightings  since the counts were last halved
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.ps.table.admission import SketchCounts
 from heterps.ps.table.eviction import REASONS, Reason
 
-Counts = NDArray[np.uint8]
 NUM_COUNTERS = 2 + len(REASONS)
 
 
@@ -36,13 +36,13 @@ class TableCounters(NamedTuple):
 
     @classmethod
     def total(cls, each: Iterable[TableCounters]) -> TableCounters:
-        """Of several shards, or tables."""
+        """Return the sums of several shards, or tables."""
         numbers = np.array([_numbers(counters) for counters in each], np.int64).reshape(-1, NUM_COUNTERS)
         return _counters(numbers.sum(axis=0).tolist())
 
 
 class TableSizes(NamedTuple):
-    """What is where."""
+    """How many rows and bytes are where."""
 
     memory_rows: int
     disk_rows: int
@@ -50,15 +50,15 @@ class TableSizes(NamedTuple):
     disk_bytes: int
 
 
-class Upkeep(NamedTuple):
+class TableMetadata(NamedTuple):
     hand: int
     sightings: int
     counters: TableCounters
-    sketch: Counts  # empty where none is kept
+    sketch: SketchCounts  # empty where none is kept
 
 
-def stack(shards: Sequence[Upkeep]) -> dict[str, NDArray[Any]]:
-    """As arrays with a place for each shard."""
+def stack(shards: Sequence[TableMetadata]) -> dict[str, NDArray[Any]]:
+    """Return arrays with a place for each shard."""
     return {  # in the order of the fields
         "hand": np.array([each.hand for each in shards], np.int64),
         "sightings": np.array([each.sightings for each in shards], np.int64),
@@ -67,11 +67,11 @@ def stack(shards: Sequence[Upkeep]) -> dict[str, NDArray[Any]]:
     }
 
 
-def unstack(arrays: Mapping[str, NDArray[Any]], num_shards: int) -> list[Upkeep | None]:
-    """What `stack` gave, for `num_shards` shards; None for each where nothing was kept."""
+def unstack(arrays: Mapping[str, NDArray[Any]], num_shards: int) -> list[TableMetadata | None]:
+    """Return what `stack` gave, for `num_shards` shards; None for each where nothing was kept."""
     if not arrays:
         return [None] * num_shards
-    hand, sightings, counters, sketch = (arrays[name] for name in Upkeep._fields)
+    hand, sightings, counters, sketch = (arrays[name] for name in TableMetadata._fields)
     if len(hand) != num_shards:
         hand = np.zeros(num_shards, np.int64)
         sightings = np.full(num_shards, sightings.max())
@@ -79,7 +79,8 @@ def unstack(arrays: Mapping[str, NDArray[Any]], num_shards: int) -> list[Upkeep 
         totals, counters = counters.sum(axis=0), np.zeros((num_shards, counters.shape[1]), np.int64)
         counters[0] = totals
     return [
-        Upkeep(int(hand[i]), int(sightings[i]), _counters(counters[i].tolist()), sketch[i]) for i in range(num_shards)
+        TableMetadata(int(hand[i]), int(sightings[i]), _counters(counters[i].tolist()), sketch[i])
+        for i in range(num_shards)
     ]
 
 

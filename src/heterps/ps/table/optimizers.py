@@ -25,6 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowAdagrad
+from heterps.ps.arrays import FloatArray
 
 _SGD, _MOMENTUM, _ADAGRAD, _ROW_ADAGRAD, _ADAM, _FTRL = range(6)
 _KIND = {
@@ -38,26 +39,24 @@ _KIND = {
 }
 _STATE_WORDS = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2, "ftrl": 2}
 
-Words = NDArray[np.float32]
-
 
 def kind_of(optimizer: Optimizer) -> int:
-    """The number that selects the optimizer's step in the kernels."""
+    """Return the number that selects the optimizer's step in the kernels."""
     return _KIND[optimizer.kind]
 
 
 def state_words(optimizer: Optimizer, dim: int) -> int:
-    """How many words of state `dim` values need."""
+    """Return how many words of state `dim` values need."""
     return 1 if isinstance(optimizer, RowAdagrad) else _STATE_WORDS[optimizer.kind] * dim
 
 
 def initial_state(optimizer: Optimizer) -> float:
-    """What every word of a new row's state holds."""
+    """Return what every word of a new row's state holds."""
     return optimizer.initial_accumulator if isinstance(optimizer, Adagrad | RowAdagrad) else 0.0
 
 
-def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool) -> Words:
-    """The numbers that push number `step` (the first is 1) uses, in the order in which `update` reads them.
+def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool) -> FloatArray:
+    """Return the numbers that push number `step` (the first is 1) uses, in the order in which `update` reads them.
 
     The learning rate is `factor` times the optimizer's own.
     """
@@ -80,8 +79,10 @@ def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool
 
 # No check for zero divisors, which would prevent vectorising.
 @njit(nogil=True, cache=True, error_model="numpy")
-def update(kind: int, words: Words, starts: NDArray[np.int64], dim: int, grads: Words, first: int, c: Words) -> None:
-    """One step for each of `starts`: on the `dim` values from `words[start]` on, followed by their state.
+def update(
+    kind: int, words: FloatArray, starts: NDArray[np.int64], dim: int, grads: FloatArray, first: int, c: FloatArray
+) -> None:
+    """Make one step for each of `starts`: on the `dim` values from `words[start]` on, followed by their state.
 
     Their gradients are the rows of the flat `grads` from `first` on. There are no slices, because each would count
     references, which takes longer than a row; positions are unsigned, so that none can be negative, and coefficients

@@ -17,7 +17,7 @@ from heterps.config import ConstantRate, CosineRate, LinearRate, Schedule, StepR
 
 
 def rate_at(schedule: Schedule, samples: int | None, num_pushes: int = 0) -> float:
-    """The factor for a push that was made after `samples` samples of the job, to a table that has had `num_pushes`.
+    """Return the factor for a push after `samples` samples of the job, to a table that has had `num_pushes`.
 
     A schedule by samples refuses a push without them: going on at a wrong rate would be seen by nobody.
     """

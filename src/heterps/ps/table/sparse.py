@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,61 +20,32 @@ from heterps.config import (
     Schedule,
     Uniform,
 )
+from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
-from heterps.ps.table.finite import require_finite
-from heterps.ps.table.hand import Headers
-from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
+from heterps.ps.table.gradients import GradientTable
+from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
 from heterps.ps.table.optimizers import coefficients, kind_of, state_words
+from heterps.ps.table.rows import PART_ROWS, Rows, check_widths
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.store import RowStore
 from heterps.ps.table.usage import make_fading
 
-Keys = NDArray[np.uint64]
-FloatArray = NDArray[np.float32]
 Which = NDArray[np.bool_] | slice
-Step = Callable[[kernels.Body, int, int, int], int]
+KernelStep = Callable[[kernels.TableBody, int, int, int], int]
+MakeStep = Callable[[KeyArray, Which, int, FloatArray], KernelStep]
 
 EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
 
-PART_ROWS = 1 << 16
-"""Rows that are copied at once where a whole table is read."""
-
-
-class Rows(NamedTuple):
-    """Rows of a table by key: what a checkpoint keeps of it, and what moves between tables."""
-
-    keys: Keys  # [n]
-    values: FloatArray  # [n, dim]
-    state: FloatArray  # [n, words of optimizer state]
-    uses: FloatArray  # [n], at `clock`; see usage.py
-    clock: NDArray[np.uint32]  # [n], of the last use
-
-    def select(self, which: NDArray[Any]) -> Rows:
-        """The rows at these positions, or where this mask is true."""
-        return Rows(*(array[which] for array in self))
-
-
 def evict_step(num_keys: int) -> int:
-    """How many rows the hand of eviction passes with a push of so many different keys."""
+    """Return how many rows the hand of eviction passes with a push of `num_keys` different keys."""
     return max(EVICT_STEP, 2 * num_keys)
 
 
-def check_widths(rows: Rows, dim: int, optimizer: Optimizer) -> None:
-    """ValueError unless values and state are those of a table of this dim and optimizer."""
-    num = len(rows.keys)
-    expected = (num, dim), (num, state_words(optimizer, dim))
-    if (rows.values.shape, rows.state.shape) != expected:
-        raise ValueError(
-            f"{num:,} rows of dim {dim} with {optimizer.kind} need values {list(expected[0])} and "
-            f"state {list(expected[1])}, got {list(rows.values.shape)} and {list(rows.state.shape)}"
-        )
-
-
-class SparseTable:
+class SparseTable(GradientTable):
     """A hash table from 64-bit keys to rows of `dim` float32 values, which follow gradients by `optimizer`.
 
     Every 64-bit value is a valid key. A key that is not there yet gets a row, if `admission` lets it, whose values are
@@ -110,7 +80,7 @@ class SparseTable:
         self.eviction = eviction
         self.num_pushes = 0  # counts for Adam's bias correction, as torch's SparseAdam counts steps
         self._fading = make_fading(eviction.half_life)
-        self._store = RowStore(dim, optimizer, seed, init or Uniform(scale=init_scale), self._fading)
+        self.store = RowStore(dim, optimizer, seed, init or Uniform(scale=init_scale), self._fading)
         self._gate = None if isinstance(admission, Always) else Gate(admission, seed)
         self.evictor = Evictor(eviction, self._fading)
         self._num_admitted = 0
@@ -118,37 +88,27 @@ class SparseTable:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self.store)
 
     @property
     def num_bytes(self) -> int:
         """Memory in use: rows and index."""
-        return self._store.num_bytes
+        return self.store.num_bytes
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Values and words of optimizer state of a row."""
+        """The numbers of values and of words of optimizer state of a row."""
         return self.dim, state_words(self.optimizer, self.dim)
 
     @property
     def row_bytes(self) -> int:
         """Memory of one row, without its place in the index."""
-        return self._store.row_bytes
-
-    @property
-    def index_size(self) -> int:
-        """Entries of the index, of 8 bytes each; while it grows, half as many are there besides."""
-        return self._store.index_size
-
-    def finish_growth(self) -> None:
-        """Give back the old half of an index that grows, at once instead of a little with each batch."""
-        with self._lock:
-            self._store.finish_growth()
+        return self.store.row_bytes
 
     # --- pull and push -----------------------------------------------------------------------------------------------
 
     def pull(self, keys: ArrayLike, out: FloatArray | None = None, *, create: bool = True) -> FloatArray:
-        """Values of `keys` (int64 or uint64, [n]) as float32 [n, dim], into `out` if given.
+        """Return values of `keys` (int64 or uint64, [n]) as float32 [n, dim], into `out` if given.
 
         Unknown keys are created. Without `create`, and in a table that does not admit every key, their initial values
         are returned and the table stays as it is.
@@ -160,30 +120,19 @@ class SparseTable:
             raise ValueError(f"out must be float32 {[len(keys), self.dim]}, got {out.dtype} {list(out.shape)}")
         with self._lock:
             if not create or self._gate is not None:
-                kernels.peek(self._store.body, keys, out)
+                kernels.peek(self.store.body, keys, out)
                 return out
             before, now = len(self), self._now
-            self._store.in_steps(
+            self.store.in_steps(
                 len(keys),
                 lambda body, limit, start, stop: kernels.pull(body, limit, now, keys, start, stop, out),
             )
             self._num_admitted += len(self) - before
         return out
 
-    def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        """Gradients `grads` [n, dim] of `keys` [n]: those of one key are summed, then each key makes one step.
-
-        `samples` are those that the job had seen before this push; only a schedule needs them. NotFinite, and no
-        change, where a gradient is NaN or infinite.
-        """
-        lookup = make_lookup(keys)
-        grads = self._as_grads(grads, len(lookup.sources))
-        require_finite(as_keys(keys), grads)
-        self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
-
     def push_sums(
         self,
-        keys: Keys,
+        keys: KeyArray,
         grads: ArrayLike,
         sources: Positions,
         starts: Positions,
@@ -191,14 +140,14 @@ class SparseTable:
         samples: int | None = None,
         evict: bool = True,
     ) -> None:
-        """As `push`, for a lookup that is there already: `keys` all differ, and the gradients of `keys[u]` are the rows
+        """Push by a lookup that is there already: `keys` all differ, and the gradients of `keys[u]` are the rows
         `sources[starts[u]:starts[u + 1]]` of `grads`. Each sum is made and used in one pass.
 
         Unless it is told to `evict`, rows that should go stay: for a caller that sees to it.
         """
         grads = self._as_grads(grads, len(sources))
 
-        def step(keys: Keys, which: Which, now: int, numbers: FloatArray) -> Step:
+        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> KernelStep:
             begins, ends, kind = starts[:-1][which], starts[1:][which], kind_of(self.optimizer)
             return lambda body, limit, start, stop: kernels.push_sums(
                 body, limit, now, keys, start, stop, grads, sources, begins, ends, kind, numbers
@@ -207,11 +156,11 @@ class SparseTable:
         self._push(keys, step, samples, evict)
 
     def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None, evict: bool = True) -> None:
-        """As `push`, for keys that the caller knows to differ: a client has summed duplicates already."""
+        """Push gradients of keys that the caller knows to differ: a client has summed duplicates already."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
 
-        def step(keys: Keys, which: Which, now: int, numbers: FloatArray) -> Step:
+        def step(keys: KeyArray, which: Which, now: int, numbers: FloatArray) -> KernelStep:
             mine, kind = grads[which], kind_of(self.optimizer)
             return lambda body, limit, start, stop: kernels.push(
                 body, limit, now, keys, start, stop, mine, kind, numbers
@@ -220,39 +169,43 @@ class SparseTable:
         self._push(keys, step, samples, evict)
 
     def _push(
-        self, keys: Keys, step: Callable[[Keys, Which, int, FloatArray], Step], samples: int | None, evict: bool
+        self,
+        keys: KeyArray,
+        step: Callable[[KeyArray, Which, int, FloatArray], KernelStep],
+        samples: int | None,
+        evict: bool,
     ) -> None:
         """Count a push, ask the gate, let `step` do the work for the keys that passed it, and let rows go."""
         factor = self.rate * rate_at(self.schedule, samples, self.num_pushes)
         with self._lock:
             self.num_pushes += 1
-            passed: Keys = keys
+            passed: KeyArray = keys
             which: Which = slice(None)
             if self._gate is not None:
                 which = self._gate.admit(keys, self._known(keys), self._now)
                 passed = keys[which]
             numbers = coefficients(self.optimizer, self.num_pushes, factor, sparse=True)
             before = len(self)
-            self._store.in_steps(len(passed), step(passed, which, self._now, numbers))
+            self.store.in_steps(len(passed), step(passed, which, self._now, numbers))
             self._num_admitted += len(self) - before
             if evict:
-                self.evictor.evict(self._store, evict_step(len(keys)), self.num_pushes)
+                self.evictor.evict(self.store, evict_step(len(keys)), self.num_pushes)
 
     # --- rows in and out ---------------------------------------------------------------------------------------------
 
     def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
-        """Which of `keys` have a row, [n]."""
+        """Return which of `keys` have a row, [n]."""
         with self._lock:
             return self._known(as_keys(keys))
 
     def take(self, keys: ArrayLike) -> Rows:
         """Remove the rows of those `keys` that have one, and return them; their keys are unknown from then on."""
         with self._lock:
-            return self._as_rows(self._store.take(as_keys(keys)))
+            return self._as_rows(self.store.take(as_keys(keys)))
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error of the rows the table stays as it is."""
-        keys = self._check_rows(rows)
+        keys = self.check_rows(rows)
         with self._lock:
             known = self._known(keys)
             if known.any():
@@ -263,12 +216,12 @@ class SparseTable:
             self._load(keys, rows)
 
     def export_rows(self, part: slice = slice(None)) -> Rows:
-        """A copy of every row, or of a part of them. As long as none was removed, the oldest comes first."""
+        """Return a copy of every row, or of a part of them. As long as none was removed, the oldest comes first."""
         with self._lock:
-            return self._as_rows(self._store.words()[part])
+            return self._as_rows(self.store.words()[part])
 
     def row_parts(self) -> Callable[[], Iterator[Rows]]:
-        """All rows as they are now, in parts that are copies, each time that the result is called.
+        """Return a function that yields all rows as they are now, in parts that are copies.
 
         Once the table has changed, they are a RuntimeError.
         """
@@ -282,48 +235,48 @@ class SparseTable:
 
         return read
 
-    def import_rows(self, rows: Rows, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+    def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty.
 
-        With the `upkeep` that was exported beside the rows the table goes on exactly as that one would.
+        With the `metadata` that was exported beside the rows the table goes on exactly as that one would.
         """
-        keys = self._check_rows(rows)
+        keys = self.check_rows(rows)
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
-            self.check_upkeep(upkeep)
+            self.check_metadata(metadata)
             self._load(keys, rows)
-        self.resume(num_pushes, upkeep)
+        self.resume(num_pushes, metadata)
 
-    def check_upkeep(self, upkeep: Upkeep | None) -> None:
-        """ValueError where `resume` would refuse it."""
-        if self._gate is not None and upkeep is not None:
-            self._gate.check_sketch(upkeep.sketch)
+    def check_metadata(self, metadata: TableMetadata | None) -> None:
+        """Raise ValueError where `resume` would refuse it."""
+        if self._gate is not None and metadata is not None:
+            self._gate.check_sketch(metadata.sketch)
 
-    def resume(self, num_pushes: int, upkeep: Upkeep | None = None) -> None:
+    def resume(self, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Set how many pushes the table has seen, and what it knows besides its rows."""
-        self.check_upkeep(upkeep)
+        self.check_metadata(metadata)
         with self._lock:
             self.num_pushes = num_pushes
-            if upkeep is None:
+            if metadata is None:
                 return
-            self.evictor.hand.at = upkeep.hand
-            self.evictor.log.counts = dict(upkeep.counters.evicted)
-            self._num_admitted = upkeep.counters.admitted
+            self.evictor.hand.at = metadata.hand
+            self.evictor.log.counts = dict(metadata.counters.evicted)
+            self._num_admitted = metadata.counters.admitted
             if self._gate is not None:
-                self._gate.resume(upkeep.sketch, upkeep.sightings, upkeep.counters.refused)
+                self._gate.resume(metadata.sketch, metadata.sightings, metadata.counters.refused)
 
-    def export_upkeep(self) -> Upkeep:
-        """A copy of what the table knows besides its rows."""
+    def export_metadata(self) -> TableMetadata:
+        """Return a copy of what the table knows besides its rows."""
         with self._lock:
             gate = self._gate
             sketch = np.zeros(0, np.uint8) if gate is None else gate.sketch
-            return Upkeep(self.evictor.hand.at, 0 if gate is None else gate.sightings, self._counters(), sketch)
+            return TableMetadata(self.evictor.hand.at, 0 if gate is None else gate.sightings, self._counters(), sketch)
 
     # --- cold rows ---------------------------------------------------------------------------------------------------
 
-    def coldest(self, num: int, clock: int) -> Keys:
-        """Keys of the `num` rows (or all, where there are fewer) that are the coldest at `clock`, by eviction's order.
+    def coldest(self, num: int, clock: int) -> KeyArray:
+        """Find the keys of the `num` rows (or all, if fewer) that are the coldest at `clock`, by eviction's order.
 
         They are the coldest of SAMPLE times as many rows, spread over the table, and of others with each call.
         """
@@ -335,8 +288,8 @@ class SparseTable:
             num_seen = min(SAMPLE * num, num_rows)
             seen = (np.arange(num_seen) * num_rows // num_seen + self._glance) % num_rows
             self._glance += 1
-            found = coldest(self._store.headers(seen), num, clock, self.eviction.order, self._fading)
-            return self._store.keys_at(found.places[:num])
+            found = coldest(self.store.headers(seen), num, clock, self.eviction.order, self._fading)
+            return self.store.keys_at(found.places[:num])
 
     def evict(self, step: int = EVICT_STEP) -> int:
         """Let the hand of eviction pass `step` rows; returns how many went. Every push does it for a few rows.
@@ -344,27 +297,17 @@ class SparseTable:
         At most `step` rows go because of the byte ceiling.
         """
         with self._lock:
-            return self.evictor.evict(self._store, step, self.num_pushes)
+            return self.evictor.evict(self.store, step, self.num_pushes)
 
     def evictions(self) -> NDArray[np.void]:
-        """The last rows that eviction removed, the earliest first; fields key, reason, clock and uses."""
+        """Return the last rows that eviction removed, the earliest first; fields key, reason, clock and uses."""
         with self._lock:
             return self.evictor.log.entries()
-
-    def in_tags(self, low: int, high: int) -> Headers:
-        """Headers of all rows whose tag is at least `low` and less than `high`, as a Hand asks for them."""
-        with self._lock:
-            return self._store.in_tags(low, high)
-
-    def keys_at(self, places: NDArray[np.int64]) -> Keys:
-        """Keys of rows that `in_tags` found, as long as no row has come or gone since."""
-        with self._lock:
-            return self._store.keys_at(places)
 
     # --- what there is, and what became of it ------------------------------------------------------------------------
 
     def sizes(self) -> TableSizes:
-        """How many rows and bytes are where: all in memory."""
+        """Return how many rows and bytes are where: all in memory."""
         return TableSizes(len(self), 0, self.num_bytes, 0)
 
     def counters(self) -> TableCounters:
@@ -378,13 +321,13 @@ class SparseTable:
         """The table's clock, as rows note it."""
         return self.num_pushes % 2**32
 
-    def _known(self, keys: Keys) -> NDArray[np.bool_]:
+    def _known(self, keys: KeyArray) -> NDArray[np.bool_]:
         out = np.empty(len(keys), np.bool_)
-        kernels.known(self._store.body, keys, out)
+        kernels.known(self.store.body, keys, out)
         return out
 
-    def _load(self, keys: Keys, rows: Rows) -> None:
-        self._store.in_steps(
+    def _load(self, keys: KeyArray, rows: Rows) -> None:
+        self.store.in_steps(
             len(keys),
             lambda body, limit, start, stop: kernels.load(
                 body, limit, keys, start, stop, rows.values, rows.state, rows.uses, rows.clock
@@ -396,7 +339,7 @@ class SparseTable:
         return TableCounters(self._num_admitted, refused, dict(self.evictor.log.counts))
 
     def _as_rows(self, words: FloatArray) -> Rows:
-        """Copies of the parts of whole rows."""
+        """Return copies of the parts of whole rows."""
         values = slice(kernels.HEADER_WORDS, kernels.HEADER_WORDS + self.dim)
         state = slice(values.stop, values.stop + state_words(self.optimizer, self.dim))
         return Rows(
@@ -409,8 +352,8 @@ class SparseTable:
 
     # --- arguments ---------------------------------------------------------------------------------------------------
 
-    def _check_rows(self, rows: Rows) -> Keys:
-        """The keys of rows that fit this table and all differ."""
+    def check_rows(self, rows: Rows) -> KeyArray:
+        """Return the keys of rows; ValueError where they do not fit this table, or do not all differ."""
         keys = as_keys(rows.keys)
         check_widths(rows, self.dim, self.optimizer)
         if not len(rows.uses) == len(rows.clock) == len(keys):
@@ -420,11 +363,3 @@ class SparseTable:
         if (distinct := len(make_lookup(keys).unique)) < len(keys):
             raise ValueError(f"{len(keys):,} rows hold only {distinct:,} distinct keys")
         return keys
-
-    def _as_grads(self, grads: ArrayLike, n: int) -> FloatArray:
-        array = np.ascontiguousarray(grads, np.float32)
-        if array.shape != (n, self.dim):
-            raise ValueError(
-                f"{n} keys of a table with dim {self.dim} need gradients [{n}, {self.dim}], got {array.shape}"
-            )
-        return array

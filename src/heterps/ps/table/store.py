@@ -69,11 +69,11 @@ class RowStore:
             self._move(index.ALL_MOVED)
 
     def words(self) -> NDArray[np.float32]:
-        """All rows, [n, words of a row]: a view."""
+        """Return all rows, [n, words of a row]: a view."""
         return self.body.words[: len(self) * self.row_bytes // 4].reshape(-1, self.row_bytes // 4)
 
     def headers(self, rows: NDArray[np.int64]) -> Headers:
-        """Of the rows of these numbers."""
+        """Return the headers of the rows of these numbers."""
         words = self.words()
         keys = words.view(np.uint64)[rows, 0]
         return Headers(
@@ -81,14 +81,14 @@ class RowStore:
         )
 
     def in_tags(self, low: int, high: int) -> Headers:
-        """All rows whose tag is at least `low` and less than `high`, in no order; their places are their numbers."""
+        """Find all rows whose tag is at least `low` and less than `high`, in no order; places are their numbers."""
         if (high - low) * int(self._counts[index.SIZE]) < NUM_TAGS * len(self):
             return self.headers(index.rows_in_tags(self.body.entries, self._counts, low, high))
         every = self.headers(np.arange(len(self)))  # fewer than the entries to look at: rows went, the index stayed
         return every.select((every.tags >= low) & (every.tags < high))
 
     def keys_at(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The keys of the rows of these numbers."""
+        """Return the keys of the rows of these numbers."""
         keys: NDArray[np.uint64] = self.words().view(np.uint64)[places, 0]
         return keys
 
@@ -102,7 +102,7 @@ class RowStore:
         """Remove the rows of `keys`."""
         self.take(keys)
 
-    def in_steps(self, num: int, work: Callable[[kernels.Body, int, int, int], int]) -> None:
+    def in_steps(self, num: int, work: Callable[[kernels.TableBody, int, int, int], int]) -> None:
         """Call `work(body, limit, start, stop)` until all `num` keys are done, making room where it stops short.
 
         It returns how many are done: fewer than `stop` where the rows might become more than `limit`. Where the system
@@ -143,7 +143,7 @@ class RowStore:
     def _bind(self) -> None:
         num_rows = len(self._memory) // self.row_bytes
         memory = self._memory[: num_rows * self.row_bytes]
-        self.body = kernels.Body(
+        self.body = kernels.TableBody(
             self._index[: len(self._index) // 8 * 8].view(np.uint64),
             memory.view(np.float32), memory.view(np.uint64), memory.view(np.uint32), self._counts, *self._constants,
         )  # fmt: skip
@@ -151,6 +151,6 @@ class RowStore:
 
 
 def _larger(old: NDArray[np.uint8], new: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """`new`, with what `old` holds at its beginning."""
+    """Return `new`, with what `old` holds at its beginning."""
     new[: len(old)] = old
     return new

@@ -24,20 +24,21 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heterps.config import Schedule, Tiers
-from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
+from heterps.config import Tiers
+from heterps.ps.arrays import KeyArray
+from heterps.ps.keys.dedup import Positions, as_keys
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.cold import MAPPED_BYTES
 from heterps.ps.table.cold_rows import ColdRows
 from heterps.ps.table.eviction import SAMPLE, coldest
-from heterps.ps.table.finite import require_finite
+from heterps.ps.table.gradients import GradientTable
 from heterps.ps.table.hand import Hand, Headers
-from heterps.ps.table.metadata import TableCounters, TableSizes, Upkeep
+from heterps.ps.table.metadata import TableMetadata, TableSizes
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import EVICT_STEP, Rows, SparseTable, evict_step
+from heterps.ps.table.rows import Rows
+from heterps.ps.table.sparse import EVICT_STEP, SparseTable, evict_step
 from heterps.ps.table.usage import faded, make_fading
 
-Keys = NDArray[np.uint64]
 STEP_ROWS = 1024
 
 
@@ -55,13 +56,13 @@ class TierCounts:
 
     @property
     def hit_rate(self) -> float | None:
-        """Of the known rows that pulls and pushes used, the part that was in memory; None before the first."""
+        """The share of known rows that pulls and pushes found in memory; None before the first."""
         num_used = self.num_hits + self.num_promotions
         return self.num_hits / num_used if num_used else None
 
     @classmethod
     def total(cls, counts: Iterable[Self]) -> Self:
-        """Of several tables or shards together."""
+        """Return the sums of several tables or shards."""
         return cls(*map(sum, zip(*map(astuple, counts), strict=True)))
 
 
@@ -79,22 +80,22 @@ class BothTiers(NamedTuple):
         return self.hot.row_bytes
 
     def in_tags(self, low: int, high: int) -> Headers:
-        above, below = self.hot.in_tags(low, high), self.cold.in_tags(low, high)
+        above, below = self.hot.store.in_tags(low, high), self.cold.headers_in_tags(low, high)
         return Headers.join([above, below._replace(places=-1 - below.places)])
 
-    def keys_at(self, places: NDArray[np.int64]) -> Keys:
+    def keys_at(self, places: NDArray[np.int64]) -> KeyArray:
         keys, below = np.empty(len(places), np.uint64), places < 0
-        keys[~below] = self.hot.keys_at(places[~below])
+        keys[~below] = self.hot.store.keys_at(places[~below])
         keys[below] = self.cold.keys_at(-1 - places[below])
         return keys
 
-    def drop(self, keys: Keys) -> None:
+    def drop(self, keys: KeyArray) -> None:
         known = self.hot.known(keys)
         self.hot.take(keys[known])
         self.cold.drop(keys[~known])
 
 
-class TieredTable:
+class TieredTable(GradientTable):
     """The interface and the results of `table`, an empty SparseTable, in at most `tiers.memory_bytes` of memory.
 
     Threads that share it wait for one another. `close` gives back the room on disk; rows do not outlive the table.
@@ -105,6 +106,11 @@ class TieredTable:
         policy = table.eviction
         evicts = any(limit is not None for limit in (policy.max_age, policy.min_uses, policy.max_bytes))
         self._hot = table
+        self.dim, self.widths, self.schedule = table.dim, table.widths, table.schedule
+        # What is the same wherever rows are; moving between tiers is no eviction.
+        self.counters, self.evictions = table.counters, table.evictions
+        self.check_metadata, self.export_metadata = table.check_metadata, table.export_metadata
+        self.resume = table.resume
         self._cold = ColdRows(
             table.dim,
             state_words(table.optimizer, table.dim),
@@ -123,15 +129,6 @@ class TieredTable:
         return len(self._both)
 
     @property
-    def dim(self) -> int:
-        return self._hot.dim
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Values and words of optimizer state of a row."""
-        return self._hot.widths
-
-    @property
     def num_pushes(self) -> int:
         return self._hot.num_pushes
 
@@ -147,10 +144,6 @@ class TieredTable:
     def rate(self, value: float) -> None:
         self._hot.rate = value
 
-    @property
-    def schedule(self) -> Schedule:
-        return self._hot.schedule
-
     # --- what there is, and what became of it ------------------------------------------------------------------------
 
     @property
@@ -159,12 +152,8 @@ class TieredTable:
         return self._hot.num_bytes + self._cold.num_bytes
 
     def sizes(self) -> TableSizes:
-        """How many rows and bytes are where."""
+        """Return how many rows and bytes are where."""
         return TableSizes(len(self._hot), len(self._cold), self.num_bytes, self._cold.disk_bytes)
-
-    def counters(self) -> TableCounters:
-        """What became of keys and rows; moving between tiers is no eviction."""
-        return self._hot.counters()
 
     @property
     def counts(self) -> TierCounts:
@@ -175,7 +164,7 @@ class TieredTable:
     def pull(
         self, keys: ArrayLike, out: NDArray[np.float32] | None = None, *, create: bool = True
     ) -> NDArray[np.float32]:
-        """As SparseTable.pull. Without `create` rows on disk are read where they are: nothing moves."""
+        """Do as SparseTable.pull. Without `create` rows on disk are read where they are: nothing moves."""
         keys = as_keys(keys)
         if out is None:
             out = np.empty((len(keys), self.dim), np.float32)
@@ -188,17 +177,10 @@ class TieredTable:
                 self._hot.pull(keys[part], out[part])
         return out
 
-    def push(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        """As SparseTable.push."""
-        lookup = make_lookup(keys)
-        grads = self._as_grads(grads, len(lookup.sources))
-        require_finite(as_keys(keys), grads)
-        self.push_sums(lookup.unique, grads, lookup.sources, lookup.starts, samples=samples)
-
     def push_sums(
-        self, keys: Keys, grads: ArrayLike, sources: Positions, starts: Positions, *, samples: int | None = None
+        self, keys: KeyArray, grads: ArrayLike, sources: Positions, starts: Positions, *, samples: int | None = None
     ) -> None:
-        """As SparseTable.push_sums."""
+        """Do as SparseTable.push_sums."""
         grads = self._as_grads(grads, len(sources))
         self._push(
             keys,
@@ -208,13 +190,13 @@ class TieredTable:
         )
 
     def push_unique(self, keys: ArrayLike, grads: ArrayLike, *, samples: int | None = None) -> None:
-        """As SparseTable.push_unique."""
+        """Do as SparseTable.push_unique."""
         keys = as_keys(keys)
         grads = self._as_grads(grads, len(keys))
         self._push(keys, lambda part: self._hot.push_unique(keys[part], grads[part], samples=samples, evict=False))
 
     def known(self, keys: ArrayLike) -> NDArray[np.bool_]:
-        """Which of `keys` have a row, in memory or on disk, [n]."""
+        """Return which of `keys` have a row, in memory or on disk, [n]."""
         keys = as_keys(keys)
         with self._lock:
             return self._hot.known(keys) | self._cold.known(keys)
@@ -225,7 +207,7 @@ class TieredTable:
         with self._lock:
             self._num_changes += 1
             hot = self._hot.take(keys)
-            return _joined([hot, self._cold.take(keys[self._cold.known(keys)])])
+            return Rows.join([hot, self._cold.take_rows(keys[self._cold.known(keys)])])
 
     def put(self, rows: Rows) -> None:
         """Insert rows whose keys are unknown, with their header. On an error the table stays as it is."""
@@ -236,45 +218,33 @@ class TieredTable:
             self._insert(rows)
 
     def export_rows(self) -> Rows:
-        """A copy of every row: those in memory, then those on disk in the order of the file."""
-        return _joined(list(self.row_parts()()))
+        """Return a copy of every row: those in memory, then those on disk in the order of the file."""
+        return Rows.join(list(self.row_parts()()))
 
     def row_parts(self) -> Callable[[], Iterator[Rows]]:
-        """All rows as they are now, a part at a time, each time that the result is called.
+        """Return a function that yields all rows as they are now, a part at a time.
 
         Once a row has changed or moved, the next part is a RuntimeError instead.
         """
         changes = self._num_changes
         return lambda: self._read_parts(changes)
 
-    def import_rows(self, rows: Rows, num_pushes: int, upkeep: Upkeep | None = None) -> None:
-        """As SparseTable.import_rows, the hottest rows into memory."""
+    def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
+        """Do as SparseTable.import_rows, with the hottest rows in memory."""
         with self._lock:
             if len(self):
                 raise ValueError(f"rows are loaded into an empty table; this one has {len(self):,} rows")
-            self._hot.check_upkeep(upkeep)
+            self._hot.check_metadata(metadata)
             self._hot.num_pushes, before = num_pushes, self._hot.num_pushes
             try:
                 self._insert(rows)
             except BaseException:
                 self._hot.num_pushes = before
                 raise
-            self._hot.resume(num_pushes, upkeep)
+            self._hot.resume(num_pushes, metadata)
 
-    def check_upkeep(self, upkeep: Upkeep | None) -> None:
-        """ValueError where `resume` could not take it."""
-        self._hot.check_upkeep(upkeep)
-
-    def resume(self, num_pushes: int, upkeep: Upkeep | None = None) -> None:
-        """Take over what another table knew besides its rows."""
-        self._hot.resume(num_pushes, upkeep)
-
-    def export_upkeep(self) -> Upkeep:
-        """A copy of what the table knows besides its rows."""
-        return self._hot.export_upkeep()
-
-    def coldest(self, num: int, clock: int) -> Keys:
-        """As SparseTable.coldest, of the rows of both tiers."""
+    def coldest(self, num: int, clock: int) -> KeyArray:
+        """Do as SparseTable.coldest, for the rows of both tiers."""
         with self._lock:
             seen = self._glance.advance(self._both, SAMPLE * num)
             policy = self._hot.eviction
@@ -282,14 +252,10 @@ class TieredTable:
             return self._both.keys_at(found.places[:num])
 
     def evict(self, step: int = EVICT_STEP) -> int:
-        """As SparseTable.evict."""
+        """Do as SparseTable.evict."""
         with self._lock:
             self._num_changes += 1
             return self._hot.evictor.evict(self._both, step, self.num_pushes)
-
-    def evictions(self) -> NDArray[np.void]:
-        """As SparseTable.evictions."""
-        return self._hot.evictions()
 
     def step(self, max_rows: int = STEP_ROWS) -> int:
         """Bring down up to `max_rows` of the coldest rows while memory is nearly full; how many went. [5]
@@ -314,7 +280,7 @@ class TieredTable:
 
     # --- up and down -------------------------------------------------------------------------------------------------
 
-    def _push(self, keys: Keys, work: Callable[[slice], None]) -> None:
+    def _push(self, keys: KeyArray, work: Callable[[slice], None]) -> None:
         with self._lock:
             before = self._hot.num_pushes
             for part in self._parts(keys):
@@ -323,8 +289,8 @@ class TieredTable:
             self._hot.num_pushes = before + 1
             self._hot.evictor.evict(self._both, evict_step(len(keys)), before + 1)
 
-    def _parts(self, keys: Keys) -> Iterator[slice]:
-        """Parts of `keys` that memory can hold, each when its known rows are up and there is room for its new ones."""
+    def _parts(self, keys: KeyArray) -> Iterator[slice]:
+        """Yield parts of `keys` that memory can hold, each when its known rows are up and its new ones have room."""
         self._num_changes += 1
         missing, cold = self._look_up(keys)
         num_rows = len(self) + len(missing) - len(cold)
@@ -339,24 +305,24 @@ class TieredTable:
             self._bring_up(keys[part], missing, cold, capacity)
             yield part
 
-    def _look_up(self, keys: Keys) -> tuple[Keys, Keys]:
-        """The keys that are not in memory, each once, and those of them that are on disk. [1]"""
+    def _look_up(self, keys: KeyArray) -> tuple[KeyArray, KeyArray]:
+        """Return the keys that are not in memory, each once, and those of them that are on disk. [1]"""
         unknown = keys[~self._hot.known(keys)]
         missing = np.unique(unknown) if len(unknown) else unknown
         return missing, missing[self._cold.known(missing)]
 
-    def _bring_up(self, keys: Keys, missing: Keys, cold: Keys, capacity: int) -> None:
-        """Room in memory for the rows of `keys`, and in it those that are on disk."""
+    def _bring_up(self, keys: KeyArray, missing: KeyArray, cold: KeyArray, capacity: int) -> None:
+        """Make room in memory for the rows of `keys`, and bring up those that are on disk."""
         self._num_hits += len(keys) - len(missing)
         self._num_promotions += len(cold)
         num_over = len(self._hot) + len(missing) - capacity
         if num_over > 0:  # [2]
             self._demote(self._coldest_but(keys, num_over))
         if len(cold):  # [3]
-            self._hot.put(self._cold.take(cold))
+            self._hot.put(self._cold.take_rows(cold))
 
-    def _coldest_but(self, keys: Keys, num: int) -> Keys:
-        """The coldest rows in memory, at least `num`, without those of `keys`, which are about to be used."""
+    def _coldest_but(self, keys: KeyArray, num: int) -> KeyArray:
+        """Return the coldest rows in memory, at least `num`, without those of `keys`, which are about to be used."""
         asked = num + min(STEP_ROWS, len(self._hot) // 16)  # some more, so that the next batches find room
         while True:
             coldest = self._hot.coldest(asked, self.num_pushes)
@@ -366,17 +332,14 @@ class TieredTable:
             assert asked < len(self._hot), "a part is at most half of what memory holds"
             asked = min(2 * asked, len(self._hot))
 
-    def _demote(self, keys: Keys) -> None:
+    def _demote(self, keys: KeyArray) -> None:
         self._cold.reserve(len(self))  # before anything moves: a full disk must not catch rows on their way
-        self._cold.put(self._hot.take(keys))
+        self._cold.put_rows(self._hot.take(keys))
         self._num_demotions += len(keys)
 
     def _insert(self, rows: Rows) -> None:
-        """Rows of new keys: into memory as long as there is room, the others onto disk. On an error nothing changes."""
-        if len({len(array) for array in rows}) > 1:
-            raise ValueError(f"rows need as many of each part, got {[len(array) for array in rows]}")
-        if (distinct := len(np.unique(rows.keys))) < len(rows.keys):
-            raise ValueError(f"{len(rows.keys):,} rows hold only {distinct:,} distinct keys")
+        """Put rows of new keys into memory while there is room, the others onto disk. On an error nothing changes."""
+        self._hot.check_rows(rows)
         self._num_changes += 1
         capacity = self._budget.capacity(len(self) + len(rows.keys))
         room = max(capacity - len(self._hot), 0)
@@ -391,13 +354,13 @@ class TieredTable:
         self._hot.put(rows.select(by_heat[:room]))
         for begin in range(room, len(by_heat), self._cold.part_rows):
             part = rows.select(by_heat[begin : begin + self._cold.part_rows])
-            self._cold.put(part._replace(keys=as_keys(part.keys)))
+            self._cold.put_rows(part._replace(keys=as_keys(part.keys)))
 
     def _read_parts(self, changes: int) -> Iterator[Rows]:
-        """All rows, as long as there were no more than so many changes."""
+        """Yield all rows, as long as there were no more than these `changes`."""
         size = self._cold.part_rows
         hot = (self._hot.export_rows(slice(at, at + size)) for at in range(0, max(len(self._hot), 1), size))
-        for parts in (hot, self._cold.parts()):
+        for parts in (hot, self._cold.row_parts()):
             while True:
                 with self._lock:
                     if self._num_changes != changes:
@@ -406,15 +369,3 @@ class TieredTable:
                 if part is None:
                     break
                 yield part
-
-    def _as_grads(self, grads: ArrayLike, n: int) -> NDArray[np.float32]:
-        array = np.ascontiguousarray(grads, np.float32)
-        if array.shape != (n, self.dim):
-            raise ValueError(
-                f"{n} keys of a table with dim {self.dim} need gradients [{n}, {self.dim}], got {array.shape}"
-            )
-        return array
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    return Rows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

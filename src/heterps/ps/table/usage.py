@@ -3,7 +3,7 @@
     uses    float32   one for being created and one for each push, fading by half every `half_life` clocks
     clock   uint32    the table's clock (its count of pushes) at the last of them
 
-Fading is lazy: a row's `uses` are those at its `clock`, and whoever reads them later multiplies by the fade of the
+Fading is lazy: a row's `uses` are those at its `clock`, and a later reader multiplies by the fade of the
 clocks that have passed since. That factor is read from a short list and not computed, because every row of every push
 needs it, and so that all implementations agree to the bit.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HALF_LIFE = 4096
-"""Clocks after which a use counts half, where nothing else is said."""
+"""Clocks after which a use counts half, by default."""
 
 _NUM_FADES, _FADES_PER_HALF_LIFE = 1024, 32
 _HALF_RANGE = np.uint32(2**31)
@@ -36,14 +36,14 @@ def make_fading(half_life: int = HALF_LIFE) -> Fading:
 
 
 def ages_of(clocks: NDArray[np.uint32], clock: int) -> NDArray[np.uint32]:
-    """Clocks between each of `clocks` and `clock`; 0 for one that is ahead. The count of clocks may wrap round."""
+    """Return the ages of `clocks` at `clock`; 0 for one that is ahead. The count of clocks may wrap round."""
     ages = np.uint32(clock % 2**32) - clocks
     ages[ages >= _HALF_RANGE] = 0
     return ages
 
 
 def faded(uses: NDArray[np.float32], clocks: NDArray[np.uint32], clock: int, fading: Fading) -> NDArray[np.float32]:
-    """What `uses` at `clocks` still count at `clock`."""
+    """Return what `uses` at `clocks` still count at `clock`."""
     steps = np.minimum(ages_of(clocks, clock) >> np.uint32(fading.shift), _NUM_FADES - 1)
     left: NDArray[np.float32] = uses * fading.factors[steps]
     return left

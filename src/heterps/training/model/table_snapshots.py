@@ -12,7 +12,7 @@ from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.optimizers import state_words
-from heterps.ps.table.sparse import Rows
+from heterps.ps.table.rows import Rows
 
 
 def save_table(client: JobClient, spec: TableSpec, *, in_place: bool) -> TableRows | TableStream:
@@ -24,7 +24,7 @@ def save_table(client: JobClient, spec: TableSpec, *, in_place: bool) -> TableRo
     """
     meta: dict[str, Any] = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump()}
     meta["num_pushes"] = num_pushes = client.num_pushes(spec.name)
-    metadata = client.export_upkeep(spec.name)
+    metadata = client.export_metadata(spec.name)
     if not in_place and spec.tiers is None:
         return _copy(client, spec.name, meta, metadata)
 
@@ -57,8 +57,8 @@ def load_table(client: JobClient, spec: TableSpec, table: TableRows | TableStrea
         )
     num_pushes = table.meta["num_pushes"]
     if isinstance(table, TableStream) and table.files is not None:
-        client.load_rows(spec.name, *table.files, num_pushes, table.upkeep)
+        client.load_rows(spec.name, *table.files, num_pushes, table.metadata)
         return
     rows = table.whole()
     arrays = Rows(rows.keys, rows.values, rows.state, rows.uses, rows.clock)
-    client.import_rows(spec.name, arrays, num_pushes, table.upkeep)
+    client.import_rows(spec.name, arrays, num_pushes, table.metadata)

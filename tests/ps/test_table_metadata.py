@@ -10,14 +10,14 @@ from heterps.ps import SparseTable
 from heterps.ps.client.local import LocalClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
-from heterps.ps.table.metadata import TableCounters, Upkeep, stack, unstack
+from heterps.ps.table.metadata import TableCounters, TableMetadata, stack, unstack
 
 ADMISSION = AfterSightings(num=3, sketch_bytes=4096)
 
 
-def make(hand: int, sightings: int, number: int, sketch: list[int]) -> Upkeep:
+def make(hand: int, sightings: int, number: int, sketch: list[int]) -> TableMetadata:
     evicted = {"age": number, "uses": 2 * number, "bytes": 0}
-    return Upkeep(hand, sightings, TableCounters(number, number + 1, evicted), np.array(sketch, np.uint8))
+    return TableMetadata(hand, sightings, TableCounters(number, number + 1, evicted), np.array(sketch, np.uint8))
 
 
 TWO = [make(7, 3, 10, [1, 0, 255]), make(2**32 - 1, 9, 20, [0, 2, 4])]
@@ -57,7 +57,7 @@ def test_a_key_that_waited_on_some_shards_waits_no_longer_on_others(before: int,
         first.push("t", make_lookup(keys, before), np.ones((400, 2), np.float32)).result()
     assert first.num_rows("t") < 8, "hardly any is early"
     rows, num_pushes = first.export_rows("t")
-    second.import_rows("t", rows, num_pushes, first.export_upkeep("t"))
+    second.import_rows("t", rows, num_pushes, first.export_metadata("t"))
     assert second.num_rows("t") == first.num_rows("t")
     second.push("t", make_lookup(keys, after), np.ones((400, 2), np.float32)).result()
     assert second.num_rows("t") == 400
@@ -72,13 +72,13 @@ def test_a_sketch_of_another_size_is_refused_and_the_table_stays_empty():
     assert len(table) == 1, "or there would be no row to come in"
     other = SparseTable(2, admission=AfterSightings(num=3, sketch_bytes=8192))
     with pytest.raises(ValueError, match=r"sketch of 4,096 bytes does not fit one of 8,192"):
-        other.import_rows(table.export_rows(), 1, table.export_upkeep())
+        other.import_rows(table.export_rows(), 1, table.export_metadata())
     assert (len(other), other.num_pushes) == (0, 0)
 
 
-def test_a_table_that_admits_all_takes_the_rest_of_an_upkeep():
+def test_a_table_that_admits_all_takes_the_rest_of_the_metadata():
     table = SparseTable(2, admission=ADMISSION, eviction=Eviction(max_age=1))
     table.push([1], np.ones((1, 2)))
     other = SparseTable(2)
-    other.import_rows(table.export_rows(), 1, table.export_upkeep())
+    other.import_rows(table.export_rows(), 1, table.export_metadata())
     assert other.counters() == (0, 0, {"age": 0, "uses": 0, "bytes": 0})

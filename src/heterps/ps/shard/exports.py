@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from heterps.ps.protocol.parts import ValuePart, row_parts, value_parts
-from heterps.ps.table.sparse import Rows
+from heterps.ps.protocol.parts import TablePart, split
 
 MAX_IDLE_TICKS = 60
 
@@ -21,7 +20,7 @@ MAX_IDLE_TICKS = 60
 class _Copy:
     number: int
     num_pushes: int
-    parts: list[Rows] | list[ValuePart]
+    parts: list[TablePart]
     idle_ticks: int = 0
 
 
@@ -30,7 +29,7 @@ class Page(NamedTuple):
 
     num_pushes: int
     num_parts: int
-    part: Rows | ValuePart | None = None
+    part: TablePart | None = None
 
 
 class Exports:
@@ -39,9 +38,9 @@ class Exports:
     def __init__(self) -> None:
         self._copies: dict[tuple[str, str], _Copy] = {}
 
-    def begin(self, worker: str, table: str, number: int, num_pushes: int, whole: Rows | ValuePart) -> Page:
-        """The first part of a table, which is kept if it has more."""
-        parts = list(row_parts(whole)) if isinstance(whole, Rows) else list(value_parts(*whole))
+    def begin(self, worker: str, table: str, number: int, num_pushes: int, whole: TablePart) -> Page:
+        """Return the first part of a table, which is kept if it has more."""
+        parts: list[TablePart] = [*split(whole)]
         self._copies.pop((worker, table), None)
         if len(parts) > 1:
             self._copies[worker, table] = _Copy(number, num_pushes, parts)

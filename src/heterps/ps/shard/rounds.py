@@ -17,14 +17,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import make_lookup, sum_rows
 from heterps.ps.protocol.messages import Round
-from heterps.ps.server.ledger import Ledger, Source
-
-FloatArray = NDArray[np.float32]
-KeyArray = NDArray[np.uint64]
+from heterps.ps.shard.ledger import Ledger, Source
 
 
 class Contribution(NamedTuple):
@@ -43,7 +40,7 @@ class Contribution(NamedTuple):
 
 
 def summed(parts: Sequence[Contribution]) -> Contribution:
-    """The sum of contributions to a sparse table, by key, in their order; `samples` are those of the first."""
+    """Return the sum of contributions to a sparse table, by key, in their order; `samples` are those of the first."""
     if len(parts) == 1:
         return parts[0]
     lookup = make_lookup(np.concatenate([part.keys for part in parts if part.keys is not None]))
@@ -82,7 +79,7 @@ class _Gathered:
             self.num_summed += 1
 
     def sum(self) -> Contribution:
-        """Of all parts, in their order."""
+        """Return the sum of all parts, in their order."""
         return self.total or summed([self.waiting[part] for part in range(self.parts)])
 
 
@@ -129,7 +126,7 @@ class Stash:
         self._rounds.setdefault((table, round.number), _Gathered(round.parts)).add(round.part, contribution)
 
     def take(self, table: str, number: int) -> Contribution | None:
-        """The sum of a round that is complete, which is no longer here then."""
+        """Return the sum of a round that is complete, which is no longer here then."""
         gathered = self._rounds.get((table, number))
         return self._rounds.pop((table, number)).sum() if gathered is not None and gathered.is_complete else None
 
@@ -144,10 +141,10 @@ def push_once(
     apply: Callable[[Contribution], None],
 ) -> None:
     """Take the next push of `source`: apply it, or keep it for its round. An exception leaves it APPLYING."""
-    ledger.begin(source.worker, source.incarnation, table)
+    ledger.begin(source, table)
     if round is None:
         apply(contribution)
-        ledger.finish(source.worker, table)
+        ledger.finish(source, table)
         return
     if round.parts == 1 and round.number != ledger.next_round(table):
         contribution = contribution.copy()  # a round of one part that waits for the rounds before it
@@ -155,4 +152,4 @@ def push_once(
     while (whole := stash.take(table, ledger.next_round(table))) is not None:  # [3]
         apply(whole)
         ledger.end_round(table)
-    ledger.keep(source.worker, table)
+    ledger.keep(source, table)

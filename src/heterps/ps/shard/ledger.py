@@ -21,7 +21,7 @@ from msgspec.msgpack import decode, encode
 
 @dataclass(frozen=True)
 class Source:
-    """Who pushed: a worker in one of its lives."""
+    """Who pushed: a worker in one of its incarnations."""
 
     worker: str
     incarnation: int
@@ -49,56 +49,48 @@ class Ledger(Struct):
     num_pushes: dict[str, int] = {}  # of all workers, by table: what Adam corrects its bias by
     num_rounds: dict[str, int] = {}  # that were applied, by table: see rounds.py
 
-    def applied(self, worker: str, incarnation: int, table: str) -> int:
-        """The last sequence that was applied; 0 for a worker, incarnation or table that is new here."""
-        entry = self._find(worker, incarnation, table)
+    def applied(self, source: Source, table: str) -> int:
+        """Return the last sequence that was applied; 0 for a worker, incarnation or table that is new here."""
+        entry = self._find(source, table)
         return entry.applied if entry is not None else 0
 
-    def state(self, worker: str, incarnation: int, table: str, sequence: int) -> PushState:
-        entry = self._find(worker, incarnation, table) or Entry(incarnation)
+    def state(self, source: Source, table: str, sequence: int) -> PushState:
+        entry = self._find(source, table) or Entry(source.incarnation)
         if sequence <= entry.applied:
             return PushState.APPLIED
         if sequence > entry.applied + 1:
             return PushState.EARLY
         return PushState.APPLYING if entry.applying else PushState.NEXT
 
-    def begin(self, worker: str, incarnation: int, table: str) -> None:
-        """The next push of this worker is about to change the table. A new incarnation begins to count anew."""
-        entry = self._find(worker, incarnation, table)
+    def begin(self, source: Source, table: str) -> None:
+        """Note that the next push of a worker is about to change the table. A new incarnation begins to count at 1."""
+        entry = self._find(source, table)
         if entry is None:
-            entry = self.workers.setdefault(worker, {})[table] = Entry(incarnation)
+            entry = self.workers.setdefault(source.worker, {})[table] = Entry(source.incarnation)
         entry.applying = True
 
-    def finish(self, worker: str, table: str, num_pushes: int | None = None) -> None:
-        """The push that was begun is in the table, which has then seen one more, or `num_pushes` where that is said."""
-        self.keep(worker, table)
+    def finish(self, source: Source, table: str, num_pushes: int | None = None) -> None:
+        """Note that the push is in the table, which has then seen one more, or `num_pushes` where that is said."""
+        self.keep(source, table)
         self.num_pushes[table] = self.num_pushes.get(table, 0) + 1 if num_pushes is None else num_pushes
 
-    def keep(self, worker: str, table: str) -> None:
-        """The push that was begun is kept for its round, and counts as applied; the table has not seen it yet."""
-        entry = self.workers[worker][table]
+    def keep(self, source: Source, table: str) -> None:
+        """Note that the push is kept for its round, and counts as applied; the table has not seen it yet."""
+        entry = self.workers[source.worker][table]
         entry.applied, entry.applying = entry.applied + 1, False
 
     def next_round(self, table: str) -> int:
-        """The number of the round that is to be applied next; the first is 1."""
+        """Return the number of the round that is to be applied next; the first is 1."""
         return self.num_rounds.get(table, 0) + 1
 
     def end_round(self, table: str) -> None:
-        """The next round is in the table, as one push."""
+        """Note that the next round is in the table, as one push."""
         self.num_rounds[table] = self.next_round(table)
         self.num_pushes[table] = self.num_pushes.get(table, 0) + 1
 
-    def to_bytes(self) -> bytes:
-        return encode(self)
-
-    @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> Ledger:
-        """What `to_bytes` gave; msgspec.DecodeError for anything else."""
-        return decode(data, type=cls)
-
     def copy(self) -> Ledger:
-        return self.from_bytes(self.to_bytes())
+        return decode(encode(self), type=Ledger)
 
-    def _find(self, worker: str, incarnation: int, table: str) -> Entry | None:
-        entry = self.workers.get(worker, {}).get(table)
-        return entry if entry is not None and entry.incarnation == incarnation else None
+    def _find(self, source: Source, table: str) -> Entry | None:
+        entry = self.workers.get(source.worker, {}).get(table)
+        return entry if entry is not None and entry.incarnation == source.incarnation else None

@@ -1,0 +1,121 @@
+"""Pieces: parts of a server's tables that have taken the same pushes, each with a ledger of them.
+
+    slots     [ 0  1  2  3  4 | 5  6  7 ]        a piece is a set of slots, or a range of a dense table
+    ledgers     a: 17, b: 16    a: 18, b: 16     slots 5 to 7 came from another server that was further on
+                                                 push 18 of worker a now moves the rows of slots 0 to 4 only
+
+Mostly there is one piece. After a move there are several, until the pushes under way have reached all of them. The
+sparse tables of a server share their pieces, and every dense table has pieces of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Generic, Self, TypeVar
+
+from heterps.ps.protocol.messages import Round
+from heterps.ps.shard.ledger import Ledger, PushState, Source
+from heterps.ps.shard.rounds import Contribution, Stash, push_once
+
+
+class Piece:
+    """A part that has taken the pushes in `ledger`, and keeps contributions to rounds in `stash`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.stash = Stash()
+
+    def absorb(self, other: Self) -> bool:
+        """Take in `other`, whose ledger is equal; False, and no change, where they do not lie together."""
+        raise NotImplementedError
+
+
+P = TypeVar("P", bound=Piece)
+_LEAST_FAR = (PushState.EARLY, PushState.APPLYING, PushState.NEXT, PushState.APPLIED)
+
+
+class PieceSet(Generic[P]):
+    """The pieces that are here. Nothing is in two of them."""
+
+    def __init__(self, pieces: Iterable[P] = ()) -> None:
+        self._pieces = list(pieces)
+
+    def __iter__(self) -> Iterator[P]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def replace(self, pieces: Iterable[P]) -> None:
+        """Have these pieces instead, joined where they can be."""
+        self._pieces = list(pieces)
+        self._join()
+
+    def applied(self, source: Source, table: str) -> int:
+        """Return the last push of `source` that all pieces have taken; without pieces, that is every push."""
+        return min((piece.ledger.applied(source, table) for piece in self._pieces), default=2**62)
+
+    def state(self, source: Source, table: str, sequence: int) -> PushState:
+        """Return the state of a push in the piece that is least far; APPLIED without pieces."""
+        states = {piece.ledger.state(source, table, sequence) for piece in self._pieces}
+        return next((state for state in _LEAST_FAR if state in states), PushState.APPLIED)
+
+    def num_pushes(self, table: str) -> int:
+        """Return how many pushes all pieces have seen."""
+        return min((piece.ledger.num_pushes.get(table, 0) for piece in self._pieces), default=0)
+
+    def round_error(self, source: Source, table: str, sequence: int, round: Round) -> str | None:
+        """Return what is wrong with a contribution that is new to some piece."""
+        new_to = [piece for piece in self._pieces if sequence > piece.ledger.applied(source, table)]
+        errors = (piece.stash.error(piece.ledger, table, round) for piece in new_to)
+        return next((error for error in errors if error is not None), None)
+
+    def is_awaited(self, table: str, round: Round, also: Iterable[int] = ()) -> bool:
+        """Whether the next round waits for this contribution before all others, in some piece."""
+        return any(piece.stash.is_awaited(piece.ledger, table, round, also) for piece in self._pieces)
+
+    def awaiting(self, source: Source, table: str, sequence: int) -> list[P]:
+        """Return the pieces whose next push of `source` this is."""
+        return [piece for piece in self._pieces if piece.ledger.state(source, table, sequence) is PushState.NEXT]
+
+    def push(
+        self,
+        source: Source,
+        table: str,
+        sequence: int,
+        round: Round | None,
+        part_of: Callable[[P], Contribution],
+        step: Callable[[P, Contribution], None],
+    ) -> None:
+        """Apply a push by `step`, or keep it for its round, in every piece whose next one it is.
+
+        An exception leaves it APPLYING in a piece: in doubt.
+        """
+        for piece in self.awaiting(source, table, sequence):
+            push_once(piece.ledger, piece.stash, source, table, part_of(piece), round, partial(step, piece))
+        self._join()
+
+    def take_over(
+        self, source: Source, table: str, sequence: int, num_pushes: int, put: Callable[[P], None] = lambda _: None
+    ) -> None:
+        """Call `put`, which puts in what a table was after `num_pushes`, for every piece whose next push this is.
+
+        An exception leaves the ledger of its piece as it was, because `put` then has changed nothing.
+        """
+        for piece in self.awaiting(source, table, sequence):
+            put(piece)
+            piece.ledger.begin(source, table)
+            piece.ledger.finish(source, table, num_pushes)
+        self._join()
+
+    def _join(self) -> None:
+        """Make one of pieces that lie together, have come to the same pushes, and keep no contributions."""
+        if len(self._pieces) < 2:
+            return
+        joined: list[P] = []
+        for piece in self._pieces:
+            alike = (other for other in joined if other.ledger == piece.ledger and not other.stash)
+            if piece.stash or not any(other.absorb(piece) for other in alike):
+                joined.append(piece)
+        self._pieces = joined

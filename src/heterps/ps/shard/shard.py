@@ -1,0 +1,234 @@
+"""Shard: one server's part of every table: slots of the sparse ones and a range of each dense one, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Self
+
+import numpy as np
+
+from heterps.ps.arrays import KeyArray, Mask
+from heterps.ps.keys.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
+from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.parts import TablePart, ValuePart
+from heterps.ps.protocol.roster import Roster
+from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.protocol.specs import Tables
+from heterps.ps.shard.dense_range import DensePiece, DenseRange
+from heterps.ps.shard.exports import Exports, Page
+from heterps.ps.shard.ledger import Ledger, Source
+from heterps.ps.shard.pieces import Piece, PieceSet
+from heterps.ps.shard.rounds import Contribution, Stash
+from heterps.ps.shard.transfer import PieceManifest, ShardTransfer, make_transfer
+from heterps.ps.table.finite import finite_parts
+from heterps.ps.table.metadata import TableMetadata
+from heterps.ps.table.rows import Rows
+
+
+class SlotPiece(Piece):
+    """Slots of all sparse tables, [NUM_SLOTS]."""
+
+    def __init__(self, slots: Mask, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.slots = slots
+
+    def absorb(self, other: Self) -> bool:
+        self.slots = self.slots | other.slots
+        return True
+
+
+class Shard:
+    """The tables of server `number` of `roster`. Calls check nothing that `home_error` and the tables do not check."""
+
+    def __init__(self, tables: Tables, roster: Roster, number: int) -> None:
+        self.sparse = {spec.name: spec.make_shard() for spec in tables.sparse}
+        self.dense = {spec.name: DenseRange(spec, roster.dense_range(spec.size, number)) for spec in tables.dense}
+        self.pieces = PieceSet([SlotPiece(owners(roster.num_shards) == number, Ledger())])
+        self.exports = Exports()
+        self.row_files: RowFiles | None = None  # where this server saves its own rows; None: they travel instead
+        self._saved: tuple[str, RowFile] | None = None  # the last file that it wrote, with its table
+
+    def pieces_of(self, table: str) -> PieceSet[SlotPiece] | PieceSet[DensePiece]:
+        """Return the pieces of a table, which know its pushes."""
+        return self.dense[table].pieces if table in self.dense else self.pieces
+
+    @property
+    def stashes(self) -> list[Stash]:
+        """The contributions to rounds that all pieces keep."""
+        dense = [piece.stash for table in self.dense.values() for piece in table.pieces]
+        return [*(piece.stash for piece in self.pieces), *dense]
+
+    # --- sparse tables -----------------------------------------------------------------------------------------------
+
+    def home_error(self, keys: KeyArray) -> str | None:
+        """Return what is wrong with keys whose home is not here."""
+        held = self.slots
+        if all_in(keys, held):
+            return None
+        astray = ~held[slots_of(keys)]
+        return f"{astray.sum()} of {len(keys)} keys, {keys[astray.argmax()]} first, have their home on another server"
+
+    def push_rows(
+        self, source: Source, table: str, sequence: int, push: Contribution, round: Round | None = None
+    ) -> None:
+        """Apply a push, or keep it for its round, in every piece whose next one it is; see PieceSet.push."""
+        keys, grads, samples = push
+        assert keys is not None
+        slots = slots_of(keys) if len(self.pieces) > 1 else None
+
+        def part_of(piece: SlotPiece) -> Contribution:
+            mine = slice(None) if slots is None else np.flatnonzero(piece.slots[slots])
+            return Contribution(keys[mine], grads[mine], samples)
+
+        self.pieces.push(source, table, sequence, round, part_of, partial(self._step, table))
+
+    def _step(self, table: str, piece: SlotPiece, push: Contribution) -> None:
+        """Make one step of the optimizer for rows of a piece."""
+        assert push.keys is not None
+        target = self.sparse[table]
+        target.num_pushes = piece.ledger.num_pushes.get(table, 0)  # pieces may have seen different numbers
+        target.push_unique(push.keys, push.grads, samples=push.samples)
+
+    def resume(self, source: Source, table: str, sequence: int, num_pushes: int, metadata: TableMetadata) -> None:
+        """Take over what the shard of a table knew besides its rows, as a push."""
+        self.sparse[table].resume(num_pushes, metadata)
+        self.pieces.take_over(source, table, sequence, num_pushes)
+
+    # --- tables in and out -------------------------------------------------------------------------------------------
+
+    def export(self, source: Source, table: str, number: int, part: int) -> Page:
+        """Return a part of a table for `source`; with part 0 the table is copied."""
+        if part:
+            return self.exports.page(source.worker, table, number, part)
+        whole: TablePart
+        if table in self.dense:
+            dense = self.dense[table]
+            whole = ValuePart(dense.within.start, dense.values(), dense.state())
+        else:
+            whole = self.sparse[table].export_rows()
+        return self.exports.begin(source.worker, table, number, self.pieces_of(table).num_pushes(table), whole)
+
+    def put(
+        self, source: Source, table: str, sequence: int, part: TablePart, num_pushes: int, *, is_first: bool
+    ) -> None:
+        """Take in a part of a table that has seen `num_pushes`, as a push. ValueError, and no change, if wrong."""
+        if not isinstance(part, Rows):
+            self.dense[table].put(source, sequence, part, num_pushes)
+            return
+        target, homes = self.sparse[table], slots_of(part.keys)
+
+        def put(piece: SlotPiece) -> None:
+            if is_first and len(target) and piece.slots[slots_of(target.export_rows().keys)].any():
+                raise ValueError(f"rows are loaded into an empty table; this one has {len(target):,} rows")
+            target.num_pushes, before = num_pushes, target.num_pushes
+            try:
+                target.put(part.select(piece.slots[homes]))
+            except BaseException:
+                target.num_pushes = before
+                raise
+
+        self.pieces.take_over(source, table, sequence, num_pushes, put)
+
+    def save_rows(self, table: str, path: str) -> RowFile | None:
+        """Write the rows of a table to a file; None where the server has no folder of that path.
+
+        StorageError where the disk refuses, NotFinite where a row is not finite.
+        """
+        if self.row_files is None or not self.row_files.has_folder(path):
+            return None
+        if self._saved is not None and self._saved[0] == table and self._saved[1].path == path:
+            return self._saved[1]  # its answer was lost, or came late
+        rows = self.sparse[table]
+        written = self.row_files.write(path, finite_parts(table, rows.row_parts()()), len(rows), rows.widths)
+        self._saved = table, written
+        return written
+
+    def can_read(self, paths: Iterable[str]) -> bool:
+        """Whether this server sees all these files of rows."""
+        return self.row_files is not None and all(self.row_files.has(path) for path in paths)
+
+    def load_rows(self, source: Source, table: str, sequence: int, paths: Iterable[str], num_pushes: int) -> None:
+        """Take in the rows of these files whose home is here, part by part, as one push. The table must be empty."""
+        assert self.row_files is not None
+        target = self.sparse[table]
+        if len(target):
+            raise ValueError(f"rows are loaded into an empty table; this one has {len(target):,} rows")
+        held = _slots_in(self.pieces.awaiting(source, table, sequence))
+        target.num_pushes = num_pushes
+        for path in paths:
+            for part in self.row_files.read(path):
+                target.put(part.select(held[slots_of(part.keys)]))
+        self.pieces.take_over(source, table, sequence, num_pushes)
+
+    # --- moves -------------------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> Mask:
+        """The slots that are here."""
+        return _slots_in(self.pieces)
+
+    @property
+    def ranges(self) -> dict[str, slice]:
+        """The ranges of the dense tables that are this server's."""
+        return {name: dense.within for name, dense in self.dense.items()}
+
+    def copy(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> ShardTransfer:
+        """Return copies of slots and ranges with their ledgers; `workers` are the incarnations to know of there."""
+        manifests = [
+            PieceManifest(np.flatnonzero(piece.slots & slots).tolist(), piece.ledger.copy())
+            for piece in self.pieces
+            if (piece.slots & slots).any()
+        ]
+        rows = {}
+        if slots.any():
+            rows = {name: table.export_rows() for name, table in self.sparse.items()}
+            rows = {name: r.select(slots[slots_of(r.keys)]) for name, r in rows.items()}
+        return make_transfer(
+            manifests, workers, rows, {name: self.dense[name].copy(part) for name, part in ranges.items()}
+        )
+
+    def cut(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> ShardTransfer:
+        """Return slots and ranges with their ledgers, which are no longer here then."""
+        transfer = self.copy(slots, ranges, workers)
+        rest = [SlotPiece(piece.slots & ~slots, piece.ledger) for piece in self.pieces]
+        self.pieces = PieceSet(piece for piece in rest if piece.slots.any())
+        for name, rows in transfer.rows.items():
+            self.sparse[name].take(rows.keys)
+        for name, part in ranges.items():
+            self.dense[name].cut(part)
+        return transfer
+
+    def empty(self) -> None:
+        """Let go of everything, to be filled by `load`."""
+        self.cut(self.slots, self.ranges, {})
+
+    def follow(self, roster: Roster, number: int) -> None:
+        """Have the ranges of server `number` of `roster` from now on; nothing more has to leave."""
+        for dense in self.dense.values():
+            dense.within = roster.dense_range(dense.spec.size, number)
+        self.exports.clear()
+
+    def load(self, transfer: ShardTransfer) -> None:
+        """Put in slots and ranges that are not here. ValueError, and no change, where they do not fit."""
+        if unknown := (set(transfer.rows) - set(self.sparse)) | (set(transfer.dense) - set(self.dense)):
+            raise ValueError(f"there are no tables {', '.join(sorted(unknown))} here")
+        with ExitStack() as undo:
+            for name, rows in transfer.rows.items():
+                self.sparse[name].put(rows)
+                undo.callback(self.sparse[name].take, rows.keys)
+            for name, parts in transfer.dense.items():
+                self.dense[name].load(parts)
+                for each in parts:
+                    undo.callback(self.dense[name].cut, slice(each.part.first, each.part.stop))
+            undo.pop_all()
+        new = [SlotPiece(slot_mask(manifest.slots), manifest.ledger) for manifest in transfer.manifest.pieces]
+        self.pieces.replace([*self.pieces, *new])
+
+
+def _slots_in(pieces: Iterable[SlotPiece]) -> Mask:
+    masks = [piece.slots for piece in pieces]
+    if len(masks) == 1:
+        return masks[0]
+    return np.any(masks, axis=0) if masks else np.zeros(NUM_SLOTS, np.bool_)
