@@ -24,7 +24,7 @@ threads: 1
 metrics_every_samples: 512
 """
 NUM_SAMPLES = 3 * 40_000
-TIMES = ("seconds", "samples_per_s", "table_bytes")
+TIMES = ("seconds", "samples_per_s", "table_bytes", "stages", "usd")
 
 
 @pytest.fixture(scope="module")

@@ -220,16 +220,16 @@ class FullDisk(Observer):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.warnings: list[str] = []
-        from heterps.training.run import loop
+        from heterps.training.coordinator import coordinator
 
-        save = loop.save
+        save = coordinator.save
 
         def refuse(*args: object, **options: object) -> Path:
             if not self.warnings:
                 raise StorageError("no space left on device")
             return save(*args, **options)
 
-        monkeypatch.setattr(loop, "save", refuse)
+        monkeypatch.setattr(coordinator, "save", refuse)
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)

@@ -30,7 +30,6 @@ from zoo_cases import CASES
 
 from heterps.checkpoint import load_latest
 from heterps.config import Job
-from heterps.errors import RunError
 from heterps.training.run.folder import Run
 from heterps.yamlfile import dump_yaml
 
@@ -170,10 +169,12 @@ class TestSkippedRows:
         np.testing.assert_allclose(first.losses + second.losses, whole.losses, rtol=1e-6)
         assert_same_tables(whole.snapshot, second.snapshot)
 
-    def test_one_process_says_that_it_cannot_know_where_to_go_on(self, job: Job, tmp_path: Path):
-        train(on_threads(job), tmp_path / "run", make_plan(job, (2,)), stop_after=5)
-        with pytest.raises(RunError, match="Go on with launcher local"):
-            train(job, tmp_path / "run", resume=True)
+    def test_one_process_goes_on_with_the_batches_that_workers_left(self, job: Job, tmp_path: Path):
+        whole = train(job, tmp_path / "whole")
+        first = train(on_threads(job), tmp_path / "run", make_plan(job, (2,)), stop_after=5)
+        second = train(job, tmp_path / "run", resume=True)
+        np.testing.assert_allclose(first.losses + second.losses, whole.losses, rtol=1e-6)
+        assert_same_tables(whole.snapshot, second.snapshot)
 
 
 @pytest.mark.slow

@@ -29,6 +29,11 @@ class PolicyConfig(Frozen):
     kind: str
 
     @property
+    def bound(self) -> int | None:
+        """Largest lead at which an iteration may start; None: the policy bounds none, or nothing is ever ahead."""
+        return None
+
+    @property
     def label(self) -> str:
         """The short form of these settings; options with their default values are left out."""
         words = [":".join([self.kind, *(str(getattr(self, name)) for name in self.numbers)])]
@@ -72,6 +77,10 @@ class SSP(PolicyConfig):
     kind: Literal["ssp"] = "ssp"
     lower: Lead = Field(3, description="Largest lead at which an iteration may start (the paper's s).")
 
+    @property
+    def bound(self) -> int:
+        return self.lower
+
 
 class DSSP(PolicyConfig):
     """Dynamic stale synchronous parallel: SSP whose bound moves by itself in [lower, lower + spread]."""
@@ -92,6 +101,10 @@ class DSSP(PolicyConfig):
     literal: bool = Field(
         False, description="Use the algorithm as published, errors included, for comparison: it bounds nothing."
     )
+
+    @property
+    def bound(self) -> int | None:
+        return None if self.literal else self.lower + self.spread
 
     @model_validator(mode="after")
     def _check(self) -> Self:

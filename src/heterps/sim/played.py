@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import torch
 
-from heterps.config import Checkpoint, Job, Workers
+from heterps.config import Checkpoint, Job
+from heterps.config.workers import Workers
 from heterps.data.reader import open_reader
 from heterps.errors import NotFinite
 from heterps.model import build_model

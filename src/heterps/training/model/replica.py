@@ -176,7 +176,7 @@ class Replica:
         return dense, rows
 
     def take_dense(self) -> dict[str, FloatArray]:
-        """Gradients of the dense tables, which are zero again when the next run begins, or when they are taken again."""
+        """Gradients of the dense tables. They are zero again when the next run begins, or when they are taken again."""
         self._drop_taken()
         self._is_taken = True
         return {table: self._device.fetch(grads).numpy() for table, grads in self._grads.items()}
