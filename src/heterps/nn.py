@@ -55,12 +55,14 @@ class TableKeys:
     """The keys of a batch for one table, or of a piece of it that shares the lookup and the rows of the `whole` batch.
 
     ahead  by table, how to get rows that were asked for ahead of use
+    grads  by table, memory for the gradients of the whole batch, which its pieces fill
     """
 
     keys: KeyArray
     offsets: OffsetArray | None
     lookup: Lookup
     ahead: dict[str, Callable[[], Future[FloatArray]]] = field(default_factory=dict)
+    grads: dict[str, FloatArray] = field(default_factory=dict)
     whole: TableKeys | None = None
     start: int = 0  # of a piece: where its keys begin in those of the whole
 
@@ -83,6 +85,11 @@ class RowUse(NamedTuple):
     table: str
     part: TableKeys
     values: Tensor
+
+    @property
+    def gradient(self) -> FloatArray:
+        assert self.values.grad is not None
+        return self.values.grad.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
 class RowGradients(NamedTuple):
@@ -266,6 +273,11 @@ class SparseEmbedding(nn.Module):
         """Remove and return the gradients that `push` would send."""
         return joined_gradients(self.take_uses(), self.client.num_shards)
 
+    @property
+    def uses(self) -> list[RowUse]:
+        """The uses of tables that `backward` has reached since they were last taken."""
+        return list(self._uses.values())
+
     def take_uses(self) -> list[RowUse]:
         """Remove and return the uses of tables that `backward` has reached since the last call."""
         uses, self._uses = list(self._uses.values()), {}
@@ -273,7 +285,9 @@ class SparseEmbedding(nn.Module):
 
     def _on_gradient(self, table: str, part: TableKeys, values: Tensor) -> None:
         """Record that `backward` reached the values. A forward pass without a backward leaves nothing in the module."""
-        self._uses[id(values)] = RowUse(table, part, values)
+        use = self._uses[id(values)] = RowUse(table, part, values)
+        if part.whole is not None and (grads := part.whole.grads.get(table)) is not None:
+            grads[part.start : part.start + len(part.keys)] = use.gradient
 
     def _part(self, slots: PreparedSlots, group: tuple[str, ...]) -> TableKeys:
         num_shards = 1 if self._client is None else self._client.num_shards
@@ -306,14 +320,15 @@ def joined_gradients(uses: Iterable[RowUse], num_shards: int) -> list[RowGradien
 
 
 def _joined(table: str, uses: list[RowUse], num_shards: int) -> RowGradients:
-    grads = [_gradient(use.values) for use in uses]
+    grads = [use.gradient for use in uses]
     parts = [use.part for use in uses]
     first = parts[0]
     if len(parts) == 1 and first.whole is None:
         return RowGradients(table, first.lookup, grads[0])
-    together = np.concatenate(grads)
     if first.whole is not None and _are_all_of(first.whole, parts):
-        return RowGradients(table, first.whole.lookup, together)
+        filled = first.whole.grads.pop(table, None)
+        return RowGradients(table, first.whole.lookup, np.concatenate(grads) if filled is None else filled)
+    together = np.concatenate(grads)
     return RowGradients(table, make_lookup(np.concatenate([part.keys for part in parts]), num_shards), together)
 
 
@@ -333,9 +348,8 @@ def slice_slots(slots: Slots, first: int, last: int) -> PreparedSlots:
     for owner, part in slots.lookups.items() if isinstance(slots, PreparedSlots) else ():
         keys, offsets, where = _cut_bags(part.keys, part.offsets, len(owner[0]), first, last)
         lookup = part.lookup._replace(inverse=part.lookup.inverse[where])
-        piece.lookups[owner] = TableKeys(
-            keys, offsets, lookup, part.ahead, part.whole or part, part.start + where.start
-        )
+        whole, start = part.whole or part, part.start + where.start
+        piece.lookups[owner] = TableKeys(keys, offsets, lookup, part.ahead, whole=whole, start=start)
     return piece
 
 
@@ -349,11 +363,6 @@ def _cut_bags(
     bags = offsets[first * num_slots : last * num_slots + 1]
     where = slice(int(bags[0]), int(bags[-1]))
     return keys[where], bags - bags[0], where
-
-
-def _gradient(values: Tensor) -> FloatArray:
-    assert values.grad is not None
-    return values.grad.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
 def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:

@@ -1,11 +1,14 @@
-"""Change torch's number of threads temporarily."""
+"""Change how the threads of this process run, temporarily."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+SWITCH_S = 0.0005
 
 
 @contextmanager
@@ -17,3 +20,18 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def quick_switches() -> Iterator[None]:
+    """Let threads of this process take turns more often than Python does by default.
+
+    A kernel gives the interpreter away and takes it back: with the default of 5 ms it may wait that long for a thread
+    that reads and prepares data, which is longer than many steps take.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

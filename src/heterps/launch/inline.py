@@ -26,7 +26,7 @@ from heterps.ps.client.local import JobClient, LocalClient, in_process
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.dense import DenseTable
-from heterps.threads import torch_threads
+from heterps.threads import quick_switches, torch_threads
 from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.fleet import Fleet
 from heterps.training.coordinator.reconfiguration import STOP_S
@@ -51,6 +51,7 @@ def inline_fleet(
     with ExitStack() as opened:
         opened.enter_context(signals(received))
         opened.enter_context(torch_threads(job.num_threads))
+        opened.enter_context(quick_switches())
         servers: RunningServers | None = None
         if job.servers is not None:
             servers = opened.enter_context(run_servers(job, run.folder / "job.yaml", observer.waiting))

@@ -185,6 +185,12 @@ class Replica:
         """The uses of rows that backward has reached since the last call."""
         return [use for module in self._embeddings for use in module.take_uses()]
 
+    def check_rows(self, key: Hashable) -> None:
+        """Raise NotFinite where a gradient of a row is NaN or infinite, of those that `take_uses` would give."""
+        uses = [use for module in self._embeddings for use in module.uses]
+        found = [RowGradients(use.table, use.part.lookup, use.gradient) for use in uses]
+        self._check({}, found, f"of step {_step(key)}" if self._is_whole else f"in stage {self._number + 1}")
+
     def add_dense(self, other: Replica) -> None:
         """Add the dense gradients of another replica to these; the other's are zero then."""
         self._drop_taken()

@@ -102,6 +102,7 @@ class Replicas:
         self._check = GradientCheck(part.model, {table: part.tables.parameters[table] for table in self.first.values})
         self._divisible: bool | None = None if others else False  # None: until it was tried
         self._pool: ThreadPoolExecutor | None = None
+        self._are_checked = False  # the gradients of rows
 
     def prepare(self, slots: PreparedSlots) -> None:
         """Work out ahead of use, in any thread, which rows a run on these slots will ask for."""
@@ -140,7 +141,8 @@ class Replicas:
         dense = self.first.take_dense()
         uses = [use for replica in self._all for use in replica.take_uses()]
         rows = joined_gradients(uses, self._rows.num_shards)
-        self._check(dense, rows, when)
+        self._check(dense, () if self._are_checked else rows, when)
+        self._are_checked = False
         return dense, rows
 
     def forget(self) -> None:
@@ -169,9 +171,12 @@ class Replicas:
         total = len(label)
 
         def run(replica: Replica, piece: Values, where: slice) -> tuple[float, NDArray[np.float32], dict[str, Any]]:
-            return replica.loss(key, piece, label[where], total)
+            found = replica.loss(key, piece, label[where], total)
+            replica.check_rows(key)  # here, on as many threads
+            return found
 
         results = self._together(values, total, run)
+        self._are_checked = True
         return sum(loss for loss, *_ in results), np.concatenate([logits for _, logits, _ in results]), {}
 
     def _together(self, values: Values, total: int, run: Callable[[Replica, Values, slice], Any]) -> list[Any]:
@@ -204,7 +209,9 @@ class Replicas:
             rows = self._rows.pull(table, part.lookup)
             part.ahead[table] = partial(_same, rows)
         for table, part in parts:
-            part.ahead[table]().result()
+            width = part.ahead[table]().result().shape[1]
+            if part.whole is None:
+                part.grads[table] = np.empty((len(part.keys), width), np.float32)
         return new
 
     def _try_out(self, values: Values, label: Tensor) -> bool:
