@@ -111,8 +111,7 @@ def test_a_resumed_run_equals_one_never_stopped_statistics_of_norms_included(nor
     assert {name: resumed.summary[name] for name in measured} == {name: whole.summary[name] for name in measured}
     timed = ("seconds", "samples_per_s", "stages", "usd")
     without_time = [
-        [{k: v for k, v in line.items() if k not in timed} for line in lines_of(run)]
-        for run in (whole, resumed)
+        [{k: v for k, v in line.items() if k not in timed} for line in lines_of(run)] for run in (whole, resumed)
     ]
     assert without_time[0] == without_time[1]
 

@@ -56,8 +56,9 @@ class Servers(Frozen):
     codings: dict[Name, ValueCoding] = Field({}, description="Encoding of the values of single tables, by table name.")
     staleness: NonNegativeInt = Field(
         0,
-        description="Number of pushes by which rows may be out of date. With 0 training is exact. Above 0, rows of the "
-        "next batch are pulled while this one is computed, and cached copies of hot rows are reused within this bound.",
+        description="Number of a worker's pushes by which rows may be out of date; ssp and dssp bound it too. With 0 "
+        "every row is as new as the policy has it. Above 0, copies of hot rows are used again within this bound, and "
+        "in bsp the rows of the next batch are pulled while this one is computed.",
     )
     cache_bytes: NonNegativeInt = Field(64 << 20, description="Memory of each worker for cached rows, for each table.")
     deadline_s: PositiveFloat = Field(

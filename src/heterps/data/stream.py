@@ -62,6 +62,12 @@ class BatchStream(OwnsThread):
         """
         return self._state.take((epoch, number), deadline_s) if self._state.depth else self._state.make(epoch, number)
 
+    def peek(self, epoch: int, number: int) -> Batch | None:
+        """The batch that `get` will return, if it is made already; else None."""
+        with self._state.changed:
+            made = self._state.made.get((epoch, number))
+            return made if isinstance(made, Batch) else None
+
     def num_batches(self, epoch: int) -> int | None:
         """Number of batches of an epoch; None while it is unknown."""
         with self._state.changed:
@@ -94,7 +100,7 @@ class _StreamState:
         self._wanted: deque[Key] = deque()
         self._urgent: set[Key] = set()  # wanted batches that a caller waits for
         self._making: Key | None = None
-        self._made: dict[Key, Batch | BaseException] = {}
+        self.made: dict[Key, Batch | BaseException] = {}
         self._ends: dict[int, int] = {}  # epoch to its number of batches
         self._closed = False
 
@@ -102,25 +108,25 @@ class _StreamState:
 
     def want(self, key: Key) -> None:
         with self.changed:
-            if key not in self._wanted and key not in self._made and key != self._making:
+            if key not in self._wanted and key not in self.made and key != self._making:
                 self._wanted.append(key)
                 self.changed.notify_all()
 
     def take(self, key: Key, deadline_s: float) -> Batch | None:
         with self.changed:
             self._hurry(key)
-            self.changed.wait_for(lambda: self._closed or key in self._made or self._is_behind(key), deadline_s)
+            self.changed.wait_for(lambda: self._closed or key in self.made or self._is_behind(key), deadline_s)
             where = f"batch {key[1]} of epoch {key[0]}"
             if self._closed:
                 raise PeerLost(f"{where} cannot be read: its stream of batches is closed")
             if self._is_behind(key):
                 return None
-            if key not in self._made:
+            if key not in self.made:
                 raise PeerLost(
                     f"{where} was not read and prepared within {deadline_s:g} s: the data is too slow for this "
                     "deadline, or its storage does not answer"
                 )
-            made = self._made.pop(key)
+            made = self.made.pop(key)
             self.changed.notify_all()  # there is space for the next
         if isinstance(made, BaseException):
             raise made
@@ -129,12 +135,12 @@ class _StreamState:
     def forget_before(self, key: Key) -> None:
         with self.changed:
             self._wanted = deque(other for other in self._wanted if other >= key)
-            for other in [other for other in self._made if other < key]:
-                del self._made[other]
+            for other in [other for other in self.made if other < key]:
+                del self.made[other]
             self.changed.notify_all()
 
     def _hurry(self, key: Key) -> None:  # [5]
-        if key in self._made or key == self._making or self._is_behind(key):
+        if key in self.made or key == self._making or self._is_behind(key):
             return
         if key in self._wanted:
             self._wanted.remove(key)
@@ -172,7 +178,7 @@ class _StreamState:
         with self.changed:
             self._closed = True
             self._wanted.clear()
-            self._made.clear()
+            self.made.clear()
             self.changed.notify_all()
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -198,13 +204,13 @@ class _StreamState:
             return self._making
 
     def _can_go_on(self) -> bool:
-        return bool(self._wanted) and (self._wanted[0] in self._urgent or len(self._made) < self.depth)
+        return bool(self._wanted) and (self._wanted[0] in self._urgent or len(self.made) < self.depth)
 
     def _put(self, key: Key, made: Batch | BaseException | None) -> None:
         with self.changed:
             self._making = None
             if made is not None and not self._closed:
-                self._made[key] = made  # [4]
+                self.made[key] = made  # [4]
             self.changed.notify_all()
 
     def make(self, epoch: int, number: int) -> Batch | None:

@@ -79,6 +79,13 @@ class Feed:
             self._stream.expect(go.epoch, go.batch + ahead)
         return LanePieces(batch.num_samples, self._pieces(batch, go.lane))
 
+    def upcoming(self, go: Go) -> PreparedSlots | None:
+        """The slots of this worker's share of the batch after that of a go-ahead, if it is made already."""
+        batch = self._stream.peek(go.epoch, go.batch + 1)
+        if not isinstance(batch, _PreparedBatch) or batch.share is not self._share:
+            return None
+        return prepared(batch.slots)
+
     @property
     def counts(self) -> Any:
         """What was missing in the data that was read so far."""

@@ -59,7 +59,7 @@ def send_gradients(
     samples: int,
     round: int | None,
 ) -> list[Future[None]]:
-    """Push the gradients of a lane, or of a worker in a `round`.
+    """Push the gradients of a lane, or of a worker in a `round`. They travel when the client is flushed.
 
     To a round every table of the stage gets a contribution, even if it is nothing: the others wait for it.
     """
@@ -70,9 +70,7 @@ def send_gradients(
         widths = place.widths
         for table in widths.keys() - {taken.table for taken in rows}:
             pushes.append(client.push(table, none, np.empty((0, widths[table]), np.float32), place.part(table, round)))
-    pushes += [parts.push(table, grads, samples, place.part(table, round)) for table, grads in dense.items()]
-    client.flush()
-    return pushes
+    return pushes + [parts.push(table, grads, samples, place.part(table, round)) for table, grads in dense.items()]
 
 
 class _Announced(NamedTuple):

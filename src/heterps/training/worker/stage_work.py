@@ -104,6 +104,7 @@ class StageWork:
         self._lanes = assign.layout.lanes_of(self._start.name)
         self._place = RoundPlace(self._tables, assign.layout, self._start.name)
         self._asked = {}
+        self._go: Go | None = None
         self._pace = make_pace(assign.pace, assign.scale)
         self._dense = self._make_dense(state.get("dense", {}))
         shared = self._shared_values() if self._layout.in_rounds else None
@@ -173,6 +174,7 @@ class StageWork:
     def read(self, go: Go) -> LanePieces | int:
         """The pieces of a batch; the number of batches of its epoch where it has fewer."""
         assert self._feed is not None
+        self._go = go
         pieces = self._feed.take(go)
         return self._feed.num_batches(go.epoch) if pieces is None else pieces
 
@@ -182,9 +184,9 @@ class StageWork:
         return {} if self._feed is None else asdict(self._feed.counts)
 
     def begin_round(self) -> None:
-        """Ask for the dense parameters of a round."""
-        self._caches[0].tick()
-        self._asked[None] = self._dense_parts.pull()
+        """Ask for the dense parameters of a round, unless that was done with the last push."""
+        if None not in self._asked:
+            self._asked[None] = self._dense_parts.pull()
         if self._feed is None:
             self._client.flush()  # else they travel with the rows of the batch that comes next
 
@@ -204,7 +206,18 @@ class StageWork:
         for table, part in self._of(key).parts(values):
             if table not in part.ahead and (asked := self._cache_of(key).ask_ahead(table, part.lookup)) is not None:
                 part.ahead[table] = metered(asked, self.meter)
+        if self._layout.in_rounds:
+            self._ask_upcoming(iterations=1)
         self._client.flush()
+
+    def _ask_upcoming(self, iterations: int) -> None:
+        """Ask for the rows of the next batch, if they will be new enough so many iterations from now."""
+        slots = None if self._feed is None or self._go is None else self._feed.upcoming(self._go)
+        if slots is None or isinstance(self._client, LocalClient):
+            return
+        for table, part in self._replicas[0].parts({"slots": slots}):
+            if table not in part.ahead and (asked := self._caches[0].ask_ahead(table, part.lookup, iterations)):
+                part.ahead[table] = metered(asked, self.meter)
 
     def missing(self, turn: Turn) -> Iterator[Future[Any]]:
         """Parameters that a turn needs and that have not come."""
@@ -243,7 +256,21 @@ class StageWork:
         with self.meter.doing("communicate"):
             whole, number = self._part.is_whole, self._start.stage + 1
             dense, rows = replicas.take_gradients(f"of step {asked.key[0]}" if whole else f"in stage {number}")
-            return send_gradients(self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.round)
+            pushes = send_gradients(
+                self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.round
+            )
+            if self._layout.in_rounds:
+                self._after_round()
+            self._client.flush()
+        return pushes
+
+    def _after_round(self) -> None:
+        """Rows are an iteration older. A worker that is alone asks for what it needs next, in the same message: its
+        pushes are the only ones, and servers answer a pull after the pushes that came before it."""
+        self._caches[0].tick()
+        if len(self._layout.workers) == 1 and not isinstance(self._client, LocalClient):
+            self._ask_upcoming(iterations=0)
+            self._asked[None] = self._dense_parts.pull()
 
     def _load(self, replicas: Replicas, key: Key | None) -> None:
         if (asked := self._asked.pop(key, None)) is not None:
