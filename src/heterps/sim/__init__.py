@@ -8,6 +8,7 @@ speeds      when an iteration ends                     result      what was foun
 
 and with real gradients (import these by their modules: they bring torch along):
 
+job         a whole job by the engine of real runs     played      a scenario's workers as such a job
 virtual     one run of a job under a variant           runs        many, in several processes
 variants    policies, and steps beside them            steps       what is done with gradients
 supply      samples for workers                        course      a run as values

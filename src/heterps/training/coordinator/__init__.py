@@ -1,11 +1,12 @@
-"""The one in control of a job on workers.
+"""The one in control of a job.
 
-coordinator       from the start of the workers to a complete outcome
+core              from the start of the workers to the last checkpoint: messages and the time in, effects out
+coordinator       the shell of the core: it hears, sends, saves and writes
 flow              which iterations are under way: round_flow (BSP), lane_flow (ASP, SSP, DSSP)
 reconfiguration   scale and replan, which wait for a cut    scaling      what a change of counts must respect
 accounting        what was done and paid                    stage_stats  how busy each stage was
 model             the whole model, as the coordinator sees  worker_state what workers have and servers have not
 fleet, failures   who works, and which error ended a run    positions, traces   the data's position, policies' decisions
 
-Read first: coordinator.py, then flow.py.
+Read first: core.py, then flow.py.
 """
