@@ -1,7 +1,9 @@
 import gc
 import random
 import threading
+import time
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -297,9 +299,35 @@ def test_dropping_the_stream_ends_the_thread(files):
     gc.collect()
 
 
-def test_depth_zero_is_refused(files):
-    with pytest.raises(ValueError, match="at least 1"):
-        BatchStream(open_reader(files), 0, unchanged)
+def test_a_depth_below_zero_is_refused(files):
+    with pytest.raises(ValueError, match="at least 0"):
+        BatchStream(open_reader(files), -1, unchanged)
+
+
+def test_without_depth_batches_are_the_same_and_there_is_no_thread(files):
+    before, expected = threading.active_count(), [batch for batch, _ in open_reader(files).read()]
+    with BatchStream(open_reader(files), 0, unchanged) as stream:
+        for number, batch in enumerate(expected):
+            stream.expect(0, number + 1)
+            found = stream.get(0, number, 1.0)
+            assert found is not None
+            np.testing.assert_array_equal(found.dense, batch.dense)
+            np.testing.assert_array_equal(found.slots.keys, batch.slots.keys)
+            assert threading.active_count() == before
+        assert stream.get(0, len(expected), 1.0) is None
+        assert stream.num_batches(0) == len(expected)
+
+
+def test_a_batch_that_is_made_can_be_looked_at_before_it_is_taken(files):
+    with BatchStream(open_reader(files), 2, unchanged) as stream:
+        assert stream.peek(0, 1) is None
+        stream.get(0, 0, 10.0)
+        stream.expect(0, 1)
+        deadline = time.monotonic() + 10
+        while (seen := stream.peek(0, 1)) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert seen is not None
+        assert stream.get(0, 1, 10.0) is seen
 
 
 def test_what_was_expected_and_given_to_others_makes_room(files):
@@ -392,7 +420,7 @@ def test_a_batch_that_is_ready_after_the_stream_was_closed_is_let_go(files):
     for thread in threading.enumerate():
         if thread.name == "prefetch":
             thread.join(DEADLINE_S)
-    assert not state._made
+    assert not state.made
     with pytest.raises(PeerLost, match="closed"):
         stream.get(0, 0, DEADLINE_S)
     stream.close()

@@ -342,17 +342,18 @@ def test_other_tables_than_the_servers_have_are_refused():
 def test_rows_asked_for_ahead_of_a_push_are_used_while_they_miss_few_enough():
     with remote_client(2, make_tables(SGD(lr=1.0))) as client:
         cached = CachedClient(client, bound=1)
-        lookups = [make_lookup(np.arange(20), 2) for _ in range(2)]
+        lookup = make_lookup(np.arange(20), 2)
         grads = np.ones((20, DIM), np.float32)
-        before = client.pull("rows", lookups[0]).result().copy()
-        for lookup in lookups:
-            cached.prefetch("rows", lookup, iterations=1)
-        cached.push("rows", lookups[0], grads)
+        before = client.pull("rows", lookup).result().copy()
+        first, second = (cached.ask_ahead("rows", lookup, iterations=1) for _ in range(2))
+        assert first is not None
+        assert second is not None
+        cached.push("rows", lookup, grads)
         cached.tick()
-        np.testing.assert_array_equal(cached.pull("rows", lookups[0]).result(), before)
-        cached.push("rows", lookups[0], grads)
+        np.testing.assert_array_equal(first().result(), before)
+        cached.push("rows", lookup, grads)
         cached.tick()
-        np.testing.assert_array_equal(cached.pull("rows", lookups[1]).result(), before - 1 - 1)  # would miss two
+        np.testing.assert_array_equal(second().result(), before - 1 - 1)  # would miss two
 
 
 def test_a_client_tells_what_its_talk_has_come_to():

@@ -31,7 +31,7 @@ def test_each_lane_starts_with_a_batch_of_its_own():
 def test_a_lane_goes_on_alone_and_its_staleness_is_what_others_pushed_meanwhile():
     flow = a_flow()
     flow.start(0.0)
-    assert take_push(flow, pushed("worker-1.0", 0, 1), None, 1.0) == [("worker-1.0", Go(0, 2, 8, 0, 2))]
+    assert take_push(flow, pushed("worker-1.0", 0, 1), None, 1.0) == [("worker-1.0", Go(0, 2, 8, 0, 2, lead=1))]
     take_push(flow, pushed("worker-1.0", 0, 2), None, 2.0)
     take_push(flow, pushed("worker-1.0", 1, 1), None, 3.0)
     assert [step.staleness for step in flow.steps] == [0, 0, 2]

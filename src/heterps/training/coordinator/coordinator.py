@@ -141,7 +141,7 @@ class Coordinator:
             clock,
             emulated.paces if emulated else None,
             emulated.scale if emulated else 1.0,
-            traces.record if len(layout.workers) > 1 else lambda *_: None,  # one worker alone is never kept waiting
+            traces.record if job.launcher != "inline" else lambda *_: None,  # its worker is never kept waiting
         )
         reconfiguration = Reconfiguration(
             job, plan, start_of, lambda wanted: check_layout(job, wanted, model), observer.warned
