@@ -64,7 +64,7 @@ class StageRun:
         if ends:
             torch.autograd.backward([value for value, _ in ends], [gradient for _, gradient in ends])  # [2]
         found = {name: map_leaves(_gradient, value) for name, value in self.inputs.items()}
-        return {name: tree for name, tree in found.items() if any(g is not None for g in tree_leaves(tree))}  # [3]
+        return {name: tree for name, tree in found.items() if any(g is not None for g in leaves(tree))}  # [3]
 
 
 def split(trace: Trace, boundaries: Sequence[int]) -> list[StageModule]:
@@ -112,7 +112,14 @@ def _live(graph: fx.Graph, layer_of: Mapping[str, int], border: int) -> list[fx.
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply a function to all leaves, as torch's tree_map does, but keep torch.Size, which tree_map makes a tuple."""
+    if not isinstance(tree, tuple | list | dict):  # mostly one tensor, for which tree_map takes longer than many layers
+        return function(tree)
     return tree_map(function, tree, is_leaf=lambda node: isinstance(node, torch.Size))
+
+
+def leaves(tree: Any) -> list[Any]:
+    """All leaves, as torch's tree_leaves gives them."""
+    return tree_leaves(tree) if isinstance(tree, tuple | list | dict) else [tree]
 
 
 def _cut(value: Any) -> Any:
@@ -130,5 +137,5 @@ def _gradient(value: Any) -> Tensor | None:
 
 def _ends(value: Any, gradient: Any) -> list[tuple[Tensor, Tensor]]:
     """Return the (tensor, gradient) pairs from which backward starts: tensors that require a gradient and have one."""
-    pairs = zip(tree_leaves(value), tree_leaves(gradient), strict=True)
+    pairs = zip(leaves(value), leaves(gradient), strict=True)
     return [(v, g) for v, g in pairs if isinstance(v, Tensor) and v.requires_grad and g is not None]
