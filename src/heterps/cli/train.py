@@ -95,7 +95,7 @@ def train(
             "--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out."
         )
     console = make_console(stderr=json)
-    with TrainingProgress(console) as progress:
+    with TrainingProgress(console, has_stages=not is_inline) as progress:
         finished = launch(loaded, run, resume=resume, observer=progress)
     if json:
         print_json(finished.summary, indent=1)

@@ -7,14 +7,14 @@ from typing import Any
 from heterps.planning.plan import Plan
 from heterps.report.emulated import seconds_word
 from heterps.report.figures import plural, rate
-from heterps.report.meaning import COMPLETED, UNFINISHED, UNPREDICTED
+from heterps.report.meaning import COMPLETED, UNFINISHED, UNPREDICTED, follows_plan
 from heterps.report.page.charts import Span, draw_shares, share_legend
 from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, in_step, percent, title
 
 
 def stage_values(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What run.html.j2 shows of the stages; None for a run without stages."""
-    stages = summary.get("stages")
+    """What run.html.j2 shows of the stages; None for a run that follows no plan: it is one stage on one worker."""
+    stages = summary["stages"] if follows_plan(summary) else None
     if not stages:
         return None
     slowest = bottleneck(stages)

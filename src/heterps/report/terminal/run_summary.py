@@ -96,8 +96,7 @@ def _print_stages(console: Console, summary: dict[str, Any]) -> None:
     of = " in the last interval" if summary["status"] == UNFINISHED else ""
     console.print(Text(f"\nStages{of}", style="bold"))
     console.print(stage_table(summary["stages"]))
-    if follows_plan(summary):
-        console.print(Text(f"Kept in step by {in_step(summary)}.", style="dim"))
+    console.print(Text(f"Kept in step by {in_step(summary)}.", style="dim"))
     if restarts := summary.get("restarts"):
         console.print(Text(f"Resumed {plural(restarts, 'time')}; the shares are of the time since then.", style="dim"))
     if summary["predicted_throughput"] is None:

@@ -21,10 +21,13 @@ REFRESH_S = 0.25
 
 
 class TrainingProgress(Observer):
-    """Shows samples/s, time left, loss, AUC or accuracy, and the stages of a job that has some; use it with `with`."""
+    """Shows samples/s, time left, loss, AUC or accuracy, and the stages of a job on workers; use it with `with`.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    has_stages  False for a job in one process, which is one stage on one worker
+    """
+
+    def __init__(self, console: Console, *, has_stages: bool = True) -> None:
+        self._console, self._has_stages = console, has_stages
         self._bar = StagedBar(
             TextColumn("[bold]train[/]"),
             BarColumn(bar_width=None),
@@ -77,12 +80,13 @@ class TrainingProgress(Observer):
                 f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "
                 f"loss {line['log_loss']:.4f}  {_score(line)}"
                 + (f"  {line['rows']:,} rows" if line["rows"] else "")
-                + staged_words(line),
+                + (staged_words(line) if self._has_stages else ""),
                 soft_wrap=True,
             )
 
     def staged(self, view: dict[str, Any]) -> None:
-        self._bar.view = view
+        if self._has_stages:
+            self._bar.view = view
 
     def changed(self, what: str) -> None:
         self._console.print(f"[bold]changed:[/] {escape(what)}")
