@@ -27,7 +27,8 @@ from heterps.config import (
 )
 from heterps.data.keys import slots_from_ids
 from heterps.errors import DataError
-from heterps.nn import Slots, SparseEmbedding, embeddings, prepared, push_gradients
+from heterps.lookups import prepared
+from heterps.nn import Slots, SparseEmbedding, embeddings, push_gradients
 from heterps.ps.client.local import LocalClient
 
 NAMES = ("a", "b", "c")

@@ -11,11 +11,11 @@ optimizer's step for the tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,10 +35,11 @@ from heterps.config import (
     Tables,
     Tiers,
 )
-from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
+from heterps.data.batch import FloatArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
+from heterps.lookups import PreparedSlots, RowGradients, RowUse, TableKeys, joined_gradients, prepared
 from heterps.ps.client.local import LocalClient, RowClient
-from heterps.ps.keys.dedup import Lookup, make_lookup
+from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import DenseSpec, TableSpec
 from heterps.ps.protocol.specs import Tables as ModelTables
 
@@ -48,56 +49,6 @@ DENSE = "dense"
 """Name of a model's dense table, which holds all its trainable parameters one after another."""
 
 Pooling = Literal["sum", "mean", "none"]
-
-
-@dataclass(frozen=True, eq=False)
-class TableKeys:
-    """The keys of a batch for one table, or of a piece of it that shares the lookup and the rows of the `whole` batch.
-
-    ahead  by table, how to get rows that were asked for ahead of use
-    grads  by table, memory for the gradients of the whole batch, which its pieces fill
-    """
-
-    keys: KeyArray
-    offsets: OffsetArray | None
-    lookup: Lookup
-    ahead: dict[str, Callable[[], Future[FloatArray]]] = field(default_factory=dict)
-    grads: dict[str, FloatArray] = field(default_factory=dict)
-    whole: TableKeys | None = None
-    start: int = 0  # of a piece: where its keys begin in those of the whole
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedSlots(Slots):
-    """Slots with their lookups, by names of slots and number of shards, and with rows that were asked for ahead."""
-
-    lookups: dict[tuple[tuple[str, ...], int], TableKeys] = field(default_factory=dict, repr=False)
-
-
-def prepared(slots: Slots) -> PreparedSlots:
-    """The same slots, which can keep lookups."""
-    return slots if isinstance(slots, PreparedSlots) else PreparedSlots(slots.names, slots.keys, slots.offsets)
-
-
-class RowUse(NamedTuple):
-    """One use of a table in a forward pass; `backward` has stored its gradient in `values.grad`."""
-
-    table: str
-    part: TableKeys
-    values: Tensor
-
-    @property
-    def gradient(self) -> FloatArray:
-        assert self.values.grad is not None
-        return self.values.grad.detach().to("cpu", torch.float32).contiguous().numpy()
-
-
-class RowGradients(NamedTuple):
-    """The gradients [n, dim] of all keys of a lookup, for one push to a table."""
-
-    table: str
-    lookup: Lookup
-    grads: FloatArray
 
 
 class SparseEmbedding(nn.Module):
@@ -309,60 +260,6 @@ class SparseEmbedding(nn.Module):
         if self.pooling == "mean":
             pooled = pooled / lengths.clamp(min=1).unsqueeze(1)
         return pooled.view(-1, num_slots, self.dim)
-
-
-def joined_gradients(uses: Iterable[RowUse], num_shards: int) -> list[RowGradients]:
-    """The gradients of some uses, one for each table. Uses of all pieces of a batch, in order, are one of the batch."""
-    by_table: dict[str, list[RowUse]] = {}
-    for use in uses:
-        by_table.setdefault(use.table, []).append(use)
-    return [_joined(table, found, num_shards) for table, found in by_table.items()]
-
-
-def _joined(table: str, uses: list[RowUse], num_shards: int) -> RowGradients:
-    grads = [use.gradient for use in uses]
-    parts = [use.part for use in uses]
-    first = parts[0]
-    if len(parts) == 1 and first.whole is None:
-        return RowGradients(table, first.lookup, grads[0])
-    if first.whole is not None and _are_all_of(first.whole, parts):
-        filled = first.whole.grads.pop(table, None)
-        return RowGradients(table, first.whole.lookup, np.concatenate(grads) if filled is None else filled)
-    together = np.concatenate(grads)
-    return RowGradients(table, make_lookup(np.concatenate([part.keys for part in parts]), num_shards), together)
-
-
-def _are_all_of(whole: TableKeys, parts: Iterable[TableKeys]) -> bool:
-    """Whether these are the pieces of `whole`, each once and in their order."""
-    at = 0
-    for part in parts:
-        if part.whole is not whole or part.start != at:
-            return False
-        at += len(part.keys)
-    return at == len(whole.keys)
-
-
-def slice_slots(slots: Slots, first: int, last: int) -> PreparedSlots:
-    """Return samples first..last-1 of `slots`. Lookups are sliced too, but keep the whole's unique keys and rows."""
-    piece = PreparedSlots(slots.names, *_cut_bags(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
-    for owner, part in slots.lookups.items() if isinstance(slots, PreparedSlots) else ():
-        keys, offsets, where = _cut_bags(part.keys, part.offsets, len(owner[0]), first, last)
-        lookup = part.lookup._replace(inverse=part.lookup.inverse[where])
-        whole, start = part.whole or part, part.start + where.start
-        piece.lookups[owner] = TableKeys(keys, offsets, lookup, part.ahead, whole=whole, start=start)
-    return piece
-
-
-def _cut_bags(
-    keys: KeyArray, offsets: OffsetArray | None, num_slots: int, first: int, last: int
-) -> tuple[KeyArray, OffsetArray | None, slice]:
-    """Return keys and offsets of samples first..last-1, and the slice of `keys` that they are."""
-    if offsets is None:
-        where = slice(first * num_slots, last * num_slots)
-        return keys[where], None, where
-    bags = offsets[first * num_slots : last * num_slots + 1]
-    where = slice(int(bags[0]), int(bags[-1]))
-    return keys[where], bags - bags[0], where
 
 
 def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:

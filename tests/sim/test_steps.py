@@ -7,8 +7,9 @@ import pytest
 
 from heterps.config import SGD, Model, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
+from heterps.lookups import RowGradients
 from heterps.model import build_model
-from heterps.nn import DENSE, RowGradients
+from heterps.nn import DENSE
 from heterps.ps.client.local import LocalClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.sim.steps import compensate, damping, mean_of, sum_of

@@ -15,10 +15,11 @@ from heterps.checkpoint import Snapshot, TableRows
 from heterps.config import Data, Job, Optimizers
 from heterps.data.batch import Batch, Slots
 from heterps.data.keys import slots_from_ids
+from heterps.lookups import slice_slots
 from heterps.model import whole
 from heterps.model.stages import StageModule, split
 from heterps.model.trace import Trace, trace
-from heterps.nn import SparseEmbedding, slice_slots
+from heterps.nn import SparseEmbedding
 from heterps.ps.client.local import FloatArray, LocalClient, in_process
 from heterps.training.model.device import Device
 from heterps.training.model.replica import Replica

@@ -20,10 +20,11 @@ from zoo_cases import small_inputs, small_model
 
 from heterps.data.batch import Slots
 from heterps.errors import ModelError
+from heterps.lookups import prepared
 from heterps.model.stages import StageModule, StageRun, split
 from heterps.model.trace import Trace, trace
 from heterps.model.zoo import ZOO
-from heterps.nn import SparseEmbedding, embeddings, prepared
+from heterps.nn import SparseEmbedding, embeddings
 from heterps.training.protocol.border import (
     DTYPES,
     MAX_DEPTH,

@@ -20,8 +20,9 @@ from heterps.checkpoint import Snapshot, load_latest, save
 from heterps.config import SGD, Adagrad, Adam, AdamW, Optimizers, StepRate
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError
+from heterps.lookups import RowGradients
 from heterps.model.zoo import ZOO
-from heterps.nn import RowGradients, SparseEmbedding
+from heterps.nn import SparseEmbedding
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import Lookup, make_lookup

@@ -9,8 +9,9 @@ from torch import nn
 
 from heterps.config import SGD, Optimizers, Schema
 from heterps.errors import NotFinite
+from heterps.lookups import RowGradients
 from heterps.model.zoo import ctr_dnn
-from heterps.nn import RowGradients, SparseEmbedding
+from heterps.nn import SparseEmbedding
 from heterps.ps.keys.dedup import make_lookup
 from heterps.training.model.errors import GradientCheck
 from heterps.training.model.trainer import Trainer

@@ -12,7 +12,7 @@ from flow_play import NO_USAGE, make_layout
 
 from heterps.config import SGD
 from heterps.errors import PeerLost
-from heterps.nn import RowGradients
+from heterps.lookups import RowGradients
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
 from heterps.training.protocol.messages import Pushed

@@ -17,8 +17,9 @@ from zoo_cases import small_batch
 
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError, NotFinite
+from heterps.lookups import PreparedSlots, prepared
 from heterps.model.zoo import ZOO
-from heterps.nn import PreparedSlots, SparseEmbedding, prepared
+from heterps.nn import SparseEmbedding
 from heterps.training.model.device import open_device
 from heterps.training.model.replica import Replica
 from heterps.training.model.trainer import Trainer

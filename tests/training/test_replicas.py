@@ -14,8 +14,9 @@ from heterps.config import SGD, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError
+from heterps.lookups import slice_slots
 from heterps.model.zoo import ZOO
-from heterps.nn import SparseEmbedding, slice_slots
+from heterps.nn import SparseEmbedding
 from heterps.training.model.replicas import LEAST_SAMPLES
 from heterps.training.model.trainer import Trainer
 

@@ -18,7 +18,7 @@ Lead = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class PolicyConfig(Frozen):
-    """Settings of a policy. To add a policy, derive a class here, name it in POLICIES, and write its state machine."""
+    """Settings of a policy. To add a policy, derive a class here, name it in _BUILT_IN, and write its state machine."""
 
     in_rounds: ClassVar[bool] = False
     """Whether all workers make one update together from their parts of a batch; else each makes its own updates."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.nn import RowGradients
+from heterps.lookups import RowGradients
 from heterps.ps.keys.dedup import Lookup, make_lookup, sum_rows
 from heterps.training.model.trainer import Gradients
 

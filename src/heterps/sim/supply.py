@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from heterps.data.batch import Batch
 from heterps.data.reader import Position, Reader
-from heterps.nn import slice_slots
+from heterps.lookups import slice_slots
 
 
 class Supply:

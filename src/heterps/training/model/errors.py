@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from heterps.errors import HeterpsError, ModelError, NotFinite
-from heterps.nn import RowGradients, embeddings
+from heterps.lookups import RowGradients
+from heterps.nn import embeddings
 from heterps.ps.client.local import FloatArray
 from heterps.ps.table.finite import first_not_finite
 

@@ -31,10 +31,11 @@ from torch import Tensor, nn
 
 from heterps.devices import random_state
 from heterps.errors import ModelError, NotFinite
+from heterps.lookups import PreparedSlots, RowGradients, RowUse, TableKeys, joined_gradients
 from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
-from heterps.nn import PreparedSlots, RowGradients, RowUse, TableKeys, embeddings, joined_gradients
+from heterps.nn import embeddings
 from heterps.ps.client.local import FloatArray, RowClient
 from heterps.training.model.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.model.device import Device, open_device

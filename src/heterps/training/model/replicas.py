@@ -28,9 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from heterps.lookups import PreparedSlots, RowGradients, TableKeys, joined_gradients, slice_slots
 from heterps.model.stages import StageModule, Values
 from heterps.model.trace import Trace
-from heterps.nn import PreparedSlots, RowGradients, TableKeys, joined_gradients, slice_slots
 from heterps.ps.client.local import FloatArray, RowClient
 from heterps.training.model.device import Device
 from heterps.training.model.errors import GradientCheck

@@ -27,7 +27,8 @@ from heterps.config import Always, Eviction
 from heterps.config import Tables as TableRules
 from heterps.data.batch import Batch
 from heterps.errors import NotFinite
-from heterps.nn import embeddings, prepared
+from heterps.lookups import prepared
+from heterps.nn import embeddings
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.finite import first_not_finite

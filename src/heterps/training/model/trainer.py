@@ -26,9 +26,10 @@ from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.errors import ConfigError
+from heterps.lookups import PreparedSlots, RowGradients, prepared
 from heterps.model.stages import split
 from heterps.model.trace import one_layer
-from heterps.nn import PreparedSlots, RowGradients, bind_tables, model_tables, prepared
+from heterps.nn import bind_tables, model_tables
 from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
 from heterps.ps.client.remote import ClientCounts, RemoteClient

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from heterps.data.batch import Slots
 from heterps.errors import ModelError
-from heterps.nn import PreparedSlots
+from heterps.lookups import PreparedSlots
 from heterps.wire import Frame, Limits, Malformed, TooLarge, halves
 from heterps.wire.arrays import WIDTHS, Dtype, narrow
 

@@ -85,7 +85,7 @@ def job_layout(job: Job, plan: Plan) -> Layout:
 
 
 def make_layout(plan: Plan, *, in_rounds: bool, batch_size: int, num_lanes: int | None = None) -> Layout:
-    """The layout that a run by `plan` begins with. `in_rounds`: the policy is BSP."""
+    """The layout that a run by `plan` begins with. `in_rounds`: as the policy says."""
     stages = tuple(
         StageLayout(s.first, s.last, s.resource, tuple(worker_name(number, k) for k in range(s.count)))
         for number, s in enumerate(plan.stages)

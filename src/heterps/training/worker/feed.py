@@ -17,7 +17,7 @@ from heterps.config import Job
 from heterps.data.batch import Batch, Slots
 from heterps.data.reader import Reader
 from heterps.data.stream import BatchStream
-from heterps.nn import PreparedSlots, prepared, slice_slots
+from heterps.lookups import PreparedSlots, prepared, slice_slots
 from heterps.training.model.replicas import Replicas
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import ALL_LANES, Go

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heterps.nn import RowGradients
+from heterps.lookups import RowGradients
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.messages import Round

@@ -23,10 +23,10 @@ from msgspec import Struct, structs
 from heterps.config import Job
 from heterps.data.batch import Slots
 from heterps.data.reader import open_reader
+from heterps.lookups import prepared
 from heterps.model.build import build_model
 from heterps.model.stages import split
 from heterps.model.trace import trace_or_whole
-from heterps.nn import prepared
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
