@@ -9,7 +9,8 @@ import threading
 import pytest
 import torch
 
-from heterps.config import load_job
+from heterps.config import Servers, load_job
+from heterps.errors import PeerLost
 from heterps.launch.by_plan import train_once
 from heterps.planning.inline import unpredicted_plan
 from heterps.training.run.folder import Run
@@ -99,3 +100,12 @@ def test_an_error_leaves_nothing_behind_either(train, monkeypatch):
     monkeypatch.setattr(Signaller, "stepped", fail)
     with pytest.raises(RuntimeError, match="a crash"):
         train(threads=3)
+
+
+def test_servers_that_nobody_runs_are_named(tiny_job, tmp_path):
+    servers = Servers(addresses=(f"ipc://{tmp_path}/nobody",), deadline_s=1.0)
+    job = load_job(tiny_job).model_copy(update={"servers": servers})
+    run = Run(tmp_path / "run")
+    run.create(job)
+    with pytest.raises(PeerLost, match="nobody"):
+        train_once(job, run, unpredicted_plan(job.cluster, num_cores=1), resume=False, observer=Observer())

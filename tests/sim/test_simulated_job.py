@@ -18,6 +18,7 @@ from heterps.launch.inline import InlineFleet
 from heterps.planning.inline import unpredicted_plan
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.sim.job import Finish, SimulatedJob
+from heterps.sim.pump import SimulatedPump
 from heterps.training.coordinator.coordinator import train_staged
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer
@@ -164,3 +165,20 @@ def test_a_round_takes_the_slowest_worker_and_what_messages_and_servers_take(job
 def test_an_all_reduce_is_refused(job: Job) -> None:
     with pytest.raises(ConfigError, match="simulated workers keep dense parameters on servers"):
         SimulatedJob(changed(job, workers={"dense": "all_reduce"}), plan_of((2,), 1), slower_by_number)
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:1", "ssp:3", "dssp:1:3"])
+def test_a_turn_begins_when_its_rows_have_come_also_of_a_lane_that_leads(
+    job: Job, sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a worker waited inside a turn")
+
+    monkeypatch.setattr(SimulatedPump, "wait", refuse)
+
+    def unequal(worker: str, turn: Turn, now: float) -> float:
+        del turn
+        return now + (1.0 if worker.endswith("0") else 4.0)
+
+    steps, _ = simulate(changed(job, sync=sync, workers={"lanes": 2}), (2,), 1, unequal, latency_s=0.25)
+    assert len(steps.losses) == SAMPLES // 16

@@ -190,3 +190,14 @@ def test_in_any_order_with_cuts_at_any_moment_every_batch_is_a_round_once(
     assert len(flow.steps) == flow.samples == len(rounds)
     assert set(flow.leads.values()) == {0}
     play.check_traces()
+
+
+def test_a_round_that_was_begun_for_nothing_is_no_cut_until_its_workers_were_sent_again():
+    flow = a_flow((1,), None, epochs=2)
+    flow.start(0.0)
+    flow.pushed(pushed("worker-1.0", 1), None, 0.0)
+    flow.go_on(0.0)
+    flow.hold()
+    flow.no_batch(NoBatch("worker-1.0", ALL_LANES, 2, 0, 1))
+    assert not flow.is_quiet, "the worker waits for another batch of the same round"
+    assert flow.go_on(1.0) == [("worker-1.0", Go(ALL_LANES, 2, 8, 1, 0))]

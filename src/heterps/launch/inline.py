@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -70,6 +71,7 @@ class InlineFleet:
         self._client: LocalClient | None = None
         self._worker: Worker | None = None
         self._to_worker, self._to_coordinator = _Box(), _Box()
+        self._opened = ExitStack()
 
     @property
     def mailbox(self) -> InlineFleet:
@@ -83,6 +85,7 @@ class InlineFleet:
         (start,) = workers
         mailbox = _Mailbox(self._to_worker, self._to_coordinator)
         self._worker = Worker(self._job, start, mailbox, lambda tables: self._connect(start.name, tables))
+        self._opened.callback(self._worker.close)
         mailbox.send(COORDINATOR, Ready(start.name, ""))
 
     def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
@@ -96,8 +99,7 @@ class InlineFleet:
             self._servers.check()
 
     def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
+        self._opened.close()
 
     def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
         del peer
@@ -105,12 +107,17 @@ class InlineFleet:
 
     def receive(self, timeout_s: float) -> Envelope | None:
         """The worker's next message. It is worked for, however long that takes, unless the worker waits itself."""
-        del timeout_s
-        assert self._worker is not None
         worker = self._worker
-        while not self._to_coordinator:
-            if not (worker.take_in() or worker.compute() or worker.wait_for_pushes()):
-                return None
+        if worker is None:  # it did not start, or has failed: nothing more comes of it
+            time.sleep(timeout_s)
+            return None
+        try:
+            while not self._to_coordinator:
+                if not (worker.take_in() or worker.compute() or worker.wait_for_pushes()):
+                    return None
+        except BaseException:
+            self._worker = None
+            raise
         return self._to_coordinator.popleft()
 
     def _connect(self, name: str, tables: Tables) -> JobClient:

@@ -18,7 +18,7 @@ from typing import Any
 
 from heterps.config import Job
 from heterps.data.reader import open_reader
-from heterps.errors import ConfigError, NotFinite
+from heterps.errors import ConfigError, NotFinite, PeerLost
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
 from heterps.planning.plan import Plan
@@ -110,6 +110,8 @@ class SimulatedJob:
         """Until the job is over, has failed, or that time has come."""
         while not self.core.is_over and self.failed is None and self.network.step(until_s):
             pass
+        if not self.core.is_over and self.failed is None and math.isinf(until_s):
+            raise PeerLost(f"the simulated job stands still: it waits for {', '.join(self.core.flow.waited_for)}")
 
     def close(self) -> None:
         for worker in self.workers.values():
@@ -231,6 +233,11 @@ class SimulatedWorker:
     def _look(self) -> None:
         """Something came: begin what can be begun."""
         if self._is_busy:
+            return
+        try:
+            self._worker.check_pushes()
+        except NotFinite as error:
+            self._simulated.failed = str(error)
             return
         self._worker.take_in()
         self._turn = self._turn or self._worker.core.next_turn()

@@ -145,8 +145,8 @@ class CachedClient:
         """Ask for rows that are used so many iterations from now; None where they would be too old by then."""
         with self._lock:
             oldest = self._clock + iterations - self._bound
-            if self._clock - self._lead < oldest:
-                return None
+            if iterations and self._clock - self._lead < oldest:
+                return None  # what is used now is as new as it can be
         return AskedAhead(self, table, lookup, oldest, self._pull(table, lookup, oldest))
 
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:

@@ -215,6 +215,8 @@ class Coordinator:
                 return CommandReply(json.dumps(self._core.status() | {"total": self._num_samples}))
             case _ if (refusal := self._fleet.refuses_changes) is not None:
                 return CommandReply(refusal, is_error=True)
+            case _ if self._core.is_ending:
+                return CommandReply("the job is just ending, and takes no changes any more", is_error=True)
             case Scale() as asked:
                 effects, reply = self._core.scale(asked, time.monotonic())
                 error = self._perform(effects)

@@ -148,7 +148,7 @@ class CoordinatorCore:
             setup.layout, setup.groups, job.sync, setup.leases,
             samples=progress.samples, now=progress.seconds, on_policy=setup.on_policy,
         )  # fmt: skip
-        self.is_over = False
+        self.is_over = self.is_ending = False
         self.stopped_by: str | None = None
         self._is_training = False
         self._walking = self._walk()
@@ -168,7 +168,8 @@ class CoordinatorCore:
 
     def handle(self, sender: str, message: Message, values: Values | None, now: float) -> list[Effect]:
         """Take a message. What may begin after it begins with the next `tick`. Raises the error that a worker tells."""
-        self._now = self._heard = now
+        self._pass_to(now)
+        self._heard = self._now
         match message:
             case Ready() if message.worker in self.layout.workers or self.reconfiguration.expects(message.worker):
                 self._addresses[message.worker] = message.address
@@ -195,7 +196,7 @@ class CoordinatorCore:
 
     def tick(self, now: float) -> list[Effect]:
         """Begin what may begin, at this time. Raises PeerLost where somebody was waited for too long."""
-        self._now = now
+        self._pass_to(now)
         self._check_time()
         self._effects += self.reconfiguration.check_time(now)
         if self._is_training:
@@ -205,18 +206,19 @@ class CoordinatorCore:
 
     def stop(self, reason: str, now: float) -> list[Effect]:
         """Somebody wants the job to end, after what is under way."""
-        self._now, self.stopped_by = now, self.stopped_by or reason
+        self._pass_to(now)
+        self.stopped_by = self.stopped_by or reason
         return self._go_on()
 
     def scale(self, asked: Scale, now: float) -> tuple[list[Effect], CommandReply]:
-        self._now = now
+        self._pass_to(now)
         effects, reply = self.reconfiguration.scale(self.layout, asked, now)
         self._effects += effects
         return self._go_on(), reply
 
     def worker_lost(self, worker: str, why: str, now: float) -> list[Effect] | None:
         """A worker is gone. None: it was one of the job, which cannot go on."""
-        self._now = now
+        self._pass_to(now)
         effects = self.reconfiguration.lost(worker, why)
         if effects is None:
             return None
@@ -225,7 +227,8 @@ class CoordinatorCore:
 
     def saved(self, error: StorageError | None, now: float) -> list[Effect]:
         """The answer to Save."""
-        self._now, self._save_error, self._is_saved = now, error, True
+        self._pass_to(now)
+        self._save_error, self._is_saved = error, True
         return self._go_on()
 
     def status(self) -> dict[str, Any]:
@@ -260,6 +263,7 @@ class CoordinatorCore:
             yield from self._train()
             if self.replanned is not None:
                 return
+        self.is_ending = True
         self._effects += self.reconfiguration.end()
         if self.stopped_by is None and self.progress.samples > self.progress.interval_started:
             self._effects.append(Measured(self.accounting.close_interval(self.flow)))
@@ -270,7 +274,7 @@ class CoordinatorCore:
 
     def _train(self) -> Walk:
         """[3] [4] Until all batches are done, somebody wants a stop, or all is saved for another plan."""
-        while True:
+        while self.stopped_by is None:
             self._clock.resume()
             self._heard = self._now
             self.flow.hold_at = self.progress.save_at
@@ -280,8 +284,7 @@ class CoordinatorCore:
             self._is_training = False
             self._clock.pause()
             if self.flow.is_over or self.stopped_by is not None:
-                self.reconfiguration.replanned = None  # it comes too late
-                return
+                break
             if (layout := self.reconfiguration.take_layout()) is not None:
                 yield from self._follow(layout)
             if self.progress.save_is_due or self.replanned is not None:
@@ -289,6 +292,7 @@ class CoordinatorCore:
                 self._tell_unsaved()
             if self.replanned is not None:
                 return
+        self.reconfiguration.replanned = None  # it comes too late
 
     def _assign_all(self) -> Walk:
         """[2] Tell every worker of the layout its place, and wait until all have taken it."""
@@ -311,8 +315,8 @@ class CoordinatorCore:
 
     def _follow(self, layout: Layout) -> Walk:
         """At a cut: from now on the workers are those of `layout`."""
-        yield from self._collect_state()
-        before, self.layout = self.layout, layout
+        before, self.layout = self.layout, layout  # what is asked for from now on builds on it
+        yield from self._collect_state(before)
         yield from self._assign_all()
         self.flow.change(layout, self._clock.now())
         self.accounting.follow(layout)
@@ -323,11 +327,11 @@ class CoordinatorCore:
         counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in layout.stages)
         self._observer.changed(f"{counts} from {self.progress.samples:,} samples on")
 
-    def _collect_state(self) -> Walk:
+    def _collect_state(self, layout: Layout) -> Walk:
         """Ask the first worker of each stage for what it has and servers have not."""
         if not self._state.is_any or not self._assigned:
             return
-        asked = [stage.workers[0] for stage in self.layout.stages]
+        asked = [stage.workers[0] for stage in layout.stages]
         self._states = {}
         self._effects += [Send(worker, AskState()) for worker in asked]
 
@@ -339,7 +343,7 @@ class CoordinatorCore:
             self._state.take(self._states[worker])
 
     def _save(self) -> Walk:
-        yield from self._collect_state()
+        yield from self._collect_state(self.layout)
         self._is_saved, self._save_error = False, None
         self._effects.append(Save())
         yield _Wait(lambda: self._is_saved)
@@ -357,6 +361,10 @@ class CoordinatorCore:
             )
 
     # --- small things ------------------------------------------------------------------------------------------------
+
+    def _pass_to(self, now: float) -> None:
+        """Time never goes back, though an event may be older than what was done meanwhile, such as a checkpoint."""
+        self._now = max(self._now, now)
 
     def _send_all(self, messages: Sequence[tuple[str, Any]]) -> None:
         self._effects += [Send(worker, message) for worker, message in messages]

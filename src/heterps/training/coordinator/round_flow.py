@@ -68,7 +68,7 @@ class RoundFlow(Flow):
 
     @property
     def is_quiet(self) -> bool:
-        return self.lease is None
+        return self.lease is None and not self._sent_for_nothing
 
     @property
     def waited_for(self) -> list[str]:

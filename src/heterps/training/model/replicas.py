@@ -141,12 +141,13 @@ class Replicas:
         dense = self.first.take_dense()
         uses = [use for replica in self._all for use in replica.take_uses()]
         rows = joined_gradients(uses, self._rows.num_shards)
-        self._check(dense, () if self._are_checked else rows, when)
-        self._are_checked = False
+        are_checked, self._are_checked = self._are_checked, False
+        self._check(dense, () if are_checked else rows, when)
         return dense, rows
 
     def forget(self) -> None:
         """Drop all runs and gradients, after an error."""
+        self._are_checked = False
         for replica in self._all:
             replica.forget()
 

@@ -159,8 +159,10 @@ class Trainer(ModelOnTables):
     def close(self) -> None:
         """Let go of threads and tables. A step on its way to servers may be lost; the end of a `with` waits for it."""
         self._pushes = []
-        self.client.close()
-        self._replicas.close()
+        try:
+            self.client.close()
+        finally:
+            self._replicas.close()
 
     def __enter__(self) -> Self:
         return self

@@ -123,7 +123,7 @@ class Worker:
 
     def compute(self) -> bool:
         """Compute what can be computed now; False where nothing can."""
-        self._pushes.check()
+        self.check_pushes()
         turn = self.core.next_turn()
         if turn is None:
             return False
@@ -135,6 +135,10 @@ class Worker:
         result = self.work.run(turn)
         self.take_in()  # what messages pull would else be answered after the servers have taken the pushes
         self._perform(self.core.computed(turn, result))
+
+    def check_pushes(self) -> None:
+        """Raise what a push has met that was under way."""
+        self._pushes.check()
 
     def wait_for_pushes(self) -> bool:
         """Wait for the oldest push where nothing can come before it is there; False, at once, elsewhere."""
