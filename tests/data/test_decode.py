@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps.config import Schema
+from heterps.data.arrow import read_floats
 from heterps.data.columns import check_columns
-from heterps.data.decode import Decoder, _read_floats, _read_lists, key_column
+from heterps.data.decode import Decoder, _read_lists, key_column
 from heterps.data.keys import make_keys, null_key
 from heterps.data.sources import RowGroup, open_dataset
 from heterps.errors import DataError
@@ -194,7 +195,7 @@ def test_slots_with_the_same_ids_have_the_same_keys_nulls_included(tmp_path, lis
 def test_numbers_of_a_slice_are_its_own_and_so_are_its_nulls(absent):
     column = pa.array([None if i == absent else float(i) for i in range(20)], pa.float32()).slice(3, 10)
     out = np.empty(10, np.float32)
-    _read_floats(column, out)
+    read_floats(column, out)
     expected = np.arange(3, 13, dtype=np.float32)
     if absent is not None:
         expected[absent - 3] = np.nan

@@ -18,14 +18,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heterps.config import Schema
+from heterps.data.arrow import floats_of, nulls_of, one_chunk, read_floats, read_ids, without_dictionary
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray
 from heterps.data.columns import is_list
-from heterps.data.kernels import copy_floats, interleave_floats, interleave_keys, place_bags
-from heterps.data.keys import EVERY_BIT_VALID, hash_bytes, mix_column, null_key, slot_seed
+from heterps.data.kernels import interleave_floats, interleave_keys, place_bags
+from heterps.data.keys import mix_column, null_key, slot_seed
 from heterps.data.sources import RowGroup
 from heterps.errors import DataError
-
-Bitmap = NDArray[np.uint8]
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Decoder:
 
     def decode(self, group: RowGroup) -> Block:
         table = group.file.read(group.index, self._columns)
-        columns = {name: _one_chunk(table.column(name)) for name in self._columns}
+        columns = {name: one_chunk(table.column(name)) for name in self._columns}
         keep = np.ones(group.num_rows, np.bool_)
         label = self._label(group, columns)
         dense = self._dense(group, columns, keep)
@@ -129,7 +128,7 @@ class Decoder:
         names = [name for name in schema.dense if name not in schema.widths]
         by_column = np.empty((len(names), group.num_rows), np.float32)
         for d, name in enumerate(names):
-            _read_floats(columns[name], by_column[d])
+            read_floats(columns[name], by_column[d])
         missing, infinite = np.zeros((2, len(names)), np.int64)
         dense = np.empty((group.num_rows, len(names)), np.float32)
         interleave_floats(by_column, schema.dense_fill, dense, missing, infinite)
@@ -147,9 +146,9 @@ class Decoder:
         by_column = np.empty((len(self._slots), group.num_rows), np.uint64)
         for s, (name, seed, null) in enumerate(self._slots):
             column = columns[name]
-            mix_column(*_read_ids(column), seed, null, by_column[s])
+            mix_column(*read_ids(column), seed, null, by_column[s])
             if column.null_count:
-                self._missing(group, name, _nulls(column), column.null_count, keep)
+                self._missing(group, name, nulls_of(column), column.null_count, keep)
         keys = np.empty((group.num_rows, len(self._slots)), np.uint64)
         interleave_keys(by_column, keys)
         return keys.reshape(-1), None
@@ -177,16 +176,16 @@ class Decoder:
         null_rows = np.zeros(group.num_rows, np.bool_)
         if is_list(column.type):
             column = column.cast(pa.large_list(column.type.value_type))
-            values, null_rows = _without_dictionary(column.values), _nulls(column)
+            values, null_rows = without_dictionary(column.values), nulls_of(column)
             ends = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
         keys = np.empty(len(values) + 1, np.uint64)
         keys[-1] = null  # the one key of a null list
-        mix_column(*_read_ids(values), seed, null, keys[:-1])
+        mix_column(*read_ids(values), seed, null, keys[:-1])
         starts = np.where(null_rows, len(values), ends[:-1])
         lengths = np.where(null_rows, 1, np.diff(ends))
         null_bag = keys_are_null = null_rows
         if values.null_count:
-            inside = np.concatenate(([0], np.cumsum(_nulls(values))))
+            inside = np.concatenate(([0], np.cumsum(nulls_of(values))))
             keys_are_null = np.where(null_rows, 1, inside[ends[1:]] - inside[ends[:-1]])
             null_bag = keys_are_null > 0
         if null_bag.any():
@@ -216,40 +215,11 @@ class Decoder:
 def key_column(column: Any, slot_name: str) -> KeyArray:
     """Compute the keys of an Arrow array of single ids."""
     keys = np.empty(len(column), np.uint64)
-    mix_column(*_read_ids(_without_dictionary(column)), slot_seed(slot_name), null_key(slot_name), keys)
+    mix_column(*read_ids(without_dictionary(column)), slot_seed(slot_name), null_key(slot_name), keys)
     return keys
 
 
-# --- views of Arrow's memory -----------------------------------------------------------------------------------------
-
-
-def _one_chunk(column: Any) -> Any:
-    return _without_dictionary(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
-
-
-def _without_dictionary(column: Any) -> Any:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _read_floats(column: Any, out: FloatArray) -> None:
-    """Write the numbers of a column to `out` as float32, with NaN for null."""
-    if column.type != pa.float32():
-        column = column.cast(pa.float32(), safe=False)
-    values = np.frombuffer(column.buffers()[1], np.float32, len(column), column.offset * 4)
-    if column.null_count:
-        copy_floats(values, _bitmap(column), column.offset, out)
-    else:
-        out[:] = values
-
-
-def _floats(column: Any) -> FloatArray:
-    """Return the numbers of a column as float32, with NaN for null; a view of Arrow's memory if nothing is null."""
-    if column.null_count:
-        values = np.empty(len(column), np.float32)
-        _read_floats(column, values)
-        return values
-    column = column.cast(pa.float32(), safe=False)
-    return np.frombuffer(column.buffers()[1], np.float32, len(column), column.offset * 4)
+# --- lists -----------------------------------------------------------------------------------------------------------
 
 
 def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32]) -> None:
@@ -262,8 +232,8 @@ def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32
         column = column.cast(pa.large_list(column.type.value_type))
         ends = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
         starts, lengths = ends[:-1], np.diff(ends)
-    values = _floats(column.values)
-    valid = ~_nulls(column)
+    values = floats_of(column.values)
+    valid = ~nulls_of(column)
     if (wrong := valid & (lengths != width)).any():
         row = int(np.argmax(wrong))
         raise _error(group, row, name, f"the list has {lengths[row]} numbers, but data.columns.widths says {width}")
@@ -272,32 +242,6 @@ def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32
     else:
         out[:] = np.nan
         out[valid] = values[starts[valid, None] + np.arange(width)]
-
-
-def _read_ids(column: Any) -> tuple[NDArray[np.int64], Bitmap, int]:
-    """Return integers that represent the ids of a column, their validity bitmap, and its first bit."""
-    if pa.types.is_uint64(column.type):
-        column = column.view(pa.int64())
-    elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
-        column = column.cast(pa.int64())
-    else:
-        column = column.cast(pa.large_binary())
-        ends = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, column.offset * 8)
-        data = column.buffers()[2]
-        ids = np.empty(len(column), np.int64)
-        hash_bytes(np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), ends, ids)
-        return ids, _bitmap(column), column.offset
-    ids = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
-    return ids, _bitmap(column), column.offset
-
-
-def _bitmap(column: Any) -> Bitmap:
-    return np.frombuffer(column.buffers()[0], np.uint8) if column.null_count else EVERY_BIT_VALID
-
-
-def _nulls(column: Any) -> NDArray[np.bool_]:
-    nulls: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return nulls
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
