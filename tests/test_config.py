@@ -79,9 +79,9 @@ def test_a_job_needs_its_training_data_and_nothing_else() -> None:
             "job.yaml:4: data.columns.dense_missing: must be 'fill', 'error' or 'skip' (got 'drop').",
         ),
         (
-            DATA + "optimizers:\n  sparse:\n    kind: adamw",
-            "job.yaml:4: optimizers.sparse.kind: must be one of: sgd, momentum, adagrad, row_adagrad, adam, ftrl "
-            "(got 'adamw').",
+            DATA + "optimizers:\n  sparse:\n    kind: lamb",
+            "job.yaml:4: optimizers.sparse.kind: must be one of: sgd, momentum, adagrad, row_adagrad, adam, adamw, "
+            "ftrl (got 'lamb').",
         ),
         (
             DATA + "optimizers:\n  dense: {lr: 1}",
@@ -106,7 +106,7 @@ def test_a_broken_rule_names_line_field_value_and_what_is_allowed(text: str, exp
         (
             DATA + "optimizers:\n  sparse:\n    kind: adagrad\n    epsilon: 1",
             "job.yaml:5: optimizers.sparse.epsilon is not a field. Did you mean 'eps'? "
-            "Allowed here: eps, initial_accumulator, kind, lr.",
+            "Allowed here: eps, initial_accumulator, kind, lr, weight_decay.",
         ),
         (
             DATA + "cluster:\n  resources:\n    cpu: {price: 1, usd_per_hour: 1, limit: 1}\n  server_resource: cpu",

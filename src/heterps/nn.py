@@ -37,6 +37,7 @@ from heterps.config import (
 )
 from heterps.data.batch import FloatArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
+from heterps.errors import ConfigError
 from heterps.lookups import PreparedSlots, RowGradients, RowUse, TableKeys, joined_gradients, prepared
 from heterps.ps.client.local import LocalClient, RowClient
 from heterps.ps.keys.dedup import make_lookup
@@ -46,7 +47,7 @@ from heterps.ps.protocol.specs import Tables as ModelTables
 __all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
 
 DENSE = "dense"
-"""Name of a model's dense table, which holds all its trainable parameters one after another."""
+"""Name of a model's dense table, which holds its trainable parameters one after another."""
 
 Pooling = Literal["sum", "mean", "none"]
 
@@ -279,18 +280,46 @@ def model_tables(
 ) -> ModelTables:
     """The specs of all tables of a model: those of its embeddings, and DENSE with its other parameters.
 
-    The same arguments give the same specs in every process of a job, so servers create what workers ask for.
+    Other parameters that are in groups of `optimizers` have a table for each group. The same arguments give the same
+    specs in every process of a job, so servers create what workers ask for.
     """
+    schedule = optimizers.sparse_schedule or optimizers.schedule
     sparse = [
-        spec
+        _in_group(spec, optimizers)
         for name, module in embeddings(model)
-        for spec in module.table_specs(name, optimizers.sparse, seed, schedule=optimizers.schedule, tables=tables)
+        for spec in module.table_specs(name, optimizers.sparse, seed, schedule=schedule, tables=tables)
     ]
     if tiers is not None:
         whole = sum(spec.dim for spec in sparse)
         sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
-    size = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return ModelTables(tuple(sparse), (DenseSpec(DENSE, size, optimizers.dense, optimizers.schedule),))
+    trained = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    sizes: dict[int | None, int] = {None: 0}
+    for name, size in trained.items():
+        group = optimizers.group_of(name)
+        sizes[group] = sizes.get(group, 0) + size
+    _check_groups(optimizers, [spec.name for spec in sparse] + list(trained))
+    dense = [DenseSpec(dense_name(group), size, *optimizers.of_dense(group)) for group, size in sizes.items()]
+    return ModelTables(tuple(sparse), tuple(dense))
+
+
+def dense_name(group: int | None) -> str:
+    """The name of the table of the dense parameters of a group of the job's optimizers; None: of those in no group."""
+    return DENSE if group is None else f"{DENSE}@{group + 1}"
+
+
+def _in_group(spec: TableSpec, optimizers: Optimizers) -> TableSpec:
+    optimizer, schedule = optimizers.of_table(spec.name, spec.optimizer, spec.schedule)
+    return replace(spec, optimizer=optimizer, schedule=schedule)
+
+
+def _check_groups(optimizers: Optimizers, names: Sequence[str]) -> None:
+    """ConfigError where a group is of nothing: most probably its pattern is misspelled."""
+    for group in optimizers.groups:
+        if not any(group.matches(name) for name in names):
+            raise ConfigError(
+                f"optimizers.groups: {group.match} matches no table or parameter of the model, which has "
+                f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            )
 
 
 def bind_tables(model: nn.Module, client: RowClient) -> None:

@@ -64,7 +64,7 @@ def test_every_field_at_every_depth_is_on_the_page_with_its_meaning(builder: Mod
 def test_only_optimizers_are_called_optimizers(builder: ModuleType) -> None:
     page = builder.render()
     assert re.findall(r"## Optimizer `kind: (\w+)`", page) == [
-        "sgd", "momentum", "adagrad", "row_adagrad", "adam", "ftrl", "adamw",
+        "sgd", "momentum", "adagrad", "row_adagrad", "adam", "adamw", "ftrl",
     ]  # fmt: skip
     resource = page[page.index("## `cluster.resources.<name>`") :].partition("\n## ")[0]
     assert "| `kind` | text or null | `null` | The offer" in resource

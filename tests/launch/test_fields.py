@@ -30,6 +30,9 @@ CHANGED: dict[str, Any] = {
     "optimizers.sparse": {"kind": "sgd", "lr": 0.3},
     "optimizers.dense": {"kind": "adagrad", "lr": 0.1},
     "optimizers.schedule": {"kind": "step", "every": 40, "factor": 0.1},
+    "optimizers.sparse_schedule": {"kind": "constant", "warmup": 50},
+    "optimizers.dense_schedule": {"kind": "cosine", "until": 100},
+    "optimizers.groups": [{"match": "*.weight", "lr": 0.1}],
     "tables.init": {"kind": "normal", "std": 0.5},
     "tables.admission": {"kind": "sightings", "num": 3},
     "tables.eviction.max_age": 2,
@@ -86,7 +89,7 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         inner = [arg for arg in (kind, *typing.get_args(kind)) if isinstance(arg, type) and issubclass(arg, BaseModel)]
-        if len(inner) == 1 and typing.get_origin(kind) is not dict:
+        if len(inner) == 1 and typing.get_origin(kind) not in (dict, tuple):
             yield from leaves(inner[0], f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

@@ -171,7 +171,7 @@ class ReferenceTable:
             case Adam() | FTRL():
                 return _Row(values, zeros, zeros.copy(), *header)
             case AdamW():
-                raise ValueError("adamw is for dense parameters")
+                raise ValueError("adamw is not among the optimizers of this reference")
 
     def _step(self, row: _Row, grad: FloatArray, lr: float) -> None:
         match self.optimizer:
@@ -202,4 +202,4 @@ class ReferenceTable:
                 divisor = (np.float32(beta) + np.sqrt(n)) / np.float32(lr) + np.float32(l2)
                 row.values = -np.copysign(shrunk, row.first) / divisor
             case AdamW():
-                raise ValueError("adamw is for dense parameters")
+                raise ValueError("adamw is not among the optimizers of this reference")

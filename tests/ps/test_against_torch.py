@@ -40,6 +40,16 @@ DENSE = [
         lambda weights: torch.optim.Adam(weights, lr=0.01, betas=(0.5, 0.9), eps=1e-4),
     ),
 ]
+DECAYING = [
+    (SGD(lr=0.1, weight_decay=0.2), lambda weights: torch.optim.SGD(weights, lr=0.1, weight_decay=0.2)),
+    (
+        Momentum(lr=0.02, momentum=0.5, weight_decay=0.2),
+        lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.5, weight_decay=0.2),
+    ),
+    (Adagrad(lr=0.1, weight_decay=0.2), lambda weights: torch.optim.Adagrad(weights, lr=0.1, weight_decay=0.2)),
+    (Adam(lr=0.01, weight_decay=0.2), lambda weights: torch.optim.Adam(weights, lr=0.01, weight_decay=0.2)),
+    (AdamW(lr=0.01, weight_decay=0.2), lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.2)),
+]
 
 
 def name(optimizer: object) -> str:
@@ -71,7 +81,7 @@ def test_sparse_table_equals_a_sparse_embedding(ours, theirs):
     assert np.abs(difference).max() <= 1e-6
 
 
-@pytest.mark.parametrize(("ours", "theirs"), DENSE, ids=name)
+@pytest.mark.parametrize(("ours", "theirs"), [*DENSE, *DECAYING], ids=name)
 def test_dense_table_equals_the_optimizer(ours, theirs):
     rng = np.random.default_rng(0)
     start = rng.normal(size=1000).astype(np.float32)
@@ -158,10 +168,33 @@ def test_sparse_momentum_equals_sgd_with_momentum_on_rows_of_every_push():
     np.testing.assert_allclose(table.pull(np.arange(10)), weight.detach().numpy(), atol=1e-5)
 
 
-def test_row_adagrad_follows_its_formula():
-    table = SparseTable(DIM, RowAdagrad(lr=0.1, eps=1e-6, initial_accumulator=0.5), init_scale=0.5)
-    weight, squares = table.pull(np.arange(10)).astype(np.float64), np.full((10, 1), 0.5)
+@pytest.mark.parametrize(("ours", "theirs"), DECAYING, ids=name)
+def test_rows_of_every_push_decay_as_the_weights_of_the_optimizer(ours, theirs):
+    table = SparseTable(DIM, ours, init_scale=0.5)
+    weight = torch.nn.Parameter(torch.from_numpy(table.pull(np.arange(10))))
+    optimizer = theirs([weight])
     for grad in steps_of(table):
+        weight.grad = torch.from_numpy(grad.astype(np.float32))
+        optimizer.step()
+    np.testing.assert_allclose(table.pull(np.arange(10)), weight.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("ours", [ours for ours, _ in DECAYING] + [RowAdagrad(weight_decay=0.2)], ids=name)
+def test_rows_that_are_not_pushed_do_not_decay(ours):
+    table = SparseTable(DIM, ours, init_scale=0.5)
+    before = table.pull([1, 2])
+    table.push([1], np.zeros((1, DIM), np.float32))
+    after = table.pull([1, 2])
+    assert ((after - before)[0] * before[0] < 0).all()
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_row_adagrad_follows_its_formula():
+    ours = RowAdagrad(lr=0.1, eps=1e-6, initial_accumulator=0.5, weight_decay=0.3)
+    table = SparseTable(DIM, ours, init_scale=0.5)
+    weight, squares = table.pull(np.arange(10)).astype(np.float64), np.full((10, 1), 0.5)
+    for pushed in steps_of(table):
+        grad = pushed + 0.3 * weight
         squares += (grad**2).mean(axis=1, keepdims=True)
         weight -= 0.1 * grad / (np.sqrt(squares) + 1e-6)
     np.testing.assert_allclose(table.pull(np.arange(10)), weight, atol=1e-5)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from heterps.config import ConstantRate, CosineRate, LinearRate, StepRate
+from heterps.config import ConstantRate, CosineRate, ExponentialRate, LinearRate, StepRate
 from heterps.ps import SGD, SparseTable
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.schedules import rate_at
@@ -24,6 +24,10 @@ from heterps.ps.table.schedules import rate_at
         (CosineRate(until=100, floor=0.5), {0: 1, 50: 0.75, 100: 0.5, 200: 0.5}),
         (CosineRate(warmup=10, until=30), {10: 1, 20: 0.5, 30: 0}),
         (StepRate(every=10, factor=0.5), {0: 1, 9: 1, 10: 0.5, 35: 0.125}),
+        (StepRate(every=10, factor=0.5, warmup=4), {0: 0.2, 4: 1, 13: 1, 14: 0.5}),
+        (ConstantRate(warmup=9), {0: 0.1, 4: 0.5, 9: 1, 10**9: 1}),
+        (ExponentialRate(every=10, factor=0.25, floor=0.1), {0: 1, 5: 0.5, 10: 0.25, 100: 0.1}),
+        (ExponentialRate(every=10, factor=0.25, warmup=100), {100: 1, 105: 0.5, 120: 1 / 16}),
     ],
 )
 def test_curves_go_through_their_points(schedule, curve):
@@ -49,12 +53,12 @@ def test_tables_step_at_the_rate_of_their_samples():
     np.testing.assert_array_equal(dense.values, np.float32([3.5, 3.5]))
 
 
-def test_a_push_without_samples_is_refused_by_a_schedule_and_changes_nothing():
-    schedule = LinearRate(warmup=5)
+@pytest.mark.parametrize("schedule", [LinearRate(warmup=5), ConstantRate(warmup=5)])
+def test_a_push_without_samples_is_refused_by_a_schedule_and_changes_nothing(schedule):
     sparse, dense = SparseTable(1, schedule=schedule), DenseTable(1, SGD(), schedule)
-    with pytest.raises(ValueError, match=r"follows a linear schedule by samples: tell each push .* \(samples=\.\.\.\)"):
+    with pytest.raises(ValueError, match=rf"follows a {schedule.kind} schedule by samples: tell each push .*samples="):
         sparse.push([1], np.ones((1, 1)))
-    with pytest.raises(ValueError, match="linear schedule"):
+    with pytest.raises(ValueError, match=f"{schedule.kind} schedule"):
         dense.push(np.ones(1, np.float32))
     assert (len(sparse), sparse.num_pushes, dense.num_pushes) == (0, 0, 0)
 

@@ -15,7 +15,7 @@ from reference_table import ReferenceTable, initial_values, mix64
 
 from heterps import hashing
 from heterps.config import Uniform
-from heterps.ps import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad, SparseTable
+from heterps.ps import FTRL, SGD, Adagrad, Adam, Momentum, RowAdagrad, SparseTable
 from heterps.ps.table import memory, store
 
 OPTIMIZERS = [
@@ -319,8 +319,6 @@ def test_impossible_tables_are_refused():
         SparseTable(0)
     with pytest.raises(ValueError, match="seed must be"):
         SparseTable(1, seed=-1)
-    with pytest.raises(ValueError, match="adamw is for dense parameters"):
-        SparseTable(1, AdamW())
 
 
 def test_import_refuses_rows_that_do_not_fit_and_stays_empty():

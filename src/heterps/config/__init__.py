@@ -27,6 +27,8 @@ from heterps.config.optimizers import (
     ConstantRate,
     CosineRate,
     DenseOptimizer,
+    ExponentialRate,
+    Group,
     LinearRate,
     Momentum,
     Optimizer,
@@ -56,8 +58,8 @@ from heterps.config.workers import Emulation
 __all__ = [
     "ASP", "BSP", "DSSP", "FTRL", "PAPER_CLUSTER", "SGD", "SSP", "Adagrad", "Adam", "AdamW", "Admission",
     "AfterSightings", "Always", "Checkpoint", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
-    "DenseOptimizer", "Emulation", "Eviction", "Faults", "Initializer", "Job", "LinearRate", "Model", "Momentum",
-    "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource", "RowAdagrad", "Schedule", "Schema",
-    "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding", "WithProbability", "Zero", "load_cluster",
-    "load_job", "parse_job", "register_policy",
+    "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Group", "Initializer", "Job",
+    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource", "RowAdagrad",
+    "Schedule", "Schema", "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding", "WithProbability",
+    "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
 ]  # fmt: skip

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from heterps.config.base import Frozen
+from heterps.config.base import Frozen, Name
+from heterps.errors import ConfigError
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+L2 = Annotated[
+    float,
+    Field(
+        ge=0,
+        description="L2 strength: weight_decay * w is added to the gradient of a weight w. Of a table, only the rows "
+        "of a push decay.",
+    ),
+]
 
 
 class SGD(Frozen):
@@ -16,6 +29,7 @@ class SGD(Frozen):
 
     kind: Literal["sgd"] = "sgd"
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
+    weight_decay: L2 = 0.0
 
 
 class Momentum(Frozen):
@@ -24,6 +38,7 @@ class Momentum(Frozen):
     kind: Literal["momentum"] = "momentum"
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
     momentum: Beta = Field(0.9, description="Decay of the accumulated direction b.")
+    weight_decay: L2 = 0.0
 
 
 class Adagrad(Frozen):
@@ -33,6 +48,7 @@ class Adagrad(Frozen):
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
     eps: PositiveFloat = Field(1e-10, description="Added to the denominator.")
     initial_accumulator: NonNegativeFloat = Field(0.0, description="What the sum of squares s starts at.")
+    weight_decay: L2 = 0.0
 
 
 class RowAdagrad(Frozen):
@@ -42,6 +58,7 @@ class RowAdagrad(Frozen):
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
     eps: PositiveFloat = Field(1e-10, description="Added to the denominator.")
     initial_accumulator: NonNegativeFloat = Field(0.0, description="What the sum of squares s starts at.")
+    weight_decay: L2 = 0.0
 
 
 class Adam(Frozen):
@@ -52,10 +69,11 @@ class Adam(Frozen):
     beta1: Beta = Field(0.9, description="Decay of the mean of gradients.")
     beta2: Beta = Field(0.999, description="Decay of the mean of squared gradients.")
     eps: PositiveFloat = Field(1e-8, description="Added to the denominator.")
+    weight_decay: L2 = 0.0
 
 
 class AdamW(Frozen):
-    """Adam after `w -= lr * weight_decay * w`. For dense parameters only: rows without a gradient would not decay."""
+    """Adam after `w -= lr * weight_decay * w`. On a sparse table only the rows of a push move and decay."""
 
     kind: Literal["adamw"] = "adamw"
     lr: PositiveFloat = Field(0.001, description="Learning rate.")
@@ -78,34 +96,34 @@ class FTRL(Frozen):
     l2: NonNegativeFloat = Field(0.0, description="L2 strength: larger values pull weights towards 0.")
 
 
-SparseOptimizer = SGD | Momentum | Adagrad | RowAdagrad | Adam | FTRL
+SparseOptimizer = SGD | Momentum | Adagrad | RowAdagrad | Adam | AdamW | FTRL
 DenseOptimizer = SGD | Momentum | Adagrad | Adam | AdamW
 Optimizer = SparseOptimizer | DenseOptimizer
 
 
-class ConstantRate(Frozen):
-    """A constant learning rate."""
-
-    kind: Literal["constant"] = "constant"
-
-
-class ScheduledRate(Frozen):
-    """A learning rate that follows the progress of the job."""
+class Scheduled(Frozen):
+    """A learning rate that follows the progress of the job: first a linear warm-up from 0."""
 
     unit: Literal["samples", "updates"] = Field(
         "samples",
         description="Unit of progress: samples that the job has seen, or updates of the table. n asynchronous workers "
         "make n times as many updates as synchronous ones.",
     )
+    warmup: NonNegativeInt = Field(0, description="Progress at which the learning rate is reached.")
 
 
-class LinearRate(ScheduledRate):
-    """A linear warm-up from 0 to the learning rate, then a linear decay to a fraction of it."""
+class ConstantRate(Scheduled):
+    """A learning rate that is constant after the warm-up."""
+
+    kind: Literal["constant"] = "constant"
+
+
+class LinearRate(Scheduled):
+    """A warm-up, then a linear decay to a fraction of the learning rate."""
 
     kind: Literal["linear"] = "linear"
-    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Progress at which the learning rate is reached.")
     until: PositiveInt | None = Field(None, description="Progress at which `floor` is reached; null: no decay.")
-    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Fraction of the learning rate at the end.")
+    floor: Fraction = Field(0.0, description="Fraction of the learning rate at the end.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -113,13 +131,12 @@ class LinearRate(ScheduledRate):
         return self
 
 
-class CosineRate(ScheduledRate):
-    """A linear warm-up from 0 to the learning rate, then a decay along half a cosine to a fraction of it."""
+class CosineRate(Scheduled):
+    """A warm-up, then a decay along half a cosine to a fraction of the learning rate."""
 
     kind: Literal["cosine"] = "cosine"
-    warmup: Annotated[int, Field(ge=0)] = Field(0, description="Progress at which the learning rate is reached.")
     until: PositiveInt = Field(description="Progress at which `floor` is reached.")
-    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="Fraction of the learning rate at the end.")
+    floor: Fraction = Field(0.0, description="Fraction of the learning rate at the end.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -132,19 +149,54 @@ def _require_order(warmup: int, until: int | None) -> None:
         raise ValueError(f"until ({until:,}) must come after warmup ({warmup:,})")
 
 
-class StepRate(ScheduledRate):
-    """A learning rate that is multiplied by a factor at regular intervals."""
+class StepRate(Scheduled):
+    """A warm-up, after which the learning rate is multiplied by a factor at regular intervals."""
 
     kind: Literal["step"] = "step"
     every: PositiveInt = Field(description="Progress between two steps.")
     factor: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="Factor of each step.")
 
 
-Schedule = ConstantRate | LinearRate | CosineRate | StepRate
+class ExponentialRate(Scheduled):
+    """A warm-up, then a smooth decay: the learning rate after `every` is that before times `factor`."""
+
+    kind: Literal["exponential"] = "exponential"
+    every: PositiveInt = Field(description="Progress in which the learning rate is multiplied by `factor`.")
+    factor: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="Factor for each `every`.")
+    floor: Fraction = Field(0.0, description="Smallest fraction of the learning rate.")
+
+
+Schedule = ConstantRate | LinearRate | CosineRate | StepRate | ExponentialRate
+AnySchedule = Annotated[Schedule, Field(discriminator="kind")]
+
+
+class Group(Frozen):
+    """Parameters with a learning rate, decay or schedule of their own."""
+
+    match: Name = Field(
+        description="Pattern of names, in which * stands for anything: of embedding tables (embedding), and of other "
+        "parameters (mlp.0.weight). Of several groups that match a name, the first counts."
+    )
+    lr: PositiveFloat | None = Field(None, description="Learning rate; null: that of the optimizer.")
+    weight_decay: NonNegativeFloat | None = Field(None, description="Weight decay; null: that of the optimizer.")
+    schedule: AnySchedule | None = Field(None, description="Schedule; null: that of the other parameters.")
+
+    def matches(self, name: str) -> bool:
+        return fnmatchcase(name, self.match)
+
+    def applied_to(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer with the settings of this group."""
+        own = {"lr": self.lr, "weight_decay": self.weight_decay}
+        if self.weight_decay is not None and not hasattr(optimizer, "weight_decay"):
+            raise ConfigError(
+                f"optimizers.groups: {self.match}: {optimizer.kind} has no weight_decay: leave it out, or choose "
+                "another optimizer"
+            )
+        return optimizer.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
 class Optimizers(Frozen):
-    """The optimizers of sparse and dense parameters, and the schedule of their learning rates."""
+    """The optimizers of sparse and dense parameters, and the schedules of their learning rates."""
 
     sparse: Annotated[SparseOptimizer, Field(discriminator="kind")] = Field(
         Adagrad(lr=0.05), description="Optimizer of the embedding tables, unless a module has its own."
@@ -152,6 +204,33 @@ class Optimizers(Frozen):
     dense: Annotated[DenseOptimizer, Field(discriminator="kind")] = Field(
         Adam(lr=0.001), description="Optimizer of all other parameters."
     )
-    schedule: Annotated[Schedule, Field(discriminator="kind")] = Field(
+    schedule: AnySchedule = Field(
         ConstantRate(), description="Schedule of all learning rates, unless a module has its own."
     )
+    sparse_schedule: AnySchedule | None = Field(
+        None, description="Schedule of the embedding tables' learning rates; null: `schedule`."
+    )
+    dense_schedule: AnySchedule | None = Field(
+        None, description="Schedule of all other parameters' learning rates; null: `schedule`."
+    )
+    groups: tuple[Group, ...] = Field(
+        (), description="Parameters, chosen by name, with a learning rate, decay or schedule of their own."
+    )
+
+    def group_of(self, name: str) -> int | None:
+        """The number of the group that a table or parameter of this name belongs to."""
+        return next((number for number, group in enumerate(self.groups) if group.matches(name)), None)
+
+    def of_table(self, name: str, optimizer: Optimizer, schedule: Schedule) -> tuple[Optimizer, Schedule]:
+        """The optimizer and schedule of the embedding table `name`, whose module has these, or the job."""
+        return self._in_group(self.group_of(name), optimizer, schedule)
+
+    def of_dense(self, group: int | None) -> tuple[Optimizer, Schedule]:
+        """The optimizer and schedule of the dense parameters of a group, or of those that are in none."""
+        return self._in_group(group, self.dense, self.dense_schedule or self.schedule)
+
+    def _in_group(self, number: int | None, optimizer: Optimizer, schedule: Schedule) -> tuple[Optimizer, Schedule]:
+        if number is None:
+            return optimizer, schedule
+        group = self.groups[number]
+        return group.applied_to(optimizer), group.schedule or schedule

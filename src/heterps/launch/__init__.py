@@ -13,6 +13,7 @@ from heterps.errors import ConfigError, ModelError
 from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
 from heterps.model.build import build_model
 from heterps.model.trace import trace
+from heterps.nn import model_tables
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.job import profile_job
@@ -76,6 +77,8 @@ def _refuse_unhonoured(job: Job) -> None:
             "emulation is of the units of a plan, which the inline launcher has not: use --launcher local, or leave it "
             "out"
         )
+    if job.optimizers.groups:  # their patterns must match names of the model
+        model_tables(build_model(job.model, job.data.columns, job.seed), job.optimizers)
 
 
 def _tell_replanned(job: Job, run: Run, observer: Observer) -> None:

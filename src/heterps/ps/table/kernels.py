@@ -6,7 +6,8 @@
 
 A table is larger than the caches, so a batch goes through in blocks: [1] hash the keys and prefetch their index
 entries, [2] find the candidate row of each key by its tag and prefetch it, [3] verify the key in the row and use it.
-The cache misses of a block then overlap instead of following one another.
+The cache misses of a block then overlap instead of following one another. The optimizer's step on the rows of a block
+is `update` (optimizers.py).
 """
 
 from __future__ import annotations

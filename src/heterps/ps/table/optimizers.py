@@ -11,7 +11,8 @@
     adamw        as adam          w -= lr weight_decay w, then as adam
     ftrl         2 a value: z, n  as in McMahan et al., "Ad click prediction: a view from the trenches" (2013)
 
-`lr` is that of the optimizer times the factor of the schedule.
+`lr` is that of the optimizer times the factor of the schedule. With a weight decay, g is the gradient plus
+weight_decay w first (L2), except in adamw, where w shrinks apart from the gradient, and in ftrl, which has its own l2.
 
 A row holds its values, then all s (or all m, then all v): the inner loops run over neighbours.
 """
@@ -62,16 +63,20 @@ def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool
     """
     lr = optimizer.lr * factor
     match optimizer:
-        case SGD():
-            numbers = [lr]
-        case Momentum(momentum=momentum):
-            numbers = [lr, momentum]
-        case Adagrad(eps=eps) | RowAdagrad(eps=eps):
-            numbers = [lr, eps]
-        case Adam(beta1=beta1, beta2=beta2, eps=eps) | AdamW(beta1=beta1, beta2=beta2, eps=eps):
-            kept = 1 - lr * optimizer.weight_decay if isinstance(optimizer, AdamW) else 1.0
+        case SGD(weight_decay=decay):
+            numbers = [lr, decay]
+        case Momentum(momentum=momentum, weight_decay=decay):
+            numbers = [lr, decay, momentum]
+        case Adagrad(eps=eps, weight_decay=decay) | RowAdagrad(eps=eps, weight_decay=decay):
+            numbers = [lr, decay, eps]
+        case (
+            Adam(beta1=beta1, beta2=beta2, eps=eps, weight_decay=decay)
+            | AdamW(beta1=beta1, beta2=beta2, eps=eps, weight_decay=decay)
+        ):
+            kept, decay = (1 - lr * decay, 0.0) if isinstance(optimizer, AdamW) else (1.0, decay)
             root = math.sqrt(1 - beta2**step)
-            numbers = [lr * root / (1 - beta1**step), eps if sparse else eps * root, 1 - beta1, 1 - beta2, kept]
+            rate, eps = lr * root / (1 - beta1**step), eps if sparse else eps * root
+            numbers = [rate, decay, eps, 1 - beta1, 1 - beta2, kept]
         case FTRL(beta=beta, l1=l1, l2=l2):
             numbers = [lr, beta, l1, l2]
     return np.array(numbers, np.float32)
@@ -88,50 +93,51 @@ def update(
     references, which takes longer than a row; positions are unsigned, so that none can be negative, and coefficients
     are read before the loops, so that no store can change one: the compiler then sees loops that it can vectorise.
     """
-    a, size, row = c[0], np.uint64(dim), np.uint64(first * dim)
+    a, decay, size, row = c[0], c[1], np.uint64(dim), np.uint64(first * dim)
     if kind == _SGD:
         for i in range(len(starts)):
             w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
             for j in range(size):
-                words[w + j] -= a * grads[g0 + j]
+                words[w + j] -= a * (grads[g0 + j] + decay * words[w + j])
     elif kind == _MOMENTUM:
-        momentum = c[1]
+        momentum = c[2]
         for i in range(len(starts)):
             w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
             s1 = w + size
             for j in range(size):
-                b = momentum * words[s1 + j] + grads[g0 + j]
+                b = momentum * words[s1 + j] + (grads[g0 + j] + decay * words[w + j])
                 words[s1 + j] = b
                 words[w + j] -= a * b
     elif kind == _ADAGRAD:
-        eps = c[1]
+        eps = c[2]
         for i in range(len(starts)):
             w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
             s1 = w + size
             for j in range(size):
-                g = grads[g0 + j]
+                g = grads[g0 + j] + decay * words[w + j]
                 s = words[s1 + j] + g * g
                 words[s1 + j] = s
                 words[w + j] -= a * g / (np.sqrt(s) + eps)
     elif kind == _ROW_ADAGRAD:
-        eps = c[1]
+        eps = c[2]
         for i in range(len(starts)):
             w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
             total = np.float32(0.0)
             for j in range(size):
-                total += grads[g0 + j] * grads[g0 + j]
+                g = grads[g0 + j] + decay * words[w + j]
+                total += g * g
             s = words[w + size] + total / np.float32(dim)
             words[w + size] = s
             root = np.sqrt(s) + eps
             for j in range(size):
-                words[w + j] -= a * grads[g0 + j] / root
+                words[w + j] -= a * (grads[g0 + j] + decay * words[w + j]) / root
     elif kind == _ADAM:
-        eps, part1, part2, kept = c[1], c[2], c[3], c[4]
+        eps, part1, part2, kept = c[2], c[3], c[4], c[5]
         for i in range(len(starts)):
             w, g0 = np.uint64(starts[i]), row + np.uint64(i) * size
             s1, s2 = w + size, w + size + size
             for j in range(size):
-                g = grads[g0 + j]
+                g = grads[g0 + j] + decay * words[w + j]
                 m = words[s1 + j] + part1 * (g - words[s1 + j])
                 v = words[s2 + j] + part2 * (g * g - words[s2 + j])
                 words[s1 + j] = m

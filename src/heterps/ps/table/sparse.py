@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from heterps.config import (
     Adagrad,
-    AdamW,
     Admission,
     Always,
     ConstantRate,
@@ -70,8 +69,6 @@ class SparseTable(GradientTable):
             raise ValueError(f"dim must be at least 1, got {dim}")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be at least 0 and less than 2**64, got {seed}")
-        if isinstance(optimizer, AdamW):
-            raise ValueError("adamw is for dense parameters: rows that rest would not decay; use adam")
         self.dim = dim
         self.optimizer = optimizer
         self.schedule = schedule

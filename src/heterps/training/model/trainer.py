@@ -84,7 +84,8 @@ class Trainer(ModelOnTables):
         if connect is not None and staleness and cache_bytes:
             check_cache(cache_bytes, whole)
         traced = one_layer(model)
-        part = StagePart(model, traced, split(traced, []), divide_tables(whole, model, traced, [0]), 0, num_classes)
+        divided = divide_tables(whole, model, traced, [0], optimizers)
+        part = StagePart(model, traced, split(traced, []), divided, 0, num_classes)
         dense = {table: flat_parameters(model, names) for table, names in part.tables.parameters.items()}
         of_model = part.tables.tables
         client: JobClient = in_process(of_model, num_shards) if connect is None else connect(of_model)

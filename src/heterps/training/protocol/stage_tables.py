@@ -6,7 +6,8 @@
                                         dense table  `dense.0-1`     that both use
 
 A parameter that no layer uses belongs to the last stage: the model's own loss may use it there. The dense table of a
-model in one stage is called `dense`.
+model in one stage is called `dense`. Parameters of a group of the job's optimizers have tables of their own: those of
+the first group are in `dense@1`, or `dense@1.0`, `dense@1.1` and so on.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from heterps.config import Job
+from heterps.config import Job, Optimizers
 from heterps.model.trace import Layer, Trace
-from heterps.nn import DENSE, embeddings, model_tables
+from heterps.nn import DENSE, dense_name, embeddings, model_tables
 from heterps.ps.protocol.specs import DenseSpec, Tables
 
 Stages = tuple[int, ...]
@@ -54,26 +55,31 @@ class StageTables:
 def stage_tables(job: Job, model: nn.Module, trace: Trace, firsts: Sequence[int]) -> StageTables:
     """The tables of a job's `model`, traced, in stages that begin at the layers `firsts`; the same in every process."""
     whole = model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
-    return divide_tables(whole, model, trace, firsts)
+    return divide_tables(whole, model, trace, firsts, job.optimizers)
 
 
-def divide_tables(whole: Tables, model: nn.Module, trace: Trace, firsts: Sequence[int]) -> StageTables:
+def divide_tables(
+    whole: Tables, model: nn.Module, trace: Trace, firsts: Sequence[int], optimizers: Optimizers = Optimizers()
+) -> StageTables:
     """The tables `whole` of a model, with its dense parameters divided among stages that begin at these layers."""
     stage_of = [sum(layer.index >= first for first in firsts) - 1 for layer in trace.layers]
     stages = _sparse_stages(model, trace, stage_of)
     users = _users(model, trace.layers, stage_of)
-    named: dict[str, Stages] = {_dense_name((stage,), len(firsts)): (stage,) for stage in range(len(firsts))}
+    of_group = {spec.name: spec for spec in whole.dense}
+    every: list[Stages] = [(stage,) for stage in range(len(firsts))]
+    named: dict[str, Stages] = {_dense_name(DENSE, used, len(firsts)): used for used in every}
+    like: dict[str, DenseSpec] = dict.fromkeys(named, of_group[DENSE])
     owned: dict[str, list[str]] = {name: [] for name in named}
     sizes: dict[str, int] = dict.fromkeys(owned, 0)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             used = users[name] or (len(firsts) - 1,)
-            table = _dense_name(used, len(firsts))
+            group = dense_name(optimizers.group_of(name))
+            table = _dense_name(group, used, len(firsts))
             owned.setdefault(table, []).append(name)
             sizes[table] = sizes.get(table, 0) + parameter.numel()
-            named[table] = used
-    (dense,) = whole.dense
-    specs = tuple(DenseSpec(table, size, dense.optimizer, dense.schedule) for table, size in sizes.items() if size)
+            named[table], like[table] = used, of_group[group]
+    specs = tuple(replace(like[table], name=table, size=size) for table, size in sizes.items() if size)
     return StageTables(
         replace(whole, dense=specs),
         len(firsts),
@@ -82,8 +88,8 @@ def divide_tables(whole: Tables, model: nn.Module, trace: Trace, firsts: Sequenc
     )
 
 
-def _dense_name(stages: Stages, num_stages: int) -> str:
-    return DENSE if num_stages == 1 else f"{DENSE}.{'-'.join(map(str, stages))}"
+def _dense_name(group: str, stages: Stages, num_stages: int) -> str:
+    return group if num_stages == 1 else f"{group}.{'-'.join(map(str, stages))}"
 
 
 def _sparse_stages(model: nn.Module, trace: Trace, stage_of: Sequence[int]) -> dict[str, Stages]:

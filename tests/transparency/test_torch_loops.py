@@ -1,0 +1,152 @@
+"""What a job says of optimizers gives the parameters that a loop in plain torch gives, also on workers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from odd_models import COLUMNS
+from torch import nn
+from torch_loop import assert_equals_loop, loop
+from transparent import changed, make_job, make_plan, on_threads, train, write_data
+
+from heterps.config import Job
+from heterps.errors import ConfigError
+
+EVERY_ID = {name: [number % 12 for number in range(192)] for name in ("s", "t")}
+"""Ids of which every batch has all, so that torch's optimizers, which move all rows, do as tables do."""
+
+
+def plain_job(folder: Path, optimizers: dict[str, Any], **more: Any) -> Job:
+    data = folder / "data.parquet"
+    write_data(data, COLUMNS, 192, **EVERY_ID)
+    job = changed(
+        make_job("ctr_dnn", data, 24),
+        model={"factory": "odd_models:plain", "args": {}},
+        data={"columns": COLUMNS.model_dump(), "shuffle": False, "epochs": 2},
+    )
+    return changed(job, optimizers=optimizers, **more)
+
+
+def parts(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The rows, and all other parameters."""
+    named = dict(model.named_parameters())
+    return [named.pop("rows.table.weight")], list(named.values())
+
+
+class Torch:
+    """Steps of torch's optimizers of the groups of parameters that `make` gives, at rates of `curve` by group."""
+
+    def __init__(self, make, curves=lambda _: None) -> None:
+        self._make, self._curves, self._optimizers = make, curves, None
+
+    def __call__(self, model: nn.Module, samples: int) -> None:
+        if self._optimizers is None:
+            self._optimizers = self._make(model)
+            self._rates = [group["lr"] for o in self._optimizers for group in o.param_groups]
+        groups = [group for o in self._optimizers for group in o.param_groups]
+        for group, rate, factor in zip(groups, self._rates, self._curves(samples) or [1] * len(groups), strict=True):
+            group["lr"] = rate * factor
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+
+def both_ways(job: Job, folder: Path, expected) -> None:
+    """Inline, and on five workers of two stages with two servers."""
+    assert_equals_loop(train(job, folder / "one"), expected)
+    assert_equals_loop(train(on_threads(job, 2), folder / "many", make_plan(job, (2, 3), (3,), 2)), expected)
+
+
+def test_weight_decay(tmp_path: Path) -> None:
+    optimizers = {
+        "sparse": {"kind": "adagrad", "lr": 0.1, "weight_decay": 0.05},
+        "dense": {"kind": "adamw", "lr": 0.01, "weight_decay": 0.3},
+    }
+    job = plain_job(tmp_path, optimizers)
+
+    def make(model: nn.Module):
+        rows, others = parts(model)
+        return [
+            torch.optim.Adagrad(rows, lr=0.1, weight_decay=0.05),
+            torch.optim.AdamW(others, lr=0.01, weight_decay=0.3),
+        ]
+
+    both_ways(job, tmp_path, loop(job, Torch(make)))
+
+
+def test_schedules_of_rows_and_of_other_parameters(tmp_path: Path) -> None:
+    optimizers = {
+        "sparse": {"kind": "adagrad", "lr": 0.1},
+        "dense": {"kind": "sgd", "lr": 0.5},
+        "schedule": {"kind": "step", "every": 1},
+        "sparse_schedule": {"kind": "constant", "warmup": 99},
+        "dense_schedule": {"kind": "cosine", "warmup": 49, "until": 400, "floor": 0.1},
+    }
+    job = plain_job(tmp_path, optimizers)
+
+    def make(model: nn.Module):
+        rows, others = parts(model)
+        return [torch.optim.Adagrad(rows, lr=0.1), torch.optim.SGD(others, lr=0.5)]
+
+    def curves(samples: int) -> list[float]:
+        cosine = 0.1 + 0.9 * (1 + math.cos(math.pi * min((samples - 49) / 351, 1))) / 2
+        return [min((samples + 1) / 100, 1), (samples + 1) / 50 if samples < 49 else cosine]
+
+    both_ways(job, tmp_path, loop(job, Torch(make, curves)))
+
+
+def test_groups_by_name(tmp_path: Path) -> None:
+    optimizers = {
+        "sparse": {"kind": "adagrad", "lr": 0.1},
+        "dense": {"kind": "adamw", "lr": 0.01, "weight_decay": 0.3},
+        "groups": [
+            {"match": "*.bias", "weight_decay": 0.0},
+            {"match": "last.*", "lr": 0.05, "schedule": {"kind": "exponential", "every": 100, "factor": 0.3}},
+            {"match": "rows", "lr": 0.02},
+        ],
+    }
+    job = plain_job(tmp_path, optimizers)
+
+    def make(model: nn.Module):
+        named = dict(model.named_parameters())
+        biases = [named["first.bias"], named["last.bias"]]
+        adam = torch.optim.AdamW(
+            [
+                {"params": biases, "weight_decay": 0.0},
+                {"params": [named["last.weight"]], "lr": 0.05},
+                {"params": [named["first.weight"]]},
+            ],
+            lr=0.01,
+            weight_decay=0.3,
+        )
+        return [torch.optim.Adagrad(parts(model)[0], lr=0.02), adam]
+
+    both_ways(job, tmp_path, loop(job, Torch(make, lambda samples: [1, 1, 0.3 ** (samples / 100), 1])))
+
+
+def test_groups_of_parameters_that_workers_reduce_resume_in_other_stages(tmp_path: Path) -> None:
+    groups = [{"match": "*.bias", "lr": 0.1}]
+    job = plain_job(tmp_path, {"dense": {"kind": "adam", "lr": 0.01}, "groups": groups})
+    one = train(job, tmp_path / "one")
+    many = on_threads(job, 2, workers={"dense": "all_reduce"})
+    train(many, tmp_path / "many", make_plan(job, (2, 3), (3,), 2), stop_after=5)
+    resumed = train(on_threads(job), tmp_path / "many", make_plan(job, (2,), ()), resume=True)
+    assert resumed.losses == pytest.approx(one.losses[len(one.losses) - len(resumed.losses) :], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "complaint"),
+    [
+        (
+            {"groups": [{"match": "emb*", "lr": 1}]},
+            r"emb\* matches no table .* has rows, first.weight",
+        ),
+        ({"sparse": {"kind": "ftrl"}, "groups": [{"match": "rows", "weight_decay": 0.1}]}, "ftrl has no weight_decay"),
+    ],
+)
+def test_a_group_of_nothing_is_refused(tmp_path: Path, optimizers: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        train(plain_job(tmp_path, optimizers), tmp_path / "run")
