@@ -27,6 +27,11 @@ CHANGED: dict[str, Any] = {
     "data.epochs": 2,
     "data.shuffle": False,
     "data.columns.same_ids": {"t": "s"},
+    "data.columns.features": {
+        "a": ["log", "standardise"],
+        "t": {"cross": ["s", "u"]},
+        "u": {"column": "b", "steps": [{"bucketise": 3}]},
+    },
     "optimizers.sparse": {"kind": "sgd", "lr": 0.3},
     "optimizers.dense": {"kind": "adagrad", "lr": 0.1},
     "optimizers.schedule": {"kind": "step", "every": 40, "factor": 0.1},

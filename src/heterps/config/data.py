@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from heterps.config.base import Frozen, Name
+from heterps.config.features import Features, check_features, sources_of
 
 MAX_CLASSES = 1_000_000
 
@@ -46,6 +48,12 @@ class Schema(Frozen):
         "in both slots, and the same row in an embedding of both.",
     )
 
+    features: Features = Field(
+        {},
+        description="Dense columns and slots that are made from columns of the data, as in {price: [log, standardise], "
+        "hour: {column: time, steps: [{date: hour}]}, user_hour: {cross: [user, hour]}}.",
+    )
+
     @property
     def num_dense(self) -> int:
         """Number of dense values per sample: the width of Batch.dense."""
@@ -58,6 +66,14 @@ class Schema(Frozen):
     def ids_of(self, slot: str) -> str:
         """The slot whose ids `slot` holds: itself, unless `same_ids` names another."""
         return self.same_ids.get(slot, slot)
+
+    def sources(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The columns of the data that hold these columns and features, each once."""
+        return tuple(dict.fromkeys(source for name in names for source in sources_of(self.features, name)))
+
+    def with_features(self, features: Features) -> Schema:
+        """The same columns with other features, such as those with fitted numbers."""
+        return self.model_copy(update={"features": features})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -74,6 +90,7 @@ class Schema(Frozen):
                 raise ValueError(f"same_ids: {slot}: {other} must be two of the slots: {', '.join(self.slots)}")
             if slot == other or other in self.same_ids:
                 raise ValueError(f"same_ids: {slot}: {other} must lead to a slot with ids of its own")
+        check_features(self.features, self.dense, self.slots)
         return self
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
 
 from heterps.config import Schema
+from heterps.config.features import Date, Feature
 from heterps.data.file import DataFile
 from heterps.data.sources import Dataset
 from heterps.errors import DataError
@@ -60,8 +61,9 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
     first_seen: dict[str, tuple[str, DataFile]] = {}
     ragged = False
     for file in dataset.files:
-        types = {field.name: field.type for field in file.schema}
-        _check_present(file, schema, list(types))
+        in_file = {field.name: field.type for field in file.schema}
+        _check_present(file, schema, list(in_file))
+        types = _feature_types(file, schema, in_file)
         if not is_number(types[schema.label]):
             raise _wrong_type(file, schema.label, types[schema.label], _NUMBERS, "label")
         for name in schema.dense:
@@ -82,6 +84,52 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
     return ragged
 
 
+def _feature_types(file: DataFile, schema: Schema, types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Arrow types of a file's columns and of the features made from them; DataError where one cannot be."""
+    made = dict(types)
+    crosses = {name: feature for name, feature in schema.features.items() if feature.cross}
+    for name, feature in schema.features.items():
+        if name not in crosses:
+            source = feature.column or name
+            made[name] = _feature_type(file, name, source, feature, types[source], name not in schema.dense)
+    for name, feature in crosses.items():
+        lists = [part for part in feature.cross if is_list(made[part])]
+        wrong = [part for part in feature.cross if id_kind(made[part]) is None]
+        if wrong or len(lists) > 1:
+            problem = f"{wrong[0]} has type {made[wrong[0]]}" if wrong else f"{' and '.join(lists)} all hold lists"
+            raise DataError(
+                f"{file.address}: the feature {name} is a cross of ids, at most one of them in lists, but {problem}. "
+                f"Change data.columns.features.{name}."
+            )
+        made[name] = pa.large_list(pa.int64()) if lists else pa.int64()
+    return made
+
+
+def _feature_type(file: DataFile, name: str, source: str, feature: Feature, kind: Any, is_id: bool) -> Any:
+    if not feature.steps:
+        return kind
+    inner = kind.value_type if is_list(kind) else kind
+    if pa.types.is_dictionary(inner):
+        inner = inner.value_type
+    of_dates = isinstance(feature.steps[0], Date)
+    if not (_is_date(inner) if of_dates else is_number(inner)):
+        wanted = "dates: timestamps, dates, numbers or ISO 8601 text" if of_dates else "numbers"
+        raise DataError(
+            f"{file.address}: column {source} has type {kind}, but the feature {name} is made of {wanted}. Convert the "
+            f"column, or change data.columns.features.{name}."
+        )
+    made = pa.int64() if is_id else pa.float32()
+    return pa.large_list(made) if is_list(kind) else made
+
+
+def _is_date(kind: Any) -> bool:
+    types = pa.types
+    return is_number(kind) or any(
+        is_kind(kind)
+        for is_kind in (types.is_timestamp, types.is_date, types.is_string, types.is_large_string, types.is_string_view)
+    )
+
+
 def _check_dense(file: DataFile, name: str, kind: Any, width: int | None) -> None:
     if width is None:
         if is_list(kind) and is_number(kind.value_type):
@@ -97,14 +145,15 @@ def _check_dense(file: DataFile, name: str, kind: Any, width: int | None) -> Non
 
 
 def _check_present(file: DataFile, schema: Schema, names: Sequence[str]) -> None:
-    missing = [name for name in (schema.label, *schema.dense, *schema.slots) if name not in names]
+    wanted = schema.sources((schema.label, *schema.dense, *schema.slots))
+    missing = [name for name in wanted if name not in names]
     if not missing:
         return
     folded = {name.lower(): name for name in names}
     hints = []
     for name in missing:
         near = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-        if near and folded[near[0]] not in (schema.label, *schema.dense, *schema.slots):
+        if near and folded[near[0]] not in wanted:
             hints.append(f"{name} may be {folded[near[0]]!r}")
     raise DataError(
         f"{file.address}: the schema names {_listed(missing)}, but the file has no such column"

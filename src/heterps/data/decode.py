@@ -18,9 +18,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heterps.config import Schema
-from heterps.data.arrow import floats_of, nulls_of, one_chunk, read_floats, read_ids, without_dictionary
+from heterps.data.arrow import floats_of, nulls_of, read_floats, read_ids, without_dictionary
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray
 from heterps.data.columns import is_list
+from heterps.data.feature_columns import FeatureColumns
 from heterps.data.kernels import interleave_floats, interleave_keys, place_bags
 from heterps.data.keys import mix_column, null_key, slot_seed
 from heterps.data.sources import RowGroup
@@ -55,12 +56,13 @@ class Decoder:
         self._schema = schema
         self._ragged = ragged
         self._columns = (schema.label, *schema.dense, *schema.slots)
+        self._features = FeatureColumns(schema)
         owners = [(name, schema.ids_of(name)) for name in schema.slots]
         self._slots = [(name, slot_seed(owner), null_key(owner)) for name, owner in owners]
 
     def decode(self, group: RowGroup) -> Block:
-        table = group.file.read(group.index, self._columns)
-        columns = {name: one_chunk(table.column(name)) for name in self._columns}
+        table = group.file.read(group.index, self._schema.sources(self._columns))
+        columns = {name: self._features.column(table, name, str(group)) for name in self._columns}
         keep = np.ones(group.num_rows, np.bool_)
         label = self._label(group, columns)
         dense = self._dense(group, columns, keep)

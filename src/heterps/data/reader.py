@@ -168,7 +168,9 @@ class Reader:
     def _fingerprint(self, describe: Callable[[RowGroup], tuple[Any, ...]]) -> str:
         """Hash everything that decides the order of samples; `describe` gives the relevant facts of a row group."""
         groups = [describe(group) for group in self.dataset.row_groups]
-        decides = (groups, self.schema.model_dump_json(), self._seed, self._shuffle, self._block_rows)
+        unused = {"features"} if not self.schema.features else set()  # of older checkpoints, which do not have it
+        columns = self.schema.model_dump_json(exclude=unused)
+        decides = (groups, columns, self._seed, self._shuffle, self._block_rows)
         return xxhash.xxh3_64_hexdigest(repr(decides).encode())
 
     # --- order -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
+from heterps.data.fit import fit_job, unscaled
 from heterps.data.reader import open_reader, open_test_reader
 from heterps.errors import ConfigError, ModelError
 from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
@@ -52,10 +53,15 @@ def train(
     refuse_if_running(run.folder)
     if resume:
         _tell_replanned(job, run, observer)
+        job = run.with_fitted(job)
         run.resume(job)
         if (damage := run.mend_metrics()) is not None:
             observer.warned(damage)
     num_samples = _num_samples(job)
+    job = fit_job(job, observer.waiting)
+    warnings = [sentence] if (sentence := unscaled(job.data.train, job.data.columns)) else []
+    for warning in warnings:
+        observer.warned(warning)
     shown: Plan | None = None
     if job.launcher == "inline":
         plan, shown = _inline_plan(job, num_samples, observer), given
@@ -65,6 +71,7 @@ def train(
         plan = given or default_plan(job)
     job, plan, outcome = run_by_plan(job, run, plan, resume=resume, observer=observer, shown=shown)
     summary = summarise(job, plan, outcome, shown, throughput_in_rounds(job, plan))
+    summary |= {"warnings": warnings} if warnings else {}
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, shown or plan, summary, run.metrics()))
     return FinishedRun(run.folder, summary)

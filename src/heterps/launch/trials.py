@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.config import Checkpoint, Emulation, Job, Servers
+from heterps.data.fit import fit_job
 from heterps.errors import ConfigError
 from heterps.launch.by_plan import emulation_of, run_by_plan
 from heterps.model.build import build_model
@@ -45,6 +46,7 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
 
     Emulated workers of a small model are threads, which start at once, unless the job says what its workers are.
     """
+    job = fit_job(job)
     launcher = launcher or job.launcher
     if launcher not in ("inline", "local", "ray"):
         raise ConfigError(f"--launcher {launcher}: trials run on local or ray.")

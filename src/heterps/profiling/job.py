@@ -9,6 +9,7 @@ from typing import Literal
 
 from heterps.catalogue import LOCAL
 from heterps.config import Job
+from heterps.data.fit import fit_job
 from heterps.data.reader import open_reader
 from heterps.devices import is_cpu
 from heterps.model.trace import Layer
@@ -47,6 +48,9 @@ def profile_job(
     warn       called with a warning if the machine has one core, so that parts are used instead of processes
     """
     source = ModelSource(job, synthetic, inputs)
+    if source.reads_data:
+        job = fit_job(job)
+        source = ModelSource(job)
     model, values = source.build()
     words = list(resources) if resources else cluster_resources(job)
     return profile(

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from heterps.config import Job
 from heterps.data.batch import Batch
+from heterps.data.fit import fit_job
 from heterps.data.reader import open_reader
 from heterps.errors import ConfigError, NotFinite
 from heterps.model import build_model
@@ -178,6 +179,7 @@ def train_virtually(
     """
     if job.data.test is None:
         raise ConfigError("a virtual run is judged on a test set: name one in data.test of the job.")
+    job = fit_job(job)
     if is_played_by_job(job, scenario, variant) if as_job is None else as_job:
         return train_simulated(job, scenario, variant, course, on_point)
     epochs, seed, batch_size = course.epochs or job.data.epochs, scenario.seed, job.data.batch_size

@@ -273,6 +273,8 @@ class Coordinator:
         core, began = self._core, time.perf_counter()
         progress = lease_progress(core.flow.leases, self._reader) | core.progress.state()
         progress |= {"usd": core.accounting.paid()}
+        if features := self._job.data.columns.model_dump(mode="json", include={"features"})["features"]:
+            progress |= {"features": features}
         snapshot = self._model.snapshot(core.clock, core.progress.samples, progress, in_place=True)
         try:
             path = save(self._run.checkpoints, snapshot, keep=self._job.checkpoint.keep)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.config import Job, load_job
+from heterps.config.features import keep_fitted
 from heterps.errors import RunError, StorageError
 from heterps.yamlfile import dump_yaml
 
@@ -62,6 +63,14 @@ class Run:
         except OSError as error:
             raise _storage_error(error, self.folder) from error
         self.write("job.yaml", dump_yaml(job))
+
+    def with_fitted(self, job: Job) -> Job:
+        """The job with the numbers of features that this run has found, so that it is not fitted anew."""
+        if not (self.folder / "job.yaml").is_file():
+            return job
+        before, columns = load_job(self.folder / "job.yaml").data.columns, job.data.columns
+        columns = columns.with_features(keep_fitted(columns.features, before.features))
+        return job.model_copy(update={"data": job.data.model_copy(update={"columns": columns})})
 
     def resume(self, job: Job) -> None:
         """Go on in the folder of a run of the same job."""
