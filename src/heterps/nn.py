@@ -159,11 +159,6 @@ class SparseEmbedding(nn.Module):
         self._client, self._tables, self._uses = client, list(tables), {}
 
     @property
-    def table_names(self) -> tuple[str, ...]:
-        """The names of the tables to which the module is bound."""
-        return tuple(self._tables)
-
-    @property
     def client(self) -> RowClient:
         """The client that has the rows. A module that was not bound creates its own tables in this process."""
         if self._client is None:

@@ -17,6 +17,7 @@ from heterps.errors import ModelError
 from heterps.lookups import slice_slots
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
+from heterps.training.model import replicas
 from heterps.training.model.replicas import LEAST_SAMPLES
 from heterps.training.model.trainer import Trainer
 
@@ -181,6 +182,17 @@ def test_batches_too_small_to_divide_are_trained_whole():
     batches = [*make_batches(2), *make_batches(1, size=LEAST_SAMPLES)]
     whole, pieces = train(make("ctr_dnn"), 1, batches), train(make("ctr_dnn"), 2, batches)
     np.testing.assert_allclose(pieces[0], whole[0], rtol=1e-6)
+
+
+def test_models_too_small_to_divide_are_trained_whole_on_one_thread(monkeypatch):
+    batches = list(make_batches(2))
+    whole = train(make("ctr_dnn"), 1, batches)
+    monkeypatch.setattr(replicas, "LEAST_WORK", 10**9)
+    torch.set_num_threads(2)
+    small = train(make("ctr_dnn"), 2, batches)
+    assert not small[3]
+    assert torch.get_num_threads() == 1, "threads inside a layer cost a small model as much as pieces do"
+    assert np.array_equal(whole[0], small[0])
 
 
 def test_rows_that_backward_does_not_reach_are_left_alone():

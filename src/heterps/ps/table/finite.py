@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 BLOCK = 4096
 _EXPONENT = np.uint32(0x7F800000)
 """A float32 is NaN or infinite when all bits of its exponent are set."""
+_LOWEST = np.uint32(0x00800000)
+"""The lowest bit of the exponent. Added to an exponent whose bits are all set, it carries into the sign's place."""
+_SIGN = np.uint32(31)
 
 
 def first_not_finite(values: NDArray[np.float32]) -> int:
@@ -47,12 +50,12 @@ def finite_parts(table: str, parts: Iterable[Rows]) -> Iterator[Rows]:
 @kernel
 def _first(bits: NDArray[np.uint32]) -> int:
     for begin in range(0, len(bits), BLOCK):
-        end = min(begin + BLOCK, len(bits))
-        is_bad = False
-        for i in range(begin, end):  # without a branch, so that it is done several values at a time
-            is_bad |= (bits[i] & _EXPONENT) == _EXPONENT
-        if is_bad:
-            for i in range(begin, end):
-                if (bits[i] & _EXPONENT) == _EXPONENT:
-                    return i
+        block = bits[begin : begin + BLOCK]
+        carried = np.uint32(0)
+        for i in range(len(block)):  # no branch and no comparison, so that it is done several values at a time
+            carried |= (block[i] & _EXPONENT) + _LOWEST
+        if carried >> _SIGN:
+            for i in range(len(block)):
+                if (block[i] & _EXPONENT) == _EXPONENT:
+                    return begin + i
     return -1

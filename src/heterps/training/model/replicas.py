@@ -40,6 +40,9 @@ from heterps.training.protocol.stage_tables import StageTables
 
 LEAST_SAMPLES = 64
 """Smallest number of samples of a piece. Smaller batches, such as the last of an epoch, are not divided."""
+LEAST_WORK = 40_000_000
+"""Smallest product of a piece's samples and the model's dense parameters. Below it, which is some milliseconds of
+computing, two threads take longer than one: handing pieces over and joining them costs more than it saves."""
 
 
 class StagePart(NamedTuple):
@@ -100,6 +103,8 @@ class Replicas:
         others = num_threads - 1 if part.is_whole else 0
         self._all = [self.first, *(part.replica(rows, self.first.values) for _ in range(others))]
         self._check = GradientCheck(part.model, {table: part.tables.parameters[table] for table in self.first.values})
+        num_values = sum(values.numel() for values in self.first.values.values())
+        self._least_samples = max(LEAST_SAMPLES, LEAST_WORK // max(num_values, 1))  # of a piece
         self._divisible: bool | None = None if others else False  # None: until it was tried
         self._pool: ThreadPoolExecutor | None = None
         self._are_checked = False  # the gradients of rows
@@ -158,13 +163,17 @@ class Replicas:
     # --- pieces ------------------------------------------------------------------------------------------------------
 
     def _divides(self, values: Values, label: Tensor) -> bool:
-        if self._divisible is False or len(label) < LEAST_SAMPLES * len(self._all):
+        if self._divisible is False:
             return False
+        is_small = len(label) // len(self._all) < self._least_samples
         if self._divisible is None:
+            if is_small:  # and so are most batches: threads inside a layer would cost as much as pieces do
+                torch.set_num_threads(1)
+                return False
             self._divisible = self._try_out(values, label)
             if self._divisible:
                 torch.set_num_threads(1)  # the pieces keep the cores busy; threads inside a layer would fight for them
-        return self._divisible
+        return self._divisible and not is_small
 
     def _loss_of_pieces(
         self, key: Hashable, values: Values, label: Tensor

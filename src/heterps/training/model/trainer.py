@@ -32,7 +32,6 @@ from heterps.model.trace import one_layer
 from heterps.nn import bind_tables, model_tables
 from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
-from heterps.ps.client.remote import ClientCounts, RemoteClient
 from heterps.ps.client.row_cache import least_bytes
 from heterps.ps.protocol.specs import Tables as ModelTables
 from heterps.training.model.parameters import flat_parameters
@@ -60,7 +59,7 @@ class Trainer(ModelOnTables):
     tiers       memory for the sparse tables and a folder for the rows beyond it; none: all rows are in memory
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_classes of the labels, from 0 on; from three classes on the model returns a score for each, [batch, num_classes]
-    num_threads among which the samples of a batch are divided, if the model lets them be (see replicas.py)
+    num_threads among which the samples of a batch are divided, if they can be and that pays (see replicas.py)
     connect     a client of servers that hold these tables; none: they are in this process
     staleness   by how many pushes rows on servers may be behind (see ps/client/cache.py), with `cache_bytes` a table
     """
@@ -131,11 +130,6 @@ class Trainer(ModelOnTables):
         pulled, self._pulled = self._pulled or self._pull(), None
         for table, values in pulled.items():
             self._take_over(table, values.result())
-
-    @property
-    def client_counts(self) -> ClientCounts | None:
-        """What the talk with servers has come to; None without servers."""
-        return self.client.counts if isinstance(self.client, RemoteClient) else None
 
     @property
     def cache_counts(self) -> CacheCounts | None:
