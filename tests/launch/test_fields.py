@@ -49,6 +49,7 @@ CHANGED: dict[str, Any] = {
 SAME: dict[str, Any] = {
     "name": "other",
     "data.prefetch": 1,
+    "optimizers.accumulate": 3,
     "servers.count": 2,
     "servers.cache_bytes": 1 << 20,
     "servers.retry_s": 0.5,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -31,6 +33,20 @@ class Deep(nn.Module):
 
 def plain() -> nn.Module:
     return Deep(nn.Tanh())
+
+
+class Counting(Deep):
+    """Says, in `seen`, how many samples each forward pass had."""
+
+    seen: ClassVar[list[int]] = []
+
+    def losses(self, output: Tensor, label: Tensor) -> Tensor:
+        self.seen.append(len(label))
+        return functional.binary_cross_entropy_with_logits(output[:, 0], label, reduction="none")
+
+
+def counting() -> nn.Module:
+    return Counting(nn.Tanh())
 
 
 def by_slot() -> nn.Module:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from odd_models import COLUMNS
+from odd_models import COLUMNS, Counting
 from torch import nn
 from torch_loop import assert_equals_loop, loop
-from transparent import changed, make_job, make_plan, on_threads, train, write_data
+from transparent import assert_same, changed, make_job, make_plan, on_threads, train, write_data
 
 from heterps.config import Job
 from heterps.errors import ConfigError
@@ -135,6 +135,58 @@ def test_groups_of_parameters_that_workers_reduce_resume_in_other_stages(tmp_pat
     train(many, tmp_path / "many", make_plan(job, (2, 3), (3,), 2), stop_after=5)
     resumed = train(on_threads(job), tmp_path / "many", make_plan(job, (2,), ()), resume=True)
     assert resumed.losses == pytest.approx(one.losses[len(one.losses) - len(resumed.losses) :], rel=1e-5)
+
+
+# --- accumulated gradients -------------------------------------------------------------------------------------------
+
+
+def adam_and_adagrad(model: nn.Module):
+    rows, others = parts(model)
+    return [torch.optim.Adagrad(rows, lr=0.1), torch.optim.Adam(others, lr=0.01)]
+
+
+@pytest.mark.parametrize(
+    ("how", "counts", "cuts", "sizes"),
+    [
+        ({}, (1,), (), [8]),
+        ({"launcher": "local", "sync": "asp", "workers": {"lanes": 1}}, (1,), (), [8]),
+        ({"launcher": "local"}, (2,), (), [4]),
+        ({"launcher": "local", "workers": {"lanes": 4}}, (2, 1), (3,), [2]),
+    ],
+    ids=["inline", "one asynchronous worker", "two workers", "two stages"],
+)
+def test_micro_batches_one_after_another_make_the_step_of_the_batch(tmp_path: Path, how, counts, cuts, sizes) -> None:
+    optimizers = {"sparse": {"kind": "adagrad", "lr": 0.1}, "dense": {"kind": "adam", "lr": 0.01}, "accumulate": 3}
+    job = plain_job(tmp_path, optimizers, model={"factory": "odd_models:counting", "args": {}})
+    expected = loop(job, Torch(adam_and_adagrad))
+    Counting.seen.clear()
+    here = changed(on_threads(job, 2), **how) if how else job
+    assert_equals_loop(train(here, tmp_path / "run", make_plan(job, counts, cuts, 2) if how else None), expected)
+    assert sorted(set(Counting.seen)) == sizes, "samples in memory at once"
+
+
+def test_micro_batches_are_divided_among_threads_too(tmp_path: Path) -> None:
+    data = tmp_path / "many.parquet"
+    write_data(data, COLUMNS, 700)
+    fields = {"model": {"factory": "odd_models:plain", "args": {}}, "data": {"columns": COLUMNS.model_dump()}}
+    job = changed(make_job("ctr_dnn", data, 300), **fields)
+    one = train(job, tmp_path / "one")
+    both = changed(job, optimizers={"accumulate": 2}, threads=2)
+    other = train(both, tmp_path / "other")
+    assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("factory", "how", "cuts", "complaint"),
+    [
+        ("plain", {"sync": "ssp:2"}, (3,), r"accumulate: with sync ssp:2 batches pass the 2 stages whole: choose"),
+        ("of_batches", {"sync": "ssp:2"}, (), r"accumulate: OfBatches has a loss of whole batches"),
+    ],
+)
+def test_accumulation_that_cannot_be_is_refused(tmp_path: Path, factory, how, cuts, complaint: str) -> None:
+    job = plain_job(tmp_path, {"accumulate": 2}, model={"factory": f"odd_models:{factory}", "args": {}})
+    with pytest.raises(ConfigError, match=complaint):
+        train(on_threads(job, **how), tmp_path / "run", make_plan(job, (1,) * (len(cuts) + 1), cuts))
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,12 @@ class Optimizers(Frozen):
         (), description="Parameters, chosen by name, with a learning rate, decay or schedule of their own."
     )
 
+    accumulate: PositiveInt = Field(
+        1,
+        description="Number of micro-batches in which a worker computes its share of a batch, one after another. Their "
+        "gradients add up to those of the batch, for the memory of one. The step does not change.",
+    )
+
     def group_of(self, name: str) -> int | None:
         """The number of the group that a table or parameter of this name belongs to."""
         return next((number for number, group in enumerate(self.groups) if group.matches(name)), None)

@@ -9,7 +9,7 @@ from torch import nn
 from heterps.config import BSP, Job
 from heterps.errors import ConfigError
 from heterps.training.model.losses import is_mean_over_samples
-from heterps.training.protocol.layout import Layout, StageLayout, enough_lanes, worker_name
+from heterps.training.protocol.layout import Layout, StageLayout, accumulating, enough_lanes, worker_name
 
 
 def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
@@ -30,6 +30,21 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
         raise ConfigError(
             f"{type(model).__name__} has a loss of whole batches (its method `loss`), which cannot be divided among "
             f"{layout.num_lanes} lanes: give it a method `losses` with a loss for each sample, or choose another sync"
+        )
+    if job.optimizers.accumulate > 1:
+        _check_accumulation(job, layout, model)
+
+
+def _check_accumulation(job: Job, layout: Layout, model: nn.Module) -> None:
+    if not layout.in_rounds and len(layout.stages) > 1:
+        raise ConfigError(
+            f"optimizers.accumulate: with sync {job.sync.label} batches pass the {len(layout.stages)} stages whole: "
+            "choose a smaller data.batch_size, or sync bsp, or a plan of one stage"
+        )
+    if not is_mean_over_samples(model):
+        raise ConfigError(
+            f"optimizers.accumulate: {type(model).__name__} has a loss of whole batches (its method `loss`), which "
+            "cannot be divided into micro-batches: give it a method `losses` with a loss for each sample"
         )
 
 
@@ -67,4 +82,4 @@ def scaled(
     stages = list(layout.stages)
     stages[number] = StageLayout(stage.first, stage.last, stage.resource, workers, stage.units)
     lanes = job.workers.lanes or enough_lanes(counts, in_rounds=layout.in_rounds, batch_size=job.data.batch_size)
-    return Layout(tuple(stages), max(lanes, *counts), layout.epoch + 1, layout.in_rounds)
+    return accumulating(job, Layout(tuple(stages), max(lanes, *counts), layout.epoch + 1, layout.in_rounds))

@@ -85,8 +85,9 @@ class StagePart(NamedTuple):
 class Replicas:
     """The replicas of one lane, or of all lanes of a round: one for each thread, on the same parameters.
 
-    values    memory of the parameters by dense table, to be shared with others; none: its own
-    in_place  the first replica is the model itself, not a copy
+    values      memory of the parameters by dense table, to be shared with others; none: its own
+    in_place    the first replica is the model itself, not a copy
+    accumulate  number of micro-batches in which a whole model computes what it is given, one after another
     """
 
     def __init__(
@@ -97,8 +98,9 @@ class Replicas:
         values: Mapping[str, Tensor] | None = None,
         *,
         in_place: bool = False,
+        accumulate: int = 1,
     ) -> None:
-        self._part, self._rows = part, rows
+        self._part, self._rows, self._accumulate = part, rows, accumulate
         self.first = part.replica(rows, values, in_place=in_place)
         others = num_threads - 1 if part.is_whole else 0
         self._all = [self.first, *(part.replica(rows, self.first.values) for _ in range(others))]
@@ -131,9 +133,26 @@ class Replicas:
     def loss(
         self, key: Hashable, values: Values, label: Tensor, num_samples: int | None, seed: int | None = None
     ) -> tuple[float, NDArray[np.float32], dict[str, Any]]:
-        """Forward and backward of the last stage, on all threads if the samples can be divided. See Replica.loss."""
-        if num_samples is None and self._divides(values, label):
-            return self._loss_of_pieces(key, values, label)
+        """Forward and backward of the last stage, on all threads if the samples can be divided. See Replica.loss.
+
+        Of several micro-batches one after another, only the gradients stay in memory until the last.
+        """
+        if self._accumulate == 1 or not self._part.is_whole:
+            return self._loss(key, values, label, num_samples, seed)
+        total = num_samples or len(label)
+        bounds = [len(label) * i // self._accumulate for i in range(self._accumulate + 1)]
+        found = [
+            self._loss(key, _cut(values, a, b), label[a:b], total, None if seed is None else (seed + a) % 2**63)
+            for a, b in pairwise(bounds)
+            if b > a
+        ]
+        return sum(loss for loss, *_ in found), np.concatenate([logits for _, logits, _ in found]), {}
+
+    def _loss(
+        self, key: Hashable, values: Values, label: Tensor, num_samples: int | None, seed: int | None
+    ) -> tuple[float, NDArray[np.float32], dict[str, Any]]:
+        if self._divides(values, label):
+            return self._loss_of_pieces(key, values, label, num_samples or len(label))
         return self.first.loss(key, values, label, num_samples, seed)
 
     def take_gradients(self, when: str) -> tuple[dict[str, FloatArray], list[RowGradients]]:
@@ -145,7 +164,7 @@ class Replicas:
             self.first.add_dense(other)
         dense = self.first.take_dense()
         uses = [use for replica in self._all for use in replica.take_uses()]
-        rows = joined_gradients(uses, self._rows.num_shards)
+        rows = joined_gradients(sorted(uses, key=lambda use: use.part.start), self._rows.num_shards)
         are_checked, self._are_checked = self._are_checked, False
         self._check(dense, () if are_checked else rows, when)
         return dense, rows
@@ -176,17 +195,18 @@ class Replicas:
         return self._divisible and not is_small
 
     def _loss_of_pieces(
-        self, key: Hashable, values: Values, label: Tensor
+        self, key: Hashable, values: Values, label: Tensor, total: int
     ) -> tuple[float, NDArray[np.float32], dict[str, Any]]:
-        total = len(label)
+        is_all = total == len(label)  # else others follow, and their rows are checked together
 
         def run(replica: Replica, piece: Values, where: slice) -> tuple[float, NDArray[np.float32], dict[str, Any]]:
             found = replica.loss(key, piece, label[where], total)
-            replica.check_rows(key)  # here, on as many threads
+            if is_all:
+                replica.check_rows(key)  # here, on as many threads
             return found
 
-        results = self._together(values, total, run)
-        self._are_checked = True
+        results = self._together(values, len(label), run)
+        self._are_checked = is_all
         return sum(loss for loss, *_ in results), np.concatenate([logits for _, logits, _ in results]), {}
 
     def _together(self, values: Values, total: int, run: Callable[[Replica, Values, slice], Any]) -> list[Any]:

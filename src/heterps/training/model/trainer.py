@@ -100,7 +100,7 @@ class Trainer(ModelOnTables):
             self._cache = None if connect is None else CachedClient(client, staleness, cache_bytes)
             rows: RowClient = self._cache or client
             shared = {table: torch.from_numpy(values) for table, values in self._values.items()}
-            self._replicas = Replicas(part, rows, num_threads, shared, in_place=True)
+            self._replicas = Replicas(part, rows, num_threads, shared, in_place=True, accumulate=optimizers.accumulate)
             bind_tables(model, rows)
         except BaseException:
             client.close()

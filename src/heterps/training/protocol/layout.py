@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from heterps.config import Job
 from heterps.planning.plan import Plan
@@ -81,7 +81,20 @@ def job_layout(job: Job, plan: Plan) -> Layout:
         stage, last = plan.stages[0], plan.stages[-1].last
         alone = StageLayout(0, last, stage.resource, (worker_name(0, 0),), job.num_threads)
         return Layout((alone,), job.workers.lanes or 1)
-    return make_layout(plan, in_rounds=job.sync.in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes)
+    layout = make_layout(
+        plan, in_rounds=job.sync.in_rounds, batch_size=job.data.batch_size, num_lanes=job.workers.lanes
+    )
+    return accumulating(job, layout)
+
+
+def accumulating(job: Job, layout: Layout) -> Layout:
+    """The layout with more lanes where the micro-batches of a job that accumulates gradients pass several stages.
+
+    A worker that has all layers divides the micro-batch of a lane itself (training/model/replicas.py).
+    """
+    if not layout.in_rounds or len(layout.stages) == 1:
+        return layout
+    return structs.replace(layout, num_lanes=layout.num_lanes * job.optimizers.accumulate)
 
 
 def make_layout(plan: Plan, *, in_rounds: bool, batch_size: int, num_lanes: int | None = None) -> Layout:

@@ -110,7 +110,10 @@ class StageWork:
         shared = self._shared_values() if self._layout.in_rounds else None
         count = 1 if self._layout.in_rounds else len(self._lanes)
         self._caches = [self._make_cache(count) for _ in range(count)]
-        self._replicas = [Replicas(self._part, cache, self._start.threads, shared) for cache in self._caches]
+        accumulate = self._job.optimizers.accumulate
+        self._replicas = [
+            Replicas(self._part, cache, self._start.threads, shared, accumulate=accumulate) for cache in self._caches
+        ]
         for replicas in self._replicas:
             replicas.first.load_buffers(state.get("buffers", {}))
         if self._feed is not None:
