@@ -10,14 +10,17 @@ that is not listed: plans can be made for it, but nothing runs on it. Torch is i
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from heterps.errors import ConfigError
 from heterps.plugins import Registry
 
 if TYPE_CHECKING:
     import torch
+
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,16 @@ def random_state(device: torch.device) -> torch.Tensor:
 
     host = torch.get_rng_state()
     return host if device.type == CPU else torch.cat([host, _module(device.type).get_rng_state()])
+
+
+def computing_in(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which layers compute in this precision on the device: bf16 is torch's autocast.
+
+    Only forward passes and losses belong in it: backward follows what they did.
+    """
+    import torch
+
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
 
 
 def _module(kind: str) -> Any:

@@ -52,6 +52,16 @@ def test_sizes_of_every_layer_by_hand(result: Profile) -> None:
     }
 
 
+def test_in_bf16_products_give_half_the_bytes_and_rows_and_weights_stay_as_they_are(result: Profile) -> None:
+    model = ctr_dnn(SCHEMA, embedding_dim=4, hidden=(8,))
+    halved = profile(model, random_batch(SCHEMA, 64), ["cpu", "v100"], budget_s=0, precision="bf16")
+    assert {layer.name: layer.output_bytes for layer in halved.layers} == {
+        "embedding": 64 * 12 * 4, "cat": 64 * 14 * 4, "deep.linear1": 64 * 8 * 2, "deep.relu1": 64 * 8 * 2,
+        "deep.logit": 64 * 2,
+    }  # fmt: skip
+    assert [layer.weight_bytes for layer in halved.layers] == [layer.weight_bytes for layer in result.layers]
+
+
 def test_what_was_not_measured_is_marked_in_every_cost(result: Profile) -> None:
     for layer in result.layers:
         assert {name: cost.estimated for name, cost in layer.costs.items()} == {

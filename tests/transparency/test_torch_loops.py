@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from odd_models import COLUMNS, Counting
@@ -187,6 +188,23 @@ def test_accumulation_that_cannot_be_is_refused(tmp_path: Path, factory, how, cu
     job = plain_job(tmp_path, {"accumulate": 2}, model={"factory": f"odd_models:{factory}", "args": {}})
     with pytest.raises(ConfigError, match=complaint):
         train(on_threads(job, **how), tmp_path / "run", make_plan(job, (1,) * (len(cuts) + 1), cuts))
+
+
+# --- bfloat16 --------------------------------------------------------------------------------------------------------
+
+
+def test_bf16_is_autocast_of_torch_inline_and_across_a_stage_border(tmp_path: Path) -> None:
+    optimizers = {"sparse": {"kind": "adagrad", "lr": 0.1}, "dense": {"kind": "adam", "lr": 0.01}}
+    job = plain_job(tmp_path, optimizers, precision="bf16")
+    expected = loop(job, Torch(adam_and_adagrad))
+    assert_equals_loop(train(job, tmp_path / "one"), expected)
+    staged = on_threads(job, workers={"lanes": 1})
+    trained = train(staged, tmp_path / "two", make_plan(job, (1, 1), (3,)))
+    assert_equals_loop(trained, expected)
+    assert trained.snapshot.dense["model/first.weight"].dtype == np.float32
+    exact = loop(changed(job, precision="fp32"), Torch(adam_and_adagrad))
+    assert trained.losses != pytest.approx(exact.losses, rel=1e-4), "nothing was rounded"
+    assert trained.losses == pytest.approx(exact.losses, rel=0.02)
 
 
 @pytest.mark.parametrize(

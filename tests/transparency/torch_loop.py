@@ -66,8 +66,9 @@ def loop(job: Job, step: Step) -> Loop:
     for _ in range(job.data.epochs):
         for first in range(0, len(label), size):
             part = slice(first, first + size)
-            logits = model(torch.from_numpy(dense[part]), slots_from_ids(ids[part], columns.slots))
-            loss = functional.binary_cross_entropy_with_logits(logits[:, 0], torch.from_numpy(label[part]))
+            with torch.autocast("cpu", torch.bfloat16, enabled=job.precision == "bf16"):
+                logits = model(torch.from_numpy(dense[part]), slots_from_ids(ids[part], columns.slots))
+            loss = functional.binary_cross_entropy_with_logits(logits[:, 0].float(), torch.from_numpy(label[part]))
             model.zero_grad()
             loss.backward()
             step(model, len(losses) * size)

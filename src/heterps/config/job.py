@@ -17,6 +17,7 @@ from heterps.config.servers import Servers
 from heterps.config.sync import BSP, AnyPolicy
 from heterps.config.tables import Tables, Tiers
 from heterps.config.workers import Emulation, Workers
+from heterps.devices import Precision
 from heterps.errors import ConfigError
 from heterps.yamlfile import check_role, parse, read_model, read_text, validate
 
@@ -91,6 +92,11 @@ class Job(Frozen):
         None,
         description="Number of threads of an inline run, or of workers of a run without a plan on other launchers; "
         "null: one per core.",
+    )
+    precision: Precision = Field(
+        "fp32",
+        description="Precision in which layers compute in training: bf16 is torch's autocast, in which matrix products "
+        "and convolutions are of bfloat16. Parameters, optimizers and evaluations stay float32.",
     )
     metrics_every_samples: PositiveInt = Field(
         65_536, description="Number of samples between two lines of metrics.jsonl."

@@ -59,6 +59,7 @@ def profile_job(
         words,
         name=job.model.factory,
         optimizers=job.optimizers,
+        precision=job.precision,
         budget_s=budget_s,
         read_s=_reading_s(job) if source.reads_data else None,
         table_bytes=_table_bytes(job),

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from heterps.catalogue import LOCAL, DeviceSpec, Link, find_device
 from heterps.config import Optimizers
 from heterps.data.batch import Batch
-from heterps.devices import find_model
+from heterps.devices import Precision, find_model
 from heterps.errors import ConfigError, HeterpsError, ModelError
 from heterps.model.stages import StageModule, Values, split
 from heterps.model.trace import Layer, trace
@@ -69,6 +69,7 @@ def profile(
     *,
     name: str | None = None,
     optimizers: Optimizers = Optimizers(),
+    precision: Precision = "fp32",
     budget_s: float = 10.0,
     read_s: float | None = None,
     table_bytes: int = TABLE_BYTES,
@@ -80,6 +81,7 @@ def profile(
     batch        a Batch, or the inputs of `forward`
     resources    each is "cpu" (a core of this machine), a device of the catalogue, or `name=device`
     optimizers   the optimizers that run on the servers
+    precision    of forward and backward: fp32, or bf16 by torch's autocast. Estimates count bf16 as fp32 operations
     budget_s     seconds to spend on measuring
     read_s       seconds to read such a batch, if known
     table_bytes  memory for the tables of a layer while its server is measured
@@ -101,7 +103,9 @@ def profile(
             if progress:
                 progress(layer, len(traced.layers))
             try:
-                visit = _LayerProfiler(stage, parts, optimizers, budget_s / len(stages), table_bytes, processes)
+                visit = _LayerProfiler(
+                    stage, parts, optimizers, precision, budget_s / len(stages), table_bytes, processes
+                )
                 profiles.append(visit.profile(layer, targets, read_s if layer.index == 0 else None))
                 parts = visit.outputs()
             except HeterpsError:
@@ -136,6 +140,7 @@ class _LayerProfiler:
         stage: StageModule,
         parts: Parts,
         optimizers: Optimizers,
+        precision: Precision,
         budget_s: float,
         table_bytes: int,
         units: Units | None,
@@ -143,10 +148,10 @@ class _LayerProfiler:
         self._units = units if len(parts) > 1 else None  # one sample cannot be divided
         self._stage = stage
         self._parts = parts
-        self._optimizers = optimizers
+        self._optimizers, self._precision = optimizers, precision
         self._budget_s = budget_s
         self._table_bytes = table_bytes
-        self._host = Sandbox(stage, CPU, optimizers)
+        self._host = Sandbox(stage, CPU, optimizers, precision)
         self._traffic = {k: self._host.traffic(values) for k, values in parts.items()}
         self._timings: dict[torch.device, dict[float, Timing]] = {}
         self._shares: tuple[float, float] | None = None
@@ -207,7 +212,7 @@ class _LayerProfiler:
 
     def _measured(self, device: torch.device) -> dict[float, Timing]:
         if device not in self._timings:
-            sandbox = self._host if device == CPU else Sandbox(self._stage, device, self._optimizers)
+            sandbox = self._host if device == CPU else Sandbox(self._stage, device, self._optimizers, self._precision)
             share = 3 / 8 if self._units else 3 / 4
             self._timings[device] = measure_compute(sandbox, self._parts, self._budget_s * share)
         return self._timings[device]

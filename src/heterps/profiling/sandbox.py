@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from heterps.config import Optimizers
 from heterps.data.batch import Slots
+from heterps.devices import Precision, computing_in
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.nn import embeddings
 from heterps.profiling.servers import ReadyRows, dense_work, sparse_work
@@ -39,9 +40,11 @@ class LayerTraffic:
 class Sandbox:
     """A copy of a layer, in training mode, on `device`."""
 
-    def __init__(self, stage: StageModule, device: torch.device, optimizers: Optimizers) -> None:
+    def __init__(
+        self, stage: StageModule, device: torch.device, optimizers: Optimizers, precision: Precision = "fp32"
+    ) -> None:
         module = copy.deepcopy(stage.module).to(device).train()
-        self.device = device
+        self.device, self._precision = device, precision
         self._stage = replace(stage, module=module)
         self._optimizers = optimizers
         self._trained = [p for p in module.parameters() if p.requires_grad]
@@ -57,7 +60,7 @@ class Sandbox:
 
     def forward(self, values: Values) -> dict[str, Any]:
         """Run the layer forward and return the inputs of the next layers."""
-        return StageRun(self._stage, self._inputs(values)).outputs
+        return self._run(self._inputs(values)).outputs
 
     def step(self, values: Values) -> Callable[[], None]:
         """Return a function that runs forward and backward on `values`; it can be called repeatedly."""
@@ -67,7 +70,7 @@ class Sandbox:
 
         def work() -> None:
             self._client.requests.clear()
-            StageRun(self._stage, tree_map(_without_lookups, inputs)).backward(gradients)
+            self._run(tree_map(_without_lookups, inputs)).backward(gradients)
             for embedding in self._embeddings:
                 embedding.push()
             for parameter in self._trained:
@@ -104,6 +107,10 @@ class Sandbox:
         rows = [sparse_work(request, table_bytes // len(requests)) for request in requests]
         num_values = sum(p.numel() for p in self._trained)
         return rows, [dense_work(num_values, self._optimizers.dense)] if num_values else []
+
+    def _run(self, inputs: Values) -> StageRun:
+        with computing_in(self._precision, self.device):
+            return StageRun(self._stage, inputs)
 
     def _inputs(self, values: Values) -> dict[str, Any]:
         def place(value: Any) -> Any:

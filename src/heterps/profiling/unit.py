@@ -56,7 +56,7 @@ class Unit:
         traced = trace(model)
         self._parts: list[Values] = list(divide(traced, inputs, batch_size_of(inputs), (1, 2)).values())
         self._layers = iter(zip(traced.layers, split(traced, range(1, len(traced.layers))), strict=True))
-        self._optimizers = source.job.optimizers
+        self._optimizers, self._precision = source.job.optimizers, source.job.precision
         self._steps: list[Callable[[], object]] = []
         self._transport = _Transport(shared, index)
 
@@ -73,7 +73,7 @@ class Unit:
         return {"run_s": _run_s(work, command["at"], command["seconds"])}
 
     def _enter(self, stage: StageModule, optimizers: Optimizers) -> None:
-        sandbox = Sandbox(stage, torch.device("cpu"), optimizers)
+        sandbox = Sandbox(stage, torch.device("cpu"), optimizers, self._precision)
         self._steps = [sandbox.step(values) for values in self._parts]
         for step in self._steps:
             step()  # compilation, caches: not timed

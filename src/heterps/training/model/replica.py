@@ -20,7 +20,7 @@ import copy
 import math
 import re
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from heterps.devices import random_state
+from heterps.devices import Precision, computing_in, random_state
 from heterps.errors import ModelError, NotFinite
 from heterps.lookups import PreparedSlots, RowGradients, RowUse, TableKeys, joined_gradients
 from heterps.model.build import ONE_AT_A_TIME
@@ -53,6 +53,7 @@ class Replica:
 
     values    memory of the parameters by dense table, to be shared with others; none: its own
     in_place  train the model itself, not a copy
+    precision that of forward passes (see devices.computing_in)
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class Replica:
         values: Mapping[str, Tensor] | None = None,
         *,
         in_place: bool = False,
+        precision: Precision = "fp32",
     ) -> None:
         self._trace, self._number, self._num_classes, self._rows = trace, number, num_classes, rows
         self._is_whole = is_last and number == 0
         self._device = device or open_device("cpu")
         on = self._device.torch_device
+        self._precision = precision
         used = set(tables.of_stage(number))
         self.values = (
             dict(values)
@@ -128,7 +131,7 @@ class Replica:
         """
         assert key not in self._runs, f"{key} is under way"
         self._drop_taken()
-        with self._own_code(key, values), self._seeded(seed):
+        with self._own_code(key, values), self._seeded(seed), self._computing():
             run = StageRun(self._stage, self._device.bring_all(values))  # [2]
         self._runs[key] = run
         return self._device.fetch_all(run.outputs)
@@ -143,13 +146,14 @@ class Replica:
         """
         self._drop_taken()
         with self._own_code(key, values), self._seeded(seed):
-            run = StageRun(self._stage, self._device.bring_all(values))
-            output = checked_output(self._model, self._trace.output(run.outputs), len(label), self._num_classes)
-            label = self._device.bring(label)
-            if num_samples is None:
-                loss = batch_loss(self._model, output, label)
-            else:
-                loss = piece_loss(self._model, output, label, num_samples)
+            with self._computing():
+                run = StageRun(self._stage, self._device.bring_all(values))
+                output = checked_output(self._model, self._trace.output(run.outputs), len(label), self._num_classes)
+                label = self._device.bring(label)
+                if num_samples is None:
+                    loss = batch_loss(self._model, output, label)
+                else:
+                    loss = piece_loss(self._model, output, label, num_samples)
             found = float(loss.detach())
             if not math.isfinite(found):
                 raise NotFinite(self._bad_loss(key, found))
@@ -236,6 +240,9 @@ class Replica:
     def load_buffers(self, buffers: Mapping[str, Tensor | NDArray[Any]]) -> None:
         """Copy these into the replica's own. ValueError where it has none like them."""
         load_buffers(self._model, buffers)
+
+    def _computing(self) -> AbstractContextManager[Any]:
+        return computing_in(self._precision, self._device.torch_device)
 
     @contextmanager
     def _seeded(self, seed: int | None) -> Iterator[None]:

@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from heterps.devices import Precision
 from heterps.lookups import PreparedSlots, RowGradients, TableKeys, joined_gradients, slice_slots
 from heterps.model.stages import StageModule, Values
 from heterps.model.trace import Trace
@@ -55,6 +56,7 @@ class StagePart(NamedTuple):
     number: int
     num_classes: int
     device: Device | None = None
+    precision: Precision = "fp32"
 
     @property
     def is_last(self) -> bool:
@@ -79,6 +81,7 @@ class StagePart(NamedTuple):
             self.device,
             values,
             in_place=in_place,
+            precision=self.precision,
         )
 
 

@@ -25,6 +25,7 @@ from torch import nn
 from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Tables, Tiers
 from heterps.data.batch import Batch
+from heterps.devices import Precision
 from heterps.errors import ConfigError
 from heterps.lookups import PreparedSlots, RowGradients, prepared
 from heterps.model.stages import split
@@ -60,6 +61,7 @@ class Trainer(ModelOnTables):
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
     num_classes of the labels, from 0 on; from three classes on the model returns a score for each, [batch, num_classes]
     num_threads among which the samples of a batch are divided, if they can be and that pays (see replicas.py)
+    precision   of forward passes: fp32, or bf16 by torch's autocast
     connect     a client of servers that hold these tables; none: they are in this process
     staleness   by how many pushes rows on servers may be behind (see ps/client/cache.py), with `cache_bytes` a table
     """
@@ -75,6 +77,7 @@ class Trainer(ModelOnTables):
         num_shards: int = 1,
         num_threads: int = 1,
         num_classes: int = 2,
+        precision: Precision = "fp32",
         connect: Callable[[ModelTables], JobClient] | None = None,
         staleness: int = 0,
         cache_bytes: int = MEMORY_BYTES,
@@ -84,7 +87,7 @@ class Trainer(ModelOnTables):
             check_cache(cache_bytes, whole)
         traced = one_layer(model)
         divided = divide_tables(whole, model, traced, [0], optimizers)
-        part = StagePart(model, traced, split(traced, []), divided, 0, num_classes)
+        part = StagePart(model, traced, split(traced, []), divided, 0, num_classes, precision=precision)
         dense = {table: flat_parameters(model, names) for table, names in part.tables.parameters.items()}
         of_model = part.tables.tables
         client: JobClient = in_process(of_model, num_shards) if connect is None else connect(of_model)

@@ -65,7 +65,14 @@ class StageWork:
         stages = split(trace, start.firsts[1:])
         self._tables = stage_tables(job, model, trace, start.firsts)
         self._part = StagePart(
-            model, trace, stages, self._tables, start.stage, job.data.columns.num_classes, open_device(start.device)
+            model,
+            trace,
+            stages,
+            self._tables,
+            start.stage,
+            job.data.columns.num_classes,
+            open_device(start.device),
+            job.precision,
         )
         self._own_tables = self._tables.of_stage(start.stage)
         self.meter = Meter()
