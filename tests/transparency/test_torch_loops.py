@@ -166,7 +166,8 @@ def test_micro_batches_one_after_another_make_the_step_of_the_batch(tmp_path: Pa
     assert sorted(set(Counting.seen)) == sizes, "samples in memory at once"
 
 
-def test_micro_batches_are_divided_among_threads_too(tmp_path: Path) -> None:
+def test_micro_batches_are_divided_among_threads_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.training.model.replicas.LEAST_WORK", 0)
     data = tmp_path / "many.parquet"
     write_data(data, COLUMNS, 700)
     fields = {"model": {"factory": "odd_models:plain", "args": {}}, "data": {"columns": COLUMNS.model_dump()}}
