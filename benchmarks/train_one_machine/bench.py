@@ -36,8 +36,8 @@ from heterps.data.synthetic import CARDINALITIES
 from heterps.launch.inline import warm_up
 from heterps.model.zoo import ctr_dnn, tower
 from heterps.nn import SparseEmbedding
+from heterps.training.metrics.binary import BinaryMetrics
 from heterps.training.model.trainer import Trainer
-from heterps.training.run.metrics import Metrics
 
 SCHEMA = Schema()
 DIM, HIDDEN, PREFETCH = 16, (512, 256, 128), 4
@@ -84,7 +84,7 @@ def train_heterps(folder: Path, batch_size: int, model: nn.Module) -> Result:
     threads = torch.get_num_threads()
     with Trainer(model, Optimizers(), num_shards=threads, num_threads=threads) as trainer:
         reader = Reader(str(folder / "train"), SCHEMA, batch_size=batch_size)
-        metrics = Metrics()
+        metrics = BinaryMetrics()
         clock = Clock()
         batches = (batch for batch, _ in reader.read())
         with Prefetch(batches, PREFETCH, trainer.prepare) as prefetched:
@@ -93,7 +93,7 @@ def train_heterps(folder: Path, batch_size: int, model: nn.Module) -> Result:
                 metrics.update(logits, batch.label)
         result = clock.result(reader.num_rows)
         test = Reader(str(folder / "test"), SCHEMA, batch_size=1000, shuffle=False)
-        auc = trainer.evaluate(batch for batch, _ in test.read()).auc
+        auc = trainer.evaluate(batch for batch, _ in test.read())["auc"]
     torch.set_num_threads(threads)
     return result._replace(auc=auc)
 
@@ -164,7 +164,7 @@ def train_torch(train: Ready, test: Ready, batch_size: int, one_table: bool) -> 
         sparse.step()
         dense.step()
     result = clock.result(len(train.label))
-    metrics = Metrics()
+    metrics = BinaryMetrics()
     with torch.no_grad():
         for batch in in_batches(test, 1000, seed=None):
             metrics.update(model(batch.dense, batch.ids).numpy(), batch.label.numpy())

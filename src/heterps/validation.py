@@ -73,7 +73,7 @@ def _unknown_or_missing(path: FieldPath, problem: Any, model: type[BaseModel]) -
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return path, f"{dotted(path)} is not a field. {hint}Allowed here: {', '.join(names)}."
     tags = ", ".join(tag for m in _models_at(model, place) for tag in _tags(m))
-    path = (*path, "kind")
+    path = (*path, problem["ctx"]["discriminator"].strip("'"))
     if kind == "union_tag_not_found":
         return path, f"{dotted(path)} is missing; write one of: {tags}."
     return path, f"{dotted(path)}: must be one of: {tags} (got {_short(problem['ctx']['tag'])})."
@@ -123,8 +123,9 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> tuple[str, ...]:
-    """The values of the `kind` that selects this model in a union."""
-    return getattr(model.model_fields["kind"].annotation, "__args__", ()) if "kind" in model.model_fields else ()
+    """The values of the `kind` of this model, or of the `loss` of a label, which select it in a union."""
+    tag = next((model.model_fields[name] for name in ("kind", "loss") if name in model.model_fields), None)
+    return getattr(tag.annotation, "__args__", ()) if tag is not None else ()
 
 
 def _short(value: object) -> str:

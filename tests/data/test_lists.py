@@ -170,7 +170,7 @@ def test_a_label_out_of_range_is_located(tmp_path: Path, wrong: float | None) ->
 
 def test_two_classes_stay_clicks_and_the_error_tells_how_to_have_more(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"a label is 0 or 1, this one is 2; for more classes set data\.columns\.num_classes"
+        DataError, match=r"a label is 0 or 1, this one is 2; if these are classes, set data\.columns\.num_classes: 3"
     ):
         labels(tmp_path, [0, 1, 2], 2)
 

@@ -32,6 +32,7 @@ CHANGED: dict[str, Any] = {
         "t": {"cross": ["s", "u"]},
         "u": {"column": "b", "steps": [{"bucketise": 3}]},
     },
+    "data.columns.labels": {"label": "mse"},
     "optimizers.sparse": {"kind": "sgd", "lr": 0.3},
     "optimizers.dense": {"kind": "adagrad", "lr": 0.1},
     "optimizers.schedule": {"kind": "step", "every": 40, "factor": 0.1},
@@ -71,6 +72,7 @@ ELSEWHERE = {
         "data.columns.dense", "data.columns.widths", "data.columns.slots", "data.columns.dense_missing",
         "data.columns.dense_fill", "data.columns.slot_missing",
     ),
+    "weights of samples: tests/transparency/test_label_jobs": ("data.columns.weight",),
     "other settings of what is above: tests/ps, tests/transparency": (
         "tables.eviction.min_uses", "tables.eviction.half_life", "tables.eviction.max_bytes", "tables.eviction.order",
         "tiers.folder", "servers.coding.compression", "servers.coding.least_bytes", "servers.codings",

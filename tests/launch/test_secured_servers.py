@@ -23,7 +23,7 @@ from heterps.nn import DENSE, bind_tables, push_gradients
 from heterps.ps.client.connect import connect
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
-from heterps.training.model.losses import batch_loss
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.trainer import Trainer
 from heterps.wire.keys import create_keys, load_keys
 
@@ -76,7 +76,9 @@ def train(client: RemoteClient, model: nn.Module, batches: list[Batch]) -> list[
     losses = []
     for batch in batches:
         nn.utils.vector_to_parameters(torch.from_numpy(client.pull_dense(DENSE).result()), parameters)
-        loss = batch_loss(model, model(torch.from_numpy(batch.dense), batch.slots), torch.from_numpy(batch.label))
+        loss = Objectives().loss(
+            model, model(torch.from_numpy(batch.dense), batch.slots), torch.from_numpy(batch.label)
+        )
         loss.backward()
         push_gradients(model)
         client.push_dense(DENSE, torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).numpy())

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from heterps.config import Schema
 from heterps.report.terminal import training_progress as progress_module
 from heterps.report.terminal.training_progress import TrainingProgress
-from heterps.training.run.class_metrics import ClassMetrics
-from heterps.training.run.metrics import Metrics
+from heterps.training.model.objectives import Objectives
 
 LINE = {"samples": 4096, "samples_per_s": 123_456.7, "log_loss": 0.51234, "auc": 0.71234, "rows": 99_000}
 
@@ -30,7 +30,7 @@ def shown():
 
 
 def interval():
-    metrics = Metrics()
+    metrics = Objectives().metrics()
     metrics.update(np.array([-1.0, 1.0, 2.0], np.float32), np.array([0.0, 1.0, 1.0], np.float32))
     return metrics
 
@@ -68,7 +68,7 @@ def test_a_terminal_has_a_bar_with_samples_rate_loss_and_auc(shown, monkeypatch)
     text = shown(happen, terminal=True)
     assert "5,000/10,000" in text
     assert "10,000/s" in text
-    assert f"loss {interval().log_loss:.4f}  AUC 1.0000" in text
+    assert f"loss {interval().loss:.4f}  AUC 1.0000" in text
     assert "4,096 samples" not in text, "the bar says it"
 
 
@@ -101,7 +101,7 @@ def test_what_happens_beside_training_is_told(shown, terminal):
 
 def test_of_more_than_two_classes_the_accuracy_is_shown_and_no_rows_where_there_are_no_tables(shown, monkeypatch):
     monkeypatch.setattr(progress_module, "REFRESH_S", 0.0)
-    metrics = ClassMetrics(3)
+    metrics = Objectives(Schema(num_classes=3)).metrics()
     metrics.update(np.eye(3)[[0, 1, 2, 2]], np.array([0, 1, 2, 0]))
     line = {"samples": 4096, "samples_per_s": 100.0, "log_loss": 0.5, "accuracy": 0.75, "rows": 0}
 
@@ -110,6 +110,6 @@ def test_of_more_than_two_classes_the_accuracy_is_shown_and_no_rows_where_there_
         progress.stepped(5_000, 0.5, 0.7, metrics)
         progress.measured(line)
 
-    assert f"loss {metrics.log_loss:.4f}  accuracy 0.7500" in shown(happen, terminal=True)
+    assert f"loss {metrics.loss:.4f}  accuracy 0.7500" in shown(happen, terminal=True)
     words = shown(happen, terminal=False).split()
     assert words == ["4,096", "samples", "100/s", "loss", "0.5000", "accuracy", "0.7500"]

@@ -20,8 +20,9 @@ from heterps.sim.scenario import ENDLESS
 from heterps.sim.supply import Supply
 from heterps.sim.variants import parse_variant
 from heterps.sim.virtual import Training, train_virtually
+from heterps.training.metrics.metrics import Metrics
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.trainer import Trainer
-from heterps.training.run.metrics import Metrics
 
 EVERY_STEP = Course(points=10**6)
 ROWS = [(1.0, 1.0), (0.5, 0.0), (-1.0, 0.0), (2.0, 1.0), (0.25, 1.0), (1.5, 0.0), (-0.5, 1.0), (1.0, 0.0)]
@@ -54,7 +55,7 @@ def ordinary(job: Job, batch_size: int) -> list[float]:
         for epoch in range(job.data.epochs):
             for batch, _ in reader.read(Position(epoch=epoch)):
                 trainer.step(batch)
-                losses.append(trainer.evaluate(test).log_loss)
+                losses.append(trainer.evaluate(test).loss)
     return losses
 
 
@@ -95,7 +96,7 @@ class Play:
 
         def evaluate() -> Metrics:
             self.weights.append(float(model.weight.detach()))
-            metrics = Metrics()
+            metrics = Objectives().metrics()
             metrics.update(np.array([0.0, 1.0], np.float32), np.array([0.0, 1.0], np.float32))
             return metrics
 

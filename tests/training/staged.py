@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo_cases import CASES, small_model
 
 from heterps.checkpoint import Snapshot, TableRows
-from heterps.config import Data, Job, Optimizers
+from heterps.config import Data, Job, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.lookups import slice_slots
@@ -22,11 +22,15 @@ from heterps.model.trace import Trace, trace
 from heterps.nn import SparseEmbedding
 from heterps.ps.client.local import FloatArray, LocalClient, in_process
 from heterps.training.model.device import Device
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.replica import Replica
 from heterps.training.model.replicas import StagePart
 from heterps.training.protocol.stage_tables import StageTables, stage_tables
 
 SLOTS = ("s", "t")
+
+
+BINARY = Schema()
 
 
 @dataclass
@@ -36,7 +40,7 @@ class Staged:
     model: nn.Module
     boundaries: Sequence[int]
     optimizers: Optimizers = field(default_factory=Optimizers)
-    num_classes: int = 2
+    columns: Schema = BINARY
     trace: Trace = field(init=False)
     stages: list[StageModule] = field(init=False)
     tables: StageTables = field(init=False)
@@ -55,7 +59,7 @@ class Staged:
         return [self.part(number, device).replica(client) for number in range(len(self.stages))]
 
     def part(self, number: int = 0, device: Device | None = None) -> StagePart:
-        return StagePart(self.model, self.trace, self.stages, self.tables, number, self.num_classes, device)
+        return StagePart(self.model, self.trace, self.stages, self.tables, number, Objectives(self.columns), device)
 
     def inputs(self, batch: Batch, first: int = 0, last: int | None = None) -> dict[str, object]:
         """What stage 0 takes of samples first..last-1."""
@@ -118,11 +122,11 @@ def add_rows(rows: dict[str, dict[int, FloatArray]], taken) -> None:
             sums[key] = sums.get(key, 0) + grad
 
 
-def zoo_model(name: str) -> tuple[nn.Module, int]:
-    """A small model of the zoo, always with the same weights, and its number of classes."""
+def zoo_model(name: str) -> tuple[nn.Module, Schema]:
+    """A small model of the zoo, always with the same weights, and its columns."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        return small_model(name), CASES[name][0].num_classes
+        return small_model(name), CASES[name][0]
 
 
 def splits(model: nn.Module, most: int = 4) -> st.SearchStrategy[list[int]]:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss
 
 from heterps.errors import DataError, ModelError, NotFinite
-from heterps.training.run.class_metrics import ClassMetrics, make_metrics, metrics_from_state
-from heterps.training.run.metrics import Metrics
+from heterps.training.metrics.classes import ClassMetrics
 
 CLASSES = 4
 
@@ -88,7 +87,7 @@ def test_merged_parts_in_any_order_equal_the_whole(
 
 def test_metrics_go_on_from_their_state_as_if_never_stopped() -> None:
     straight = measure(*draw(100))
-    resumed = metrics_from_state(json.loads(json.dumps(straight.state())))
+    resumed = ClassMetrics.from_state(json.loads(json.dumps(straight.state())))
     for metrics in (straight, resumed):
         metrics.update(*draw(50, seed=1))
     assert resumed.state() == straight.state()
@@ -119,9 +118,3 @@ def test_undefined_metrics_are_nan_and_not_a_guess() -> None:
     for name in ("accuracy", "log_loss", "normalised_entropy"):
         assert math.isnan(getattr(ClassMetrics(CLASSES), name)), name
     assert math.isnan(measure([1, 0, 0, 0], [0]).normalised_entropy)
-
-
-def test_two_classes_are_measured_as_clicks() -> None:
-    assert isinstance(make_metrics(), Metrics)
-    assert isinstance(make_metrics(3), ClassMetrics)
-    assert isinstance(metrics_from_state(Metrics().state()), Metrics)

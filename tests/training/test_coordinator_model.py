@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from zoo_cases import small_batch
 
 from heterps.checkpoint import Snapshot, load_latest, save
-from heterps.config import SGD, Adagrad, Adam, AdamW, Optimizers, StepRate
+from heterps.config import SGD, Adagrad, Adam, AdamW, Optimizers, Schema, StepRate
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError
 from heterps.lookups import RowGradients
@@ -27,6 +27,7 @@ from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import Lookup, make_lookup
 from heterps.training.coordinator.model import CoordinatorModel
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.trainer import Gradients, Trainer
 from heterps.wire import MemoryNetwork
 
@@ -79,18 +80,18 @@ def test_snapshots_of_any_stages_are_those_of_an_inline_run_and_each_resumes_the
     optimizer: SGD | Adam | AdamW | Adagrad, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from([*sorted(ZOO), "tied"]), "model")
-    model, num_classes = (tied(), 2) if name == "tied" else zoo_model(name)
+    model, columns = (tied(), Schema()) if name == "tied" else zoo_model(name)
     batches = [a_batch(seed=i) if name == "tied" else small_batch(name, 6, i) for i in range(4)]
     optimizers = Optimizers(dense=optimizer, schedule=StepRate(every=10, factor=0.5))
 
     def staged(what: str) -> Staged:
         other = copy.deepcopy(model)
-        return Staged(other, data.draw(splits(other), what), optimizers, num_classes)
+        return Staged(other, data.draw(splits(other), what), optimizers, columns)
 
     first = staged("boundaries")
-    with Trainer(copy.deepcopy(model), optimizers, num_classes=num_classes) as trainer:
+    with Trainer(copy.deepcopy(model), optimizers, columns=columns) as trainer:
         client = first.client()
-        whole = CoordinatorModel(first.model, first.tables, client, num_classes)
+        whole = CoordinatorModel(first.model, first.tables, client, Objectives(columns))
         whole.fill()
         train_both(trainer, first, client, batches[:2])
         inline = trainer.snapshot(trainer.samples, PROGRESS)
@@ -98,11 +99,11 @@ def test_snapshots_of_any_stages_are_those_of_an_inline_run_and_each_resumes_the
         assert_same_snapshots(inline, apart)
 
         second = staged("boundaries after")
-        resumed = CoordinatorModel(second.model, second.tables, second.client(), num_classes)
+        resumed = CoordinatorModel(second.model, second.tables, second.client(), Objectives(columns))
         resumed.restore(inline)
         assert_same_snapshots(resumed.snapshot(2, trainer.samples, PROGRESS), inline)
 
-        with Trainer(copy.deepcopy(model), optimizers, num_classes=num_classes) as again:
+        with Trainer(copy.deepcopy(model), optimizers, columns=columns) as again:
             again.restore(apart)
             train_both(again, second, resumed.client, [fresh(batch) for batch in batches[2:]])
             train_both(trainer, first, client, batches[2:])
@@ -114,11 +115,11 @@ def test_snapshots_of_any_stages_are_those_of_an_inline_run_and_each_resumes_the
 
 @pytest.mark.parametrize("name", ["ctr_dnn", "two_emb", "resnet"])
 def test_evaluation_sizes_and_counters_are_those_of_an_inline_run(name: str) -> None:
-    model, num_classes = zoo_model(name)
-    staged = Staged(copy.deepcopy(model), [1, 2], num_classes=num_classes)
-    with Trainer(model, num_classes=num_classes) as trainer:
+    model, columns = zoo_model(name)
+    staged = Staged(copy.deepcopy(model), [1, 2], columns=columns)
+    with Trainer(model, columns=columns) as trainer:
         client = staged.client()
-        whole = CoordinatorModel(staged.model, staged.tables, client, num_classes)
+        whole = CoordinatorModel(staged.model, staged.tables, client, Objectives(columns))
         whole.fill()
         train_both(trainer, staged, client, [small_batch(name, 8, seed) for seed in range(3)])
         unseen = [small_batch(name, 8, seed, num_ids=99) for seed in range(5, 8)]
@@ -131,7 +132,7 @@ def test_evaluation_sizes_and_counters_are_those_of_an_inline_run(name: str) -> 
 
 def test_a_snapshot_survives_the_disk(tmp_path) -> None:
     staged = Staged(tied(), [3])
-    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client(), Objectives())
     whole.fill()
     snapshot = whole.snapshot(0, 0, PROGRESS)
     save(tmp_path, snapshot)
@@ -167,7 +168,7 @@ def servers(staged: Staged, num: int) -> Iterator[tuple[Staged, CoordinatorModel
     with threaded_servers(roster, tables, network):
         client = RemoteClient("coordinator", network.channel("coordinator"), roster, tables)
         try:
-            yield staged, CoordinatorModel(staged.model, staged.tables, client)
+            yield staged, CoordinatorModel(staged.model, staged.tables, client, Objectives())
         finally:
             client.close()
 
@@ -181,7 +182,7 @@ def test_fill_gives_tables_the_model_as_built_once_and_refresh_brings_what_becam
     staged = Staged(tied(), [3])
     before = {name: p.detach().clone() for name, p in staged.model.named_parameters()}
     client = staged.client()
-    whole = CoordinatorModel(staged.model, staged.tables, client)
+    whole = CoordinatorModel(staged.model, staged.tables, client, Objectives())
     whole.fill()
     shared = staged.tables.parameters["dense.0-1"]
     assert shared == ("first.weight",)
@@ -211,14 +212,14 @@ class Norms(nn.Module):
 
 def test_buffers_of_workers_are_in_the_snapshot_under_all_their_names_and_come_back() -> None:
     staged = Staged(Norms(), [2])
-    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client(), Objectives())
     whole.fill()
     mean, count = np.array([3.0, 4.0], np.float32), torch.tensor(7)
     snapshot = whole.snapshot(1, 5, {}, {"norm.running_mean": mean, "norm.num_batches_tracked": count})
     for name in ("model/norm.running_mean", "model/again.running_mean"):
         np.testing.assert_array_equal(snapshot.dense[name], mean)
     other = Staged(Norms(), [1])
-    resumed = CoordinatorModel(other.model, other.tables, other.client())
+    resumed = CoordinatorModel(other.model, other.tables, other.client(), Objectives())
     resumed.restore(snapshot)
     given_back = resumed.buffers_of(["norm.num_batches_tracked", "norm.running_mean"])
     assert given_back["norm.num_batches_tracked"] == 7
@@ -235,7 +236,7 @@ def test_buffers_that_the_model_does_not_have_are_refused_and_change_nothing(
     name: str, shape: tuple[int, ...], message: str
 ) -> None:
     staged = Staged(Norms(), [2])
-    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client(), Objectives())
     with pytest.raises(ValueError, match=message):
         whole.load_buffers({"norm.running_var": torch.zeros(2), name: torch.zeros(shape)})
     assert torch.equal(staged.model.norm.running_var, torch.ones(2))
@@ -246,15 +247,15 @@ def test_a_snapshot_of_another_optimizer_or_model_is_refused() -> None:
         snapshot = trainer.snapshot(0, {})
     staged = Staged(tied(), [3])
     with pytest.raises(ModelError, match="another model or optimizer: the saved state has 0 words, this model needs"):
-        CoordinatorModel(staged.model, staged.tables, staged.client()).restore(snapshot)
+        CoordinatorModel(staged.model, staged.tables, staged.client(), Objectives()).restore(snapshot)
     other = Staged(Norms(), [1])
     with pytest.raises(ModelError, match=r"only one of them has the tables block\.rows, shared"):
-        CoordinatorModel(other.model, other.tables, other.client()).restore(snapshot)
+        CoordinatorModel(other.model, other.tables, other.client(), Objectives()).restore(snapshot)
 
 
 def test_an_error_of_the_model_says_after_how_many_steps() -> None:
     staged = Staged(tied(), [3])
-    whole = CoordinatorModel(staged.model, staged.tables, staged.client())
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client(), Objectives())
     whole.fill()
     whole.snapshot(3, 0, {})
     bad = Batch(np.zeros((2, 2), np.float32), Slots(("x",), np.zeros(2, np.uint64)), np.zeros(2, np.float32))
@@ -275,7 +276,7 @@ def test_a_model_without_dense_parameters_is_saved_and_restored_too() -> None:
     staged = Staged(RowsOnly(), [1])
     assert staged.tables.parameters == {}
     client = staged.client()
-    whole = CoordinatorModel(staged.model, staged.tables, client)
+    whole = CoordinatorModel(staged.model, staged.tables, client, Objectives())
     whole.fill()
     with Trainer(RowsOnly()) as trainer:
         train_both(trainer, staged, client, [a_batch()])
@@ -306,7 +307,7 @@ class RowsOnServers(LocalClient):
 def test_dense_tables_may_be_elsewhere_than_on_the_servers() -> None:
     staged = Staged(tied(), [3])
     servers, workers = RowsOnServers(staged.tables.tables.sparse, {}), staged.client()
-    whole = CoordinatorModel(staged.model, staged.tables, servers, dense=KeptElsewhere(workers))
+    whole = CoordinatorModel(staged.model, staged.tables, servers, Objectives(), dense=KeptElsewhere(workers))
     whole.fill()
     grads: FloatArray = np.ones(4, np.float32)
     workers.push_dense("dense.0-1", grads).result()
@@ -314,7 +315,7 @@ def test_dense_tables_may_be_elsewhere_than_on_the_servers() -> None:
     snapshot = whole.snapshot(1, 0, {})
     again = Staged(tied(), [1])
     servers, workers = RowsOnServers(again.tables.tables.sparse, {}), again.client()
-    resumed = CoordinatorModel(again.model, again.tables, servers, dense=KeptElsewhere(workers))
+    resumed = CoordinatorModel(again.model, again.tables, servers, Objectives(), dense=KeptElsewhere(workers))
     resumed.restore(snapshot)
     assert workers.export_dense("dense.1")[2] == 1
     assert_same_snapshots(resumed.snapshot(1, 0, {}), snapshot)

@@ -104,7 +104,7 @@ def test_training_on_servers_equals_training_here(factory: str, num_servers: int
     ):
         assert train(there, make_batches()) == expected
         assert_equal(state(there.snapshot(0, {})), state(wanted))
-        assert there.evaluate(make_batches(2)).log_loss == metrics.log_loss
+        assert there.evaluate(make_batches(2)).loss == metrics.loss
         assert there.num_rows == here.num_rows
         assert there.cache_counts is None, "with no staleness allowed there are no copies"
 

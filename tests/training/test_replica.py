@@ -15,6 +15,7 @@ from staged import SLOTS, Pushed, Staged, a_batch, add_rows, collect, run_pipeli
 from torch import Tensor, nn
 from zoo_cases import small_batch
 
+from heterps.config import Schema
 from heterps.data.batch import Batch, Slots
 from heterps.errors import ModelError, NotFinite
 from heterps.lookups import PreparedSlots, prepared
@@ -32,9 +33,9 @@ def _keep_random_state() -> Iterator[None]:
         yield
 
 
-def of_whole_batch(model: nn.Module, batch: Batch, num_classes: int = 2) -> Pushed:
+def of_whole_batch(model: nn.Module, batch: Batch, columns: Schema = Schema()) -> Pushed:
     """What an inline trainer would push."""
-    with Trainer(copy.deepcopy(model), num_classes=num_classes) as trainer:
+    with Trainer(copy.deepcopy(model), columns=columns) as trainer:
         found = trainer.gradients(Batch(batch.dense, batch.slots, batch.label))
         sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
         bounds = np.cumsum([0, *sizes.values()])
@@ -61,12 +62,12 @@ def assert_same_pushes(one: Pushed, other: Pushed, atol: float = 1e-6) -> None:
 @given(st.data())
 def test_gradients_of_stages_and_micro_batches_add_up_to_those_of_the_whole_batch(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*sorted(ZOO), "tied"]), "model")
-    model, num_classes = (tied(), 2) if name == "tied" else zoo_model(name)
+    model, columns = (tied(), Schema()) if name == "tied" else zoo_model(name)
     batch = a_batch(9) if name == "tied" else small_batch(name, 9)
-    staged = Staged(model, data.draw(splits(model), "boundaries"), num_classes=num_classes)
+    staged = Staged(model, data.draw(splits(model), "boundaries"), columns=columns)
     bounds = [0, *sorted(data.draw(st.sets(st.integers(1, 8), max_size=3), "micro-batches")), 9]
     replicas = staged.replicas(staged.client())
-    expected = of_whole_batch(model, batch, num_classes)
+    expected = of_whole_batch(model, batch, columns)
     for _ in range(2):  # nothing is left of a round in the next
         assert_same_pushes(run_pipeline(staged, replicas, batch, bounds), expected)
 

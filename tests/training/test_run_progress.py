@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from heterps.config import Checkpoint, Data, Job
-from heterps.training.run.progress import RunProgress, Scores, metric_fields
+from heterps.training.run.progress import RunProgress, Scores
 
 
 def a_job(**checkpoint) -> Job:
@@ -48,7 +48,7 @@ def test_metrics_of_the_whole_run_have_the_open_interval_in_them():
     progress.add(2, [scores(0, 1)], 2.0)
     once = RunProgress(a_job())
     once.add(22, [scores(0, 1), scores(0, 1)], 2.0)
-    assert metric_fields(progress.train_metrics()) == metric_fields(once.interval)
+    assert progress.train_metrics().fields() == once.interval.fields()
 
 
 def test_a_checkpoint_is_due_by_samples_or_by_minutes():
@@ -80,14 +80,14 @@ def test_a_resumed_run_goes_on_where_it_was():
     assert again.interval_started == 20
     again.add(5, [scores(1)], 3.0)
     assert again.interval_is_over
-    assert metric_fields(again.train_metrics()) == metric_fields(progress.train_metrics())
+    assert again.train_metrics().fields() == progress.train_metrics().fields()
     assert again.close_interval(dict(MORE))["samples_per_s"] == 10.0
 
 
 def test_metrics_that_are_not_defined_are_null():
     progress = RunProgress(a_job())
     progress.add(1, [scores(1)], 1.0)
-    assert metric_fields(progress.interval)["auc"] is None
+    assert progress.interval.fields()["auc"] is None
 
 
 def test_the_samples_of_the_next_checkpoint_are_known_ahead():

@@ -141,9 +141,9 @@ def test_step_returns_the_loss_and_logits_from_before_the_step():
     with Trainer(make_model()) as trainer:
         before = trainer.evaluate([batch])
         loss, logits = trainer.step(batch)
-        assert loss == pytest.approx(before.log_loss, rel=1e-6)
+        assert loss == pytest.approx(before.loss, rel=1e-6)
         assert logits.shape == (len(batch),)
-        assert trainer.evaluate([batch]).log_loss < loss
+        assert trainer.evaluate([batch]).loss < loss
 
 
 def test_evaluation_creates_no_rows_and_leaves_the_model_training():
@@ -299,7 +299,7 @@ class Returns(nn.Module):
         (lambda x: x, r"one logit for each of the 32 samples; it returned shape \[32, 4\]"),
         (lambda x: x[:5, 0], r"it returned shape \[5\]"),
         (lambda x: x.sum(), r"it returned shape \[\]"),
-        (lambda x: {"logits": x}, "it returned dict"),
+        (lambda x: {"logits": x}, "it returned a dict of logits"),
         (lambda x: x.reshape(7, 3), r"Returns failed on a batch of 32 samples after 0 steps: RuntimeError: .*\[7, 3\]"),
         (lambda x: x[:, 0].detach(), "does not require grad"),
     ],

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from heterps.data.batch import Slots
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.worker_state import WorkerState
+from heterps.training.model.objectives import Objectives
 from heterps.training.protocol.border import pack, unpack
 
 
@@ -29,7 +30,7 @@ class Normed(nn.Module):
 
 def kept(staged: Staged, is_reduced: bool) -> tuple[WorkerState, CoordinatorModel]:
     state = WorkerState(staged.model, staged.trace, staged.tables, (0, *staged.boundaries), is_reduced)
-    whole = CoordinatorModel(staged.model, staged.tables, staged.client(), dense=state.dense)
+    whole = CoordinatorModel(staged.model, staged.tables, staged.client(), Objectives(), dense=state.dense)
     whole.fill()
     state.model = whole
     return state, whole

@@ -103,5 +103,47 @@ class Tied(nn.Module):
         return self.last(self.back(torch.cat([joined, self.rows(slots).flatten(1)], dim=1))).sum(1)
 
 
+class TwoHeads(Deep):
+    """Layers: 0 rows, 1 cat, 2 first, 3 click, 4 middle, 5 last. The output for `click` passes through later stages."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Tanh())
+        self.click = nn.Linear(8, 1)
+
+    def forward(self, dense: Tensor, slots: Slots) -> dict[str, Tensor]:
+        x = self.first(torch.cat([dense, self.rows(slots).flatten(1)], dim=1))
+        return {"click": self.click(x), "rating": self.last(self.middle(x)).squeeze(1)}
+
+
+class OwnHeads(TwoHeads):
+    def losses(self, output: dict[str, Tensor], label: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: functional.softplus(output[name].reshape(-1) - label[name]) for name in output}
+
+
+class ThreeHeads(TwoHeads):
+    def forward(self, dense: Tensor, slots: Slots) -> dict[str, Tensor]:
+        x = self.first(torch.cat([dense, self.rows(slots).flatten(1)], dim=1))
+        rating = self.last(self.middle(x))
+        return {"click": self.click(x), "rating": rating, "some": 0.1 * rating}
+
+
+def two_heads() -> nn.Module:
+    return TwoHeads()
+
+
+def own_heads() -> nn.Module:
+    return OwnHeads()
+
+
+def three_heads() -> nn.Module:
+    return ThreeHeads()
+
+
+def four_scores() -> nn.Module:
+    model = Deep(nn.Tanh())
+    model.last = nn.Linear(8, 4)
+    return model
+
+
 def tied() -> nn.Module:
     return Tied()

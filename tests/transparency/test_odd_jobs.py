@@ -156,7 +156,7 @@ def test_images_of_several_classes(tmp_path: Path):
     job = make_job("resnet", data, batch_size=16)
     depth = len(make_plan(job, (1,)).layers or ())
     one, other = assert_as_one_process(job, tmp_path, (2, 1), (depth // 2,), workers={"lanes": 4})
-    assert one.outcome.train.accuracy == other.outcome.train.accuracy
+    assert one.outcome.train["accuracy"] == other.outcome.train["accuracy"]
 
 
 def test_schedules_follow_the_samples_of_the_whole_job(tmp_path: Path):

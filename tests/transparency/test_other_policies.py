@@ -39,7 +39,7 @@ def test_it_learns_as_well_as_one_process(demo: tuple[Job, Trained], tmp_path: P
     other = train(on_threads(job, sync=sync), tmp_path / "run", make_plan(job, counts, cuts))
     assert one.outcome.test is not None
     assert other.outcome.test is not None
-    assert other.outcome.test.auc > one.outcome.test.auc - 0.005
+    assert other.outcome.test["auc"] > one.outcome.test["auc"] - 0.005
     assert_bounds(other)
 
 

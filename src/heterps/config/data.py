@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from heterps.config.base import Frozen, Name
 from heterps.config.features import Features, check_features, sources_of
-
-MAX_CLASSES = 1_000_000
+from heterps.config.labels import MAX_CLASSES, BinaryLabel, ClassLabel, Label
 
 
 class Schema(Frozen):
     """The roles of the columns, and what to do with missing values."""
 
-    label: Name = Field("label", description="Column of the label: 0 or 1, or the number of a class.")
+    label: Name = Field(
+        "label",
+        description="Column of the label: 0 or 1, or the number of a class. With `labels`, the one of them whose "
+        "metrics come first; by default the first.",
+    )
     num_classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] = Field(
         2, description="Labels are 0 to num_classes - 1. With 2 classes the model returns one logit per sample."
+    )
+    labels: dict[Name, Label] = Field(
+        {},
+        description="Columns of labels of any kind, each with its loss, as in {rating: mse} or {click: {loss: binary, "
+        "weight: 0.5}}. With several, the model returns a dict of outputs by these names.",
+    )
+    weight: Name | None = Field(
+        None,
+        description="Column of weights of samples, at least 0: a factor of a sample's loss, and its weight in metrics.",
     )
     dense: tuple[Name, ...] = Field(
         tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers, or of lists of numbers (see widths)."
@@ -55,6 +67,18 @@ class Schema(Frozen):
     )
 
     @property
+    def all_labels(self) -> dict[str, Label]:
+        """The labels by column: `labels`, or what `label` and `num_classes` mean."""
+        if self.labels:
+            return dict(self.labels)
+        return {self.label: BinaryLabel() if self.num_classes == 2 else ClassLabel(num_classes=self.num_classes)}
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        """The columns of Batch.label: all labels, then the weight if there is one."""
+        return (*self.all_labels, *(() if self.weight is None else (self.weight,)))
+
+    @property
     def num_dense(self) -> int:
         """Number of dense values per sample: the width of Batch.dense."""
         return sum(self.width_of(name) for name in self.dense)
@@ -75,12 +99,26 @@ class Schema(Frozen):
         """The same columns with other features, such as those with fitted numbers."""
         return self.model_copy(update={"features": features})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _first_label(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("labels"), dict) and given["labels"]:
+            return {"label": next(iter(given["labels"])), **given}
+        return given
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        columns = [self.label, *self.dense, *self.slots]
+        columns = [*self.target_columns, *self.dense, *self.slots]
         doubled = sorted({c for c in columns if columns.count(c) > 1})
         if doubled:
             raise ValueError(f"a column has one role only; named twice: {', '.join(doubled)}")
+        if self.labels and self.label not in self.labels:
+            raise ValueError(f"label: {self.label} must be one of the labels: {', '.join(self.labels)}")
+        if self.labels and self.num_classes != 2:
+            raise ValueError(
+                "num_classes belongs to the label of those classes: "
+                f"labels: {{{self.label}: {{loss: classes, num_classes: {self.num_classes}}}}}"
+            )
         if not self.dense and not self.slots:
             raise ValueError("a schema needs at least one dense column or one slot")
         if strange := sorted(self.widths.keys() - set(self.dense)):

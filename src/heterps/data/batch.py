@@ -56,7 +56,7 @@ class Batch:
 
     dense: FloatArray  # [n, Schema.num_dense]
     slots: Slots
-    label: FloatArray  # [n], class numbers from 0
+    label: FloatArray  # [n], or [n, number of Schema.target_columns] where there are several; NaN: missing
 
     def __len__(self) -> int:
         return len(self.label)

@@ -64,8 +64,10 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
         in_file = {field.name: field.type for field in file.schema}
         _check_present(file, schema, list(in_file))
         types = _feature_types(file, schema, in_file)
-        if not is_number(types[schema.label]):
-            raise _wrong_type(file, schema.label, types[schema.label], _NUMBERS, "label")
+        for name in schema.target_columns:
+            if not is_number(types[name]):
+                role = "weight" if name == schema.weight else "labels" if schema.labels else "label"
+                raise _wrong_type(file, name, types[name], _NUMBERS, role)
         for name in schema.dense:
             _check_dense(file, name, types[name], schema.widths.get(name))
         for name in schema.slots:
@@ -145,7 +147,7 @@ def _check_dense(file: DataFile, name: str, kind: Any, width: int | None) -> Non
 
 
 def _check_present(file: DataFile, schema: Schema, names: Sequence[str]) -> None:
-    wanted = schema.sources((schema.label, *schema.dense, *schema.slots))
+    wanted = schema.sources((*schema.target_columns, *schema.dense, *schema.slots))
     missing = [name for name in wanted if name not in names]
     if not missing:
         return

@@ -24,6 +24,7 @@ from heterps.data.columns import is_list
 from heterps.data.feature_columns import FeatureColumns
 from heterps.data.kernels import interleave_floats, interleave_keys, place_bags
 from heterps.data.keys import mix_column, null_key, slot_seed
+from heterps.data.labels import read_labels
 from heterps.data.sources import RowGroup
 from heterps.errors import DataError
 
@@ -44,7 +45,7 @@ class Block:
     dense: FloatArray  # [n, D]
     keys: KeyArray  # [n * S], or the keys of all bags
     offsets: OffsetArray | None  # [n * S + 1] where some slot holds lists
-    label: FloatArray  # [n]
+    label: FloatArray  # as in Batch
     rows: NDArray[np.int64]
 
 
@@ -55,7 +56,7 @@ class Decoder:
         self.counts = DecodeCounts()
         self._schema = schema
         self._ragged = ragged
-        self._columns = (schema.label, *schema.dense, *schema.slots)
+        self._columns = (*schema.target_columns, *schema.dense, *schema.slots)
         self._features = FeatureColumns(schema)
         owners = [(name, schema.ids_of(name)) for name in schema.slots]
         self._slots = [(name, slot_seed(owner), null_key(owner)) for name, owner in owners]
@@ -64,29 +65,13 @@ class Decoder:
         table = group.file.read(group.index, self._schema.sources(self._columns))
         columns = {name: self._features.column(table, name, str(group)) for name in self._columns}
         keep = np.ones(group.num_rows, np.bool_)
-        label = self._label(group, columns)
+        label = read_labels(self._schema, group, columns)
         dense = self._dense(group, columns, keep)
         keys, offsets = self._bags(group, columns, keep) if self._ragged else self._keys(group, columns, keep)
         rows = np.flatnonzero(keep)
         self.counts.num_rows += group.num_rows
         self.counts.num_skipped += group.num_rows - len(rows)
         return Block(dense, keys, offsets, label, rows)
-
-    def _label(self, group: RowGroup, columns: dict[str, Any]) -> FloatArray:
-        name = self._schema.label
-        # In float64: a label of 1e-50 is invalid, but would be 0 in float32.
-        values: NDArray[np.float64] = columns[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        classes = self._schema.num_classes
-        wrong = ~((values >= 0) & (values < classes) & (values == np.floor(values)))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            value = columns[name][row].as_py()
-            allowed = "0 or 1" if classes == 2 else f"a whole number from 0 to {classes - 1}"
-            hint = "" if classes > 2 else "; for more classes set data.columns.num_classes"
-            raise _error(
-                group, row, name, f"a label is {allowed}, this one is {'null' if value is None else value}{hint}"
-            )
-        return values.astype(np.float32)
 
     def _dense(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
         """Decode the dense columns [n, num_dense]: single numbers and lists, in the order of the schema."""
@@ -250,7 +235,4 @@ def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32
 
 
 def _error(group: RowGroup, row: int, column: str, problem: str) -> DataError:
-    return DataError(
-        f"{group.file.address}: row {group.first_row + row} (row {row} of row group {group.index}), "
-        f"column {column}: {problem}."
-    )
+    return group.error(row, column, problem)

@@ -19,7 +19,7 @@ def pick(schema: Schema, pieces: list[BlockRows]) -> Batch:
     size = sum(len(rows) for _, rows in pieces)
     names = schema.slots
     dense = np.empty((size, schema.num_dense), np.float32)
-    label = np.empty(size, np.float32)
+    label = np.empty((size, *pieces[0][0].label.shape[1:]), np.float32)
     keys = np.empty((size, len(names)), np.uint64)
     ragged: list[tuple[KeyArray, OffsetArray]] = []
     at = 0
@@ -27,7 +27,7 @@ def pick(schema: Schema, pieces: list[BlockRows]) -> Batch:
         to = slice(at, at + len(rows))
         # mode="clip" lets NumPy write straight into `out`; every index is in range.
         block.dense.take(rows, axis=0, out=dense[to], mode="clip")
-        block.label.take(rows, out=label[to], mode="clip")
+        block.label.take(rows, axis=0, out=label[to], mode="clip")
         if block.offsets is None:
             block.keys.reshape(len(block.label), -1).take(rows, axis=0, out=keys[to], mode="clip")
         else:

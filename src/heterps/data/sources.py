@@ -38,6 +38,13 @@ class RowGroup:
     def __str__(self) -> str:
         return f"{self.file.address}: row group {self.index}"
 
+    def error(self, row: int, column: str, problem: str) -> DataError:
+        """The error for a value of this row group."""
+        return DataError(
+            f"{self.file.address}: row {self.first_row + row} (row {row} of row group {self.index}), "
+            f"column {column}: {problem}."
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:

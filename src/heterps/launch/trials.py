@@ -24,8 +24,8 @@ from heterps.launch.by_plan import emulation_of, run_by_plan
 from heterps.model.build import build_model
 from heterps.planning.plan import Plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
+from heterps.training.metrics.metrics import Metrics
 from heterps.training.protocol.layout import job_layout
-from heterps.training.run.class_metrics import AnyMetrics
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer
 
@@ -152,7 +152,7 @@ class _Watch(Observer):
     _late_s: float = 0.0
     _workers: int = 1
 
-    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
         del loss, interval
         self._now = samples, seconds
         self.batches += self._from is not None

@@ -16,11 +16,12 @@ from heterps.model.stages import Values
 from heterps.model.trace import Trace
 
 RANDOM_KEYS_PER_SLOT = 200_000
+MOST = 5  # of a random label, unless it has fewer classes
 ZIPF_EXPONENT = 1.1  # popularity of ids: the r-th most frequent comes about r**-1.1 as often as the first
 
 
 def random_batch(schema: Schema, batch_size: int, seed: int = 0) -> Batch:
-    """Make a random batch of the schema's shape: normal numbers, and one id of Zipf popularity per slot."""
+    """Make a random batch of the schema's shape: normal numbers, one id of Zipf popularity per slot, whole labels."""
     rng = np.random.default_rng(seed)
     num_slots = len(schema.slots)
     dense = rng.standard_normal((batch_size, schema.num_dense), np.float32)
@@ -28,7 +29,10 @@ def random_batch(schema: Schema, batch_size: int, seed: int = 0) -> Batch:
     edges = np.cumsum(weights / weights.sum())
     ranks = np.searchsorted(edges, rng.random((batch_size, num_slots))).astype(np.uint64)
     keys = ranks + np.arange(num_slots, dtype=np.uint64) * np.uint64(2**32)  # slots do not share keys
-    label = rng.integers(0, schema.num_classes, batch_size).astype(np.float32)
+    highest = [int(min(label.range.highest, MOST)) for label in schema.all_labels.values()]
+    columns = [rng.integers(0, most + 1, batch_size).astype(np.float32) for most in highest]
+    columns += [np.ones(batch_size, np.float32)] if schema.weight is not None else []
+    label = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
     return Batch(dense, Slots(schema.slots, keys.reshape(-1)), label)
 
 

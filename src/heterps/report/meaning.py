@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from heterps.planning.plan import Plan
@@ -29,6 +29,15 @@ class Measure:
     title: str
     meaning: str
     judge: Callable[[float], str]
+    needs: str = "samples"  # to be defined
+
+    def of(self, label: str) -> Measure:
+        """The same metric of one of several labels."""
+        return replace(self, field=f"{label}/{self.field}", title=f"{label}: {self.title}") if label else self
+
+    @property
+    def is_loss(self) -> bool:
+        return self.field.rpartition("/")[2] in ("loss", "log_loss")
 
 
 def _judge_auc(value: float) -> str:
@@ -49,47 +58,93 @@ def _judge_calibration(value: float) -> str:
     return f"{word}: predicts {abs(off):.1%} too {'many' if off > 0 else 'few'} positives"
 
 
-def _measures_of_loss(label: str, shares: str) -> tuple[Measure, Measure]:
+def _judge_r2(value: float) -> str:
+    if value > 0:
+        return f"{value:.1%} of the variance of the labels is explained"
+    return "no better than always saying the mean label: it has not learned"
+
+
+def _measures_of_loss(label: str, shares: str, needs: str) -> tuple[Measure, Measure]:
     """Log loss and normalised entropy, in words for two classes or for more."""
     mean = f"Mean of −log of the probability given to the true {label}."
     over = f"Log loss over that of always predicting the share of {shares}: below 1 has learned."
     return (
-        Measure("log_loss", "Log loss", mean, lambda _: "nats a sample; lower is better"),
-        Measure("normalised_entropy", "Normalised entropy", over, _judge_entropy),
+        Measure("log_loss", "Log loss", mean, lambda _: "nats a sample; lower is better", needs),
+        Measure("normalised_entropy", "Normalised entropy", over, _judge_entropy, needs),
     )
 
 
 _AUC = "The chance that a positive sample scores above a negative one: 0.5 is chance, 1 is perfect."
 _CALIBRATION = "Mean prediction over mean label: above 1 predicts too many positives."
+BOTH = "samples of both labels"
 MEASURES = (
-    Measure("auc", "AUC", _AUC, _judge_auc),
-    *_measures_of_loss("label", "positives"),
-    Measure("calibration", "Calibration", _CALIBRATION, _judge_calibration),
+    Measure("auc", "AUC", _AUC, _judge_auc, BOTH),
+    *_measures_of_loss("label", "positives", BOTH),
+    Measure("calibration", "Calibration", _CALIBRATION, _judge_calibration, BOTH),
 )
 
 ACCURACY = "accuracy"
 _TOLD_RIGHT = "The share of samples whose class has the highest score."
+TWO = "samples of two classes"
 CLASS_MEASURES = (
-    Measure(ACCURACY, "Accuracy", _TOLD_RIGHT, lambda value: f"{value:.1%} of samples are told right"),
-    *_measures_of_loss("class", "each class"),
+    Measure(ACCURACY, "Accuracy", _TOLD_RIGHT, lambda value: f"{value:.1%} of samples are told right", TWO),
+    *_measures_of_loss("class", "each class", TWO),
 )
 """The metrics of a model that tells more than two classes apart, instead of MEASURES."""
 
+_LOSS = "What training minimises: the mean over samples, over several labels their weighted sum."
+_ROOT = "Root of the mean squared error, in units of the label: large errors count more."
+_ABSOLUTE = "Mean of the error's size, in units of the label."
+_R2 = "Share of the labels' variance that the predictions explain: 1 is perfect, 0 is always saying the mean."
+_DEVIANCE = "Mean Poisson deviance: 0 is perfect."
+_MEAN_PREDICTION = "Mean of the predictions: near the mean label if they are right on average."
+REAL_MEASURES = (
+    Measure("rmse", "RMSE", _ROOT, lambda _: "in units of the label; lower is better"),
+    Measure("mae", "MAE", _ABSOLUTE, lambda _: "in units of the label; lower is better"),
+    Measure("deviance", "Deviance", _DEVIANCE, lambda _: "0 is perfect; lower is better"),
+    Measure("loss", "Loss", _LOSS, lambda _: "what is minimised; lower is better"),
+    Measure("r2", "R²", _R2, _judge_r2, "labels that differ"),
+    Measure("mean_label", "Mean label", "Mean of the labels.", lambda _: "of these samples"),
+    Measure("mean_prediction", "Mean prediction", _MEAN_PREDICTION, lambda _: "should be near the mean label"),
+)
+"""The metrics of predicted numbers, and the loss of several labels, in the order that summaries have them."""
+
+NOT_OF_OWN_LOSS = ("log_loss", "normalised_entropy", "calibration", "loss", "deviance")
+"""Metrics that say little of a model with a loss of its own."""
+
 
 def measures_in(figures: dict[str, Any]) -> tuple[Measure, ...]:
-    """The metrics that a summary, or a line of metrics.jsonl, has."""
-    return CLASS_MEASURES if ACCURACY in figures else MEASURES
+    """The metrics that a summary, or a line of metrics.jsonl, has: label by label where there are several."""
+    known = {measure.field: measure for measure in (*MEASURES, *CLASS_MEASURES, *REAL_MEASURES)}
+    fields: dict[str, list[str]] = {}  # by label, which is "" where there is only one
+    for name in figures:
+        label, _, field = name.rpartition("/")
+        if field in known:
+            fields.setdefault(label, []).append(field)
+    several = [label for label in fields if label]
+    found = [measure.of(label) for label in several or [""] for measure in _measures_of(fields.get(label, []))]
+    return (*found, known["loss"]) if several else tuple(found)
+
+
+def _measures_of(fields: list[str]) -> tuple[Measure, ...]:
+    """The metrics of one label, given the fields that a summary has of it."""
+    if ACCURACY in fields:
+        return CLASS_MEASURES
+    if "rmse" in fields:
+        real = {measure.field: measure for measure in REAL_MEASURES}
+        return tuple(real[field] for field in fields if field in real)
+    return MEASURES
 
 
 def headline(figures: dict[str, Any]) -> tuple[str, float | None]:
-    """The name and the value of the first metric, AUC or accuracy; None: undefined."""
+    """The name and the value of the first metric, such as AUC, accuracy or RMSE; None: undefined."""
     measure = measures_in(figures)[0]
     return measure.title, figures.get(measure.field)
 
 
 def verdict(measure: Measure, value: float, summary: dict[str, Any]) -> str:
-    """What the value of a metric means; of a model with a loss of its own, only the ranking or accuracy is judged."""
-    if summary.get("own_loss") and measure.field not in ("auc", ACCURACY):
+    """What the value of a metric means; what a model with a loss of its own is not trained for is not judged."""
+    if summary.get("own_loss") and measure.field.rpartition("/")[2] in NOT_OF_OWN_LOSS:
         return "not judged: the model has a loss of its own"
     return measure.judge(value)
 

@@ -10,7 +10,6 @@ from heterps.data.generate import find_dataset_info
 from heterps.planning.plan import Plan
 from heterps.report.meaning import bill_of
 from heterps.training.run.observer import Outcome
-from heterps.training.run.progress import metric_fields
 
 
 def summarise(
@@ -32,8 +31,8 @@ def summarise(
         "seconds": round(outcome.seconds, 3),
         "samples_per_s": round(throughput, 1),
         "metrics_of": "test" if tested else "train",
-        **metric_fields(outcome.test or outcome.train),
-        "train": metric_fields(outcome.train),
+        **(outcome.test or outcome.train).fields(),
+        "train": outcome.train.fields(),
         "own_loss": outcome.has_own_loss,
         "teacher_auc": _teacher_auc(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,

@@ -37,6 +37,7 @@ from heterps.training.coordinator.positions import first_leases
 from heterps.training.coordinator.reconfiguration import Reconfiguration
 from heterps.training.coordinator.scaling import check_layout
 from heterps.training.coordinator.worker_state import WorkerState
+from heterps.training.model.objectives import Objectives
 from heterps.training.protocol.layout import Layout, job_layout
 from heterps.training.protocol.messages import JobCodec, Message, Pushed, Ready, Send
 from heterps.training.protocol.stage_tables import stage_tables
@@ -87,7 +88,7 @@ class SimulatedJob:
         }
         state = WorkerState(model, traced, tables, firsts, is_reduced=False)
         client = self._watching_client(tables.tables)
-        self.model = CoordinatorModel(model, tables, client, job.data.columns.num_classes)
+        self.model = CoordinatorModel(model, tables, client, Objectives(job.data.columns))
         state.model = self.model
         self.model.fill()
         observer = observer or Observer()

@@ -29,10 +29,9 @@ from heterps.sim.speeds import Speed
 from heterps.sim.variants import Variant
 from heterps.threads import torch_threads
 from heterps.training.coordinator.lane_flow import LaneFlow
-from heterps.training.model.losses import is_mean_over_samples
+from heterps.training.metrics.metrics import Metrics
+from heterps.training.model.objectives import Objectives, is_mean_over_samples
 from heterps.training.protocol.layout import worker_name
-from heterps.training.run.class_metrics import AnyMetrics
-from heterps.training.run.metrics import Metrics
 from heterps.training.run.observer import Observer
 
 
@@ -76,7 +75,7 @@ def train_simulated(
     return VirtualRun(
         variant=variant,
         seed=scenario.seed,
-        measure="AUC" if played.data.columns.num_classes == 2 else "accuracy",
+        measure=Objectives(played.data.columns).metrics().measure,
         sim=sim,
         points=tuple(watch.points),
         samples=watch.samples,
@@ -88,7 +87,7 @@ def train_simulated(
 class _Watch(Observer):
     """Evaluates the model at equal steps of samples, and at the end."""
 
-    evaluate: Callable[[], AnyMetrics]
+    evaluate: Callable[[], Metrics]
 
     def __init__(self, every_samples: int, on_point: Callable[[Point], None]) -> None:
         self.points: list[Point] = []
@@ -97,7 +96,7 @@ class _Watch(Observer):
         self._now = 0.0
         self._every, self._next, self._on_point = every_samples, every_samples, on_point
 
-    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
         del loss, interval
         self.samples, self._now = samples, seconds
         self.updates += 1
@@ -115,8 +114,7 @@ class _Watch(Observer):
         except NotFinite as error:
             self.failed = str(error)
             return
-        quality = metrics.auc if isinstance(metrics, Metrics) else metrics.accuracy
-        self.points.append(Point(self._now, self.samples, self.updates, quality, metrics.log_loss))
+        self.points.append(Point(self._now, self.samples, self.updates, metrics.quality, metrics.loss))
         self._on_point(self.points[-1])
 
 

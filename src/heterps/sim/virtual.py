@@ -39,9 +39,9 @@ from heterps.sim.steps import compensate, damping, mean_of, sum_of
 from heterps.sim.supply import Supply, read_epochs
 from heterps.sim.variants import Variant
 from heterps.threads import torch_threads
+from heterps.training.metrics.metrics import Metrics
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.trainer import Gradients, Trainer
-from heterps.training.run.class_metrics import AnyMetrics
-from heterps.training.run.metrics import Metrics
 
 FloatArray = NDArray[np.float32]
 
@@ -69,7 +69,7 @@ class Training(Hooks):
         variant: Variant,
         sizes: Mapping[str, int],
         *,
-        evaluate: Callable[[], AnyMetrics],
+        evaluate: Callable[[], Metrics],
         every_samples: int,
         on_point: Callable[[Point], None] = lambda _: None,
     ) -> None:
@@ -138,8 +138,7 @@ class Training(Hooks):
         except NotFinite as error:
             self.failed = str(error)
             return
-        quality = metrics.auc if isinstance(metrics, Metrics) else metrics.accuracy
-        self.points.append(Point(now, self._trainer.samples, self.updates, quality, metrics.log_loss))
+        self.points.append(Point(now, self._trainer.samples, self.updates, metrics.quality, metrics.loss))
         self._on_point(self.points[-1])
 
     def _weights(self, gradients: Gradients) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
@@ -191,7 +190,7 @@ def train_virtually(
     test = read_test(job)
     model = build_model(job.model, columns, seed)
     with torch_threads(1), torch.random.fork_rng(devices=[]), Trainer(
-        model, job.optimizers, tables=job.tables, seed=seed, num_classes=columns.num_classes
+        model, job.optimizers, tables=job.tables, seed=seed, columns=columns
     ) as trainer:  # fmt: skip
         torch.default_generator.manual_seed(seed)
         training = Training(
@@ -208,7 +207,7 @@ def train_virtually(
         return VirtualRun(
             variant=variant,
             seed=seed,
-            measure="AUC" if columns.num_classes == 2 else "accuracy",
+            measure=Objectives(columns).metrics().measure,
             sim=sim,
             points=tuple(training.points),
             samples=trainer.samples,

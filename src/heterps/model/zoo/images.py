@@ -58,4 +58,4 @@ def image_columns(num_classes: int, num_values: int = 3 * 32 * 32) -> Schema:
 
 def num_scores(schema: Schema) -> int:
     """Number of outputs of a classifier: one per class, but one logit for two classes."""
-    return 1 if schema.num_classes == 2 else schema.num_classes
+    return schema.all_labels[schema.label].num_scores

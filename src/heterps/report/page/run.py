@@ -98,8 +98,7 @@ def _headline(job: Job, summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     of = {"test": f"Test {name}", "train": f"Training {name}"}.get(
         summary["metrics_of"], f"{score} of the last interval"
     )
-    chance = f"1 in {job.data.columns.num_classes:,}" if score == "Accuracy" else "0.5"
-    note = against_teacher(summary) or f"{chance} is chance, 1 is perfect"
+    note = against_teacher(summary) or _scale(job, summary)
     batches = f"{plural(job.data.epochs, 'epoch')}, batches of {job.data.batch_size:,}"
     word = seconds_word(summary)
     return [
@@ -108,6 +107,14 @@ def _headline(job: Job, summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         (f"Samples/s{word}", rate(summary["samples_per_s"]), f"in {duration(summary['seconds'])} of training{word}"),
         (f"Cost{word}", usd(summary["measured_usd"]), usd_per_billion(summary)),
     ]
+
+
+def _scale(job: Job, summary: dict[str, Any]) -> str:
+    """What the values of the first metric lie between, in words."""
+    field = measures_in(summary)[0].field.rpartition("/")[2]
+    classes = job.data.columns.all_labels[job.data.columns.label].num_scores
+    chance = {"auc": "0.5", "accuracy": f"1 in {classes:,}"}.get(field)
+    return f"{chance} is chance, 1 is perfect" if chance else "0 is perfect"
 
 
 def _prices(job: Job, rented: set[str]) -> list[str]:
@@ -137,10 +144,9 @@ def _charts(summary: dict[str, Any], metrics: Lines) -> list[Chart]:
 
     teacher, predicted = summary.get("teacher_auc"), summary["predicted_throughput"] or None
     references: dict[str, tuple[float | None, str]] = {"auc": (teacher, "teacher"), "calibration": (1.0, "calibrated")}
-    best, loss, *others = measures_in(metrics[-1])
     charts = [
         Chart(m.title, series(m.field), ratio, None, False, *references.get(m.field, (None, "")))
-        for m in (loss, best, *others)
+        for m in sorted(measures_in(metrics[-1]), key=lambda m: not m.is_loss)
     ]
     charts.append(
         Chart(f"Samples/s{seconds_word(summary)}", series("samples_per_s"), rate, None, True, predicted, "predicted")

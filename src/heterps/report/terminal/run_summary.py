@@ -14,7 +14,6 @@ from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, se
 from heterps.report.figures import duration, plural, rate, ratio
 from heterps.report.meaning import (
     COMPLETED,
-    MEASURES,
     UNFINISHED,
     UNPREDICTED,
     against_teacher,
@@ -70,11 +69,9 @@ def _headline(summary: dict[str, Any]) -> Text:
 
 def _quality(summary: dict[str, Any]) -> Table:
     table = _grid(f"Quality on the {metrics_of(summary)}")
-    measures = measures_in(summary)
-    labels = "both labels" if measures is MEASURES else "two classes"
-    for measure in measures:
+    for measure in measures_in(summary):
         value = summary.get(measure.field)
-        judged = verdict(measure, value, summary) if value is not None else f"needs samples of {labels}"
+        judged = verdict(measure, value, summary) if value is not None else f"needs {measure.needs}"
         if measure.field == "auc":
             judged = against_teacher(summary) or judged
         table.add_row(measure.title, ratio(value), Text(judged, style="dim"))

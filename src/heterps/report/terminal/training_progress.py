@@ -13,9 +13,8 @@ from heterps.report.emulated import seconds_word
 from heterps.report.figures import ratio
 from heterps.report.meaning import headline
 from heterps.report.terminal.staged_progress import StagedBar, staged_words
-from heterps.training.run.class_metrics import AnyMetrics
+from heterps.training.metrics.metrics import Metrics
 from heterps.training.run.observer import Observer
-from heterps.training.run.progress import metric_fields
 
 REFRESH_S = 0.25
 
@@ -60,7 +59,7 @@ class TrainingProgress(Observer):
         self._total = total
         self._task = self._bar.add_task("train", total=total, completed=samples, rate="", loss="-", score="")
 
-    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:  # noqa: ARG002
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:  # noqa: ARG002
         now = time.monotonic()
         if self._task is None or now - self._shown_s < REFRESH_S:
             return
@@ -70,15 +69,15 @@ class TrainingProgress(Observer):
             self._task,
             completed=samples,
             rate=f"{rate:,.0f}/s{seconds_word(self._bar.view or {})}",
-            loss=f"{interval.log_loss:.4f}",
-            score=_score(metric_fields(interval)),
+            loss=f"{interval.loss:.4f}",
+            score=_score(interval.fields()),
         )
 
     def measured(self, line: dict[str, Any]) -> None:
         if not self._console.is_terminal:
             self._console.print(
                 f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "
-                f"loss {line['log_loss']:.4f}  {_score(line)}"
+                f"loss {ratio(_loss(line))}  {_score(line)}"
                 + (f"  {line['rows']:,} rows" if line["rows"] else "")
                 + (staged_words(line) if self._has_stages else ""),
                 soft_wrap=True,
@@ -101,6 +100,12 @@ class TrainingProgress(Observer):
         if self._task is not None:
             self._bar.update(self._task, completed=self._total)
         self._console.print(f"[dim]evaluating {samples:,} test samples[/]")
+
+
+def _loss(line: dict[str, Any]) -> float | None:
+    """The loss of a line of metrics.jsonl, whatever its labels are."""
+    found: float | None = line["loss"] if "loss" in line else line["log_loss"]
+    return found
 
 
 def _score(figures: dict[str, Any]) -> str:

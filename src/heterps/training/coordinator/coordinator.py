@@ -40,7 +40,7 @@ from heterps.training.coordinator.reconfiguration import (
 from heterps.training.coordinator.scaling import check_layout
 from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
-from heterps.training.model.losses import has_own_loss
+from heterps.training.model.objectives import Objectives, has_own_loss
 from heterps.training.protocol.emulation import StagePace
 from heterps.training.protocol.layout import Layout, job_layout
 from heterps.training.protocol.messages import Send, Stop
@@ -128,7 +128,7 @@ class Coordinator:
         self._reader = open_reader(job)
         client = fleet.connect(tables.on_servers(not is_reduced))
         opened.callback(client.close)
-        self._model = CoordinatorModel(model, tables, client, job.data.columns.num_classes, self._state.dense)
+        self._model = CoordinatorModel(model, tables, client, Objectives(job.data.columns), self._state.dense)
         self._state.model = self._model
         progress = RunProgress(job)
         accounting = Accounting(job, plan, layout, progress, observer, emulated.scale if emulated else None)

@@ -21,6 +21,7 @@ from heterps.checkpoint import Snapshot
 from heterps.nn import bind_tables
 from heterps.ps.client.local import JobClient
 from heterps.training.model.buffers import load_buffers, model_buffers
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import flat_parameters, trainable, view_parameters
 from heterps.training.model.tabled import DenseSource, ModelOnTables
 from heterps.training.protocol.stage_tables import StageTables
@@ -37,10 +38,10 @@ class CoordinatorModel(ModelOnTables):
         model: nn.Module,
         tables: StageTables,
         client: JobClient,
-        num_classes: int = 2,
+        objectives: Objectives,
         dense: DenseSource | None = None,
     ) -> None:
-        super().__init__(model, tables.tables, tables.parameters, client, num_classes, dense)
+        super().__init__(model, tables.tables, tables.parameters, client, objectives, dense)
         own = trainable(model)
         for table, names in tables.parameters.items():
             self._values[table] = flat_parameters(model, names)

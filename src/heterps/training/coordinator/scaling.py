@@ -8,7 +8,7 @@ from torch import nn
 
 from heterps.config import BSP, Job
 from heterps.errors import ConfigError
-from heterps.training.model.losses import is_mean_over_samples
+from heterps.training.model.objectives import is_mean_over_samples
 from heterps.training.protocol.layout import Layout, StageLayout, accumulating, enough_lanes, worker_name
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from heterps.training.coordinator.flow import Flow, Step
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Pushed, Traffic, Usage
-from heterps.training.run.progress import RunProgress, metric_fields
+from heterps.training.run.progress import RunProgress
 
 VIEWS = 12
 """A view of people is of the time since that many views ago: some seconds, so that figures can be read."""
@@ -95,7 +95,7 @@ class StageStats:
         return {
             "samples": progress.samples,
             "seconds": round(progress.seconds, 3),
-            **metric_fields(progress.interval),
+            **progress.interval.fields(),
             **self._fields(self._interval, progress.seconds),
             "waits_for": flow.waited_for,
         }

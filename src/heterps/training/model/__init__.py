@@ -2,7 +2,8 @@
 
 trainer    the user's API: one step on a batch         replicas   one stage on several threads
 tabled     a model whose parameters are in tables      replica    one stage's layers with gradients of their own
-losses     of binary labels, of classes, of its own    errors     what is said of errors of the model, and its gradients
+objectives what is minimised, and what is measured     label_kinds   the loss and the metrics of each kind of label
+errors     what is said of errors of the model, and its gradients
 device     tensors to and from a torch device          buffers    what layers know besides parameters
 
 Read first: replica.py, then replicas.py.

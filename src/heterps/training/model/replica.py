@@ -40,7 +40,7 @@ from heterps.ps.client.local import FloatArray, RowClient
 from heterps.training.model.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.model.device import Device, open_device
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code
-from heterps.training.model.losses import batch_loss, checked_output, logits_of, piece_loss
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import flat_parameters, trainable, view_parameters
 from heterps.training.protocol.stage_tables import StageTables
 
@@ -64,7 +64,7 @@ class Replica:
         tables: StageTables,
         number: int,
         is_last: bool,
-        num_classes: int,
+        objectives: Objectives,
         rows: RowClient,
         device: Device | None = None,
         values: Mapping[str, Tensor] | None = None,
@@ -72,7 +72,7 @@ class Replica:
         in_place: bool = False,
         precision: Precision = "fp32",
     ) -> None:
-        self._trace, self._number, self._num_classes, self._rows = trace, number, num_classes, rows
+        self._trace, self._number, self._objectives, self._rows = trace, number, objectives, rows
         self._is_whole = is_last and number == 0
         self._device = device or open_device("cpu")
         on = self._device.torch_device
@@ -148,19 +148,15 @@ class Replica:
         with self._own_code(key, values), self._seeded(seed):
             with self._computing():
                 run = StageRun(self._stage, self._device.bring_all(values))
-                output = checked_output(self._model, self._trace.output(run.outputs), len(label), self._num_classes)
-                label = self._device.bring(label)
-                if num_samples is None:
-                    loss = batch_loss(self._model, output, label)
-                else:
-                    loss = piece_loss(self._model, output, label, num_samples)
+                output = self._objectives.checked(self._model, self._trace.output(run.outputs), len(label))
+                loss = self._objectives.loss(self._model, output, self._device.bring(label), num_samples)
             found = float(loss.detach())
             if not math.isfinite(found):
                 raise NotFinite(self._bad_loss(key, found))
             loss.backward()  # type: ignore[no-untyped-call]
             return (
                 found,
-                logits_of(self._device.fetch(output), self._num_classes),
+                self._device.fetch(self._objectives.scores(output)).numpy(),
                 self._device.fetch_all(run.backward({})),
             )
 
@@ -203,11 +199,10 @@ class Replica:
             grads.add_(other._grads[table])
             other._grads[table].zero_()
 
-    def output(self, values: Values) -> Tensor:
-        """What the last stage returns for `values`, without any gradient."""
+    def output(self, values: Values) -> Any:
+        """What the model returns for `values`, without any gradient."""
         with torch.no_grad():
-            found: Tensor = self._trace.output(self._stage(values))
-            return found
+            return self._trace.output(self._stage(values))
 
     def forget(self) -> None:
         """Drop all runs and gradients, after an error or for a new layout."""

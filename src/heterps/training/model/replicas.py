@@ -11,7 +11,7 @@ The step is that of the whole batch up to the rounding of float32, and no thread
 threads that share one multiplication do; with tables and reader on the same few cores that matters.
 
 It needs a whole model in one stage, and samples that do not influence one another: a loss that is a mean over samples
-(see losses.py), no buffers (BatchNorm keeps statistics of the batch in them), no random numbers (threads would draw
+(see objectives.py), no buffers (BatchNorm keeps statistics of the batch in them), no random numbers (threads would draw
 them in any order). Whether a model is like that is tried out on its first batch; one that is not trains undivided.
 """
 
@@ -30,12 +30,12 @@ from torch import Tensor, nn
 
 from heterps.devices import Precision
 from heterps.lookups import PreparedSlots, RowGradients, TableKeys, joined_gradients, slice_slots
-from heterps.model.stages import StageModule, Values
+from heterps.model.stages import StageModule, Values, leaves
 from heterps.model.trace import Trace
 from heterps.ps.client.local import FloatArray, RowClient
 from heterps.training.model.device import Device
 from heterps.training.model.errors import GradientCheck
-from heterps.training.model.losses import checked_output, is_mean_over_samples
+from heterps.training.model.objectives import Objectives, is_mean_over_samples
 from heterps.training.model.replica import Replica
 from heterps.training.protocol.stage_tables import StageTables
 
@@ -54,7 +54,7 @@ class StagePart(NamedTuple):
     stages: Sequence[StageModule]
     tables: StageTables
     number: int
-    num_classes: int
+    objectives: Objectives
     device: Device | None = None
     precision: Precision = "fp32"
 
@@ -76,7 +76,7 @@ class StagePart(NamedTuple):
             self.tables,
             self.number,
             self.is_last,
-            self.num_classes,
+            self.objectives,
             rows,
             self.device,
             values,
@@ -257,8 +257,10 @@ class Replicas:
         parts = self._together(values, len(label), lambda replica, piece, _: replica.output(piece))
         drew = not torch.equal(random, torch.get_rng_state())
         torch.set_rng_state(random)
-        checked_output(model, whole, len(label), self._part.num_classes)
-        return bool(torch.allclose(torch.cat(parts), whole, rtol=1e-3, atol=1e-4) and not drew)
+        self._part.objectives.checked(model, whole, len(label))
+        joined = (torch.cat(pieces) for pieces in zip(*map(leaves, parts), strict=True))
+        alike = all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(joined, leaves(whole), strict=True))
+        return alike and not drew
 
 
 def _same(rows: Future[FloatArray]) -> Future[FloatArray]:

@@ -35,11 +35,11 @@ from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.tiers import TierCounts
+from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.errors import another_model, own_code
-from heterps.training.model.losses import checked_output, logits_of
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import trainable
 from heterps.training.model.table_snapshots import load_table, save_table
-from heterps.training.run.class_metrics import AnyMetrics, make_metrics
 
 
 class DenseSource(Protocol):
@@ -66,7 +66,7 @@ class ModelOnTables:
         tables: Tables,
         parameters: Mapping[str, Sequence[str]],
         client: JobClient,
-        num_classes: int,
+        objectives: Objectives,
         dense: DenseSource | None = None,
     ) -> None:
         self.model = model.train()
@@ -74,7 +74,7 @@ class ModelOnTables:
         self.client = client
         self.clock = 0  # steps so far
         self._dense: DenseSource = client if dense is None else dense
-        self._num_classes = num_classes
+        self._objectives = objectives
         self._embeddings = [module for _, module in embeddings(model)]
         self._values: dict[str, FloatArray] = {}
         self._places = _places(model, parameters)
@@ -93,17 +93,17 @@ class ModelOnTables:
         for table, pull in pulls.items():
             self._take_over(table, pull.result())
 
-    def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics:
+    def evaluate(self, batches: Iterable[Batch]) -> Metrics:
         """Metrics of the model as it is; creates no rows."""
-        metrics = make_metrics(self._num_classes)
+        metrics = self._objectives.metrics()
         self.refresh()
         self.model.eval()
         try:
             with torch.no_grad():
                 for batch in batches:
                     with own_code(self.model, self._when(batch)):
-                        output = self._forward(batch)
-                    metrics.update(logits_of(output, self._num_classes), batch.label)
+                        scores = self._scores(batch)
+                    metrics.update(scores.numpy(), batch.label)
         finally:
             self.model.train()
         return metrics
@@ -219,9 +219,9 @@ class ModelOnTables:
         if not np.may_share_memory(values, self._values[table]):
             self._values[table][:] = values
 
-    def _forward(self, batch: Batch) -> Tensor:
+    def _scores(self, batch: Batch) -> Tensor:
         output = self.model(torch.from_numpy(batch.dense), prepared(batch.slots))
-        return checked_output(self.model, output, len(batch), self._num_classes)
+        return self._objectives.scores(self._objectives.checked(self.model, output, len(batch)))
 
     def _when(self, batch: Batch) -> str:
         return f"on a batch of {len(batch)} samples after {self.clock} steps"

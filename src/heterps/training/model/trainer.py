@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from heterps.checkpoint import Snapshot
-from heterps.config import Optimizers, Tables, Tiers
+from heterps.config import Optimizers, Schema, Tables, Tiers
 from heterps.data.batch import Batch
 from heterps.devices import Precision
 from heterps.errors import ConfigError
@@ -35,6 +35,7 @@ from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
 from heterps.ps.client.row_cache import least_bytes
 from heterps.ps.protocol.specs import Tables as ModelTables
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import flat_parameters
 from heterps.training.model.replicas import Replicas, StagePart
 from heterps.training.model.tabled import ModelOnTables
@@ -54,12 +55,12 @@ class Gradients(NamedTuple):
 class Trainer(ModelOnTables):
     """Trains `model` in this process. The model's parameters move into a dense table, its embeddings onto sparse ones.
 
-    model       called as model(dense, slots), it returns logits [batch] or [batch, 1]; a method `losses(output, label)`
-                or `loss(output, label)` replaces the default, the mean binary cross entropy (see losses.py)
+    model       called as model(dense, slots), it returns logits [batch] or [batch, 1], or what the labels of `columns`
+                need; a method `losses(output, label)` or `loss(output, label)` replaces the default (see objectives.py)
     tables      how rows come and go, in tables of modules that do not say it themselves
     tiers       memory for the sparse tables and a folder for the rows beyond it; none: all rows are in memory
     num_shards  of the sparse tables; they work in parallel, and the results do not depend on their number
-    num_classes of the labels, from 0 on; from three classes on the model returns a score for each, [batch, num_classes]
+    columns     the labels, by default one that is 0 or 1, and whether samples have weights
     num_threads among which the samples of a batch are divided, if they can be and that pays (see replicas.py)
     precision   of forward passes: fp32, or bf16 by torch's autocast
     connect     a client of servers that hold these tables; none: they are in this process
@@ -76,7 +77,7 @@ class Trainer(ModelOnTables):
         seed: int = 0,
         num_shards: int = 1,
         num_threads: int = 1,
-        num_classes: int = 2,
+        columns: Schema = Schema(),
         precision: Precision = "fp32",
         connect: Callable[[ModelTables], JobClient] | None = None,
         staleness: int = 0,
@@ -85,9 +86,9 @@ class Trainer(ModelOnTables):
         whole = model_tables(model, optimizers, tables=tables, tiers=tiers, seed=seed)
         if connect is not None and staleness and cache_bytes:
             check_cache(cache_bytes, whole)
-        traced = one_layer(model)
+        traced, objectives = one_layer(model), Objectives(columns)
         divided = divide_tables(whole, model, traced, [0], optimizers)
-        part = StagePart(model, traced, split(traced, []), divided, 0, num_classes, precision=precision)
+        part = StagePart(model, traced, split(traced, []), divided, 0, objectives, precision=precision)
         dense = {table: flat_parameters(model, names) for table, names in part.tables.parameters.items()}
         of_model = part.tables.tables
         client: JobClient = in_process(of_model, num_shards) if connect is None else connect(of_model)
@@ -96,7 +97,7 @@ class Trainer(ModelOnTables):
         self._pushes: list[Future[None]] = []  # of the last step
         self._pulled: dict[str, Future[FloatArray]] | None = None  # the dense parameters for the next one
         try:
-            super().__init__(model, of_model, part.tables.parameters, client, num_classes)
+            super().__init__(model, of_model, part.tables.parameters, client, objectives)
             for table, values in dense.items():
                 client.fill_dense(table, values).result()
                 self._values[table] = np.require(client.pull_dense(table).result(), requirements="W")

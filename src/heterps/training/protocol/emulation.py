@@ -147,11 +147,10 @@ def measure_batch_s(job: Job, clock: Clock = time.thread_time) -> float:
     """Seconds that one core takes for forward and backward of a batch of the whole model."""
     reader = open_reader(job)
     model = build_model(job.model, job.data.columns, job.seed)
-    num_classes = job.data.columns.num_classes
     with (
         torch.random.fork_rng(devices=[]),
         torch_threads(1),
-        Trainer(model, job.optimizers, tables=job.tables, seed=job.seed, num_classes=num_classes) as trainer,
+        Trainer(model, job.optimizers, tables=job.tables, seed=job.seed, columns=job.data.columns) as trainer,
     ):
         batches = [batch for batch, _ in islice(reader.read(), 2)]
         trainer.gradients(batches[0])  # compiles, and fills the caches

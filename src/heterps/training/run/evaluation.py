@@ -10,7 +10,7 @@ from heterps.config import Job
 from heterps.data.batch import Batch
 from heterps.data.prefetch import Prefetch
 from heterps.data.reader import Reader, open_test_reader
-from heterps.training.run.class_metrics import AnyMetrics
+from heterps.training.metrics.metrics import Metrics
 from heterps.training.run.observer import Observer
 
 
@@ -19,10 +19,10 @@ class Evaluator(Protocol):
 
     def prepare(self, batch: Batch) -> Batch: ...
 
-    def evaluate(self, batches: Iterable[Batch]) -> AnyMetrics: ...
+    def evaluate(self, batches: Iterable[Batch]) -> Metrics: ...
 
 
-def evaluate_test(job: Job, model: Evaluator, observer: Observer, stop: Callable[[], str | None]) -> AnyMetrics:
+def evaluate_test(job: Job, model: Evaluator, observer: Observer, stop: Callable[[], str | None]) -> Metrics:
     """Metrics of the test set, or of its first batches once `stop` gives a reason."""
     reader = open_test_reader(job)
     observer.evaluating(reader.num_rows)

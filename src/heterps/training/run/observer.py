@@ -7,7 +7,7 @@ from typing import Any
 
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.tiers import TierCounts
-from heterps.training.run.class_metrics import AnyMetrics
+from heterps.training.metrics.metrics import Metrics
 
 
 class Observer:
@@ -19,7 +19,7 @@ class Observer:
     def started(self, samples: int, total: int, resumed: bool) -> None:
         """Training starts at `samples` of `total`."""
 
-    def stepped(self, samples: int, seconds: float, loss: float, interval: AnyMetrics) -> None:
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
         """A step is done: samples and seconds so far, its loss, and the metrics of the interval it belongs to."""
 
     def measured(self, line: dict[str, Any]) -> None:
@@ -50,8 +50,8 @@ class Outcome:
     seconds: float
     restarts: int
     stopped_by: str | None  # the signal that stopped it; None: it reached the end
-    train: AnyMetrics  # over the whole run, each sample predicted before it was learned from
-    test: AnyMetrics | None
+    train: Metrics  # over the whole run, each sample predicted before it was learned from
+    test: Metrics | None
     num_rows: int
     table_bytes: int
     counters: TableCounters  # rows that came and went

@@ -5,8 +5,8 @@ It is what a checkpoint holds of a run besides its model, so that a resumed run 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Job
-from heterps.training.run.class_metrics import AnyMetrics, make_metrics, metrics_from_state
+from heterps.training.metrics.metrics import Metrics
+from heterps.training.model.objectives import Objectives
 
 FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the model thinks of samples, and what they are."""
+    """What the model thinks of samples, as Objectives.scores has it, and what they are, as Batch has it."""
 
-    logits: FloatArray  # [n], or [n, classes]
+    logits: FloatArray
     labels: FloatArray
 
 
@@ -59,7 +60,7 @@ class RunProgress:
             "epoch": more.pop("epoch", 0),
             "seconds": round(self.seconds, 3),
             "samples_per_s": round(samples / seconds, 1) if seconds > 0 else None,
-            **metric_fields(self.interval),
+            **self.interval.fields(),
             **more,
         }
         self.whole.merge(self.interval)
@@ -67,9 +68,9 @@ class RunProgress:
         self.interval_started, self.interval_started_s = self.samples, self.seconds
         return line
 
-    def train_metrics(self) -> AnyMetrics:
+    def train_metrics(self) -> Metrics:
         """Over the whole run, the open interval included."""
-        metrics = metrics_from_state(self.whole.state())
+        metrics = deepcopy(self.whole)
         metrics.merge(self.interval)
         return metrics
 
@@ -103,17 +104,11 @@ class RunProgress:
         self.samples = samples
         self.seconds = state["seconds"]
         self.restarts = state["restarts"]
-        self.interval = metrics_from_state(state["interval"])
+        self.interval.restore(state["interval"])
         self.interval_started = state["interval_started"]
         self.interval_started_s = state["interval_started_s"]
-        self.whole = metrics_from_state(state["whole"])
+        self.whole.restore(state["whole"])
         self.saved()
 
-    def _no_metrics(self) -> AnyMetrics:
-        return make_metrics(self._job.data.columns.num_classes)
-
-
-def metric_fields(metrics: AnyMetrics) -> dict[str, float | None]:
-    """Metrics under the names that they have in metrics.jsonl and summary.json; null where undefined."""
-    values = {name: getattr(metrics, name) for name in metrics.FIELDS}
-    return {name: round(value, 6) if math.isfinite(value) else None for name, value in values.items()}
+    def _no_metrics(self) -> Metrics:
+        return Objectives(self._job.data.columns).metrics()

@@ -32,6 +32,7 @@ from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.model.device import open_device
+from heterps.training.model.objectives import Objectives
 from heterps.training.model.replicas import Replicas, StagePart
 from heterps.training.model.trainer import check_cache
 from heterps.training.protocol.emulation import make_pace
@@ -70,7 +71,7 @@ class StageWork:
             stages,
             self._tables,
             start.stage,
-            job.data.columns.num_classes,
+            Objectives(job.data.columns),
             open_device(start.device),
             job.precision,
         )

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import log_loss, roc_auc_score
 
 from heterps.errors import DataError, ModelError, NotFinite
-from heterps.training.run.metrics import NUM_BINS, Metrics
+from heterps.training.metrics.binary import NUM_BINS, BinaryMetrics
 
 
-def measure(logits: object, labels: object) -> Metrics:
-    metrics = Metrics()
+def measure(logits: object, labels: object) -> BinaryMetrics:
+    metrics = BinaryMetrics()
     metrics.update(np.asarray(logits, np.float32), np.asarray(labels, np.float32))
     return metrics
 
@@ -92,7 +92,7 @@ def test_merged_parts_in_any_order_equal_the_whole(data: list[tuple[float, bool]
     shuffled = list(data)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     parts = [measure(*zip(*part, strict=True)) for part in (shuffled[cut:], shuffled[:cut]) if part]
-    merged = Metrics()
+    merged = BinaryMetrics()
     for part in parts:
         merged.merge(part)
     for name in ("count", "positives", "auc", "auc_error", "accuracy"):
@@ -107,7 +107,7 @@ def test_metrics_go_on_from_their_state_as_if_never_stopped(
     first: list[tuple[float, bool]], second: list[tuple[float, bool]]
 ) -> None:
     straight = measure(*zip(*first, strict=True))
-    resumed = Metrics.from_state(json.loads(json.dumps(straight.state())))
+    resumed = BinaryMetrics.from_state(json.loads(json.dumps(straight.state())))
     for metrics in (straight, resumed):
         metrics.update(*(np.array(part, np.float32) for part in zip(*second, strict=True)))
     assert resumed.state() == straight.state()
@@ -115,7 +115,7 @@ def test_metrics_go_on_from_their_state_as_if_never_stopped(
 
 def test_a_state_of_other_bins_is_refused() -> None:
     with pytest.raises(ValueError, match=f"counted in 10 bins, this heterps has {NUM_BINS}"):
-        Metrics.from_state(Metrics().state() | {"num_bins": 10})
+        BinaryMetrics.from_state(BinaryMetrics().state() | {"num_bins": 10})
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -136,7 +136,7 @@ def test_labels_other_than_0_and_1_are_refused(bad: float) -> None:
 
 def test_undefined_metrics_are_nan_and_not_a_guess() -> None:
     for name in ("auc", "auc_error", "log_loss", "normalised_entropy", "calibration", "accuracy"):
-        assert math.isnan(getattr(Metrics(), name)), name
+        assert math.isnan(getattr(BinaryMetrics(), name)), name
     one_class = measure([0.5, -0.5], [0, 0])
     for name in ("auc", "normalised_entropy", "calibration"):
         assert math.isnan(getattr(one_class, name)), name
@@ -151,8 +151,8 @@ def test_any_dtype_and_shape_of_a_batch_is_counted_alike() -> None:
         (logits.astype(np.float64), labels.astype(np.int64)),
         (np.repeat(logits, 2)[::2], labels.astype(bool)),
     ):
-        metrics = Metrics()
+        metrics = BinaryMetrics()
         metrics.update(scores, truth)
         assert metrics.state() == expected
     with pytest.raises(ValueError, match="100 logits and 99 labels"):
-        Metrics().update(logits, labels[1:])
+        BinaryMetrics().update(logits, labels[1:])

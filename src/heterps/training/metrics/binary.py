@@ -31,21 +31,26 @@ NUM_BINS = 1 << 16
 BEND = 16.0  # c above
 
 
-class Metrics:
+class BinaryMetrics:
     """Update it with batches, merge it with others: the same samples give the same metrics, in any order.
 
-    Counts, and with them `auc`, `auc_error` and `accuracy`, are equal to the bit; the sums behind `log_loss` and
-    `calibration` up to the rounding of float64. What is undefined for the samples so far is NaN: everything without
-    samples, `auc` and `normalised_entropy` while only one class was seen, `calibration` without positives.
+    Counts, and with them `auc`, `auc_error` and `accuracy`, are equal to the bit, unless samples have weights; the sums
+    behind `log_loss` and `calibration` up to the rounding of float64. What is undefined for the samples so far is NaN:
+    everything without samples, `auc` and `normalised_entropy` while only one class was seen, `calibration` without
+    positives.
     """
 
     FIELDS: ClassVar[tuple[str, ...]] = ("log_loss", "auc", "normalised_entropy", "calibration")
+    main: ClassVar[str] = "auc"
+    measure: ClassVar[str] = "AUC"
 
     def __init__(self) -> None:
-        self._bins = np.zeros((2, NUM_BINS), np.int64)  # [label, bin]
+        self._bins = np.zeros((2, NUM_BINS))  # [label, bin]: sums of weights, which are 1 unless given
         self._sums = np.zeros(2)  # of log loss in nats, of predicted probability
+        self.count = 0
+        self.lowest, self.highest = math.inf, -math.inf  # of the logits
 
-    def update(self, logits: NDArray[Any], labels: NDArray[Any]) -> None:
+    def update(self, logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
         """Count a batch: the logits (before the sigmoid) of its samples and their labels, 0 or 1.
 
         A logit that is NaN or infinite raises NotFinite, a label that is neither 0 nor 1 DataError; nothing of that
@@ -55,7 +60,8 @@ class Metrics:
         truth = np.ascontiguousarray(labels, np.float32).reshape(-1)
         if len(scores) != len(truth):
             raise ValueError(f"{len(scores)} logits and {len(truth)} labels: a batch has one of each for a sample")
-        bad = _update(scores, truth, self._bins, self._sums)
+        factors = np.empty(0) if weights is None else np.ascontiguousarray(weights, np.float64)
+        bad = _update(scores, truth, factors, self._bins, self._sums)
         if bad >= 0 and not math.isfinite(scores[bad]):
             raise NotFinite(
                 f"the model's output for sample {bad} of a batch of {len(scores)} is {scores[bad]}. Training has "
@@ -65,42 +71,60 @@ class Metrics:
             raise DataError(
                 f"the label of sample {bad} of a batch of {len(truth)} is {truth[bad]:g}; allowed: 0 and 1."
             )
+        self.count += len(scores)
+        self._saw(float(scores.min(initial=math.inf)), float(scores.max(initial=-math.inf)))
 
-    def merge(self, other: Metrics) -> None:
+    def merge(self, other: BinaryMetrics) -> None:
         """Count what `other` has counted as well."""
         self._bins += other._bins
         self._sums += other._sums
+        self.count += other.count
+        self._saw(other.lowest, other.highest)
+
+    def _saw(self, lowest: float, highest: float) -> None:
+        self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
 
     @property
-    def count(self) -> int:
-        return int(self._bins.sum())
+    def weight(self) -> float:
+        """Sum of the weights of the samples: their number where they have none."""
+        return float(self._bins.sum())
 
     @property
-    def positives(self) -> int:
-        return int(self._bins[1].sum())
+    def positives(self) -> float:
+        """Sum of the weights of the samples of label 1."""
+        return float(self._bins[1].sum())
+
+    @property
+    def loss(self) -> float:
+        return self.log_loss
+
+    @property
+    def quality(self) -> float:
+        """A figure between 0 and 1 that is higher for a better model."""
+        return self.auc
 
     @property
     def auc(self) -> float:
         """Area under the ROC curve, within `auc_error` of the exact one."""
-        negatives, positives = self._bins.astype(np.float64)
+        negatives, positives = self._bins
         below = np.cumsum(negatives) - negatives / 2
         return _ratio(float(np.sum(positives * below)), float(positives.sum() * negatives.sum()))
 
     @property
     def auc_error(self) -> float:
         """How far `auc` can at most be from the exact one: half the share of pairs that fall into one bin."""
-        negatives, positives = self._bins.astype(np.float64)
+        negatives, positives = self._bins
         return _ratio(float(np.sum(positives * negatives)) / 2, float(positives.sum() * negatives.sum()))
 
     @property
     def log_loss(self) -> float:
         """Mean of -log of the probability given to the label, in nats."""
-        return _ratio(float(self._sums[0]), self.count)
+        return _ratio(float(self._sums[0]), self.weight)
 
     @property
     def normalised_entropy(self) -> float:
         """`log_loss` over that of always predicting the share of positives (He et al. 2014); below 1 is better."""
-        rate = _ratio(self.positives, self.count)
+        rate = _ratio(self.positives, self.weight)
         if not 0 < rate < 1:
             return math.nan
         return self.log_loss / -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
@@ -114,7 +138,7 @@ class Metrics:
     def accuracy(self) -> float:
         """Share of samples whose label is the more probable class; a logit of 0 predicts label 1."""
         right = self._bins[0, : NUM_BINS // 2].sum() + self._bins[1, NUM_BINS // 2 :].sum()
-        return _ratio(int(right), self.count)
+        return _ratio(float(right), self.weight)
 
     def state(self) -> dict[str, Any]:
         """Everything counted, as JSON: only the bins that are not empty."""
@@ -125,6 +149,8 @@ class Metrics:
             "negatives": self._bins[0, used].tolist(),
             "positives": self._bins[1, used].tolist(),
             "sums": self._sums.tolist(),
+            "count": self.count,
+            "range": [self.lowest, self.highest] if self.count else None,
         }
 
     @classmethod
@@ -136,6 +162,9 @@ class Metrics:
         metrics._bins[0, state["bins"]] = state["negatives"]
         metrics._bins[1, state["bins"]] = state["positives"]
         metrics._sums[:] = state["sums"]
+        metrics.count = state["count"]
+        if state["range"] is not None:
+            metrics.lowest, metrics.highest = state["range"]
         return metrics
 
 
@@ -145,24 +174,32 @@ def _ratio(part: float, whole: float) -> float:
 
 @njit(nogil=True, cache=True)
 def _update(
-    logits: NDArray[Any], labels: NDArray[np.float32], bins: NDArray[np.int64], sums: NDArray[np.float64]
+    logits: NDArray[Any],
+    labels: NDArray[np.float32],
+    weights: NDArray[np.float64],
+    bins: NDArray[np.float64],
+    sums: NDArray[np.float64],
 ) -> int:
-    """Count a batch, or nothing of it: the index of the first sample that cannot be counted, else -1."""
+    """Count a batch, or nothing of it: the index of the first sample that cannot be counted, else -1.
+
+    Without weights every sample counts 1.
+    """
     for i in range(len(logits)):
         if not (np.isfinite(logits[i]) and (labels[i] == 0 or labels[i] == 1)):
             return i
     loss = predicted = 0.0
     for i in range(len(logits)):
         x, label = np.float64(logits[i]), np.int64(labels[i])
+        weight = weights[i] if len(weights) else 1.0
         small = math.exp(-abs(x))  # of the negative side: never overflows
         u = 0.5 * BEND / (BEND + abs(x))
         if x >= 0:
             u = 1 - u
-            predicted += 1 / (1 + small)
+            predicted += weight / (1 + small)
         else:
-            predicted += small / (1 + small)
-        bins[label, min(int(u * NUM_BINS), NUM_BINS - 1)] += 1
-        loss += math.log1p(small) + max(x, 0.0) - x * label
+            predicted += weight * small / (1 + small)
+        bins[label, min(int(u * NUM_BINS), NUM_BINS - 1)] += weight
+        loss += weight * (math.log1p(small) + max(x, 0.0) - x * label)
     sums[0] += loss
     sums[1] += predicted
     return -1

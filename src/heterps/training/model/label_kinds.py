@@ -1,0 +1,113 @@
+"""Kinds of labels: what the model returns for each, its loss, and its metrics.
+
+    kind of label    the model returns     loss of a sample                         figures
+    binary           a logit               binary cross entropy                     AUC, log loss, ...
+    classes          a score a class       cross entropy of the softmax             accuracy, log loss, ...
+    mse              a prediction          squared error                            RMSE, MAE, R², ...
+    huber            a prediction          Huber's, linear beyond delta             MAE, RMSE, R², ...
+    poisson          log of a rate         exp(output) - label * output             deviance, RMSE, MAE, ...
+
+A new kind is a class in config/labels.py and one here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from torch import Tensor
+from torch.nn import functional
+
+from heterps.config.labels import (
+    AnyLabel,
+    BinaryLabel,
+    ClassLabel,
+    HuberLabel,
+    PoissonLabel,
+    SquaredLabel,
+)
+from heterps.training.metrics.binary import BinaryMetrics
+from heterps.training.metrics.classes import ClassMetrics
+from heterps.training.metrics.metrics import LabelMetrics
+from heterps.training.metrics.real import HuberMetrics, PoissonMetrics, SquaredMetrics
+
+Reduction = Literal["none", "mean", "sum"]
+L = TypeVar("L", bound=AnyLabel)
+
+
+class Objective(ABC, Generic[L]):
+    """What the model is trained for by one label."""
+
+    output: str = "one prediction"
+
+    def __init__(self, label: L) -> None:
+        self.label = label
+
+    @abstractmethod
+    def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
+        """The losses of samples [n], or their mean or sum. The output is [n], or [n, classes]."""
+
+    @abstractmethod
+    def metrics(self) -> LabelMetrics:
+        """Empty metrics."""
+
+
+class Binary(Objective[BinaryLabel]):
+    output = "one logit"
+
+    def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(output, label, reduction=reduction)
+
+    def metrics(self) -> LabelMetrics:
+        return BinaryMetrics()
+
+
+class Classes(Objective[ClassLabel]):
+    output = "a score for each class"
+
+    def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
+        return functional.cross_entropy(output, label.long(), reduction=reduction)
+
+    def metrics(self) -> LabelMetrics:
+        return ClassMetrics(self.label.num_classes)
+
+
+class Squared(Objective[SquaredLabel]):
+    def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
+        return functional.mse_loss(output, label, reduction=reduction)
+
+    def metrics(self) -> LabelMetrics:
+        return SquaredMetrics()
+
+
+class Huber(Objective[HuberLabel]):
+    def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
+        return functional.huber_loss(output, label, reduction=reduction, delta=self.label.delta)
+
+    def metrics(self) -> LabelMetrics:
+        return HuberMetrics(self.label.delta)
+
+
+class Poisson(Objective[PoissonLabel]):
+    output = "one logarithm of a rate"
+
+    def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
+        return functional.poisson_nll_loss(output, label, log_input=True, reduction=reduction)
+
+    def metrics(self) -> LabelMetrics:
+        return PoissonMetrics()
+
+
+_OBJECTIVES: Mapping[type[AnyLabel], type[Objective[Any]]] = {
+    BinaryLabel: Binary,
+    ClassLabel: Classes,
+    SquaredLabel: Squared,
+    HuberLabel: Huber,
+    PoissonLabel: Poisson,
+}
+
+
+def objective_of(label: AnyLabel) -> Objective[Any]:
+    """The objective for a label of a job."""
+    return _OBJECTIVES[type(label)](label)
