@@ -123,7 +123,7 @@ def _has_data(job: Job) -> bool:
     from heterps.data.sources import open_dataset
 
     try:
-        open_dataset(job.data.train)
+        open_dataset(job.data.train, job.data.format)
     except DataError as error:
         typer.echo(f"Profiling on a random batch, because there is no data yet: {error}", err=True)
         return False

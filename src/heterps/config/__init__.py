@@ -17,6 +17,7 @@ Every field has a `description`; the reference of the job file is generated from
 
 from heterps.config.cluster import PAPER_CLUSTER, Cluster, Resource
 from heterps.config.data import Data, Schema
+from heterps.config.format import Format
 from heterps.config.job import Checkpoint, Job, Model, load_cluster, load_job, parse_job
 from heterps.config.optimizers import (
     FTRL,
@@ -58,8 +59,8 @@ from heterps.config.workers import Emulation
 __all__ = [
     "ASP", "BSP", "DSSP", "FTRL", "PAPER_CLUSTER", "SGD", "SSP", "Adagrad", "Adam", "AdamW", "Admission",
     "AfterSightings", "Always", "Checkpoint", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
-    "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Group", "Initializer", "Job",
-    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource", "RowAdagrad",
-    "Schedule", "Schema", "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding", "WithProbability",
-    "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
+    "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Format", "Group", "Initializer", "Job",
+    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource",
+    "RowAdagrad", "Schedule", "Schema", "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding",
+    "WithProbability", "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
 ]  # fmt: skip

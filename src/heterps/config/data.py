@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from heterps.config.base import Frozen, Name
 from heterps.config.features import Features, check_features, sources_of
+from heterps.config.format import Format
 from heterps.config.labels import MAX_CLASSES, BinaryLabel, ClassLabel, Label
 
 
@@ -140,9 +141,11 @@ class Data(Frozen):
     """Training and test data, and how they are read."""
 
     train: Paths = Field(
-        description="Parquet files for training: a path, a folder, a glob, or a list; any fsspec address."
+        description="Files for training (Parquet, CSV, TSV, JSON lines, libsvm): a path, a folder, a glob, or a list; "
+        "local, or any address that fsspec knows."
     )
-    test: Paths | None = Field(None, description="Parquet files for evaluation; null: no evaluation.")
+    test: Paths | None = Field(None, description="Files for evaluation; null: no evaluation.")
+    format: Format = Format()
     columns: Schema = Field(Schema(), description="The roles of the columns, and what to do with missing values.")
     batch_size: PositiveInt = Field(4096, description="Number of samples per optimizer step.")
     epochs: PositiveInt = Field(1, description="Number of passes over the training data.")

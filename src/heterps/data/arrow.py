@@ -44,6 +44,22 @@ def floats_of(column: Any) -> FloatArray:
     return np.frombuffer(column.buffers()[1], np.float32, len(column), column.offset * 4)
 
 
+def integer_ids(column: Any) -> tuple[Any, int | None]:
+    """Return float ids as integers, with NaN as null, and the index of the first that is no whole number, or None.
+
+    Ids of other types are returned as they are. Above 2**53 floats skip whole numbers: two ids may have become one.
+    """
+    if not pa.types.is_floating(column.type):
+        return column, None
+    values = np.array(column.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False))
+    absent = np.isnan(values)
+    values[absent] = 0.0
+    wrong = (values != np.floor(values)) | (np.abs(values) > 2.0**53)
+    if wrong.any():
+        return column, int(np.argmax(wrong))
+    return pa.array(values.astype(np.int64), mask=absent), None
+
+
 def read_ids(column: Any) -> tuple[NDArray[np.int64], Bitmap, int]:
     """Return integers that represent the ids of a column, their validity bitmap, and its first bit."""
     if pa.types.is_uint64(column.type):

@@ -16,7 +16,7 @@ from heterps.errors import DataError
 
 _NUMBERS = "a number: any integer, float, decimal or bool"
 _LISTS = "lists of {width} numbers, as data.columns.widths says"
-_IDS = "an id: an integer, string or binary, or a list of them"
+_IDS = "an id: an integer, string or binary, a float that is a whole number, or a list of them"
 
 
 def is_number(kind: Any) -> bool:
@@ -33,8 +33,8 @@ def id_kind(kind: Any) -> str | None:
         return id_kind(kind.value_type)
     if is_list(kind):
         return None if is_list(kind.value_type) else id_kind(kind.value_type)
-    if types.is_integer(kind) or types.is_boolean(kind):
-        return "integer"
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_floating(kind):
+        return "integer"  # floats are whole numbers, as pandas writes integers where some are missing; decode.py checks
     if types.is_null(kind):
         return "null"
     texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_string_view)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from heterps.config import Schema
-from heterps.data.arrow import floats_of, nulls_of, read_floats, read_ids, without_dictionary
+from heterps.data.arrow import floats_of, integer_ids, nulls_of, read_floats, read_ids, without_dictionary
 from heterps.data.batch import FloatArray, KeyArray, OffsetArray
 from heterps.data.columns import is_list
 from heterps.data.feature_columns import FeatureColumns
@@ -132,7 +132,7 @@ class Decoder:
     def _keys(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[KeyArray, None]:
         by_column = np.empty((len(self._slots), group.num_rows), np.uint64)
         for s, (name, seed, null) in enumerate(self._slots):
-            column = columns[name]
+            column = _integer_ids(group, name, columns[name])
             mix_column(*read_ids(column), seed, null, by_column[s])
             if column.null_count:
                 self._missing(group, name, nulls_of(column), column.null_count, keep)
@@ -165,6 +165,7 @@ class Decoder:
             column = column.cast(pa.large_list(column.type.value_type))
             values, null_rows = without_dictionary(column.values), nulls_of(column)
             ends = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+        values = _integer_ids(group, name, values, ends)
         keys = np.empty(len(values) + 1, np.uint64)
         keys[-1] = null  # the one key of a null list
         mix_column(*read_ids(values), seed, null, keys[:-1])
@@ -200,9 +201,9 @@ class Decoder:
 
 
 def key_column(column: Any, slot_name: str) -> KeyArray:
-    """Compute the keys of an Arrow array of single ids."""
+    """Compute the keys of an Arrow array of single ids, where floats are whole numbers."""
     keys = np.empty(len(column), np.uint64)
-    mix_column(*read_ids(without_dictionary(column)), slot_seed(slot_name), null_key(slot_name), keys)
+    mix_column(*read_ids(integer_ids(without_dictionary(column))[0]), slot_seed(slot_name), null_key(slot_name), keys)
     return keys
 
 
@@ -229,6 +230,21 @@ def _read_lists(group: RowGroup, name: str, column: Any, out: NDArray[np.float32
     else:
         out[:] = np.nan
         out[valid] = values[starts[valid, None] + np.arange(width)]
+
+
+def _integer_ids(group: RowGroup, name: str, ids: Any, ends: OffsetArray | None = None) -> Any:
+    """Return float ids as integers; DataError if one is no whole number. `ends` are those of the lists they are in."""
+    integers, wrong = integer_ids(ids)
+    if wrong is None:
+        return integers
+    row = wrong if ends is None else int(np.searchsorted(ends, wrong, side="right")) - 1
+    raise _error(
+        group,
+        row,
+        name,
+        f"the id {ids[wrong].as_py()!r} is a float that is not a whole number below 2**53; write ids as integers or "
+        "strings",
+    )
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from heterps.config import Format
 from heterps.errors import DataError
 
 FAILURES = (OSError, RuntimeError)
@@ -37,6 +38,11 @@ class DataFile(ABC):
         self.address = address
         self.fs = fs  # fsspec's file system
         self.path = path
+
+    @classmethod
+    def open(cls, address: str, fs: Any, path: str, options: Format) -> Self:  # noqa: ARG003
+        """Open a file; a format that has `options` reads it by them."""
+        return cls(address, fs, path)
 
     @abstractmethod
     def load(self, row_group: int, columns: list[str]) -> Any:

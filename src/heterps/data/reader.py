@@ -209,13 +209,15 @@ def open_reader(job: Job, *, seed: int | None = None) -> Reader:
     """Open the training data of a job, in its batches and its order; `seed` replaces the job's."""
     data = job.data
     seed = job.seed if seed is None else seed
-    return Reader(data.train, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
+    dataset = open_dataset(data.train, data.format)
+    return Reader(dataset, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
 
 
 def open_test_reader(job: Job, *, least: int = 1) -> Reader:
     """Open the test set of a job, in the order of its files, in batches of at least `least` samples."""
     assert job.data.test is not None
-    reader = Reader(job.data.test, job.data.columns, batch_size=1, shuffle=False)
+    dataset = open_dataset(job.data.test, job.data.format)
+    reader = Reader(dataset, job.data.columns, batch_size=1, shuffle=False)
     reader.batch_size = min(max(job.data.batch_size, least), reader.num_rows)
     return reader
 

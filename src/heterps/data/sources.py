@@ -1,6 +1,6 @@
 """Data sources: find the files and row groups behind an address, folder, glob or list.
 
-    "data/train"  "s3://bucket/day=*/*.parquet"  ["a.parquet", "b.parquet"]
+    "data/train"  "s3://bucket/day=*/*.parquet"  ["a.csv", "b.csv"]
          |--(fsspec)--> sorted files --(formats.py)--> row groups with row counts, columns with types
 
 Files are only opened here, not read. Any fsspec address works; a path without a protocol is local.
@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import fsspec
 import pyarrow as pa
 
+from heterps.config import Format
 from heterps.data.file import FAILURES, DataFile, first_line
-from heterps.data.formats import FORMATS, format_of, suffixes_of
+from heterps.data.formats import FORMATS, format_of, known_suffixes, suffixes_of
+from heterps.data.text.file import settle_types
 from heterps.errors import DataError
 
 _FILES_OPENED = 8
@@ -68,62 +71,69 @@ class Dataset:
         return sum(group.num_rows for group in self.row_groups)
 
 
-def open_dataset(source: str | Sequence[str]) -> Dataset:
+def open_dataset(source: str | Sequence[str], options: Format = Format()) -> Dataset:
     """Open the files of a path, folder, glob or list of these; raises DataError if there is nothing to read."""
     sources = [source] if isinstance(source, str) else list(source)
-    addresses = sorted({address for one in sources for address in find_files(one)})
+    addresses = sorted({address for one in sources for address in find_files(one, options)})
     if not addresses:
-        raise DataError("no training data is named: give a Parquet file, a folder, a glob or a list of them.")
+        raise DataError("no training data is named: give a file, a folder, a glob or a list of them.")
     with ThreadPoolExecutor(min(_FILES_OPENED, len(addresses))) as pool:
-        dataset = Dataset(tuple(pool.map(open_file, addresses)))
+        dataset = Dataset(tuple(pool.map(lambda address: open_file(address, options), addresses)))
+    settle_types(dataset.files)
     if dataset.num_rows == 0:
         shown = addresses[0] if len(addresses) == 1 else f"{len(addresses)} files from {addresses[0]} on"
         raise DataError(f"{shown}: the data set is empty: no file holds a row. Check the job that wrote it.")
     return dataset
 
 
-def open_file(address: str) -> DataFile:
+def open_file(address: str, options: Format = Format()) -> DataFile:
     """Open the file at `address` by its format; raises DataError, which names it."""
-    fs, path = _filesystem(address)
-    format = format_of(address)
+    fs, path = filesystem_of(address)
+    format = format_of(address, options.kind)
     try:
-        return format(address, fs, path)
+        return format.open(address, fs, path, options)
     except FileNotFoundError:
         raise DataError(f"{address}: there is no such file. Check the path of the data.") from None
     except (ValueError, pa.ArrowNotImplementedError) as error:
+        problem = f"{address}: this is not a {format.title} file that can be read ({first_line(error)})."
+        suffixes = [suffix for suffix in suffixes_of(format) if address.lower().endswith(suffix)]
+        if options.kind is None and not suffixes:
+            raise DataError(
+                f"{problem} A file whose name does not end in {known_suffixes()} is taken for Parquet: name its format "
+                f"in the job, as in data.format: {{kind: csv}}."
+            ) from None
         raise DataError(
-            f"{address}: this is not a {format.title} file that can be read ({first_line(error)}). "
-            f"Convert the data to {format.title}, or name the {format.title} files alone, for example "
-            f"data/*{suffixes_of(format)[0]}."
+            f"{problem} Mend it, or name the {format.title} files alone, for example "
+            f"data/*{suffixes[-1] if suffixes else ''}."
         ) from None
     except FAILURES as error:
         raise DataError(f"{address}: cannot read this file: {first_line(error)}.") from error
 
 
-def find_files(source: str) -> list[str]:
-    """Return the sorted addresses of the files that a path, folder or glob stands for."""
-    fs, path = _filesystem(source)
+def find_files(source: str, options: Format = Format()) -> list[str]:
+    """Return the sorted addresses of the files that a path, folder or glob stands for.
+
+    In a folder these are the files with a known suffix, or all if `options` names the format.
+    """
+    fs, path = filesystem_of(source)
     try:
         if any(character in path for character in "*?["):
             found = [name for name in fs.glob(path) if not _is_hidden(name) and not fs.isdir(name)]
             if not found:
-                raise DataError(f"{source}: no file matches this pattern. Check it with a listing of the folder.")
+                raise DataError(f"{source}: no file matches this pattern{_relative_to(source)}.")
         elif fs.isdir(path):
-            found = [
-                name
-                for name in fs.ls(path, detail=False)
-                if name.lower().endswith(tuple(FORMATS)) and not _is_hidden(name)
-            ]
+            suffixes = tuple(FORMATS) if options.kind is None else ("",)
+            names = [name for name in fs.ls(path, detail=False) if not _is_hidden(name) and not fs.isdir(name)]
+            found = [name for name in names if name.lower().endswith(suffixes)]
             if not found:
-                titles = " or ".join(dict.fromkeys(format.title for format in FORMATS.values()))
-                raise DataError(f"{source}: this folder holds no {titles} file.{_folders_hint(fs, path)}")
+                raise DataError(f"{source}: this folder holds no data file.{_folders_hint(fs, path)}")
         elif fs.exists(path):
             found = [path]
         else:
             fs.info(path)  # says why, where a file system cannot be reached
             raise FileNotFoundError
     except FileNotFoundError:
-        raise DataError(f"{source}: there is no such file or folder. Check the path of the data.") from None
+        raise DataError(f"{source}: there is no such file or folder{_relative_to(source)}.") from None
     except (*FAILURES, ValueError) as error:
         raise DataError(f"{source}: cannot look for data here: {first_line(error)}.") from error
     return sorted(_address(source, fs, path, name) for name in found)
@@ -140,7 +150,7 @@ def _address(source: str, fs: Any, path: str, name: str) -> str:
     return str(fs.unstrip_protocol(name)).removeprefix("file://")
 
 
-def _filesystem(address: str) -> tuple[Any, str]:
+def filesystem_of(address: str) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(address)
     except ImportError as error:
@@ -148,6 +158,13 @@ def _filesystem(address: str) -> tuple[Any, str]:
     except (OSError, ValueError, TypeError) as error:  # TypeError: an address without the host that its kind needs
         raise DataError(f"{address}: this is not an address that can be read: {first_line(error)}.") from None
     return fs, path
+
+
+def _relative_to(source: str) -> str:
+    """Say where a relative path was looked for."""
+    if "://" in source or Path(source).is_absolute():
+        return ""
+    return f" in {Path.cwd()}, the working directory, which paths of a job are relative to"
 
 
 def _is_hidden(path: str) -> bool:
@@ -159,6 +176,6 @@ def _folders_hint(fs: Any, path: str) -> str:
     """Suggest what to name when the data is in subfolders, as partitioned data is."""
     folders = sorted(name.rsplit("/", 1)[-1] for name in fs.ls(path, detail=False) if fs.isdir(name))
     if not folders:
-        return f" A data file ends in {', '.join(FORMATS)}."
+        return f" The name of one ends in {known_suffixes()}; for other names set data.format.kind."
     shown = ", ".join(folders[:5]) + (", ..." if len(folders) > 5 else "")
-    return f" Its folders are not searched ({shown}): name one of them, or all with a glob such as **/*.parquet."
+    return f" Its folders are not searched ({shown}): name one of them, or all with a glob such as **/*.csv."
