@@ -74,7 +74,7 @@ def test_describe_prints_json(folder, capsys):
 def test_bad_data_ends_with_its_exit_code_and_no_traceback(folder, capsys):
     code, out, err = run(capsys, "data", "describe", folder)
     assert (code, out) == (4, "")
-    assert "holds no Parquet file" in err
+    assert "holds no data file" in err
     assert "Traceback" not in err
 
 

@@ -54,8 +54,9 @@ def test_labels_of_any_number_become_float32(tmp_path, kind):
 )
 def test_a_label_other_than_0_or_1_is_located(tmp_path, labels, shown):
     place = rf"data\.parquet: row 4 \(row 1 of row group 1\), column label: a label is 0 or 1, this one is {shown}"
-    with pytest.raises(DataError, match=place):
+    with pytest.raises(DataError, match=place) as caught:
         decode(tmp_path, {"label": labels}, row_group=1)
+    assert ("num_classes" in str(caught.value)) == (shown == "2")  # the other labels are of no class
 
 
 @pytest.mark.parametrize("absent", [None, float("nan")])
@@ -234,3 +235,21 @@ def test_dense_lists_of_a_slice_are_its_own(kind, absent):
     out = np.empty((10, 2), np.float32)
     _read_lists(RowGroup(None, 0, 0, 10), "x", pa.array(lists, kind).slice(3, 10), out)
     np.testing.assert_array_equal(out, [[np.nan] * 2 if one is None else one for one in lists[3:13]])
+
+
+def test_whole_floats_are_integer_ids_and_nan_is_missing(tmp_path):
+    """Pandas writes integers as floats where some are missing."""
+    table = {"c": [1.0, float("nan"), -3.0]}
+    block, counts = decode(tmp_path, table)
+    assert block.keys.tolist() == make_keys(np.array([1, None, -3], object), "c").tolist()
+    assert counts.missing == {"c": 1}
+    block, _ = decode(tmp_path, {"c": [[1.0, 2.0], [], None]})
+    assert block.keys[:2].tolist() == make_keys([1, 2], "c").tolist()
+
+
+@pytest.mark.parametrize(
+    ("ids", "row"), [([1.0, 2.5], 1), ([1.0, 2.0, 2.0**53 + 2], 2), ([float("inf")], 0), ([[1.0], [], [4.0, 0.1]], 2)]
+)
+def test_a_float_id_that_is_no_whole_number_is_refused(tmp_path, ids, row):
+    with pytest.raises(DataError, match=rf"row {row} .*column c: the id .* is a float that is not a whole number"):
+        decode(tmp_path, {"c": ids})

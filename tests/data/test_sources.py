@@ -105,7 +105,7 @@ def test_only_the_named_columns_of_a_row_group_are_read(tmp_path):
         ("nowhere", "no such file or folder"),
         ("*.csv", "no file matches"),
         ("notes.txt", "not a Parquet file"),
-        ("empty", "holds no Parquet file"),
+        ("empty", "holds no data file"),
     ],
 )
 def test_what_cannot_be_data_is_named(folder, source, message):
@@ -113,6 +113,13 @@ def test_what_cannot_be_data_is_named(folder, source, message):
     with pytest.raises(DataError, match=message) as caught:
         open_dataset(f"{folder}/{source}")
     assert source in str(caught.value)
+
+
+def test_a_relative_path_is_told_with_the_folder_that_it_is_relative_to(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for source in ("nowhere", "no/*.parquet"):
+        with pytest.raises(DataError, match=f"{source.replace('*', '.')}: .* in {folder}, the working directory"):
+            open_dataset(source)
 
 
 def test_a_folder_of_folders_says_which_to_name(tmp_path):

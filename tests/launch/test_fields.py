@@ -70,7 +70,8 @@ ELSEWHERE = {
     "where data is, and what its columns are: tests/data": (
         "model.factory", "data.train", "data.test", "data.columns.label", "data.columns.num_classes",
         "data.columns.dense", "data.columns.widths", "data.columns.slots", "data.columns.dense_missing",
-        "data.columns.dense_fill", "data.columns.slot_missing",
+        "data.columns.dense_fill", "data.columns.slot_missing", "data.format.kind", "data.format.delimiter",
+        "data.format.names", "data.format.quotes", "data.format.nulls", "data.format.types", "data.format.lists",
     ),
     "weights of samples: tests/transparency/test_label_jobs": ("data.columns.weight",),
     "other settings of what is above: tests/ps, tests/transparency": (

@@ -1,4 +1,4 @@
-"""`heterps data`: make synthetic data sets, turn images into data, and look at any Parquet data."""
+"""`heterps data`: make synthetic data sets, turn images and text into Parquet, and look at any data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from heterps.cli.output import print_json
+from heterps.config import Data, Format, load_job
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
 
 if TYPE_CHECKING:
-    from heterps.data.describe import Description
     from heterps.data.generate import DatasetInfo
     from heterps.data.images import ImagesInfo
 
@@ -97,21 +97,40 @@ def images(
 
 
 @group.command(
-    epilog="Examples: heterps data describe data/train    heterps data describe 's3://bucket/day=*/*.parquet' --json"
+    epilog="Examples: heterps data describe data/train    heterps data describe ratings.csv --label rating    "
+    "heterps data describe 's3://bucket/day=*/*.parquet' --job job.yaml --rows 1000000 --json"
 )
 def describe(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A Parquet file, folder, glob or fsspec address.")],
-    label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file, folder, glob or address.")],
+    label: Annotated[str | None, typer.Option(help="Name of the label column.  [default: label]")] = None,
+    job: Annotated[Path | None, typer.Option(help="A job whose data.format says how to read the files.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Read about so many rows, not all.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show files, rows, columns with their types and nulls, the mean of the label and examples of keys."""
-    from heterps.data.describe import describe as describe_data
+    """Show the columns of data: types, missing values, distinct ids, min, mean and max, and what the label is good for.
 
-    description = describe_data(path, label)
+    Distinct values are counted exactly up to 50,000, above by a sketch that is off by about 0.8 %.
+    """
+    from heterps.data.describe import describe as describe_data
+    from heterps.report.terminal.description_table import show_description
+
+    data = _data_of(job)
+    with _show_bar(f"reading {path}", "rows", is_shown=not json) as advance:
+        description = describe_data(
+            path,
+            label or (data.columns.label if data else "label"),
+            options=data.format if data else Format(),
+            max_rows=rows,
+            progress=lambda done, total: advance("reading", done, total),
+        )
     if json:
         print_json(description.model_dump_json(indent=2))
     else:
-        _show_description(path, description)
+        show_description(path, description)
+
+
+def _data_of(job: Path | None) -> Data | None:
+    return None if job is None else load_job(job).data
 
 
 @contextmanager
@@ -168,25 +187,3 @@ def _show_images(folder: Path, info: ImagesInfo, seconds: float) -> None:
     console.print(f"{rows:,} images of {form}, {info.num_classes} classes, in {seconds:.1f} s. A job reads them with")
     columns = f"num_classes: {info.num_classes}, dense: [image], widths: {{image: {info.num_pixels}}}, slots: []"
     console.print(f"  columns: {{{columns}}}", markup=False, soft_wrap=True)
-
-
-def _show_description(path: str, description: Description) -> None:
-    table = Table(title=path, title_justify="left")
-    for heading in ("column", "type", "usable as", "nulls", "first value", "its key (hex)"):
-        table.add_column(heading, justify="right" if heading in ("nulls", "its key") else "left")
-    for column in description.columns:
-        example = "null" if column.example is None else column.example
-        table.add_row(
-            column.name,
-            column.type,
-            " or ".join(column.roles) or "nothing",
-            "?" if column.nulls is None else f"{column.nulls:,}",
-            example if len(example) <= 12 else example[:11] + "…",
-            "" if column.key is None else f"{column.key:016x}",
-        )
-    console = make_console()
-    console.print(table)
-    size = f"{description.file_bytes / 1e6:,.1f} MB"
-    mean = "" if description.label_mean is None else f" Mean of {description.label}: {description.label_mean:.4f}."
-    groups = f"files: {description.files:,}; row groups: {description.row_groups:,}"
-    console.print(f"{description.rows:,} rows; {groups}; {size}.{mean}")

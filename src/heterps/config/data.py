@@ -145,7 +145,7 @@ class Data(Frozen):
         "local, or any address that fsspec knows."
     )
     test: Paths | None = Field(None, description="Files for evaluation; null: no evaluation.")
-    format: Format = Format()
+    format: Format = Field(Format(), description="How files are read, where their names and contents do not say it.")
     columns: Schema = Field(Schema(), description="The roles of the columns, and what to do with missing values.")
     batch_size: PositiveInt = Field(4096, description="Number of samples per optimizer step.")
     epochs: PositiveInt = Field(1, description="Number of passes over the training data.")

@@ -34,7 +34,7 @@ class Format(Frozen):
         {}, description="Types of columns, as in {zip: string}, where the type found in a sample of the rows is wrong."
     )
     lists: dict[Name, Character] = Field(
-        {}, description="Columns of csv or tsv that hold lists, with the character between two items: {genres: '|'}."
+        {}, description="Columns of csv or tsv that hold lists, with the character between two items: {genres: ;}."
     )
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ written anew gets another entry. Everything in the folder can be deleted at any 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -28,7 +29,8 @@ def cache_folder() -> Path:
 def cached(key: tuple[Any, ...], suffix: str, make: Callable[[Path], None]) -> Path:
     """Return the file of `key`. `make` writes it if it is not there; other processes wait for it meanwhile.
 
-    The file is complete or absent, whatever happens. Raises StorageError if the folder cannot be written.
+    The file is complete or absent, whatever happens. Raises StorageError if the folder cannot be written, and what
+    `make` raises.
     """
     path = cache_folder() / f"{xxhash.xxh3_128_hexdigest(repr(key).encode())}.{suffix}"
     if path.exists():
@@ -42,6 +44,8 @@ def cached(key: tuple[Any, ...], suffix: str, make: Callable[[Path], None]) -> P
                 make(partial)
                 partial.replace(path)
     except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) and not str(error.filename).startswith(str(path.parent)):
+            raise  # of the data file
         raise StorageError(
             f"{path}: cannot keep what was made of a data file: {error.strerror or error}. Free some space, check the "
             "permissions, or set XDG_CACHE_HOME to another folder."

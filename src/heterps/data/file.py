@@ -62,10 +62,6 @@ class DataFile(ABC):
         """Facts that change if the row group is rewritten. Checkpoints hold their hash, so that they detect it."""
         return (self.num_bytes,)
 
-    def num_nulls(self, row_group: int) -> dict[str, int | None]:  # noqa: ARG002
-        """Number of nulls of each column in a row group; None or absent if the file does not say."""
-        return {}
-
     @cached_property
     def num_bytes(self) -> int:
         return int(self.fs.size(self.path) or 0)

@@ -35,17 +35,7 @@ class ParquetFile(DataFile):
         footer = self._footer.row_group(row_group)
         return tuple(footer.column(i).total_compressed_size for i in range(footer.num_columns))
 
-    def num_nulls(self, row_group: int) -> dict[str, int | None]:
-        """The footer's statistics. A nested column has a path for each leaf (`bag.list.element`), so it is unknown."""
-        footer = self._footer.row_group(row_group)
-        columns = [footer.column(i) for i in range(footer.num_columns)]
-        return {column.path_in_schema: _null_count(column.statistics) for column in columns}
-
     @cached_property
     def _is_local(self) -> bool:
         protocol = self.fs.protocol
         return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
-
-
-def _null_count(statistics: Any) -> int | None:
-    return statistics.null_count if statistics is not None and statistics.has_null_count else None

@@ -1,0 +1,1 @@
+"""Files of text: CSV, TSV, JSON lines, libsvm and Criteo's TSV."""

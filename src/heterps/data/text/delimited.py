@@ -77,7 +77,7 @@ class Delimited(TextRows):
             raise ValueError("it is empty: not even a header names its columns")
         line = first.join()
         text = io.StringIO(line.removeprefix(BOM).decode(), newline="")
-        quoting = QUOTE_MINIMAL if self.options.quotes else QUOTE_NONE
+        quoting: Any = QUOTE_MINIMAL if self.options.quotes else QUOTE_NONE
         names = tuple(name.strip() for name in next(line_reader(text, delimiter=self.delimiter, quoting=quoting)))
         self._check_header(names)
         return names, len(line)

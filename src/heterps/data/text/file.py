@@ -189,7 +189,7 @@ def parse_rows(
     if table.num_rows != num_rows:
         raise DataError(
             f"{address}: {num_rows:,} lines from row {first_row} on hold {table.num_rows:,} rows. Are there lines of "
-            "spaces only? Write the file anew without them."
+            "spaces only, or carriage returns inside lines? Write the file anew without them."
         )
     return table
 

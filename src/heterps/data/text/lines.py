@@ -1,8 +1,7 @@
-r"""Cut a stream of text into blocks of whole lines, in one pass at the speed of a compiled loop.
+"""Cut a stream of text into blocks of whole lines, in one pass at the speed of a compiled loop.
 
-    bytes      |id,title\n1,"a\nb"\n2,c\n ... 16,384 rows ...\n| ... 16,384 rows ...\n| ... the rest|
-    blocks     |<------------------- 0 ------------------->|<------- 1 ------->|<-- 2 -->|
-               a block ends at a line end outside of quotes; lines without a character are not rows
+    text      | 16,384 rows | 16,384 rows | the rest |      a row ends at a line end that is not inside quotes
+    blocks    |<--- 0 ----->|<--- 1 ----->|<-- 2 --->|      lines without a character are not rows
 
 States of the loop, where values may stand in quotes:
 

@@ -47,6 +47,8 @@ def type_of_dates(texts: Any) -> Any:
 
 def fits(texts: Any, kind: Any) -> bool:
     """Tell whether all texts of an array are values of this type."""
+    if pa.types.is_null(kind):
+        return bool(texts.null_count == len(texts))
     try:
         texts.cast(kind)
     except pa.ArrowInvalid:
