@@ -1,0 +1,48 @@
+"""Jobs on files of text train as jobs on Parquet do: the same losses from the same rows, inline and on workers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from heterps.launch import train
+from heterps.training.run.folder import Run
+
+
+def losses(job_file: Path, name: str, train_data: str, test_data: str, **fields: object) -> list[object]:
+    """Losses of all intervals of a run on these files, and those of the test set."""
+    job = yaml.safe_load(job_file.read_text())
+    job["data"] |= {"train": train_data, "test": test_data}
+    job_file.with_name(f"{name}.yaml").write_text(yaml.safe_dump(job | fields))
+    run = train(job_file.with_name(f"{name}.yaml"), job_file.with_name(name))
+    return [*(line["log_loss"] for line in Run(run.folder).metrics()), run.summary["test"]["log_loss"]]
+
+
+@pytest.fixture
+def text_data(tiny_job: Path) -> Path:
+    """The rows of the tiny job in one row group, as Parquet, CSV and JSON lines."""
+    for name in ("train", "test"):
+        table = pq.read_table(f"{name}.parquet")
+        pq.write_table(table, f"{name}.parquet")
+        pyarrow.csv.write_csv(table, f"{name}.csv")
+        rows = "\n".join(json.dumps(row) for row in table.to_pylist())
+        Path(f"{name}.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    return tiny_job
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl.gz"])
+def test_text_trains_as_parquet_does(text_data: Path, suffix: str) -> None:
+    of_parquet = losses(text_data, "parquet", "train.parquet", "test.parquet")
+    of_text = losses(text_data, "text", f"train.{suffix}", f"test.{suffix}")
+    on_workers = losses(
+        text_data, "workers", f"train.{suffix}", f"test.{suffix}",
+        launcher="local", threads=2, workers={"channel": "memory"},
+    )  # fmt: skip
+    assert of_text == of_parquet
+    assert on_workers == pytest.approx(of_parquet, rel=1e-5)
