@@ -77,7 +77,7 @@ def test_a_part_of_the_rows_is_from_all_over_the_data(tmp_path):
     pq.write_table(pa.table({"x": range(10_000)}), tmp_path / "a.parquet", row_group_size=100)
     described = describe(str(tmp_path), max_rows=1000)
     assert (described.rows, described.rows_read) == (10_000, 1000)
-    assert described.columns[0].mean == pytest.approx(5000, rel=0.15)
+    assert described.columns[0].mean == pytest.approx(5000, rel=0.5)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pyarrow.csv
@@ -21,7 +22,7 @@ def losses(job_file: Path, name: str, train_data: str, test_data: str, **fields:
     job["data"] |= {"train": train_data, "test": test_data}
     job_file.with_name(f"{name}.yaml").write_text(yaml.safe_dump(job | fields))
     run = train(job_file.with_name(f"{name}.yaml"), job_file.with_name(name))
-    return [*(line["log_loss"] for line in Run(run.folder).metrics()), run.summary["test"]["log_loss"]]
+    return [*(line["log_loss"] for line in Run(run.folder).metrics()), run.summary["log_loss"]]
 
 
 @pytest.fixture
@@ -46,3 +47,11 @@ def test_text_trains_as_parquet_does(text_data: Path, suffix: str) -> None:
     )  # fmt: skip
     assert of_text == of_parquet
     assert on_workers == pytest.approx(of_parquet, rel=1e-5)
+
+
+def test_a_column_without_values_is_warned_about(text_data: Path) -> None:
+    lines = Path("train.csv").read_text().splitlines()
+    Path("train.csv").write_text("\n".join(re.sub(",[^,]*$", ",", line) for line in lines).replace('"s",', '"s","t"'))
+    losses(text_data, "empty", "train.csv", "test.parquet")
+    summary = json.loads(Path("empty/summary.json").read_text())
+    assert any(text.startswith("t: every value is missing in 200 rows") for text in summary["warnings"])

@@ -120,10 +120,10 @@ def _columns(factory: str | None) -> Schema:
 
 
 def _has_data(job: Job) -> bool:
-    from heterps.data.sources import open_dataset
+    from heterps.data.sources import open_paths
 
     try:
-        open_dataset(job.data.train, job.data.format)
+        open_paths(job.data, job.data.train)
     except DataError as error:
         typer.echo(f"Profiling on a random batch, because there is no data yet: {error}", err=True)
         return False

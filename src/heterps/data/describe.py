@@ -20,6 +20,7 @@ from heterps.data.batch import KeyArray
 from heterps.data.columns import holds_numbers, id_kind, is_list, is_number, list_width
 from heterps.data.decode import key_column
 from heterps.data.distinct import DistinctCounter
+from heterps.data.fit import spread_groups
 from heterps.data.sources import Dataset, RowGroup, open_dataset
 from heterps.errors import DataError
 
@@ -74,7 +75,7 @@ def describe(
     """
     dataset = open_dataset(source, options)
     check_same_columns(dataset)
-    groups = _spread(dataset.row_groups, max_rows)
+    groups = dataset.row_groups if max_rows is None else spread_groups(dataset, max_rows)
     rows_read = sum(group.num_rows for group in groups)
     stats = {field.name: _ColumnStats(field.type) for field in dataset.files[0].schema}
     for group, pieces in _read(groups, list(stats)):
@@ -190,15 +191,6 @@ def _piece(column: Any, name: str) -> _Piece:
 
 def _is_float(kind: Any) -> bool:
     return bool(pa.types.is_floating(kind))
-
-
-def _spread(groups: Sequence[RowGroup], max_rows: int | None) -> Sequence[RowGroup]:
-    """Row groups from all over the data with about `max_rows` rows, at least one."""
-    total = sum(group.num_rows for group in groups)
-    if max_rows is None or total <= max_rows:
-        return groups
-    wanted = max(1, round(len(groups) * max_rows / total))
-    return [groups[i * len(groups) // wanted] for i in range(wanted)]
 
 
 # --- words -----------------------------------------------------------------------------------------------------------

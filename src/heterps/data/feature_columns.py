@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from heterps.config import Schema
 from heterps.config.features import Date, Feature
-from heterps.data.arrow import nulls_of, one_chunk, read_ids, without_dictionary
+from heterps.data.arrow import integer_ids, nulls_of, one_chunk, read_ids, without_dictionary
 from heterps.data.columns import is_list, is_number
 from heterps.data.features import DAY_S, Ids, Numbers, cross, transform
 from heterps.errors import DataError
@@ -43,7 +43,7 @@ class FeatureColumns:
         if feature is None:
             return one_chunk(table.column(name))
         if feature.cross:
-            return _crossed([self.column(table, part, where) for part in feature.cross])
+            return _crossed([_whole(self.column(table, part, where), where, part) for part in feature.cross])
         source = one_chunk(table.column(feature.column or name))
         if not feature.steps:
             return source
@@ -118,6 +118,17 @@ def _parsed(column: Any) -> Any:
         return text.cast(pa.timestamp("us", "UTC"))
     except pa.ArrowInvalid as error:
         raise ValueError(f"a date must be ISO 8601 text such as 2024-05-31T12:30:00 ({error})") from None
+
+
+def _whole(column: Any, where: str, name: str) -> Any:
+    """Return a column of ids in which floats are integers; raises DataError if one is no whole number."""
+    values = column.values if is_list(column.type) else column
+    if not pa.types.is_floating(values.type):
+        return column
+    integers, wrong = integer_ids(values)
+    if wrong is not None:
+        raise DataError(f"{where}, column {name}: only ids can be crossed, and {values[wrong]} is no whole number.")
+    return _each_value(column, lambda _: integers)
 
 
 def _crossed(parts: list[Any]) -> Any:

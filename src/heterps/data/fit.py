@@ -23,7 +23,7 @@ from heterps.data.columns import check_columns, is_list
 from heterps.data.feature_columns import numbers_of
 from heterps.data.features import Numbers, transform
 from heterps.data.kernels import permutation
-from heterps.data.sources import Dataset, RowGroup, open_dataset
+from heterps.data.sources import Dataset, RowGroup, open_dataset, open_paths
 from heterps.errors import DataError
 
 FIT_ROWS = 1_000_000
@@ -44,7 +44,7 @@ def fit_job(job: Job, waiting: Callable[[str], object] = lambda _: None) -> Job:
     columns = job.data.columns
     if all(feature.is_fitted for feature in columns.features.values()):
         return job
-    fitted = fit_columns(job.data.train, columns, waiting)
+    fitted = fit_columns(open_paths(job.data, job.data.train), columns, waiting)
     return job.model_copy(update={"data": job.data.model_copy(update={"columns": fitted})})
 
 
@@ -55,7 +55,7 @@ def fit_columns(
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
     check_columns(dataset, schema)
     asked = {name: feature for name, feature in schema.features.items() if not feature.is_fitted}
-    groups = _spread(dataset, FIT_ROWS)
+    groups = spread_groups(dataset, FIT_ROWS)
     num_rows = sum(group.num_rows for group in groups)
     waiting(f"{', '.join(asked)}: fitted on {num_rows:,} rows")
     found = {name: Statistics(num_rows) for name in asked}
@@ -128,7 +128,7 @@ def _fitted_step(step: AnyStep, found: Statistics) -> AnyStep:
             return step
 
 
-def _spread(dataset: Dataset, num_rows: int) -> list[RowGroup]:
+def spread_groups(dataset: Dataset, num_rows: int) -> list[RowGroup]:
     """Return row groups of at least `num_rows` rows, or all, drawn evenly from all files, in their order."""
     groups = dataset.row_groups
     chosen, rows = [], 0
@@ -153,7 +153,7 @@ def unscaled(source: str | Sequence[str] | Dataset, schema: Schema) -> str | Non
     if not names:
         return None
     found = {name: _Scale() for name in names}
-    for group in _spread(dataset, min(SCALE_ROWS, dataset.row_groups[0].num_rows)):
+    for group in spread_groups(dataset, min(SCALE_ROWS, dataset.row_groups[0].num_rows)):
         table = group.file.read(group.index, names)
         for name in names:
             column = one_chunk(table.column(name))

@@ -30,7 +30,7 @@ from heterps.data.decode import DecodeCounts, Decoder
 from heterps.data.epoch import Epoch
 from heterps.data.kernels import permutation
 from heterps.data.pick import BlockRows, joined, pick
-from heterps.data.sources import Dataset, RowGroup, open_dataset
+from heterps.data.sources import Dataset, RowGroup, open_dataset, open_paths
 from heterps.errors import DataError
 
 BLOCK_ROWS = 65_536
@@ -209,14 +209,14 @@ def open_reader(job: Job, *, seed: int | None = None) -> Reader:
     """Open the training data of a job, in its batches and its order; `seed` replaces the job's."""
     data = job.data
     seed = job.seed if seed is None else seed
-    dataset = open_dataset(data.train, data.format)
+    dataset = open_paths(data, data.train)
     return Reader(dataset, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
 
 
 def open_test_reader(job: Job, *, least: int = 1) -> Reader:
     """Open the test set of a job, in the order of its files, in batches of at least `least` samples."""
     assert job.data.test is not None
-    dataset = open_dataset(job.data.test, job.data.format)
+    dataset = open_paths(job.data, job.data.test)
     reader = Reader(dataset, job.data.columns, batch_size=1, shuffle=False)
     reader.batch_size = min(max(job.data.batch_size, least), reader.num_rows)
     return reader

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import fsspec
 import pyarrow as pa
 
-from heterps.config import Format
+from heterps.config import Data, Format
+from heterps.config.data import Paths
 from heterps.data.file import FAILURES, DataFile, first_line
 from heterps.data.formats import FORMATS, format_of, known_suffixes, suffixes_of
 from heterps.data.text.file import settle_types
@@ -84,6 +85,11 @@ def open_dataset(source: str | Sequence[str], options: Format = Format()) -> Dat
         shown = addresses[0] if len(addresses) == 1 else f"{len(addresses)} files from {addresses[0]} on"
         raise DataError(f"{shown}: the data set is empty: no file holds a row. Check the job that wrote it.")
     return dataset
+
+
+def open_paths(data: Data, paths: Paths) -> Dataset:
+    """Open files that a job names, such as `data.train`, in the format that it names."""
+    return open_dataset(paths, data.format)
 
 
 def open_file(address: str, options: Format = Format()) -> DataFile:

@@ -9,7 +9,9 @@ from typing import Any
 from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.fit import fit_job, unscaled
+from heterps.data.missing import empty_columns
 from heterps.data.reader import open_reader, open_test_reader
+from heterps.data.sources import open_paths
 from heterps.errors import ConfigError, ModelError
 from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
 from heterps.model.build import build_model
@@ -59,7 +61,9 @@ def train(
             observer.warned(damage)
     num_samples = _num_samples(job)
     job = fit_job(job, observer.waiting)
-    warnings = [sentence] if (sentence := unscaled(job.data.train, job.data.columns)) else []
+    dataset = open_paths(job.data, job.data.train)
+    noticed = (unscaled(dataset, job.data.columns), empty_columns(dataset, job.data.columns))
+    warnings = [sentence for sentence in noticed if sentence]
     for warning in warnings:
         observer.warned(warning)
     shown: Plan | None = None
