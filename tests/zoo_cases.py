@@ -16,6 +16,11 @@ from heterps.model.zoo import COLUMNS, ZOO
 SIDE = 8
 CLICKS = Schema(dense=("a", "b", "c"), slots=("s", "t", "u", "v"))
 IMAGES = Schema(num_classes=4, dense=("image",), widths={"image": SIDE * SIDE}, slots=())
+TWO_LABELS = Schema(
+    labels={"click": {"loss": "binary"}, "rating": {"loss": "mse", "weight": 0.5, "missing": "mask"}},
+    dense=("a", "b"),
+    slots=("s", "t", "u"),
+)
 OF_IMAGES = ("alexnet", "resnet")
 CASES: dict[str, tuple[Schema, dict[str, Any]]] = {
     "ctr_dnn": (CLICKS, {"embedding_dim": 4, "hidden": (16, 8)}),
@@ -23,6 +28,7 @@ CASES: dict[str, tuple[Schema, dict[str, Any]]] = {
     "match_net": (COLUMNS["match_net"], {"embedding_dim": 4, "hidden": (16, 8)}),
     "two_emb": (CLICKS, {"embedding_dim": 4, "tiny": ("t", "v"), "hidden": (16,), "outputs": (6, 8)}),
     "nce": (COLUMNS["nce"], {"embedding_dim": 8}),
+    "mmoe": (TWO_LABELS, {"embedding_dim": 4, "num_experts": 2, "expert": (16,), "tower": (8,)}),
     "alexnet": (IMAGES, {"width": 4}),
     "resnet": (IMAGES, {"depth": 8, "width": 4, "norm": "group"}),
 }
@@ -57,7 +63,10 @@ def small_batch(name: str, num_samples: int, seed: int = 0, num_ids: int = 30) -
         label = (ids[:, 0] + ids[:, 2]) % 2 == 0
         ids[:, 4] = ids[:, 4] // 2 * 2 + (ids[:, 2] + 1) % 2
     dense = rng.standard_normal((num_samples, len(schema.dense)), np.float32)
-    return Batch(dense, slots_from_ids(ids, schema.slots, schema.same_ids), label.astype(np.float32))
+    label = label.astype(np.float32)
+    if name == "mmoe":  # a rating, by the second id, of what is clicked
+        label = np.stack([label, np.where(label, ids[:, 1] % 2, np.nan)], axis=1).astype(np.float32)
+    return Batch(dense, slots_from_ids(ids, schema.slots, schema.same_ids), label)
 
 
 def _bright_quarters(rng: np.random.Generator, num_samples: int) -> Batch:

@@ -41,7 +41,7 @@ def test_rows_do_not_depend_on_the_cut_but_on_the_seed(task: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_labels_come_as_often_as_the_teacher_says(task: str) -> None:
     columns, probability, label, _ = draw(task)
-    assert (columns["label"] == label).all()
+    assert (columns["click" if task == "feed" else "label"] == label).all()
     for low in np.arange(0, 1, 0.2):
         inside = (probability >= low) & (probability < low + 0.2)
         if inside.sum() > 500:
@@ -55,6 +55,18 @@ def test_about_half_of_the_labels_are_1_and_ids_are_counted(task: str) -> None:
     schema = COLUMNS[MODEL_OF[task]]
     distinct = {(schema.ids_of(slot) if task == "match" else "word", i) for slot in schema.slots for i in columns[slot]}
     assert seen.sum() == len(distinct)
+
+
+def test_a_rating_follows_a_click_and_what_clicks_depend_on() -> None:
+    columns, probability, click, seen = draw("feed")
+    rating = columns["rating"]
+    assert (np.isnan(rating) == ~click).all()
+    assert ((rating[click] >= 1) & (rating[click] <= 5)).all()
+    assert np.corrcoef(rating[click], np.log(probability / (1 - probability))[click])[0, 1] > 0.5
+    assert 0.25 < click.mean() < 0.45
+    slots = COLUMNS["mmoe"].slots
+    assert TASKS["feed"](0).schema.names == [*COLUMNS["mmoe"].all_labels, *slots]
+    assert seen.sum() == sum(len(np.unique(columns[slot])) for slot in slots)
 
 
 def test_an_item_has_one_category_whichever_side_it_is_on_and_a_user_one_segment() -> None:

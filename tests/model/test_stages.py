@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo_cases import small_inputs, small_model
 
 from heterps.config import Schema
-from heterps.model.stages import StageModule, StageRun, split
+from heterps.model.stages import StageModule, StageRun, leaves, split
 from heterps.model.trace import Trace, trace
 from heterps.model.zoo import ZOO, ctr_dnn
 from heterps.nn import embeddings
@@ -47,7 +47,7 @@ def run_split(traced: Trace, stages: list[StageModule], inputs: tuple[object, ..
         runs.append(StageRun(stage, values))
         values = runs[-1].outputs
     output = traced.output(values)
-    outputs = output if isinstance(output, tuple) else (output,)
+    outputs = tuple(leaves(output))
     gradients = {name: torch.ones_like(v) for name, v in values.items()}
     for run in reversed(runs):
         gradients = run.backward(gradients)
@@ -72,7 +72,7 @@ class Residuals(nn.Module):
 def assert_same(model: nn.Module, inputs: tuple[object, ...], boundaries: list[int], rtol: float = 0.0) -> None:
     other = copy.deepcopy(model)
     whole_output = model(*inputs)
-    wholes = whole_output if isinstance(whole_output, tuple) else (whole_output,)
+    wholes = tuple(leaves(whole_output))
     torch.autograd.backward(wholes, [torch.ones_like(o) for o in wholes])
     traced = trace(other)
     outputs = run_split(traced, split(traced, boundaries), inputs)
@@ -106,20 +106,24 @@ def test_any_boundaries_equal_the_model_whatever_crosses_them(data: st.DataObjec
     assert_same(model, (torch.randn(5, 8), torch.randn(5)), boundaries, rtol=1e-5)
 
 
+RTOL = {"mmoe": 1e-4}
+"""Experts and gates use one value, whose gradients are summed in another order."""
+
+
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.parametrize("ragged", [False, True])
 def test_zoo_models_split_at_every_layer_equal_the_model(name: str, ragged: bool) -> None:
     torch.manual_seed(2)
     model = small_model(name)
     inputs = small_inputs(name, 7, ragged=ragged)
-    assert_same(model, inputs, list(range(1, len(trace(model).layers))))
+    assert_same(model, inputs, list(range(1, len(trace(model).layers))), RTOL.get(name, 0.0))
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_models_cut_in_two_at_any_layer_equal_the_model(name: str) -> None:
     torch.manual_seed(3)
     for boundary in range(1, len(trace(small_model(name)).layers)):
-        assert_same(small_model(name), small_inputs(name, 5), [boundary])
+        assert_same(small_model(name), small_inputs(name, 5), [boundary], RTOL.get(name, 0.0))
 
 
 def test_what_skips_a_stage_travels_through_it() -> None:

@@ -61,10 +61,32 @@ def test_the_papers_widths() -> None:
 # --- formulas --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in ZOO if name not in ("nce", *OF_IMAGES)])
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in ("nce", "mmoe", *OF_IMAGES)])
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_model_gives_one_logit_a_sample(name: str, ragged: bool) -> None:
     assert small_model(name)(*small_inputs(name, 5, ragged=ragged)).shape == (5,)
+
+
+def test_mmoe_mixes_its_experts_for_each_label_by_a_gate() -> None:
+    model = small_model("mmoe")
+    dense, slots = small_inputs("mmoe", 5)
+    x = torch.cat([dense, model.embedding(slots).flatten(1)], dim=1)
+    experts = [expert(x) for expert in model.experts]
+    output = model(dense, slots)
+    assert list(output) == ["click", "rating"]
+    for number, name in enumerate(output):
+        scores = model.gates[number][0](x)
+        share = scores.exp() / scores.exp().sum(1, keepdim=True)
+        mixed = sum(share[:, [i]] * expert for i, expert in enumerate(experts))
+        torch.testing.assert_close(output[name], model.towers[number](mixed))
+
+
+def test_mmoe_gives_a_score_for_each_class_of_a_label() -> None:
+    schema = Schema(labels={"kind": {"loss": "classes", "num_classes": 7}, "y": "mse"}, dense=(), slots=("s",))
+    output = ZOO["mmoe"](schema)(torch.zeros(3, 0), slots_from_ids(np.zeros((3, 1), int), ("s",)))
+    assert {name: list(values.shape) for name, values in output.items()} == {"kind": [3, 7], "y": [3, 1]}
+    with pytest.raises(ModelError, match="at least one expert"):
+        ZOO["mmoe"](schema, num_experts=0)
 
 
 def test_the_softmax_of_ctr_dnn_gives_the_log_odds_of_its_scores() -> None:

@@ -21,7 +21,7 @@ from zoo_cases import small_inputs, small_model
 from heterps.data.batch import Slots
 from heterps.errors import ModelError
 from heterps.lookups import prepared
-from heterps.model.stages import StageModule, StageRun, split
+from heterps.model.stages import StageModule, StageRun, leaves, split
 from heterps.model.trace import Trace, trace
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding, embeddings
@@ -334,43 +334,45 @@ class Chunks(nn.Module):
         return self.c(torch.tanh(p.t())).sum(1) + best.values * best.indices + y
 
 
-def run_crossed(traced: Trace, stages: list[StageModule], inputs: tuple[object, ...]) -> Tensor:
+def run_crossed(traced: Trace, stages: list[StageModule], inputs: tuple[object, ...]) -> Any:
     """Forward and backward through all stages, over a border before, between and after them."""
     values = cross(dict(zip(traced.inputs, inputs, strict=True)))
     runs = []
     for stage in stages:
         runs.append(StageRun(stage, values))
         values = cross(runs[-1].outputs)
-    output: Tensor = traced.output(values)
+    output = traced.output(values)
     gradients: dict[str, Any] = {name: torch.ones_like(value) for name, value in values.items()}
     for run in reversed(runs):
         gradients = run.backward(cross(gradients))
     return output
 
 
-def assert_crossed_equals(model: nn.Module, inputs: tuple[object, ...]) -> None:
+def assert_crossed_equals(model: nn.Module, inputs: tuple[object, ...], rtol: float = 0.0) -> None:
     other = copy.deepcopy(model)
-    whole = model(*inputs)
-    whole.backward(torch.ones_like(whole))
+    whole = leaves(model(*inputs))
+    torch.autograd.backward(whole, [torch.ones_like(part) for part in whole])
     traced = trace(other)
     output = run_crossed(traced, split(traced, range(1, len(traced.layers))), inputs)
-    assert torch.equal(whole, output)
+    assert all(map(torch.equal, whole, leaves(output)))
     for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert a.grad is not None, name
         assert b.grad is not None, name
-        assert torch.equal(a.grad, b.grad), f"gradient of {name} differs"
+        torch.testing.assert_close(a.grad, b.grad, rtol=rtol, atol=rtol, msg=f"gradient of {name} differs")
     for (name, e), (_, f) in zip(embeddings(model), embeddings(other), strict=True):
         for use, twin in zip(e._uses.values(), f._uses.values(), strict=True):
             assert use.values.grad is not None
             assert twin.values.grad is not None
-            assert torch.equal(use.values.grad, twin.values.grad), f"row gradients of {name} differ"
+            message = f"row gradients of {name} differ"
+            torch.testing.assert_close(use.values.grad, twin.values.grad, rtol=rtol, atol=rtol, msg=message)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_models_with_a_border_at_every_layer_equal_the_model(name: str, ragged: bool) -> None:
     torch.manual_seed(2)
-    assert_crossed_equals(small_model(name), small_inputs(name, 7, ragged=ragged))
+    rtol = 1e-5 if name == "mmoe" else 0.0  # its experts and gates use one value: gradients add up in another order
+    assert_crossed_equals(small_model(name), small_inputs(name, 7, ragged=ragged), rtol)
 
 
 def test_trees_at_borders_leave_outputs_and_gradients_as_they_are() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from zoo_cases import small_batch, small_model
+from zoo_cases import CASES, small_batch, small_model
 
 from heterps.config import SGD, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
@@ -70,9 +70,12 @@ class Noise(nn.Module):
         return x + 1e-9 * torch.rand_like(x)
 
 
-def train(model, num_threads, batches, num_shards=1):
+BINARY = Schema()
+
+
+def train(model, num_threads, batches, num_shards=1, columns=BINARY):
     """Losses, logits and everything trained after these steps, and whether they were divided."""
-    with Trainer(model, num_shards=num_shards, num_threads=num_threads) as trainer:
+    with Trainer(model, num_shards=num_shards, num_threads=num_threads, columns=columns) as trainer:
         steps = [trainer.step(trainer.prepare(batch)) for batch in batches]
         snapshot = trainer.snapshot(0, {})
         divided = bool(trainer._replicas._divisible)
@@ -94,7 +97,8 @@ def make(name):
 def test_every_model_of_the_zoo_learns_and_equals_itself_when_divided(name):
     def run(num_threads):
         torch.manual_seed(3)
-        return train(small_model(name), num_threads, [small_batch(name, SIZE, seed) for seed in range(40)])
+        batches = [small_batch(name, SIZE, seed) for seed in range(40)]
+        return train(small_model(name), num_threads, batches, columns=CASES[name][0] if name == "mmoe" else BINARY)
 
     whole, pieces = run(1), run(2)
     assert pieces[3], "its samples can be divided"

@@ -48,7 +48,8 @@ def write_data(path: Path, schema: Schema, num_rows: int, seed: int = 0, **colum
         values = random.standard_normal((num_rows, schema.width_of(name))).astype(np.float32)
         table[name] = list(values) if name in schema.widths else values[:, 0]
     first = ids[:, 0] if schema.slots else random.integers(0, 1 << 20, num_rows)
-    table[schema.label] = first % schema.num_classes
+    for name, label in schema.all_labels.items():
+        table[name] = first % min(int(min(label.range.highest, 4)) + 1, 5)
     pq.write_table(pa.table({**table, **columns}), path, row_group_size=max(num_rows // 5, 1))
 
 

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from heterps.config.base import Record
 from heterps.data.clicks import Clicks
+from heterps.data.feed import Feed
 from heterps.data.folder import INFO_NAME, new_dataset
 from heterps.data.matches import Matches
 from heterps.data.synthetic import TEST_FIRST_ROW
@@ -40,7 +41,7 @@ _BINS = 1 << 16
 _WRITER_OPTIONS = {"compression": "none", "use_dictionary": False}
 _ID_ENCODING = "DELTA_BINARY_PACKED"
 
-TASKS: dict[str, Callable[[int], Task]] = {"click": Clicks, "match": Matches, "words": Words}
+TASKS: dict[str, Callable[[int], Task]] = {"click": Clicks, "match": Matches, "words": Words, "feed": Feed}
 
 
 class SplitInfo(Record):

@@ -142,6 +142,11 @@ def headline(figures: dict[str, Any]) -> tuple[str, float | None]:
     return measure.title, figures.get(measure.field)
 
 
+def in_sentence(title: str) -> str:
+    """The title of a metric inside a sentence: accuracy, but AUC and click: AUC."""
+    return title if any(letter.isupper() for letter in title[1:]) else title.lower()
+
+
 def verdict(measure: Measure, value: float, summary: dict[str, Any]) -> str:
     """What the value of a metric means; what a model with a loss of its own is not trained for is not judged."""
     if summary.get("own_loss") and measure.field.rpartition("/")[2] in NOT_OF_OWN_LOSS:
@@ -234,7 +239,9 @@ def metrics_of(summary: dict[str, Any]) -> str:
 
 def against_teacher(summary: dict[str, Any]) -> str | None:
     """How far the AUC is on the way from chance to the teacher's, which no model can beat; None: not known."""
-    auc, teacher = summary.get("auc"), summary.get("teacher_auc")
+    field = measures_in(summary)[0].field
+    auc = summary.get(field) if field.rpartition("/")[2] == "auc" else None
+    teacher = summary.get("teacher_auc")
     if auc is None or teacher is None or teacher <= 0.5:
         return None
     return f"{(auc - 0.5) / (teacher - 0.5):.0%} of the way from chance to teacher {teacher:.4f}"

@@ -1,11 +1,13 @@
 """Models that are ready to train. Each is a factory: `model = ctr_dnn(schema)`, called as `model(dense, slots)`.
 
 `dense` is float32 [B, number of dense columns], `slots` the sparse part of the same B samples. The result is a logit
-for each of the B samples; nce gives more scores, the logit first, and the image models a score for each class. A model
-with a method `losses(output, label)` is trained on those, one a sample, others on the cross entropy.
+for each of the B samples; nce gives more scores, the logit first, the image models a score for each class, and mmoe a
+dict of outputs by label. A model with a method `losses(output, label)` is trained on those, one a sample, others on the
+losses of their labels.
 
     ctr_dnn, match_net, two_emb, nce    the networks of the HeterPS paper: 16, 16, 10 and 5 layers
     deepfm                              DeepFM (Guo et al., IJCAI 2017)
+    mmoe                                several labels from shared experts (MMoE: Ma et al., KDD 2018)
     alexnet, resnet                     the networks of the DSSP paper, for small images
 """
 
@@ -22,6 +24,8 @@ from heterps.model.zoo.ctr_dnn import CtrDnn, ctr_dnn
 from heterps.model.zoo.deepfm import DeepFM, PairwiseSum, deepfm
 from heterps.model.zoo.match_net import COLUMNS as MATCH_NET_COLUMNS
 from heterps.model.zoo.match_net import MatchNet, match_net
+from heterps.model.zoo.mmoe import COLUMNS as MMOE_COLUMNS
+from heterps.model.zoo.mmoe import MMoE, mmoe
 from heterps.model.zoo.nce import COLUMNS as NCE_COLUMNS
 from heterps.model.zoo.nce import Nce, nce
 from heterps.model.zoo.resnet import COLUMNS as RESNET_COLUMNS
@@ -36,6 +40,7 @@ __all__ = [
     "AlexNet",
     "CtrDnn",
     "DeepFM",
+    "MMoE",
     "MatchNet",
     "Nce",
     "PairwiseSum",
@@ -45,6 +50,7 @@ __all__ = [
     "ctr_dnn",
     "deepfm",
     "match_net",
+    "mmoe",
     "nce",
     "resnet",
     "tower",
@@ -57,6 +63,7 @@ ZOO: dict[str, Callable[..., nn.Module]] = {
     "match_net": match_net,
     "two_emb": two_emb,
     "nce": nce,
+    "mmoe": mmoe,
     "alexnet": alexnet,
     "resnet": resnet,
 }
@@ -64,6 +71,7 @@ ZOO: dict[str, Callable[..., nn.Module]] = {
 COLUMNS: dict[str, Schema] = {
     "match_net": MATCH_NET_COLUMNS,
     "two_emb": TWO_EMB_COLUMNS,
+    "mmoe": MMOE_COLUMNS,
     "nce": NCE_COLUMNS,
     "alexnet": ALEXNET_COLUMNS,
     "resnet": RESNET_COLUMNS,

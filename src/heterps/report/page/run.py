@@ -30,6 +30,7 @@ from heterps.report.meaning import (
     compare,
     follows_plan,
     headline,
+    in_sentence,
     measures_in,
     metrics_of,
     not_rented,
@@ -94,7 +95,7 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines) ->
 def _headline(job: Job, summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(title, figure, note) of the four tiles at the top."""
     score, value = headline(summary)
-    name = score if score.isupper() else score.lower()
+    name = in_sentence(score)
     of = {"test": f"Test {name}", "train": f"Training {name}"}.get(
         summary["metrics_of"], f"{score} of the last interval"
     )

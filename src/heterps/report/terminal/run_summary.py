@@ -69,10 +69,10 @@ def _headline(summary: dict[str, Any]) -> Text:
 
 def _quality(summary: dict[str, Any]) -> Table:
     table = _grid(f"Quality on the {metrics_of(summary)}")
-    for measure in measures_in(summary):
+    for number, measure in enumerate(measures_in(summary)):
         value = summary.get(measure.field)
         judged = verdict(measure, value, summary) if value is not None else f"needs {measure.needs}"
-        if measure.field == "auc":
+        if number == 0:
             judged = against_teacher(summary) or judged
         table.add_row(measure.title, ratio(value), Text(judged, style="dim"))
     return table

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from heterps.report.emulated import seconds_word
 from heterps.report.figures import ratio
-from heterps.report.meaning import headline
+from heterps.report.meaning import headline, in_sentence
 from heterps.report.terminal.staged_progress import StagedBar, staged_words
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.run.observer import Observer
@@ -110,4 +110,4 @@ def _loss(line: dict[str, Any]) -> float | None:
 
 def _score(figures: dict[str, Any]) -> str:
     title, value = headline(figures)
-    return f"{title if title.isupper() else title.lower()} {ratio(value)}"
+    return f"{in_sentence(title)} {ratio(value)}"
