@@ -3,6 +3,7 @@ of it holds."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from odd_models import COLUMNS
-from transparent import Trained, assert_same, changed, make_job, make_plan, on_threads, train, write_data
+from transparent import Trained, Watcher, assert_same, changed, make_job, make_plan, on_threads, train, write_data
 from zoo_cases import IMAGES
 
 from heterps.config import Job
 from heterps.errors import ConfigError
+from heterps.sim.job import SimulatedJob
 
 
 def odd_job(folder: Path, factory: str, num_rows: int = 240, **more: Any) -> Job:
@@ -207,6 +209,37 @@ def test_batch_norm_is_as_one_process_in_one_lane_and_not_in_several(tmp_path: P
     one, _ = assert_as_one_process(job, tmp_path, (1, 1), (3,), workers={"lanes": 1})
     several = train(on_threads(job), tmp_path / "several", make_plan(job, (2,)))
     assert not np.allclose(several.losses, one.losses, rtol=1e-4), "statistics are of a lane's micro-batch"
+
+
+@pytest.mark.parametrize(
+    ("factory", "how", "counts", "sentence"),
+    [
+        ("normed", {}, (2,), "^middle: BatchNorm normalises over a micro-batch, one of 2 of a batch, .* LayerNorm"),
+        ("normed", {"optimizers": {"accumulate": 3}, "workers": {"lanes": 1}}, (1,), "one of 3 of a batch"),
+        ("normed", {"sync": "asp"}, (2,), "^middle: each of the 4 lanes keeps running statistics of BatchNorm of its"),
+        ("normed", {"workers": {"lanes": 1}}, (1,), None),
+        ("plain", {}, (2,), None),
+    ],
+)
+def test_batch_norm_that_differs_from_one_process_is_told_before_training(tmp_path, factory, how, counts, sentence):
+    job = odd_job(tmp_path, factory, num_rows=24)
+    told = train(on_threads(job, **how), tmp_path / "run", make_plan(job, counts)).watcher.warnings
+    assert len(told) == (sentence is not None)
+    assert sentence is None or re.search(sentence, told[0])
+    assert train(job, tmp_path / "inline").watcher.warnings == [], "one process"
+
+
+def test_dropout_draws_the_same_inline_on_workers_and_simulated_in_as_many_lanes(tmp_path: Path):
+    job = odd_job(tmp_path, "dropped", data={"epochs": 4}, workers={"lanes": 4})
+    inline, plan = train(job, tmp_path / "inline"), make_plan(job, (2,))
+    on_two = on_threads(job, workers={"lanes": 4})
+    assert_same(inline, train(on_two, tmp_path / "local", plan))
+    watcher = Watcher()
+    simulated = SimulatedJob(on_two, plan, lambda worker, turn, now: now + 1.0, observer=watcher)
+    simulated.run()
+    simulated.close()
+    np.testing.assert_allclose(watcher.losses, inline.losses, rtol=1e-6)
+    assert np.mean(inline.losses[-20:]) < np.mean(inline.losses[:20]) - 0.05, "it learns"
 
 
 def test_dropout_draws_anew_for_every_lane_and_step(tmp_path: Path):

@@ -37,7 +37,7 @@ from heterps.training.coordinator.reconfiguration import (
     StopWorker,
     read_replan,
 )
-from heterps.training.coordinator.scaling import check_layout
+from heterps.training.coordinator.scaling import check_layout, layout_warning
 from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.model.objectives import Objectives, has_own_loss
@@ -119,6 +119,8 @@ class Coordinator:
         fleet.start([start_of(worker, layout) for worker in layout.workers])  # takes a while
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, layout, model)
+        if (warning := layout_warning(job, layout, model)) is not None:
+            observer.warned(warning)
         traced = trace_or_whole(model)
         self._layers = tuple(layer.name for layer in traced.layers)
         is_reduced = job.workers.dense == "all_reduce"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from heterps.config import BSP, Job
 from heterps.errors import ConfigError
@@ -46,6 +47,27 @@ def _check_accumulation(job: Job, layout: Layout, model: nn.Module) -> None:
             f"optimizers.accumulate: {type(model).__name__} has a loss of whole batches (its method `loss`), which "
             "cannot be divided into micro-batches: give it a method `losses` with a loss for each sample"
         )
+
+
+def layout_warning(job: Job, layout: Layout, model: nn.Module) -> str | None:
+    """What a model does otherwise in this layout than in one process: BatchNorm, which looks at more than a sample."""
+    norms = [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    pieces = layout.num_lanes if layout.in_rounds else 1
+    if len(layout.stages) == 1:
+        pieces *= job.optimizers.accumulate
+    if not norms or max(pieces, layout.num_lanes) == 1:
+        return None
+    shown = ", ".join(norms[:3]) + (f" and {len(norms) - 3} more" if len(norms) > 3 else "")
+    if pieces == 1:
+        return (
+            f"{shown}: each of the {layout.num_lanes} lanes keeps running statistics of BatchNorm of its own, and those "
+            "of the first are saved and evaluated with. Use LayerNorm, or one lane (workers.lanes: 1)"
+        )
+    return (
+        f"{shown}: BatchNorm normalises over a micro-batch, one of {pieces} of a batch, where one process takes the "
+        "whole: losses will differ, and the running statistics that are saved are those of the first worker. Use "
+        "LayerNorm, or one lane (workers.lanes: 1, with a worker a stage) without optimizers.accumulate"
+    )
 
 
 def scaled(
