@@ -13,6 +13,7 @@ from heterps.ps.ops.dense import FillDense, PullDense, PushDense
 from heterps.ps.ops.metadata import CountRows, ReadMetadata, Resume
 from heterps.ps.ops.moves import Deliver, Fetch, Forget, Prepare, Switch
 from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer
+from heterps.ps.ops.rounds import ApplyRound, RoundSquares, Squares
 from heterps.ps.ops.rows import PullRows, PushRows
 from heterps.ps.ops.tables import EndExport, Export, Exported, Import
 from heterps.ps.protocol.frames import pack_metadata, pack_part
@@ -46,6 +47,9 @@ def requests() -> list[tuple[Op, list[Frame]]]:
         (PullDense("dense", 0, Coding("fp16", "lz4", 0)), []),
         (PushDense("dense", 1, Packed((5,), "fp32")), [np.ones(5, np.float32)]),
         (PushDense("dense", 1, Packed((5,), "fp32"), 7, Round(1, 0, 2)), [np.ones(5, np.float32)]),
+        (PushDense("dense", 1, Packed((5,), "fp32"), 7, Round(1, 0, 1, True)), [np.ones(5, np.float32)]),
+        (RoundSquares("dense", 1), []),
+        (ApplyRound("rows", 1, 1, 0.5), []),
         (FillDense("dense", Packed((5,), "fp32")), [np.ones(5, np.float32)]),
         (Export("rows", 0, 1, 0), []),
         (Export("dense", 0, 1, 1), []),
@@ -102,6 +106,7 @@ def seeds() -> dict[str, bytes]:
         (Welcome(2, ROSTER), []),
         (OpReply(2, (Values(packed),)), [frame]),
         (OpReply(3, (Exported(1, 1),)), []),
+        (OpReply(4, (Squares(1.5),)), []),
         (Refused(2, "stale_epoch", "text", ROSTER.add(Seat("server-2"))), []),
         (Refused(2, "later", "text"), []),
     ]

@@ -54,6 +54,16 @@ def test_bsp_has_the_losses_of_one_process_whatever_is_scaled(job_file, monkeypa
     assert script.warnings == []
 
 
+def test_clipping_goes_on_where_one_worker_becomes_several_and_one_again(job_file, monkeypatch):
+    """One worker clips its own gradients, several let the coordinator clip their sum on the servers."""
+    optimizers = {"clip": {"norm": 0.1}, "dense": {"kind": "sgd", "lr": 0.5}, "sparse": {"kind": "sgd", "lr": 0.5}}
+    job = on_threads(job_file, make_plan([1], []), workers={"channel": "memory"}, optimizers=optimizers)
+    script = Script(monkeypatch, (96, Scale(0, 3), 2), (320, Scale(0, 1), 0), (480, Scale(0, 2), 1))
+    train(job, "scaled", observer=script)
+    assert len(script.changes) == 3, script.changes
+    np.testing.assert_allclose(script.losses, inline_losses(job), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_processes_join_and_leave_as_threads_do(job_file, monkeypatch):
     job = on_threads(job_file, make_plan([1, 1], [2]), workers={"channel": "ipc"}, data={"epochs": 10_000})

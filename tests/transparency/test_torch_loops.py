@@ -12,10 +12,11 @@ import torch
 from odd_models import COLUMNS, Counting
 from torch import nn
 from torch_loop import assert_equals_loop, loop
-from transparent import assert_same, changed, make_job, make_plan, on_threads, train, write_data
+from transparent import Watcher, assert_same, changed, make_job, make_plan, on_threads, train, write_data
 
 from heterps.config import Job
 from heterps.errors import ConfigError
+from heterps.sim.job import SimulatedJob
 
 EVERY_ID = {name: [number % 12 for number in range(192)] for name in ("s", "t")}
 """Ids of which every batch has all, so that torch's optimizers, which move all rows, do as tables do."""
@@ -189,6 +190,88 @@ def test_accumulation_that_cannot_be_is_refused(tmp_path: Path, factory, how, cu
     job = plain_job(tmp_path, {"accumulate": 2}, model={"factory": f"odd_models:{factory}", "args": {}})
     with pytest.raises(ConfigError, match=complaint):
         train(on_threads(job, **how), tmp_path / "run", make_plan(job, (1,) * (len(cuts) + 1), cuts))
+
+
+# --- clipping --------------------------------------------------------------------------------------------------------
+
+
+def clipped_step(clip: dict[str, float]):
+    """The steps of torch after its own clipping; says how often it was needed."""
+    step = Torch(adam_and_adagrad)
+    norms: list[float] = []
+
+    def clipped(model: nn.Module, samples: int) -> None:
+        rows, others = parts(model)
+        if "norm" in clip:
+            norms.append(nn.utils.clip_grad_norm_(rows + others, clip["norm"]).item() / clip["norm"])
+        if "table_norm" in clip:
+            norms.append(nn.utils.clip_grad_norm_(rows, clip["table_norm"]).item() / clip["table_norm"])
+        if "dense_norm" in clip:
+            norms.append(nn.utils.clip_grad_norm_(others, clip["dense_norm"]).item() / clip["dense_norm"])
+        step(model, samples)
+
+    return clipped, norms
+
+
+CLIPS = [{"norm": 0.2}, {"table_norm": 0.015, "dense_norm": 0.2}, {"table_norm": 0.015}]
+
+
+@pytest.mark.parametrize("clip", CLIPS, ids=str)
+@pytest.mark.parametrize(
+    ("how", "counts", "cuts", "servers"),
+    [
+        (None, (1,), (), 1),
+        ({"sync": "ssp:2", "workers": {"lanes": 1}}, (1,), (), 2),
+        ({}, (1,), (), 2),
+        ({}, (3,), (), 2),
+        ({}, (2, 3), (3,), 3),
+    ],
+    ids=["inline", "one asynchronous worker", "one worker", "three workers", "two stages, three servers"],
+)
+def test_gradients_are_clipped_as_by_torch(tmp_path: Path, clip, how, counts, cuts, servers) -> None:
+    optimizers = {"sparse": {"kind": "adagrad", "lr": 0.1}, "dense": {"kind": "adam", "lr": 0.01}, "clip": clip}
+    job = plain_job(tmp_path, optimizers)
+    step, norms = clipped_step(clip)
+    expected = loop(job, step)
+    assert min(norms) < 1 < max(norms), "some steps are clipped and some are not"
+    here = job if how is None else on_threads(job, servers, **how)
+    plan = None if how is None else make_plan(job, counts, cuts, servers)
+    assert_equals_loop(train(here, tmp_path / "run", plan), expected)
+
+
+def test_clipping_on_a_bad_network_is_clipping(tmp_path: Path) -> None:
+    job = plain_job(tmp_path, {"clip": {"norm": 0.2}})
+    one = train(job, tmp_path / "one")
+    faults = {"corrupt": 0.03, "drop": 0.03, "double": 0.1, "reorder": 0.1, "reorder_s": 0.005}
+    many = changed(on_threads(job, 2), servers={"faults": faults, "retry_s": 0.05})
+    assert_same(one, train(many, tmp_path / "many", make_plan(job, (2, 2), (3,), 2)))
+
+
+def test_clipping_by_table_beside_an_all_reduce_and_on_a_simulated_clock(tmp_path: Path) -> None:
+    job = plain_job(tmp_path, {"clip": {"table_norm": 0.015}})
+    one = train(job, tmp_path / "one")
+    plan = make_plan(job, (2, 2), (3,), 2)
+    assert_same(one, train(on_threads(job, 2, workers={"dense": "all_reduce"}), tmp_path / "many", plan))
+    watcher = Watcher()
+    simulated = SimulatedJob(on_threads(job, 2), plan, lambda worker, turn, now: now + 1.0, observer=watcher)
+    simulated.run()
+    simulated.close()
+    assert watcher.losses == pytest.approx(one.losses, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("factory", "clip", "how", "cuts", "complaint"),
+    [
+        ("plain", {"norm": 1}, {"sync": "asp"}, (3,), r"clip.norm: with sync asp each of the 2 stages .*table_norm"),
+        ("plain", {"dense_norm": 1}, {"sync": "asp"}, (3,), r"clip.dense_norm: with sync asp each of the 2 stages"),
+        ("tied", {"table_norm": 1}, {"sync": "asp"}, (5,), r"several stages push their own parts .* gradient of rows"),
+        ("plain", {"norm": 1}, {"workers": {"dense": "all_reduce"}}, (3,), r"clip.norm: .* set workers.dense: servers"),
+    ],
+)
+def test_clipping_of_what_nobody_sees_whole_is_refused(tmp_path: Path, factory, clip, how, cuts, complaint) -> None:
+    job = plain_job(tmp_path, {"clip": clip}, model={"factory": f"odd_models:{factory}", "args": {}})
+    with pytest.raises(ConfigError, match=complaint):
+        train(on_threads(job, **how), tmp_path / "run", make_plan(job, (1, 1), cuts))
 
 
 # --- bfloat16 --------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from heterps.config.optimizers import (
     Adagrad,
     Adam,
     AdamW,
+    Clip,
     ConstantRate,
     CosineRate,
     DenseOptimizer,
@@ -58,9 +59,9 @@ from heterps.config.workers import Emulation
 
 __all__ = [
     "ASP", "BSP", "DSSP", "FTRL", "PAPER_CLUSTER", "SGD", "SSP", "Adagrad", "Adam", "AdamW", "Admission",
-    "AfterSightings", "Always", "Checkpoint", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
+    "AfterSightings", "Always", "Checkpoint", "Clip", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
     "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Format", "Group", "Initializer", "Job",
-    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource",
-    "RowAdagrad", "Schedule", "Schema", "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding",
-    "WithProbability", "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
+    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource", "RowAdagrad",
+    "Schedule", "Schema", "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding", "WithProbability",
+    "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
 ]  # fmt: skip

@@ -195,6 +195,29 @@ class Group(Frozen):
         return optimizer.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
+class Clip(Frozen):
+    """Largest norms of gradients: a gradient with a larger one is scaled down to it, as torch's clip_grad_norm_ does.
+
+    The gradient is that of a step: of a whole batch, with those of equal keys added up.
+    """
+
+    norm: PositiveFloat | None = Field(None, description="Largest norm of the gradient of all parameters together.")
+    dense_norm: PositiveFloat | None = Field(
+        None, description="Largest norm of the gradient of all parameters other than embedding tables, together."
+    )
+    table_norm: PositiveFloat | None = Field(
+        None, description="Largest norm of the gradient of each embedding table, by itself."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.norm is not None and (self.dense_norm is not None or self.table_norm is not None):
+            raise ValueError("norm is of all parameters: leave it out, or dense_norm and table_norm")
+        if self.norm is None and self.dense_norm is None and self.table_norm is None:
+            raise ValueError("give norm, dense_norm or table_norm, or leave clip out")
+        return self
+
+
 class Optimizers(Frozen):
     """The optimizers of sparse and dense parameters, and the schedules of their learning rates."""
 
@@ -217,6 +240,7 @@ class Optimizers(Frozen):
         (), description="Parameters, chosen by name, with a learning rate, decay or schedule of their own."
     )
 
+    clip: Clip | None = Field(None, description="Largest norms of gradients; null: gradients are used as they are.")
     accumulate: PositiveInt = Field(
         1,
         description="Number of micro-batches in which a worker computes its share of a batch, one after another. Their "

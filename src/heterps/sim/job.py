@@ -30,13 +30,14 @@ from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.server import Server
 from heterps.sim.pump import DirectPump, SimulatedPump
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.core import CoordinatorCore, Measured, Save, Setup
+from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Measured, Save, Setup
 from heterps.training.coordinator.core import Effect as CoordinatorEffect
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import first_leases
 from heterps.training.coordinator.reconfiguration import Reconfiguration
 from heterps.training.coordinator.scaling import check_layout
 from heterps.training.coordinator.worker_state import WorkerState
+from heterps.training.model.clipping import apply_clipped, limits_of
 from heterps.training.model.objectives import Objectives
 from heterps.training.protocol.layout import Layout, job_layout
 from heterps.training.protocol.messages import JobCodec, Message, Pushed, Ready, Send
@@ -88,6 +89,7 @@ class SimulatedJob:
         }
         state = WorkerState(model, traced, tables, firsts, is_reduced=False)
         client = self._watching_client(tables.tables)
+        self._limits = limits_of(job.optimizers.clip, tables.tables)
         self.model = CoordinatorModel(model, tables, client, Objectives(job.data.columns))
         state.model = self.model
         self.model.fill()
@@ -157,6 +159,8 @@ class SimulatedJob:
                     self.send(COORDINATOR, *effect)
                 case Save():
                     self._perform(self.core.saved(None, self.network.now_s))
+                case ApplyRound():
+                    apply_clipped(self.model.client, self._limits, effect.number)
                 case Measured():
                     pass
                 case _:

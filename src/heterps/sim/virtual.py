@@ -190,7 +190,7 @@ def train_virtually(
     test = read_test(job)
     model = build_model(job.model, columns, seed)
     with torch_threads(1), torch.random.fork_rng(devices=[]), Trainer(
-        model, job.optimizers, tables=job.tables, seed=seed, columns=columns
+        model, job.optimizers, tables=job.tables, seed=seed, columns=columns, precision=job.precision
     ) as trainer:  # fmt: skip
         torch.default_generator.manual_seed(seed)
         training = Training(

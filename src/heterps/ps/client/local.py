@@ -82,6 +82,12 @@ class JobClient(Client, Protocol):
     samples: int | None
     """The samples that the job has seen; pushes tell the tables, whose schedules need them."""
 
+    def round_squares(self, table: str, number: int) -> Future[float]:
+        """Return the sum of squares of the gradients of a round that waits, all of whose parts have come."""
+
+    def apply_round(self, table: str, number: int, factor: float) -> Future[None]:
+        """Make the step of a round that waits, with the sum of its parts times `factor`."""
+
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         """Give a dense table its first values. The first of several fills counts, so every worker may do it."""
 
@@ -189,6 +195,12 @@ class LocalClient:
         _check_whole(table, round)
         self._dense[table].push(grads, samples=self.samples)
         return done(None)
+
+    def round_squares(self, table: str, number: int) -> Future[float]:
+        raise ValueError(f"round {number} of table {table}: tables in this process keep no rounds")
+
+    def apply_round(self, table: str, number: int, factor: float) -> Future[None]:
+        raise ValueError(f"round {number} of table {table}: tables in this process keep no rounds, times {factor}")
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         target = self._dense[table]
@@ -304,7 +316,7 @@ class LocalClient:
 
 def _check_whole(table: str, round: Round | None) -> None:
     """Refuse parts of rounds: tables in this process have one worker, which pushes whole rounds."""
-    if round is not None and round.parts > 1:
+    if round is not None and (round.parts > 1 or round.waits):
         raise ValueError(
             f"table {table} is in this process and takes rounds of one part, got one of {round.parts}: "
             "push to servers, or the sum of all parts"

@@ -27,6 +27,7 @@ from heterps.ps.keys.dedup import Lookup, sum_rows
 from heterps.ps.ops.base import Ask, Call, Done
 from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
 from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
+from heterps.ps.ops.rounds import ApplyRound, SquaresCall
 from heterps.ps.ops.row_files import FilesFound, FindRows, LoadRows, SaveRowsCall
 from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
 from heterps.ps.ops.tables import TableExport, import_dense, import_parts, import_rows
@@ -153,6 +154,12 @@ class RemoteClient:
     def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
         values, coding = self._dense_values(table, grads), self._session.options.coding(table)
         return self._push(table, lambda sequence: PushDenseCall(table, values, sequence, coding, self.samples, round))
+
+    def round_squares(self, table: str, number: int) -> Future[float]:
+        return self._call(SquaresCall(table, number))
+
+    def apply_round(self, table: str, number: int, factor: float) -> Future[None]:
+        return self._push(table, lambda sequence: Ask(ApplyRound(table, sequence, number, factor), Done))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         with self._turn():

@@ -124,8 +124,11 @@ class Push(Op, frozen=True):
         """The round that this push is a part of, and the bytes of that part."""
         return None
 
-    def once(self, shard: Shard, num_rows: int, apply: Callable[[Source], None]) -> Work:
-        """Return the work of a push: apply it unless the ledger has it, and count a repeat otherwise."""
+    def once(self, shard: Shard, num_rows: int | None, apply: Callable[[Source], None]) -> Work:
+        """Return the work of a push: apply it unless the ledger has it, and count a repeat otherwise.
+
+        `num_rows` are counted as pushed; None: it brings no gradients of its own.
+        """
 
         def work(to: Serving) -> Answer:
             match shard.pieces_of(self.table).state(to.source, self.table, self.sequence):
@@ -133,7 +136,8 @@ class Push(Op, frozen=True):
                     to.counts.repeats += 1
                 case PushState.NEXT:
                     apply(to.source)
-                    to.counts.pushed(self.table, num_rows, self.contribution[0].parts if self.contribution else 1)
+                    if num_rows is not None:
+                        to.counts.pushed(self.table, num_rows, self.contribution[0].parts if self.contribution else 1)
                 case PushState.APPLYING:
                     raise InDoubt(f"push {self.sequence} of {to.source.worker} was begun before and did not end")
                 case PushState.EARLY:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from msgspec import Meta, Struct
 
-from heterps.ps.ops import dense, metadata, moves, row_files, rows, tables
+from heterps.ps.ops import dense, metadata, moves, rounds, row_files, rows, tables
 from heterps.ps.ops.base import Op, Result
 from heterps.ps.protocol import messages
 from heterps.ps.protocol.messages import Count, Name, Ordinal
 from heterps.wire import Codec, Limits
 
-FAMILIES = (rows, dense, tables, row_files, metadata)
+FAMILIES = (rows, dense, rounds, tables, row_files, metadata)
 
 # msgspec decodes a union of classes; type checkers know them by what they have in common.
 if TYPE_CHECKING:

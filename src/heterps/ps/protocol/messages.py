@@ -37,11 +37,15 @@ EXACT = Coding()
 
 
 class Round(Struct, frozen=True, array_like=True):
-    """A push with it is contribution `part`, of 0 to `parts` - 1, to round `number`, from 1 on, of its table."""
+    """A push with it is contribution `part`, of 0 to `parts` - 1, to round `number`, from 1 on, of its table.
+
+    A round that `waits` makes its step when ApplyRound says by which factor (see ops/rounds.py).
+    """
 
     number: Ordinal
     part: Count
     parts: Ordinal
+    waits: bool = False
 
 
 class Hello(Struct, frozen=True, tag="hello"):

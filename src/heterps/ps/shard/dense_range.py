@@ -113,6 +113,10 @@ class DenseRange:
 
         self.pieces.push(source, self.spec.name, sequence, round, part_of, _step)
 
+    def apply_round(self, source: Source, sequence: int, number: int, factor: float) -> None:
+        """Make the step of a round that waits; see PieceSet.apply_round."""
+        self.pieces.apply_round(source, self.spec.name, sequence, number, factor, _step)
+
     def part_error(self, part: ValuePart) -> str | None:
         """Return what is wrong with a part that is not within this range."""
         within = self.within

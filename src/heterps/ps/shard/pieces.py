@@ -16,7 +16,8 @@ from typing import Generic, Self, TypeVar
 
 from heterps.ps.protocol.messages import Round
 from heterps.ps.shard.ledger import Ledger, PushState, Source
-from heterps.ps.shard.rounds import Contribution, Stash, push_once
+from heterps.ps.shard.rounds import Contribution, Stash, apply_once, push_once
+from heterps.ps.table.norms import square_sum
 
 
 class Piece:
@@ -94,6 +95,30 @@ class PieceSet(Generic[P]):
         """
         for piece in self.awaiting(source, table, sequence):
             push_once(piece.ledger, piece.stash, source, table, part_of(piece), round, partial(step, piece))
+        self._join()
+
+    def round_squares(self, table: str, number: int) -> float:
+        """Return the sum of squares of a round that waits. ValueError where parts of it are missing."""
+        return sum(square_sum(piece.stash.whole(table, number).grads) for piece in self._pieces)
+
+    def apply_round(
+        self,
+        source: Source,
+        table: str,
+        sequence: int,
+        number: int,
+        factor: float,
+        step: Callable[[P, Contribution], None],
+    ) -> None:
+        """Make the step of a round that waits, in every piece whose next push of `source` this is.
+
+        ValueError, and no change, where parts of the round are missing.
+        """
+        pieces = self.awaiting(source, table, sequence)
+        for piece in pieces:
+            piece.stash.whole(table, number)
+        for piece in pieces:
+            apply_once(piece.ledger, piece.stash, source, table, number, factor, partial(step, piece))
         self._join()
 
     def take_over(

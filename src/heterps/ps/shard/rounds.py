@@ -4,7 +4,8 @@
     part 1 of round 7  --> [2] the lowest that was missing: added,       round 8   - | parts 0, 2 wait
                                and after it those that waited for it
                                (of rows: when all have come)
-                           [3] all parts of the next round are in: one step with their sum, then the round after it
+                           [3] all parts of the next round are in: one step with their sum, then the round after it.
+                               A round that waits is told its factor first: one step with factor * sum
 
 The sum is made in the order of parts and rounds follow their numbers, so that nothing depends on who came first. Kept
 contributions are in the ledger like pushes that were applied: a repeat is answered, and not added again.
@@ -56,6 +57,7 @@ class _Gathered:
     parts 0 to `num_summed` - 1. Rows are summed once, when all have come: looking keys up for each part takes long."""
 
     parts: int
+    factor: float | None  # that the sum is multiplied by; None: it is not known yet
     num_summed: int = 0
     total: Contribution | None = None
     waiting: dict[int, Contribution] = field(default_factory=dict)
@@ -80,7 +82,10 @@ class _Gathered:
 
     def sum(self) -> Contribution:
         """Return the sum of all parts, in their order."""
-        return self.total or summed([self.waiting[part] for part in range(self.parts)])
+        if self.total is None:
+            self.total = summed([self.waiting[part] for part in range(self.parts)])
+            self.num_summed, self.waiting = self.parts, {}
+        return self.total
 
 
 class Stash:
@@ -112,23 +117,43 @@ class Stash:
             return None
         if gathered.parts != round.parts:
             return f"{what} has {gathered.parts} parts, and this contribution says {round.parts}"
+        if (gathered.factor is None) != round.waits:
+            return f"{what} waits for a factor for some of its parts only"
         return f"part {round.part} of {what} came already, in another push" if gathered.has(round.part) else None
 
     def is_awaited(self, ledger: Ledger, table: str, round: Round, also: Iterable[int] = ()) -> bool:
         """Whether a contribution is the lowest missing one of the next round, once the parts `also` are here."""
-        gathered = self._rounds.get((table, round.number), _Gathered(round.parts))
+        gathered = self._rounds.get((table, round.number)) or _begun(round)
         others = set(also)
         lower_are_here = all(part in others or gathered.has(part) for part in range(round.part))
         return round.number == ledger.next_round(table) and lower_are_here
 
     def add(self, table: str, round: Round, contribution: Contribution) -> None:
         """Keep a contribution that is no `error`."""
-        self._rounds.setdefault((table, round.number), _Gathered(round.parts)).add(round.part, contribution)
+        self._rounds.setdefault((table, round.number), _begun(round)).add(round.part, contribution)
+
+    def whole(self, table: str, number: int) -> Contribution:
+        """Return the sum of a round that waits for its factor. ValueError where parts of it are missing."""
+        gathered = self._rounds.get((table, number))
+        if gathered is None or not gathered.is_complete or gathered.factor is not None:
+            raise ValueError(f"round {number} of table {table} does not wait for a factor here")
+        return gathered.sum()
+
+    def set_factor(self, table: str, number: int, factor: float) -> None:
+        """Say what the sum of a round that waits is multiplied by."""
+        self._rounds[table, number].factor = factor
 
     def take(self, table: str, number: int) -> Contribution | None:
-        """Return the sum of a round that is complete, which is no longer here then."""
+        """Return the sum of a round that can be applied, which is no longer here then."""
         gathered = self._rounds.get((table, number))
-        return self._rounds.pop((table, number)).sum() if gathered is not None and gathered.is_complete else None
+        if gathered is None or not gathered.is_complete or gathered.factor is None:
+            return None
+        whole = self._rounds.pop((table, number)).sum()
+        return whole if gathered.factor == 1.0 else whole._replace(grads=whole.grads * np.float32(gathered.factor))
+
+
+def _begun(round: Round) -> _Gathered:
+    return _Gathered(round.parts, None if round.waits else 1.0)
 
 
 def push_once(
@@ -146,10 +171,31 @@ def push_once(
         apply(contribution)
         ledger.finish(source, table)
         return
-    if round.parts == 1 and round.number != ledger.next_round(table):
-        contribution = contribution.copy()  # a round of one part that waits for the rounds before it
+    if round.parts == 1 and (round.waits or round.number != ledger.next_round(table)):
+        contribution = contribution.copy()  # a round of one part that is not applied at once
     stash.add(table, round, contribution)
+    _end_rounds(ledger, stash, table, apply)
+    ledger.keep(source, table)
+
+
+def apply_once(
+    ledger: Ledger,
+    stash: Stash,
+    source: Source,
+    table: str,
+    number: int,
+    factor: float,
+    apply: Callable[[Contribution], None],
+) -> None:
+    """Take the next push of `source`, which tells the factor of a round that is whole. Fails as `push_once` does."""
+    ledger.begin(source, table)
+    stash.set_factor(table, number, factor)
+    _end_rounds(ledger, stash, table, apply)
+    ledger.keep(source, table)
+
+
+def _end_rounds(ledger: Ledger, stash: Stash, table: str, apply: Callable[[Contribution], None]) -> None:
+    """Apply all rounds that can be, in their order."""
     while (whole := stash.take(table, ledger.next_round(table))) is not None:  # [3]
         apply(whole)
         ledger.end_round(table)
-    ledger.keep(source, table)

@@ -84,6 +84,17 @@ class Shard:
 
         self.pieces.push(source, table, sequence, round, part_of, partial(self._step, table))
 
+    def round_squares(self, table: str, number: int) -> float:
+        """Return the sum of squares of a round of any table that waits."""
+        return self.pieces_of(table).round_squares(table, number)
+
+    def apply_round(self, source: Source, table: str, sequence: int, number: int, factor: float) -> None:
+        """Make the step of a round of any table that waits, as a push; see PieceSet.apply_round."""
+        if table in self.dense:
+            self.dense[table].apply_round(source, sequence, number, factor)
+        else:
+            self.pieces.apply_round(source, table, sequence, number, factor, partial(self._step, table))
+
     def _step(self, table: str, piece: SlotPiece, push: Contribution) -> None:
         """Make one step of the optimizer for rows of a piece."""
         assert push.keys is not None

@@ -25,7 +25,7 @@ from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.core import CoordinatorCore, Effect, Measured, Save, Setup
+from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Effect, Measured, Save, Setup
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
 from heterps.training.coordinator.model import CoordinatorModel
@@ -40,6 +40,7 @@ from heterps.training.coordinator.reconfiguration import (
 from heterps.training.coordinator.scaling import check_layout, layout_warning
 from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
+from heterps.training.model.clipping import apply_clipped, limits_of
 from heterps.training.model.objectives import Objectives, has_own_loss
 from heterps.training.protocol.emulation import StagePace
 from heterps.training.protocol.layout import Layout, job_layout
@@ -128,7 +129,9 @@ class Coordinator:
         tables = stage_tables(job, model, traced, firsts)
         self._state = WorkerState(model, traced, tables, firsts, is_reduced)
         self._reader = open_reader(job)
-        client = fleet.connect(tables.on_servers(not is_reduced))
+        served = tables.on_servers(not is_reduced)
+        self._limits = limits_of(job.optimizers.clip, served)
+        client = fleet.connect(served)
         opened.callback(client.close)
         self._model = CoordinatorModel(model, tables, client, Objectives(job.data.columns), self._state.dense)
         self._state.model = self._model
@@ -247,6 +250,8 @@ class Coordinator:
                         self._fleet.stop(*effect)
                 case Save():
                     self._perform(self._core.saved(self._save(), time.monotonic()))
+                case ApplyRound():
+                    apply_clipped(self._model.client, self._limits, effect.number)
                 case Measured():
                     line = effect.line | self._model.table_fields(self._job.tables)
                     self._run.add_metrics(line)

@@ -29,6 +29,7 @@ from heterps.training.coordinator.flow import Flow, OnPolicy
 from heterps.training.coordinator.lane_flow import LaneFlow
 from heterps.training.coordinator.reconfiguration import START_S, Reconfiguration, Replanned, StartWorkers, StopWorker
 from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.model.clipping import clipped_by_servers
 from heterps.training.protocol.emulation import DilatedClock, StagePace
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import (
@@ -64,7 +65,13 @@ class Measured(NamedTuple):
     line: dict[str, Any]
 
 
-Effect = Send | StartWorkers | StopWorker | Save | Measured
+class ApplyRound(NamedTuple):
+    """All gradients of a round are on the servers, which wait: clip their sum there, and let them apply it."""
+
+    number: int
+
+
+Effect = Send | StartWorkers | StopWorker | Save | Measured | ApplyRound
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,9 @@ class CoordinatorCore:
                 scores = None if values is None else Scores(values["logits"].numpy(), values["labels"].numpy())
                 self.accounting.pushed(message)
                 self.flow.pushed(message, scores, self._clock.now())
+                ended = self.flow.take_ended()
+                if clipped_by_servers(self._job.optimizers.clip, self.layout):
+                    self._effects += map(ApplyRound, ended)
             case NoBatch():
                 self.flow.no_batch(message)
             case State():

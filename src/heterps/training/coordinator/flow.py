@@ -97,6 +97,10 @@ class Flow(ABC):
     def waited_for(self) -> list[str]:
         """The workers without whom nothing goes on."""
 
+    def take_ended(self) -> list[int]:
+        """The rounds that ended since the last call; none without rounds."""
+        return []
+
     def hold(self) -> None:
         """Start nothing more until `start`."""
         self.is_held = True

@@ -20,6 +20,7 @@ class RoundFlow(Flow):
     def _begin(self) -> None:
         self.round = 1  # that runs, or is the next to run
         self.lease: tuple[int, int] | None = None  # epoch and number of the batch of the round that runs
+        self._ended: list[int] = []
         self._released: list[str] = []
         self._sent_for_nothing: list[str] = []
         self._pushed: dict[str, Pushed] = {}
@@ -40,6 +41,10 @@ class RoundFlow(Flow):
         self._released += self.policies[group].on_push(message.worker, now)
         if len(self._pushed) == len(self.layout.workers):
             self._finish()
+
+    def take_ended(self) -> list[int]:
+        ended, self._ended = self._ended, []
+        return ended
 
     def no_batch(self, message: NoBatch) -> None:
         self.leases.end_of_epoch(message.epoch, message.num_batches)
@@ -83,6 +88,7 @@ class RoundFlow(Flow):
         scores = tuple(self._scores[worker] for worker in self.layout.workers if worker in self._scores)
         self._done(Step(num_samples, loss, scores, staleness=0))
         self._pushed, self._scores = {}, {}
+        self._ended.append(self.round)
         self.round += 1
 
     def _go(self, workers: list[str] | tuple[str, ...]) -> Outgoing:

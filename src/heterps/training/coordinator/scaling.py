@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from heterps.config import BSP, Job
+from heterps.config import BSP, Clip, Job
 from heterps.errors import ConfigError
+from heterps.model.trace import trace_or_whole
 from heterps.training.model.objectives import is_mean_over_samples
 from heterps.training.protocol.layout import Layout, StageLayout, accumulating, enough_lanes, worker_name
+from heterps.training.protocol.stage_tables import stage_tables
 
 
 def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
@@ -34,6 +36,31 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
         )
     if job.optimizers.accumulate > 1:
         _check_accumulation(job, layout, model)
+
+    if job.optimizers.clip is not None:
+        _check_clipping(job, layout, model, job.optimizers.clip)
+
+
+def _check_clipping(job: Job, layout: Layout, model: nn.Module, clip: Clip) -> None:
+    """Refuse limits of gradients that nobody sees as a whole."""
+    field = "norm" if clip.norm is not None else "dense_norm" if clip.dense_norm is not None else None
+    if not layout.in_rounds and len(layout.stages) > 1:
+        if field is not None:
+            raise ConfigError(
+                f"optimizers.clip.{field}: with sync {job.sync.label} each of the {len(layout.stages)} stages applies "
+                "its own part of a gradient: clip each table (clip.table_norm), or use sync bsp, or a plan of one stage"
+            )
+        tables = stage_tables(job, model, trace_or_whole(model), [stage.first for stage in layout.stages])
+        if shared := [spec.name for spec in tables.tables.sparse if len(tables.stages[spec.name]) > 1]:
+            raise ConfigError(
+                f"optimizers.clip.table_norm: with sync {job.sync.label} several stages push their own parts of the "
+                f"gradient of {', '.join(shared)}: use sync bsp, or a plan that has the layers of a table in one stage"
+            )
+    if field is not None and job.workers.dense == "all_reduce" and len(layout.workers) > 1:
+        raise ConfigError(
+            f"optimizers.clip.{field}: the norm is made on the servers, where dense parameters must be too: set "
+            "workers.dense: servers, or clip tables only (clip.table_norm)"
+        )
 
 
 def _check_accumulation(job: Job, layout: Layout, model: nn.Module) -> None:
@@ -60,8 +87,8 @@ def layout_warning(job: Job, layout: Layout, model: nn.Module) -> str | None:
     shown = ", ".join(norms[:3]) + (f" and {len(norms) - 3} more" if len(norms) > 3 else "")
     if pieces == 1:
         return (
-            f"{shown}: each of the {layout.num_lanes} lanes keeps running statistics of BatchNorm of its own, and those "
-            "of the first are saved and evaluated with. Use LayerNorm, or one lane (workers.lanes: 1)"
+            f"{shown}: each of the {layout.num_lanes} lanes keeps running statistics of BatchNorm of its own, and "
+            "those of the first are saved and evaluated with. Use LayerNorm, or one lane (workers.lanes: 1)"
         )
     return (
         f"{shown}: BatchNorm normalises over a micro-batch, one of {pieces} of a batch, where one process takes the "

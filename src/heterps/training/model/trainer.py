@@ -35,6 +35,7 @@ from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
 from heterps.ps.client.row_cache import least_bytes
 from heterps.ps.protocol.specs import Tables as ModelTables
+from heterps.training.model.clipping import clip_gradients
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import flat_parameters
 from heterps.training.model.replicas import Replicas, StagePart
@@ -93,7 +94,7 @@ class Trainer(ModelOnTables):
         of_model = part.tables.tables
         client: JobClient = in_process(of_model, num_shards) if connect is None else connect(of_model)
         self.samples = 0  # trained on so far
-        self._inputs = traced.inputs
+        self._inputs, self._clip = traced.inputs, optimizers.clip
         self._pushes: list[Future[None]] = []  # of the last step
         self._pulled: dict[str, Future[FloatArray]] | None = None  # the dense parameters for the next one
         try:
@@ -121,12 +122,12 @@ class Trainer(ModelOnTables):
         return found.loss, found.logits
 
     def gradients(self, batch: Batch) -> Gradients:
-        """What a step on `batch` would push, with the parameters as they are now. They stay as they are."""
+        """The gradients of `batch`, not clipped, with the parameters as they are now. They stay as they are."""
         found = self._compute(batch)
         return found._replace(dense={table: grads.copy() for table, grads in found.dense.items()})
 
     def apply(self, gradients: Gradients) -> None:
-        """One optimizer step with gradients that were computed before, whatever has been applied since."""
+        """One optimizer step with gradients that were computed before, clipped, whatever has been applied since."""
         self._push(gradients)
 
     def refresh(self) -> None:
@@ -210,8 +211,9 @@ class Trainer(ModelOnTables):
     def _push(self, gradients: Gradients, upcoming: Batch | None = None) -> None:
         self._settle()
         self.client.samples = self.samples
-        self._pushes = [self.client.push(*rows) for rows in gradients.rows]
-        self._pushes += [self.client.push_dense(table, grads) for table, grads in gradients.dense.items()]  # [4]
+        dense, rows = clip_gradients(self._clip, gradients.dense, gradients.rows)
+        self._pushes = [self.client.push(*part) for part in rows]
+        self._pushes += [self.client.push_dense(table, grads) for table, grads in dense.items()]  # [4]
         self.clock += 1
         self.samples += gradients.num_samples
         if self._cache is None:

@@ -150,7 +150,14 @@ def measure_batch_s(job: Job, clock: Clock = time.thread_time) -> float:
     with (
         torch.random.fork_rng(devices=[]),
         torch_threads(1),
-        Trainer(model, job.optimizers, tables=job.tables, seed=job.seed, columns=job.data.columns) as trainer,
+        Trainer(
+            model,
+            job.optimizers,
+            tables=job.tables,
+            seed=job.seed,
+            columns=job.data.columns,
+            precision=job.precision,
+        ) as trainer,
     ):
         batches = [batch for batch, _ in islice(reader.read(), 2)]
         trainer.gradients(batches[0])  # compiles, and fills the caches

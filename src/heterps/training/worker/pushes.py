@@ -31,6 +31,7 @@ class RoundPlace(NamedTuple):
     tables: StageTables
     layout: Layout
     worker: str
+    waiting: frozenset[str] = frozenset()  # tables whose rounds wait for the coordinator to clip them
 
     def contributors(self, table: str) -> tuple[str, ...]:
         """All workers that push to a table, in the order in which their gradients are added."""
@@ -41,7 +42,7 @@ class RoundPlace(NamedTuple):
         if round is None:
             return None
         workers = self.contributors(table)
-        return Round(round, workers.index(self.worker), len(workers))
+        return Round(round, workers.index(self.worker), len(workers), table in self.waiting)
 
     @property
     def widths(self) -> dict[str, int]:

@@ -31,6 +31,7 @@ from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.specs import Tables
+from heterps.training.model.clipping import clip_gradients, clipped_by_servers, limits_of
 from heterps.training.model.device import open_device
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.replicas import Replicas, StagePart
@@ -81,7 +82,8 @@ class StageWork:
             self._feed = Feed(job, open_reader(job), trace.inputs) if start.stage == 0 else None
             if self._feed is not None:
                 opened.callback(self._feed.close)
-            self._client = connect(self._tables.on_servers(job.workers.dense == "servers"))
+            self._served = self._tables.on_servers(job.workers.dense == "servers")
+            self._client = connect(self._served)
             opened.callback(self._client.close)
             opened.callback(self._leave_place)
             self._opened = opened.pop_all()
@@ -110,7 +112,12 @@ class StageWork:
         self._leave_place()
         self._layout: Layout = assign.layout
         self._lanes = assign.layout.lanes_of(self._start.name)
-        self._place = RoundPlace(self._tables, assign.layout, self._start.name)
+        self._clip = self._job.optimizers.clip
+        waiting: frozenset[str] = frozenset()
+        if clipped_by_servers(self._clip, assign.layout):
+            waiting = frozenset(table for limit in limits_of(self._clip, self._served) for table in limit.tables)
+            self._clip = None
+        self._place = RoundPlace(self._tables, assign.layout, self._start.name, waiting)
         self._asked = {}
         self._go: Go | None = None
         self._pace = make_pace(assign.pace, assign.scale)
@@ -267,6 +274,7 @@ class StageWork:
         with self.meter.doing("communicate"):
             whole, number = self._part.is_whole, self._start.stage + 1
             dense, rows = replicas.take_gradients(f"of step {asked.key[0]}" if whole else f"in stage {number}")
+            dense, rows = clip_gradients(self._clip, dense, rows)
             pushes = send_gradients(
                 self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.round
             )
