@@ -189,9 +189,8 @@ class CoordinatorCore:
                 scores = None if values is None else Scores(values["logits"].numpy(), values["labels"].numpy())
                 self.accounting.pushed(message)
                 self.flow.pushed(message, scores, self._clock.now())
-                ended = self.flow.take_ended()
-                if clipped_by_servers(self._job.optimizers.clip, self.layout):
-                    self._effects += map(ApplyRound, ended)
+                are_clipped = clipped_by_servers(self._job.optimizers.clip, self.layout)
+                self._effects += [ApplyRound(number) for number in self.flow.take_ended() if are_clipped]
             case NoBatch():
                 self.flow.no_batch(message)
             case State():
