@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from heterps.config import SGD, Adagrad, Adam, AfterSightings, Optimizers, Schema, StepRate, Tables
+from heterps.config import SGD, Adagrad, Adam, AfterSightings, Clip, Optimizers, Schema, StepRate, Tables
 from heterps.data.batch import Batch, Slots
 from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError, NotFinite, StorageError
@@ -117,6 +117,21 @@ def test_training_equals_plain_pytorch(name, sparse):
         expected = plain_losses(plain, trainer, batches, sparse)
         assert losses(trainer, batches) == pytest.approx(expected, rel=1e-6)
     assert expected[-1] < expected[0] * 0.9, "the comparison is of a model that learns"
+
+
+def test_a_step_is_made_with_clipped_gradients():
+    batch = next(make_batches())
+    sgd = SGD(lr=1.0)
+    with Trainer(make_model(), Optimizers(sparse=sgd, dense=sgd, clip=Clip(norm=0.01)), num_shards=2) as trainer:
+        before = trainer.client.pull_dense("dense").result().copy()
+        found = trainer.gradients(batch)
+        (rows,) = found.rows
+        by_key = {key: rows.grads[rows.lookup.inverse == u].sum(0) for u, key in enumerate(rows.lookup.unique)}
+        norm = np.sqrt(sum(np.square(grads).sum() for grads in (*found.dense.values(), *by_key.values())))
+        assert norm > 0.05
+        trainer.step(batch)
+        moved = before - trainer.client.pull_dense("dense").result()
+        np.testing.assert_allclose(moved, found.dense["dense"] * 0.01 / norm, rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["ctr_dnn", "deepfm"])

@@ -125,7 +125,7 @@ def warm_up_server(server: Server) -> None:
         for writeable in (True, False):
             keys.flags.writeable = grads.flags.writeable = writeable
             table.pull(keys)
-            table.push_unique(keys, grads)
+            table.push_unique(keys, grads, samples=0)
         keys.flags.writeable = True
 
 
