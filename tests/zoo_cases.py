@@ -21,6 +21,7 @@ TWO_LABELS = Schema(
     dense=("a", "b"),
     slots=("s", "t", "u"),
 )
+HISTORY = Schema(dense=("a",), slots=("user", "item", "history"), same_ids={"history": "item"})
 OF_IMAGES = ("alexnet", "resnet")
 CASES: dict[str, tuple[Schema, dict[str, Any]]] = {
     "ctr_dnn": (CLICKS, {"embedding_dim": 4, "hidden": (16, 8)}),
@@ -29,6 +30,8 @@ CASES: dict[str, tuple[Schema, dict[str, Any]]] = {
     "two_emb": (CLICKS, {"embedding_dim": 4, "tiny": ("t", "v"), "hidden": (16,), "outputs": (6, 8)}),
     "nce": (COLUMNS["nce"], {"embedding_dim": 8}),
     "mmoe": (TWO_LABELS, {"embedding_dim": 4, "num_experts": 2, "expert": (16,), "tower": (8,)}),
+    "din": (HISTORY, {"embedding_dim": 4, "max_length": 5, "attention": (6,), "hidden": (8,)}),
+    "bst": (HISTORY, {"embedding_dim": 4, "max_length": 5, "hidden": (8,)}),
     "alexnet": (IMAGES, {"width": 4}),
     "resnet": (IMAGES, {"depth": 8, "width": 4, "norm": "group"}),
 }

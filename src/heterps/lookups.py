@@ -39,11 +39,22 @@ class TableKeys:
     start: int = 0  # of a piece: where its keys begin in those of the whole
 
 
+class Window(NamedTuple):
+    """The part of each bag that is looked up: so many of its newest keys, which are last, or of its oldest."""
+
+    max_length: int
+    newest: bool
+
+
+Owner = tuple[tuple[str, ...], int, Window | None]
+"""What decides a lookup: the names of slots, the number of shards, and the part of each bag; None: all of it."""
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedSlots(Slots):
-    """Slots with their lookups, by names of slots and number of shards, and with rows that were asked for ahead."""
+    """Slots with their lookups, and with rows that were asked for ahead."""
 
-    lookups: dict[tuple[tuple[str, ...], int], TableKeys] = field(default_factory=dict, repr=False)
+    lookups: dict[Owner, TableKeys] = field(default_factory=dict, repr=False)
 
 
 def prepared(slots: Slots) -> PreparedSlots:
@@ -105,16 +116,27 @@ def _are_all_of(whole: TableKeys, parts: Iterable[TableKeys]) -> bool:
 
 def slice_slots(slots: Slots, first: int, last: int) -> PreparedSlots:
     """Return samples first..last-1 of `slots`. Lookups are sliced too, but keep the whole's unique keys and rows."""
-    piece = PreparedSlots(slots.names, *_cut_bags(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
+    piece = PreparedSlots(slots.names, *_bags_between(slots.keys, slots.offsets, len(slots.names), first, last)[:2])
     for owner, part in slots.lookups.items() if isinstance(slots, PreparedSlots) else ():
-        keys, offsets, where = _cut_bags(part.keys, part.offsets, len(owner[0]), first, last)
+        keys, offsets, where = _bags_between(part.keys, part.offsets, len(owner[0]), first, last)
         lookup = part.lookup._replace(inverse=part.lookup.inverse[where])
         whole, start = part.whole or part, part.start + where.start
         piece.lookups[owner] = TableKeys(keys, offsets, lookup, part.ahead, whole=whole, start=start)
     return piece
 
 
-def _cut_bags(
+def cut_bags(slots: Slots, window: Window) -> Slots:
+    """The slots with no more of each bag than a window has."""
+    if slots.offsets is None or np.diff(slots.offsets).max(initial=0) <= window.max_length:
+        return slots
+    lengths = np.minimum(np.diff(slots.offsets), window.max_length)
+    starts = slots.offsets[1:] - lengths if window.newest else slots.offsets[:-1]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    keys = slots.keys[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
+    return Slots(slots.names, keys, offsets)
+
+
+def _bags_between(
     keys: KeyArray, offsets: OffsetArray | None, num_slots: int, first: int, last: int
 ) -> tuple[KeyArray, OffsetArray | None, slice]:
     """Return keys and offsets of samples first..last-1, and the slice of `keys` that they are."""

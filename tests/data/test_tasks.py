@@ -1,17 +1,19 @@
-"""The match and words tasks: what their columns mean, and that the teacher knows what it says."""
+"""The match, words and history tasks: what their columns mean, and that the teacher knows what it says."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from heterps.data import histories
 from heterps.data.generate import TASKS
 from heterps.data.matches import NUM_CATEGORIES, NUM_ITEMS, NUM_SEGMENTS, NUM_USERS
 from heterps.data.words import NUM_NEGATIVES, NUM_TOPICS, ON_TOPIC
 from heterps.model.zoo import COLUMNS
 
 NUM_ROWS = 40_000
-MODEL_OF = {"match": "match_net", "words": "nce"}
+MODEL_OF = {"match": "match_net", "words": "nce", "history": "din"}
+EVEN = ("match", "words")  # half of the labels are 1
 
 
 def draw(task: str, seed: int = 0, first_row: int = 0, num_rows: int = NUM_ROWS):
@@ -33,7 +35,8 @@ def test_columns_are_those_that_the_model_is_made_for(task: str) -> None:
 def test_rows_do_not_depend_on_the_cut_but_on_the_seed(task: str) -> None:
     whole, part, other = draw(task), draw(task, first_row=700, num_rows=50), draw(task, seed=1)
     for name, column in whole[0].items():
-        np.testing.assert_array_equal(column[700:750], part[0][name])
+        cut = zip(column[700:750], part[0][name], strict=True)
+        assert all(np.array_equal(a, b, equal_nan=task == "click") for a, b in cut), name  # of lists, each as a whole
     assert (whole[1][700:750] == part[1]).all()
     assert (whole[2] != other[2]).any()
 
@@ -48,7 +51,7 @@ def test_labels_come_as_often_as_the_teacher_says(task: str) -> None:
             assert label[inside].mean() == pytest.approx(probability[inside].mean(), abs=0.03)
 
 
-@pytest.mark.parametrize("task", MODEL_OF)
+@pytest.mark.parametrize("task", EVEN)
 def test_about_half_of_the_labels_are_1_and_ids_are_counted(task: str) -> None:
     columns, _, label, seen = draw(task)
     assert label.mean() == pytest.approx(0.5, abs=0.02)
@@ -95,3 +98,21 @@ def test_seen_contexts_share_the_topic_and_sampled_ones_do_by_chance() -> None:
     for i in range(1, NUM_NEGATIVES + 1):
         negative = columns[f"negative{i}"] % NUM_TOPICS == columns["word"] % NUM_TOPICS
         assert negative.mean() == pytest.approx(1 / NUM_TOPICS, abs=0.01)
+
+
+def test_what_was_taken_lately_decides_and_the_user_says_nothing() -> None:
+    columns, probability, _, seen = draw("history", num_rows=20_000)
+    topics = columns["item"] % histories.NUM_TOPICS
+    lists = [history % histories.NUM_TOPICS for history in columns["history"]]
+    assert {len(history) for history in lists} == set(range(histories.MAX_HISTORY + 1))
+    newest, oldest = (
+        np.array([len(h) > 9 and h[place] == topic for h, topic in zip(lists, topics, strict=True)])
+        for place in (-1, 0)
+    )
+    assert probability[newest].mean() > probability[oldest].mean() + 0.2
+    score = [sum(0.8**a for a, t in enumerate(h[::-1]) if t == topics[i]) for i, h in enumerate(lists)]
+    assert np.corrcoef(score, np.log(probability / (1 - probability)))[0, 1] > 0.9
+    by_user = np.bincount(columns["user"], probability) / np.maximum(np.bincount(columns["user"]), 1)
+    assert by_user.std() < 0.1
+    ids = set(columns["user"]) | {histories.NUM_USERS + i for h in columns["history"] for i in h}
+    assert seen.sum() == len(ids | {histories.NUM_USERS + i for i in columns["item"]})

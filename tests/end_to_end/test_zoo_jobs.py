@@ -15,8 +15,10 @@ from heterps.model.zoo import ZOO
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 LAYERS = {"ctr_dnn": 16, "deepfm": 15, "match_net": 16, "two_emb": 10, "nce": 5, "alexnet": 12, "resnet": 70}
+LAYERS |= {"din": 10, "bst": 11}
 BATCH_SIZES = {"alexnet": 16, "resnet": 4}  # others 256
 TASKS = {"criteo": ("click", 16_000), "match": ("match", 16_000), "words": ("words", 100_000)}
+TASKS |= {"history": ("history", 40_000)}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,8 @@ def run(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ("two_emb", "match_net") else pytest.param(name, marks=pytest.mark.slow) for name in ZOO]
+    "name",
+    [name if name in ("two_emb", "din") else pytest.param(name, marks=pytest.mark.slow) for name in ZOO],
 )
 def test_a_network_is_profiled_without_data_and_planned(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -60,7 +63,7 @@ def quick(job: Job, batch_size: int) -> Job:
 
 @pytest.mark.parametrize(
     ("example", "batch_size", "least_auc"),
-    [("match_net", 128, 0.70), ("nce", 1024, 0.68), ("two_emb", 128, 0.70), ("ctr_dnn", 128, 0.70)],
+    [("match_net", 128, 0.70), ("nce", 1024, 0.68), ("two_emb", 128, 0.70), ("ctr_dnn", 128, 0.70), ("bst", 64, 0.80)],
 )
 def test_an_example_job_learns_well_above_chance(
     example: str, batch_size: int, least_auc: float, data: Path, monkeypatch: pytest.MonkeyPatch

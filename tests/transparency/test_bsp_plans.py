@@ -44,6 +44,11 @@ COVERING = [
     ("two_emb", (1, 3, 2), (1, 5), 1, "all_reduce"),  # and the keys of the second cross a border
     ("match_net", (4, 1), (5,), 1, "servers"),  # a tower on each
     ("match_net", (1, 1, 4), None, 3, "servers"),
+    ("din", (3,), None, 1, "servers"),
+    ("din", (2, 2), (1,), 2, "servers"),  # both stages push to one table: the item in one, its history in the other
+    ("din", (1, 2, 1), (2, 4), 1, "all_reduce"),  # rows and their mask cross a border
+    ("bst", (2, 1), (3,), 1, "servers"),
+    ("bst", (1, 2, 1), (1, 4), 2, "servers"),
 ]
 SPLITS = [(1,), (2,), (4,), (1, 1), (2, 2), (4, 4), (2, 3), (3, 1), (1, 1, 1), (2, 2, 2), (4, 4, 4), (1, 2, 4)]
 
@@ -57,12 +62,21 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     def find(model: str) -> tuple[Job, Trained]:
         if model not in known:
             data = folder / f"{model}.parquet"
-            write_data(data, CASES[model][0], NUM_ROWS)
-            job = make_job(model, data, BATCH_SIZE)
+            lists = {"history": histories(NUM_ROWS)} if model in ("din", "bst") else {}
+            write_data(data, CASES[model][0], NUM_ROWS, **lists)
+            # The bias of keys has no effect on attention: its gradient is rounding, which Adam would make steps of.
+            dense = {"optimizers": {"dense": {"kind": "sgd", "lr": 0.1}}} if model == "bst" else {}
+            job = make_job(model, data, BATCH_SIZE, **dense)
             known[model] = job, train(job, folder / model)
         return known[model]
 
     return find
+
+
+def histories(num_rows: int) -> list[list[int]]:
+    """Lists of 0 to 7 of the ids that items have: some are longer than the models look at."""
+    random = Random(0)
+    return [[random.randrange(30) for _ in range(random.randrange(8))] for _ in range(num_rows)]
 
 
 def drawn_cuts(job: Job, counts: tuple[int, ...]) -> list[int]:
@@ -82,7 +96,11 @@ def test_a_plan_on_threads_trains_as_one_process(
 
 @pytest.mark.parametrize(
     ("model", "counts", "cuts", "servers", "dense"),
-    [("two_emb", (2, 1), (4,), 1, "servers"), ("deepfm", (1, 2), (5,), 1, "all_reduce")],
+    [
+        ("two_emb", (2, 1), (4,), 1, "servers"),
+        ("deepfm", (1, 2), (5,), 1, "all_reduce"),
+        ("din", (1, 2), (2,), 1, "servers"),
+    ],
 )
 def test_a_plan_on_processes_trains_as_one_process(
     reference: Reference, tmp_path: Path, model, counts, cuts, servers, dense

@@ -30,7 +30,7 @@ group = typer.Typer(help="Make and look at training data.", no_args_is_help=True
 )
 def synth(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.")],
-    task: Annotated[str, typer.Option(help="What the rows are about: click, match, words or feed.")] = "click",
+    task: Annotated[str, typer.Option(help="What the rows are about: click, match, words, feed or history.")] = "click",
     rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
     test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Another seed, another data set.")] = 0,
@@ -41,7 +41,7 @@ def synth(
 
     click: 13 dense columns and 26 slots with millions of ids, for ctr_dnn, deepfm and two_emb. match: a user, an item
     and a negative item, for match_net. words: a word, a context and five negatives, for nce. feed: clicks, and ratings
-    of what was clicked, for mmoe.
+    of what was clicked, for mmoe. history: an item and a list of the items before it, for din and bst.
 
     The teacher's own AUC, the best that any model can reach, is printed and kept in DIR/dataset.json.
     """

@@ -27,8 +27,8 @@ class Model(Frozen):
 
     factory: Name = Field(
         "ctr_dnn",
-        description="A zoo name (ctr_dnn, deepfm, match_net, two_emb, nce, mmoe, alexnet, resnet) or an import path "
-        "`package.module:factory`.",
+        description="A zoo name (ctr_dnn, deepfm, match_net, two_emb, nce, mmoe, din, bst, alexnet, resnet) or an "
+        "import path `package.module:factory`.",
     )
     args: dict[str, Any] = Field({}, description="Keyword arguments of the factory.")
 

@@ -26,6 +26,7 @@ from heterps.config.base import Record
 from heterps.data.clicks import Clicks
 from heterps.data.feed import Feed
 from heterps.data.folder import INFO_NAME, new_dataset
+from heterps.data.histories import Histories
 from heterps.data.matches import Matches
 from heterps.data.synthetic import TEST_FIRST_ROW
 from heterps.data.task import Task
@@ -41,7 +42,13 @@ _BINS = 1 << 16
 _WRITER_OPTIONS = {"compression": "none", "use_dictionary": False}
 _ID_ENCODING = "DELTA_BINARY_PACKED"
 
-TASKS: dict[str, Callable[[int], Task]] = {"click": Clicks, "match": Matches, "words": Words, "feed": Feed}
+TASKS: dict[str, Callable[[int], Task]] = {
+    "click": Clicks,
+    "match": Matches,
+    "words": Words,
+    "feed": Feed,
+    "history": Histories,
+}
 
 
 class SplitInfo(Record):

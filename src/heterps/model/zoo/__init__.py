@@ -8,6 +8,7 @@ losses of their labels.
     ctr_dnn, match_net, two_emb, nce    the networks of the HeterPS paper: 16, 16, 10 and 5 layers
     deepfm                              DeepFM (Guo et al., IJCAI 2017)
     mmoe                                several labels from shared experts (MMoE: Ma et al., KDD 2018)
+    din, bst                            target attention and a transformer over a history of items
     alexnet, resnet                     the networks of the DSSP paper, for small images
 """
 
@@ -20,8 +21,11 @@ from torch import nn
 from heterps.config import Schema
 from heterps.model.zoo.alexnet import COLUMNS as ALEXNET_COLUMNS
 from heterps.model.zoo.alexnet import AlexNet, alexnet
+from heterps.model.zoo.bst import Bst, bst
 from heterps.model.zoo.ctr_dnn import CtrDnn, ctr_dnn
 from heterps.model.zoo.deepfm import DeepFM, PairwiseSum, deepfm
+from heterps.model.zoo.din import Din, din
+from heterps.model.zoo.history import COLUMNS as HISTORY_COLUMNS
 from heterps.model.zoo.match_net import COLUMNS as MATCH_NET_COLUMNS
 from heterps.model.zoo.match_net import MatchNet, match_net
 from heterps.model.zoo.mmoe import COLUMNS as MMOE_COLUMNS
@@ -38,8 +42,10 @@ __all__ = [
     "COLUMNS",
     "ZOO",
     "AlexNet",
+    "Bst",
     "CtrDnn",
     "DeepFM",
+    "Din",
     "MMoE",
     "MatchNet",
     "Nce",
@@ -47,8 +53,10 @@ __all__ = [
     "ResNet",
     "TwoEmb",
     "alexnet",
+    "bst",
     "ctr_dnn",
     "deepfm",
+    "din",
     "match_net",
     "mmoe",
     "nce",
@@ -64,6 +72,8 @@ ZOO: dict[str, Callable[..., nn.Module]] = {
     "two_emb": two_emb,
     "nce": nce,
     "mmoe": mmoe,
+    "din": din,
+    "bst": bst,
     "alexnet": alexnet,
     "resnet": resnet,
 }
@@ -73,6 +83,8 @@ COLUMNS: dict[str, Schema] = {
     "two_emb": TWO_EMB_COLUMNS,
     "mmoe": MMOE_COLUMNS,
     "nce": NCE_COLUMNS,
+    "din": HISTORY_COLUMNS,
+    "bst": HISTORY_COLUMNS,
     "alexnet": ALEXNET_COLUMNS,
     "resnet": RESNET_COLUMNS,
 }

@@ -225,7 +225,8 @@ class Replica:
 
     def parts(self, slots: PreparedSlots) -> list[tuple[str, TableKeys]]:
         """What `forward` will ask for: each table of the stage's embeddings with its keys."""
-        return [found for module in self._embeddings for found in module.parts(slots)]
+        found = (part for module in self._embeddings for part in module.parts(slots))
+        return list(dict.fromkeys(found))  # modules that share a table may ask for the same keys
 
     def buffers(self) -> dict[str, Tensor]:
         """Copies of what the stage's layers know besides parameters, by the model's names (see buffers.py)."""

@@ -94,16 +94,16 @@ def _dense_name(group: str, stages: Stages, num_stages: int) -> str:
 
 def _sparse_stages(model: nn.Module, trace: Trace, stage_of: Sequence[int]) -> dict[str, Stages]:
     """The stages of every sparse table: those with a layer that calls its module, or a module that holds it."""
-    found: dict[str, Stages] = {}
+    found: dict[str, set[int]] = {}
     for name, module in embeddings(model):
         callers = {
             stage_of[layer.index]
             for layer in trace.layers
             if any(name == called or name.startswith(f"{called}.") for called in layer.modules)
         }
-        for table in module.names_in(name):
-            found[table] = tuple(sorted(callers)) or (max(stage_of),)
-    return found
+        for table in module.names_in(name):  # modules may share it
+            found.setdefault(table, set()).update(callers)
+    return {table: tuple(sorted(callers)) or (max(stage_of),) for table, callers in found.items()}
 
 
 def _users(model: nn.Module, layers: Sequence[Layer], stage_of: Sequence[int]) -> dict[str, Stages]:

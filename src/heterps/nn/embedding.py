@@ -1,4 +1,4 @@
-"""Modules for models whose embedding rows live on parameter-server tables.
+"""SparseEmbedding: an embedding whose rows live on parameter-server tables.
 
     slots --lookup--> unique keys --pull--> rows --gather--> values [n, dim] (a leaf of autograd) --pool--> output
                                                                 |
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -30,24 +29,25 @@ from heterps.config import (
     Eviction,
     Initializer,
     Optimizer,
-    Optimizers,
     Schedule,
     Tables,
-    Tiers,
 )
 from heterps.data.batch import FloatArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
-from heterps.errors import ConfigError
-from heterps.lookups import PreparedSlots, RowGradients, RowUse, TableKeys, joined_gradients, prepared
+from heterps.errors import ModelError
+from heterps.lookups import (
+    PreparedSlots,
+    RowGradients,
+    RowUse,
+    TableKeys,
+    Window,
+    cut_bags,
+    joined_gradients,
+    prepared,
+)
 from heterps.ps.client.local import LocalClient, RowClient
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.specs import DenseSpec, TableSpec
-from heterps.ps.protocol.specs import Tables as ModelTables
-
-__all__ = ["Slots", "SparseEmbedding", "bind_tables", "embeddings", "model_tables", "push_gradients"]
-
-DENSE = "dense"
-"""Name of a model's dense table, which holds its trainable parameters one after another."""
+from heterps.ps.protocol.specs import TableSpec
 
 Pooling = Literal["sum", "mean", "none"]
 
@@ -59,6 +59,7 @@ class SparseEmbedding(nn.Module):
     dim         number of values per row
     pooling     how the rows of a bag are combined: "sum" or "mean" (an empty bag gives zeros), or "none"
     tables      "one" table for all slots, or one table "per_slot"
+    table       name of its table; modules with the same name share one table. None: the module's own name in the model
     optimizer   optimizer of its tables; None: the job's, or Adagrad(lr=0.05) outside a job
     init_scale  initial values are uniform in [-init_scale, init_scale), a pure function of (seed, table, key)
     init        other initial values: Normal(std=...), Constant(value=...), Zero(), ... of heterps.config
@@ -71,6 +72,7 @@ class SparseEmbedding(nn.Module):
     """
 
     _like: Tensor
+    _window: Window | None = None  # the part of each bag that is read; None: all of it
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class SparseEmbedding(nn.Module):
         *,
         pooling: Pooling = "sum",
         tables: Literal["one", "per_slot"] = "one",
+        table: str | None = None,
         optimizer: Optimizer | None = None,
         init_scale: float = 0.01,
         init: Initializer | None = None,
@@ -98,6 +101,8 @@ class SparseEmbedding(nn.Module):
             raise ValueError(f"pooling must be sum, mean or none, got {pooling!r}")
         if tables not in ("one", "per_slot"):
             raise ValueError(f"tables must be one or per_slot, got {tables!r}")
+        if table is not None and tables != "one":
+            raise ValueError(f"table={table!r} names one table; leave out tables={tables!r}")
         self.slots = tuple(slots)
         self.dim = dim
         self.pooling: Pooling = pooling
@@ -108,9 +113,11 @@ class SparseEmbedding(nn.Module):
         self.admission = admission
         self.eviction = eviction
         self.seed = seed
+        self.table = table
         self._groups = [self.slots] if tables == "one" else [(slot,) for slot in self.slots]
         self._tables: list[str] = []
         self._client: RowClient | None = None
+        self._is_alone = False  # it made its tables itself
         self._uses: dict[int, RowUse] = {}  # by id of the values
         self.register_buffer("_like", torch.empty(0), persistent=False)  # follows `module.to(device, dtype)`
 
@@ -152,11 +159,14 @@ class SparseEmbedding(nn.Module):
 
     def names_in(self, name: str) -> list[str]:
         """The names of its tables; `name` is its name in the model."""
+        if self.table is not None:
+            return [self.table]
         return [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
 
     def bind(self, client: RowClient, tables: Sequence[str]) -> None:
         """Take rows from these `tables` of `client` from now on: one table, or one per slot."""
         self._client, self._tables, self._uses = client, list(tables), {}
+        self._is_alone = False
 
     @property
     def client(self) -> RowClient:
@@ -165,7 +175,19 @@ class SparseEmbedding(nn.Module):
             specs = self.table_specs("embedding", Adagrad(lr=0.05))
             self.bind(LocalClient(specs, {}), [spec.name for spec in specs])
             assert self._client is not None
+            self._is_alone = True
         return self._client
+
+    @property
+    def client_to_push(self) -> RowClient:
+        """The client; ModelError where the module made its tables itself, although others may share them."""
+        client = self.client
+        if self._is_alone and self.table is not None:
+            raise ModelError(
+                f"{type(self).__name__} {', '.join(self.slots)} cannot learn alone, since other modules may share its "
+                f"table {self.table}. Bind them together: `heterps.Trainer(model)` does it, or `bind_tables`."
+            )
+        return client
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without tables: a copy of the module is unbound, since rows are not part of it."""
@@ -192,10 +214,15 @@ class SparseEmbedding(nn.Module):
                 "pooling 'none' over bags of several keys has no common shape for several tables: "
                 "use tables='one', or a SparseEmbedding for each slot"
             )
+        outputs = [self._pool(values, part.offsets) for values, part in self._pulled(slots)]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+    def _pulled(self, slots: Slots) -> list[tuple[Tensor, TableKeys]]:
+        """The values [n, dim] of all keys of each table, as leaves of autograd whose gradients will be pushed."""
         assert self.client is not None  # a module that was not bound has its tables now
         parts = self.parts(prepared(slots))
         futures = [self._rows(table, part) for table, part in parts]
-        outputs = []
+        pulled = []
         for (table, part), future in zip(parts, futures, strict=True):
             rows = torch.from_numpy(future.result())
             values = functional.embedding(torch.from_numpy(part.lookup.inverse), rows).to(self._like)
@@ -204,8 +231,8 @@ class SparseEmbedding(nn.Module):
                 values.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     partial(self._on_gradient, table, part)
                 )
-            outputs.append(self._pool(values, part.offsets))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+            pulled.append((values, part))
+        return pulled
 
     def _rows(self, table: str, part: TableKeys) -> Future[FloatArray]:
         if self.training and table in part.ahead:
@@ -214,7 +241,7 @@ class SparseEmbedding(nn.Module):
 
     def push(self) -> list[Future[None]]:
         """Send the gradients of every `backward` since the last push; each key of a table gets one optimizer step."""
-        return [self.client.push(*gradients) for gradients in self.take_gradients()]
+        return [self.client_to_push.push(*gradients) for gradients in self.take_gradients()]
 
     def take_gradients(self) -> list[RowGradients]:
         """Remove and return the gradients that `push` would send."""
@@ -238,9 +265,11 @@ class SparseEmbedding(nn.Module):
 
     def _part(self, slots: PreparedSlots, group: tuple[str, ...]) -> TableKeys:
         num_shards = 1 if self._client is None else self._client.num_shards
-        owner = (group, num_shards)
+        owner = (group, num_shards, self._window)
         if owner not in slots.lookups:
             picked = slots.select(group)
+            if self._window is not None:
+                picked = cut_bags(picked, self._window)
             slots.lookups[owner] = TableKeys(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards))
         return slots.lookups[owner]
 
@@ -263,68 +292,3 @@ def embeddings(model: nn.Module) -> Iterator[tuple[str, SparseEmbedding]]:
     for name, module in model.named_modules():
         if isinstance(module, SparseEmbedding):
             yield name or "embedding", module
-
-
-def model_tables(
-    model: nn.Module,
-    optimizers: Optimizers = Optimizers(),
-    *,
-    tables: Tables = Tables(),
-    tiers: Tiers | None = None,
-    seed: int = 0,
-) -> ModelTables:
-    """The specs of all tables of a model: those of its embeddings, and DENSE with its other parameters.
-
-    Other parameters that are in groups of `optimizers` have a table for each group. The same arguments give the same
-    specs in every process of a job, so servers create what workers ask for.
-    """
-    schedule = optimizers.sparse_schedule or optimizers.schedule
-    sparse = [
-        _in_group(spec, optimizers)
-        for name, module in embeddings(model)
-        for spec in module.table_specs(name, optimizers.sparse, seed, schedule=schedule, tables=tables)
-    ]
-    if tiers is not None:
-        whole = sum(spec.dim for spec in sparse)
-        sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
-    trained = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
-    sizes: dict[int | None, int] = {None: 0}
-    for name, size in trained.items():
-        group = optimizers.group_of(name)
-        sizes[group] = sizes.get(group, 0) + size
-    _check_groups(optimizers, [spec.name for spec in sparse] + list(trained))
-    dense = [DenseSpec(dense_name(group), size, *optimizers.of_dense(group)) for group, size in sizes.items()]
-    return ModelTables(tuple(sparse), tuple(dense))
-
-
-def dense_name(group: int | None) -> str:
-    """The name of the table of the dense parameters of a group of the job's optimizers; None: of those in no group."""
-    return DENSE if group is None else f"{DENSE}@{group + 1}"
-
-
-def _in_group(spec: TableSpec, optimizers: Optimizers) -> TableSpec:
-    optimizer, schedule = optimizers.of_table(spec.name, spec.optimizer, spec.schedule)
-    return replace(spec, optimizer=optimizer, schedule=schedule)
-
-
-def _check_groups(optimizers: Optimizers, names: Sequence[str]) -> None:
-    """ConfigError where a group is of nothing: most probably its pattern is misspelled."""
-    for group in optimizers.groups:
-        if not any(group.matches(name) for name in names):
-            raise ConfigError(
-                f"optimizers.groups: {group.match} matches no table or parameter of the model, which has "
-                f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-            )
-
-
-def bind_tables(model: nn.Module, client: RowClient) -> None:
-    """Let the embeddings of `model` take their rows from `client`, which must have the tables of `model_tables`."""
-    for name, module in embeddings(model):
-        module.bind(client, module.names_in(name))
-
-
-def push_gradients(model: nn.Module) -> None:
-    """Push the gradients of every SparseEmbedding of `model`, and return when they are applied."""
-    futures = [future for _, module in embeddings(model) for future in module.push()]
-    for future in futures:
-        future.result()

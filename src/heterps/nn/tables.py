@@ -1,0 +1,109 @@
+"""The tables of a model: those of its embeddings, and those of its dense parameters.
+
+SparseEmbedding "items"                     --> sparse table `items`
+SparseSequence "history", table="items"     --> the same table: the rows of an item are learned from both
+all other parameters                        --> dense table `dense`, and one for each group of optimizers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from heterps.config import Optimizers, Tables, Tiers
+from heterps.errors import ConfigError, ModelError
+from heterps.lookups import RowUse, joined_gradients
+from heterps.nn.embedding import embeddings
+from heterps.ps.client.local import RowClient
+from heterps.ps.protocol.specs import DenseSpec, TableSpec
+from heterps.ps.protocol.specs import Tables as ModelTables
+
+DENSE = "dense"
+"""Name of a model's dense table, which holds its trainable parameters one after another."""
+
+
+def model_tables(
+    model: nn.Module,
+    optimizers: Optimizers = Optimizers(),
+    *,
+    tables: Tables = Tables(),
+    tiers: Tiers | None = None,
+    seed: int = 0,
+) -> ModelTables:
+    """The specs of all tables of a model: those of its embeddings, and DENSE with its other parameters.
+
+    Other parameters that are in groups of `optimizers` have a table for each group. The same arguments give the same
+    specs in every process of a job, so servers create what workers ask for.
+    """
+    schedule = optimizers.sparse_schedule or optimizers.schedule
+    sparse = _each_once(
+        _in_group(spec, optimizers)
+        for name, module in embeddings(model)
+        for spec in module.table_specs(name, optimizers.sparse, seed, schedule=schedule, tables=tables)
+    )
+    if tiers is not None:
+        whole = sum(spec.dim for spec in sparse)
+        sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
+    trained = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    sizes: dict[int | None, int] = {None: 0}
+    for name, size in trained.items():
+        group = optimizers.group_of(name)
+        sizes[group] = sizes.get(group, 0) + size
+    _check_groups(optimizers, [spec.name for spec in sparse] + list(trained))
+    dense = [DenseSpec(dense_name(group), size, *optimizers.of_dense(group)) for group, size in sizes.items()]
+    return ModelTables(tuple(sparse), tuple(dense))
+
+
+def dense_name(group: int | None) -> str:
+    """The name of the table of the dense parameters of a group of the job's optimizers; None: of those in no group."""
+    return DENSE if group is None else f"{DENSE}@{group + 1}"
+
+
+def _each_once(specs: Iterable[TableSpec]) -> list[TableSpec]:
+    """The specs of different tables; ModelError where modules that share a table disagree about it."""
+    tables: dict[str, TableSpec] = {}
+    for spec in specs:
+        known = tables.setdefault(spec.name, spec)
+        if differing := [field for field in vars(spec) if getattr(spec, field) != getattr(known, field)]:
+            raise ModelError(
+                f"modules that share the table {spec.name} must agree about it, but differ in {', '.join(differing)}: "
+                f"{differing[0]} is {getattr(known, differing[0])} in one and {getattr(spec, differing[0])} in another."
+            )
+    return list(tables.values())
+
+
+def _in_group(spec: TableSpec, optimizers: Optimizers) -> TableSpec:
+    optimizer, schedule = optimizers.of_table(spec.name, spec.optimizer, spec.schedule)
+    return replace(spec, optimizer=optimizer, schedule=schedule)
+
+
+def _check_groups(optimizers: Optimizers, names: Sequence[str]) -> None:
+    """ConfigError where a group is of nothing: most probably its pattern is misspelled."""
+    for group in optimizers.groups:
+        if not any(group.matches(name) for name in names):
+            raise ConfigError(
+                f"optimizers.groups: {group.match} matches no table or parameter of the model, which has "
+                f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            )
+
+
+def bind_tables(model: nn.Module, client: RowClient) -> None:
+    """Let the embeddings of `model` take their rows from `client`, which must have the tables of `model_tables`."""
+    for name, module in embeddings(model):
+        module.bind(client, module.names_in(name))
+
+
+def push_gradients(model: nn.Module) -> None:
+    """Push the gradients of all embeddings of `model`, one optimizer step a row, and return when they are applied."""
+    uses: dict[RowClient, list[RowUse]] = {}
+    for _, module in embeddings(model):
+        uses.setdefault(module.client_to_push, []).extend(module.take_uses())
+    futures = [
+        client.push(*gradients)
+        for client, of_client in uses.items()
+        for gradients in joined_gradients(of_client, client.num_shards)
+    ]
+    for future in futures:
+        future.result()
