@@ -38,6 +38,11 @@ BLOCK_ROWS = 65_536
 BLOCK_BYTES = 64 * 2**20
 """Row groups are pooled no further once the dense values of a block take this much: a whole block is in memory."""
 _EPOCHS_KEPT = 3
+_ALWAYS_HASHED = frozenset(
+    ("label", "num_classes", "dense", "widths", "slots", "dense_missing", "dense_fill", "slot_missing", "same_ids")
+)
+"""Fields of a schema that every fingerprint has. Fields that came later are part of it only where they are used, so
+that checkpoints from before them still fit their data."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +173,13 @@ class Reader:
     def _fingerprint(self, describe: Callable[[RowGroup], tuple[Any, ...]]) -> str:
         """Hash everything that decides the order of samples; `describe` gives the relevant facts of a row group."""
         groups = [describe(group) for group in self.dataset.row_groups]
-        unused = {"features"} if not self.schema.features else set()  # of older checkpoints, which do not have it
+        unused = {name for name in Schema.model_fields.keys() - _ALWAYS_HASHED if self._is_default(name)}
         columns = self.schema.model_dump_json(exclude=unused)
         decides = (groups, columns, self._seed, self._shuffle, self._block_rows)
         return xxhash.xxh3_64_hexdigest(repr(decides).encode())
+
+    def _is_default(self, name: str) -> bool:
+        return bool(getattr(self.schema, name) == Schema.model_fields[name].get_default(call_default_factory=True))
 
     # --- order -------------------------------------------------------------------------------------------------------
 
