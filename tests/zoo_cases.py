@@ -60,6 +60,8 @@ def small_batch(name: str, num_samples: int, seed: int = 0, num_ids: int = 30) -
         return _bright_quarters(rng, num_samples)
     ids = rng.integers(0, num_ids, (num_samples, len(schema.slots)))
     label = ids[:, 0] % 2 == 0
+    if name in ("din", "bst"):  # by the item
+        label = ids[:, 1] % 2 == 0
     if name == "nce":  # even words have even contexts
         label = (ids[:, 0] + ids[:, 1]) % 2 == 0
     if name == "match_net":  # of an even and an odd item, even users take the even one

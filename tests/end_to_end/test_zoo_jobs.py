@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heterps.cli import main
-from heterps.config import Job, load_job
+from heterps.config import Job, Model, Schema, load_job
 from heterps.data.generate import generate
 from heterps.launch import train
 from heterps.model.zoo import ZOO
@@ -63,7 +63,7 @@ def quick(job: Job, batch_size: int) -> Job:
 
 @pytest.mark.parametrize(
     ("example", "batch_size", "least_auc"),
-    [("match_net", 128, 0.70), ("nce", 1024, 0.68), ("two_emb", 128, 0.70), ("ctr_dnn", 128, 0.70), ("bst", 64, 0.80)],
+    [("match_net", 128, 0.70), ("nce", 1024, 0.68), ("two_emb", 128, 0.70), ("ctr_dnn", 128, 0.70), ("din", 64, 0.65)],
 )
 def test_an_example_job_learns_well_above_chance(
     example: str, batch_size: int, least_auc: float, data: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,3 +76,13 @@ def test_an_example_job_learns_well_above_chance(
     assert least_auc < summary["auc"] < summary["teacher_auc"]
     lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["auc"] > lines[0]["auc"] + 0.05
+
+
+def test_a_model_without_the_history_learns_less(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data)
+    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
+    job = load_job("examples/din.yaml")
+    without = job.data.model_copy(update={"columns": Schema(dense=(), slots=("user", "item"))})
+    model = Model(factory="ctr_dnn", args={"hidden": [50]})
+    finished = train(quick(job.model_copy(update={"data": without, "model": model}), 64), Path("runs/without"))
+    assert finished.summary["auc"] < 0.60
