@@ -160,16 +160,22 @@ def test_nulls_in_a_slot_where_they_are_errors(refused, folder):
     ("policies", "samples"),
     [("", 200), ("dense_missing: skip, ", 197), ("dense_missing: skip, slot_missing: skip, ", 195)],
 )
-def test_missing_values_are_filled_keyed_or_skipped_and_counted(folder, capsys, policies, samples):
+@pytest.mark.parametrize("where", ["", "epochs: 2, ", "workers"])
+def test_missing_values_are_filled_keyed_or_skipped_and_counted(folder, capsys, policies, samples, where):
+    """Each row is counted once, however many workers or epochs read it."""
     dense = [0.5] * 197 + [None, float("nan"), None]
     slot = [None, None] + [3] * 198
     write_tiny(folder / "train.parquet", 200, a=dense, s=slot)
     change_job(folder, "dense: [a, b]", f"{policies}dense: [a, b]")
+    if where == "workers":
+        change_job(folder, "threads: 1", "threads: 2\nworkers: {channel: memory}")
+    else:
+        change_job(folder, "batch_size: 16", f"batch_size: 16\n  {where.removesuffix(', ')}")
     with pytest.raises(SystemExit) as end:
-        main([*TRAIN.split(), "--json"])
+        main([*TRAIN.split(), "--json", *(["--launcher", "local"] if where == "workers" else [])])
     summary = json.loads(capsys.readouterr().out)
     assert end.value.code == 0
-    assert summary["samples"] == samples
+    assert summary["samples"] == samples * (2 if "epochs" in where else 1)
     assert summary["data"] == {"num_rows": 200, "num_skipped": 200 - samples, "missing": {"a": 3, "s": 2}}
 
 

@@ -10,6 +10,7 @@ Missing values are counted by column. An invalid value raises DataError, which n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,17 @@ class DecodeCounts:
     num_skipped: int = 0
     missing: dict[str, int] = field(default_factory=dict)  # column to null (and NaN) values
 
+    @classmethod
+    def total(cls, parts: Iterable[DecodeCounts]) -> DecodeCounts:
+        """Add up the counts of several row groups."""
+        total = cls()
+        for part in parts:
+            total.num_rows += part.num_rows
+            total.num_skipped += part.num_skipped
+            for name, count in part.missing.items():
+                total.missing[name] = total.missing.get(name, 0) + count
+        return total
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -53,7 +65,8 @@ class Decoder:
     """Decodes row groups by a schema. `ragged` says whether some slot holds lists, so that bags need offsets."""
 
     def __init__(self, schema: Schema, ragged: bool) -> None:
-        self.counts = DecodeCounts()
+        self.counts_by_group: dict[RowGroup, DecodeCounts] = {}  # of each row group that was decoded, however often
+        self._counts = DecodeCounts()  # of the row group that is being decoded
         self._schema = schema
         self._ragged = ragged
         self._columns = (*schema.target_columns, *schema.dense, *schema.slots)
@@ -61,7 +74,13 @@ class Decoder:
         owners = [(name, schema.ids_of(name)) for name in schema.slots]
         self._slots = [(name, slot_seed(owner), null_key(owner)) for name, owner in owners]
 
+    @property
+    def counts(self) -> DecodeCounts:
+        """What was missing in the row groups that were decoded, each counted once."""
+        return DecodeCounts.total(self.counts_by_group.values())
+
     def decode(self, group: RowGroup) -> Block:
+        self._counts = DecodeCounts(group.num_rows)
         table = group.file.read(group.index, self._schema.sources(self._columns))
         columns = {name: self._features.column(table, name, str(group)) for name in self._columns}
         keep = np.ones(group.num_rows, np.bool_)
@@ -69,8 +88,8 @@ class Decoder:
         dense = self._dense(group, columns, keep)
         keys, offsets = self._bags(group, columns, keep) if self._ragged else self._keys(group, columns, keep)
         rows = np.flatnonzero(keep)
-        self.counts.num_rows += group.num_rows
-        self.counts.num_skipped += group.num_rows - len(rows)
+        self._counts.num_skipped = group.num_rows - len(rows)
+        self.counts_by_group[group] = self._counts
         return Block(dense, keys, offsets, label, rows)
 
     def _dense(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
@@ -197,7 +216,7 @@ class Decoder:
             raise _error(group, int(np.argmax(absent)), name, f"{problem}; {remedy}")
         if treatment == "skip":
             keep &= ~absent
-        self.counts.missing[name] = self.counts.missing.get(name, 0) + count
+        self._counts.missing[name] = self._counts.missing.get(name, 0) + count
 
 
 def key_column(column: Any, slot_name: str) -> KeyArray:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -60,7 +61,7 @@ class Reader:
     """Reads epochs of batches from a data set.
 
     Batches span row groups: each has `batch_size` samples, except the last of an epoch, which has the rest.
-    `counts` has the numbers of rows decoded so far and of missing values in them.
+    `counts` has the numbers of rows decoded so far, each counted once, and of missing values in them.
     """
 
     def __init__(
@@ -99,6 +100,15 @@ class Reader:
     @property
     def counts(self) -> DecodeCounts:
         return self._decoder.counts
+
+    def counts_of_groups(self, after: int) -> dict[int, DecodeCounts]:
+        """What was missing in each row group, by its number in the data set; without the first `after` decoded ones."""
+        decoded = list(self._decoder.counts_by_group.items())[after:]
+        return {self._group_numbers[group]: counts for group, counts in decoded}
+
+    @cached_property
+    def _group_numbers(self) -> dict[RowGroup, int]:
+        return {group: number for number, group in enumerate(self.dataset.row_groups)}
 
     @property
     def num_batches(self) -> int | None:

@@ -77,10 +77,6 @@ class InlineFleet:
     def mailbox(self) -> InlineFleet:
         return self
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return {} if self._worker is None else self._worker.work.counts
-
     def start(self, workers: Sequence[WorkerStart]) -> None:
         (start,) = workers
         mailbox = _Mailbox(self._to_worker, self._to_coordinator)

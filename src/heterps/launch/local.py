@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -94,7 +94,6 @@ def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs
 class ProcessFleet:
     """Workers as processes, which find the coordinator's socket and make their own in `folder`."""
 
-    counts: Mapping[str, int] = {}
     refuses_changes = None
 
     def __init__(self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, logs: Path) -> None:
@@ -149,7 +148,6 @@ class ProcessFleet:
 class ThreadFleet:
     """Workers as threads of this process, over a network in memory: quick to start, for tests and for small models."""
 
-    counts: Mapping[str, int] = {}
     refuses_changes = None
 
     def __init__(self, job: Job, servers: RunningServers, logs: Path) -> None:

@@ -53,7 +53,6 @@ class RayFleet:
     is_shared  whether other runs use the servers too, so that this run's workers need names of their own there
     """
 
-    counts: Mapping[str, int] = {}
     refuses_changes = None
 
     def __init__(

@@ -55,7 +55,7 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines) ->
     """The page. `summary` is summary.json, `metrics` the lines of metrics.jsonl, of which there may be none."""
     colours = {name: f"colour-{i % NUM_COLOURS}" for i, name in enumerate(job.cluster.resources)}
     is_passed_over = job.plan is not None and not follows_plan(summary)
-    missing = {} if follows_plan(summary) else (summary.get("data") or {}).get("missing") or {}
+    missing = (summary.get("data") or {}).get("missing") or {}
     metric_heads, metric_rows = _metrics(summary)
     return render(
         "run.html.j2",
@@ -82,7 +82,6 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines) ->
         metric_heads=metric_heads,
         metric_rows=metric_rows,
         metrics_of=metrics_of(summary),
-        follows_plan=follows_plan(summary),
         num_missing=sum(missing.values()),
         missing=[
             (tag("code", name), f"{number:,}", _treatment(job.data.columns, name))

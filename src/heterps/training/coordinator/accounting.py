@@ -7,14 +7,16 @@ prices, and who is paid -+                +--> `heterps status`, checkpoints, su
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from heterps.config import Job
+from heterps.data.decode import DecodeCounts
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.flow import Flow
 from heterps.training.coordinator.stage_stats import StageStats
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import Pushed
+from heterps.training.protocol.messages import Pushed, RowGroupCounts
 from heterps.training.run.observer import Observer
 from heterps.training.run.progress import RunProgress
 
@@ -38,6 +40,7 @@ class Accounting:
         self._views = StageStats(layout)
         self._emulation = {} if scale is None else {"emulated": {"scale": scale}}
         self._shown = float("-inf")
+        self._read: dict[int, RowGroupCounts] = {}  # by row group
         self.num_steps = 0
 
     def begin(self, usd: float | None) -> None:
@@ -53,6 +56,12 @@ class Accounting:
 
     def pushed(self, message: Pushed) -> None:
         self._views.pushed(message)
+        self._read |= {counts.row_group: counts for counts in message.read}
+
+    def data_counts(self) -> dict[str, Any]:
+        """What was missing in the training data that was read. Row groups that several workers read count once."""
+        total = DecodeCounts.total(DecodeCounts(c.num_rows, c.num_skipped, c.missing) for c in self._read.values())
+        return asdict(total) if self._read else {}
 
     def account(self, flow: Flow, now: float) -> list[dict[str, Any]]:
         """Take note of the batches that are done; return a line of metrics.jsonl for every interval that ended."""

@@ -177,14 +177,9 @@ class Coordinator:
                 test = None  # of a part of the test set
         return Outcome(
             progress.samples, progress.seconds, progress.restarts, stopped_by, progress.train_metrics(), test,
-            model.num_rows, model.table_bytes, model.counters, model.tier_counts, self._data_counts(),
+            model.num_rows, model.table_bytes, model.counters, model.tier_counts, core.accounting.data_counts(),
             has_own_loss(model.model), core.accounting.summary(core.flow),
         )  # fmt: skip
-
-    def _data_counts(self) -> dict[str, int]:
-        """What was missing in the data that was read. Of data read to its end, what was not trained on was skipped."""
-        skipped = {"num_rows": self._num_samples, "num_skipped": self._num_samples - self._core.progress.samples}
-        return {**(skipped if self._core.flow.is_over else {}), **self._fleet.counts}
 
     # --- events ------------------------------------------------------------------------------------------------------
 

@@ -47,9 +47,5 @@ class Fleet(Protocol):
         """PeerLost, with the name of whoever ended that should not have, and how; WorkerLost if it is a worker."""
 
     @property
-    def counts(self) -> Mapping[str, int]:
-        """What was missing in the data that was read, where one process has read all of it."""
-
-    @property
     def refuses_changes(self) -> str | None:
         """Why workers cannot be added, removed or planned anew; None: they can be."""

@@ -111,6 +111,15 @@ class Usage(Struct, frozen=True, array_like=True):
     traffic: Traffic | None = None
 
 
+class RowGroupCounts(Struct, frozen=True, array_like=True):
+    """What was missing in a row group of the training data. Whoever reads it again says the same."""
+
+    row_group: Count  # its number in the data set
+    num_rows: Count
+    num_skipped: Count
+    missing: dict[str, Count]  # values by column
+
+
 class Pushed(Struct, frozen=True, tag="pushed"):
     """The worker's gradients of an iteration are with the servers. Values of the last stage: logits, labels."""
 
@@ -121,6 +130,7 @@ class Pushed(Struct, frozen=True, tag="pushed"):
     usage: Usage
     loss: float = 0.0  # what the samples add to the mean loss of their batch
     values: BorderValues | None = None
+    read: tuple[RowGroupCounts, ...] = ()  # row groups that the worker has read since it last pushed
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):

@@ -56,6 +56,6 @@ class Outcome:
     table_bytes: int
     counters: TableCounters  # rows that came and went
     tiers: TierCounts | None
-    counts: dict[str, Any]  # what was missing in the training data that this process read
+    counts: dict[str, Any]  # what was missing in the training data that was read
     has_own_loss: bool  # the model's own method says what was minimised
     staged: dict[str, Any]  # what each stage did, how stale gradients were, and what it cost

@@ -20,7 +20,7 @@ from heterps.data.stream import BatchStream
 from heterps.lookups import PreparedSlots, prepared, slice_slots
 from heterps.training.model.replicas import Replicas
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import ALL_LANES, Go
+from heterps.training.protocol.messages import ALL_LANES, Go, RowGroupCounts
 from heterps.training.worker.core import LABEL
 
 
@@ -60,6 +60,7 @@ class Feed:
         self._inputs, self._reader = inputs, reader
         self._deadline_s, self._depth = job.workers.deadline_s, job.data.prefetch
         self._stream = BatchStream(reader, job.data.prefetch, self._prepare)
+        self._num_counted = 0
         self._share = _Share()  # replaced as a whole, for the thread that reads sees it too
 
     def follow(self, layout: Layout, lanes: Sequence[int], replicas: Replicas) -> None:
@@ -86,10 +87,11 @@ class Feed:
             return None
         return prepared(batch.slots)
 
-    @property
-    def counts(self) -> Any:
-        """What was missing in the data that was read so far."""
-        return self._reader.counts
+    def new_counts(self) -> tuple[RowGroupCounts, ...]:
+        """What was missing in the row groups that were read for the first time since the last call."""
+        found = self._reader.counts_of_groups(self._num_counted)
+        self._num_counted += len(found)
+        return tuple(RowGroupCounts(number, **vars(counts)) for number, counts in found.items())
 
     def num_batches(self, epoch: int) -> int:
         count = self._stream.num_batches(epoch)

@@ -38,7 +38,7 @@ from heterps.training.model.replicas import Replicas, StagePart
 from heterps.training.model.trainer import check_cache
 from heterps.training.protocol.emulation import make_pace
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import ALL_LANES, Assign, CacheUse, Go, Traffic, Usage
+from heterps.training.protocol.messages import ALL_LANES, Assign, CacheUse, Go, RowGroupCounts, Traffic, Usage
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.worker.core import Computed, PushGradients, Turn
 from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
@@ -196,10 +196,9 @@ class StageWork:
         pieces = self._feed.take(go)
         return self._feed.num_batches(go.epoch) if pieces is None else pieces
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """What was missing in the data that this worker has read."""
-        return {} if self._feed is None else asdict(self._feed.counts)
+    def new_counts(self) -> tuple[RowGroupCounts, ...]:
+        """What was missing in the row groups that this worker has read since the last call."""
+        return () if self._feed is None else self._feed.new_counts()
 
     def begin_round(self) -> None:
         """Ask for the dense parameters of a round, unless that was done with the last push."""

@@ -179,7 +179,8 @@ class Worker:
         pushes = self.work.push(asked)
         usage = self.work.usage(self.core.num_waiting)
         iteration, lane = asked.key
-        pushed = Pushed(self.core.name, lane, iteration, asked.num_samples, usage, asked.loss)
+        read = self.work.new_counts()
+        pushed = Pushed(self.core.name, lane, iteration, asked.num_samples, usage, asked.loss, read=read)
         self._pushes.announce(pushes, pushed, asked.scores)
 
     def _tell(self, pushed: Pushed, values: Mapping[str, Any] | None) -> None:
