@@ -78,7 +78,31 @@ def test_bad_data_ends_with_its_exit_code_and_no_traceback(folder, capsys):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["synth", "describe", "images"])
+def test_describe_fits_80_columns_and_judges_the_label(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = "".join(f"{i % 2},{i * 1000003},{-i / 7e5},,word{i}\n" for i in range(1000))
+    name = "a_column_with_a_name_that_is_longer_than_most"
+    (tmp_path / "a.csv").write_text(f"clicked,{name},x,none,title\n{rows}")
+    code, out, _ = run(capsys, "data", "describe", tmp_path / "a.csv", "--label", "clicked")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Every value of none is missing: leave it out." in out
+    assert "The label clicked can be trained: its values are 0 or 1." in out
+
+
+def test_convert_writes_parquet(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("1;2\n3;4\n")
+    words = ("data", "convert", tmp_path / "a.txt", tmp_path / "out", "--format")
+    assert "2 rows with 2 columns" in run(capsys, *words, "kind: csv, delimiter: ;, names: [a, b]")[1]
+    code, out, err = run(capsys, *words, "{kind: csv, delimiter: ;, names: [a, b]}", "--force", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads((tmp_path / "out/_dataset.json").read_text())
+    code, _, err = run(capsys, *words, "kind: cvs")
+    assert code == 2
+    assert "kind: must be" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("command", ["synth", "describe", "images", "convert"])
 def test_help_shows_an_example(command, capsys):
     assert f"heterps data {command}" in run(capsys, "data", command, "--help")[1]
 

@@ -13,6 +13,7 @@ from heterps import __version__
 from heterps.cli import (
     config,
     data,
+    init,
     keys,
     plan,
     prices,
@@ -43,6 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command, examples in (
+    (init.init, init.EXAMPLES),
     (profile.profile, profile.EXAMPLES),
     (prices.prices, prices.EXAMPLES),
     (plan.plan, plan.EXAMPLES),

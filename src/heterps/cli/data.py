@@ -12,8 +12,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from heterps.cli.formats import FORMAT_HELP, parse_format
 from heterps.cli.output import print_json
-from heterps.config import Data, Format, load_job
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
 
@@ -99,12 +99,12 @@ def images(
 
 @group.command(
     epilog="Examples: heterps data describe data/train    heterps data describe ratings.csv --label rating    "
-    "heterps data describe 's3://bucket/day=*/*.parquet' --job job.yaml --rows 1000000 --json"
+    "heterps data describe 's3://bucket/day=*/*.parquet' --rows 1000000 --json"
 )
 def describe(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A file, folder, glob or address.")],
-    label: Annotated[str | None, typer.Option(help="Name of the label column.  [default: label]")] = None,
-    job: Annotated[Path | None, typer.Option(help="A job whose data.format says how to read the files.")] = None,
+    label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
+    format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "",
     rows: Annotated[int | None, typer.Option(min=1, help="Read about so many rows, not all.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -115,12 +115,11 @@ def describe(
     from heterps.data.describe import describe as describe_data
     from heterps.report.terminal.description_table import show_description
 
-    data = _data_of(job)
     with _show_bar(f"reading {path}", "rows", is_shown=not json) as advance:
         description = describe_data(
             path,
-            label or (data.columns.label if data else "label"),
-            options=data.format if data else Format(),
+            label,
+            options=parse_format(format),
             max_rows=rows,
             progress=lambda done, total: advance("reading", done, total),
         )
@@ -130,8 +129,39 @@ def describe(
         show_description(path, description)
 
 
-def _data_of(job: Path | None) -> Data | None:
-    return None if job is None else load_job(job).data
+@group.command(
+    epilog="Examples: heterps data convert ratings.csv data/ratings    "
+    "heterps data convert 'logs/day_*.gz' data/criteo --format 'kind: criteo'"
+)
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, folder, glob or address.")],
+    folder: Annotated[Path, typer.Argument(metavar="DST", help="Folder to write; new or empty.")],
+    format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "",
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads.  [default: one a core]")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in DST.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print _dataset.json instead of a summary.")] = False,
+) -> None:
+    """Convert data to Parquet, in row groups of 65,536 rows and in the order of the rows.
+
+    Parquet is quicker to read than text, and only the columns that are needed are read. Compressed text is read as a
+    stream, however large it is.
+    """
+    from heterps.data.convert import convert as convert_data
+
+    start = time.perf_counter()
+    with _show_bar(f"converting {source}", "rows", is_shown=not json) as advance:
+        info = convert_data(
+            source, folder, options=parse_format(format), force=force, num_threads=threads,
+            progress=lambda rows: advance("converting", rows, None),
+        )  # fmt: skip
+    if json:
+        print_json(info.model_dump_json(indent=2))
+        return
+    seconds = time.perf_counter() - start
+    make_console().print(
+        f"{info.rows:,} rows with {len(info.columns)} columns in {seconds:.1f} s ({info.rows / seconds:,.0f} rows/s). "
+        f"A job reads them with data.train: {folder}"
+    )
 
 
 @contextmanager

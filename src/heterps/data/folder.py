@@ -15,6 +15,8 @@ from heterps.errors import ConfigError, StorageError
 
 INFO_NAME = "dataset.json"
 """Name of the file that describes a data set. A folder with this file was written by heterps and may be replaced."""
+HIDDEN_INFO_NAME = "_dataset.json"
+"""Name of that file where it lies beside data files: readers of Parquet folders pass over names with an underscore."""
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def _check_target(target: Path, force: bool) -> None:
         return
     if not force:
         raise ConfigError(f"{target}: this folder is not empty. Choose another, or replace the data set with --force.")
-    if not (target / INFO_NAME).is_file():
+    if not any((target / name).is_file() for name in (INFO_NAME, HIDDEN_INFO_NAME)):
         raise ConfigError(
             f"{target}: --force replaces only a data set that was made here, and this folder has no {INFO_NAME}. "
             "Choose another folder, or remove this one yourself."

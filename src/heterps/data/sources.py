@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import fsspec
@@ -26,6 +26,7 @@ from heterps.data.formats import FORMATS, format_of, known_suffixes, suffixes_of
 from heterps.data.text.file import settle_types
 from heterps.errors import DataError
 
+T = TypeVar("T", covariant=True)
 _FILES_OPENED = 8
 """Number of files that are opened at once."""
 
@@ -74,10 +75,7 @@ class Dataset:
 
 def open_dataset(source: str | Sequence[str], options: Format = Format()) -> Dataset:
     """Open the files of a path, folder, glob or list of these; raises DataError if there is nothing to read."""
-    sources = [source] if isinstance(source, str) else list(source)
-    addresses = sorted({address for one in sources for address in find_files(one, options)})
-    if not addresses:
-        raise DataError("no training data is named: give a file, a folder, a glob or a list of them.")
+    addresses = find_all_files(source, options)
     with ThreadPoolExecutor(min(_FILES_OPENED, len(addresses))) as pool:
         dataset = Dataset(tuple(pool.map(lambda address: open_file(address, options), addresses)))
     settle_types(dataset.files)
@@ -87,6 +85,15 @@ def open_dataset(source: str | Sequence[str], options: Format = Format()) -> Dat
     return dataset
 
 
+def find_all_files(source: str | Sequence[str], options: Format = Format()) -> list[str]:
+    """Return the sorted addresses of the files of a path, folder, glob or list of these, each once; at least one."""
+    sources = [source] if isinstance(source, str) else list(source)
+    addresses = sorted({address for one in sources for address in find_files(one, options)})
+    if not addresses:
+        raise DataError("no training data is named: give a file, a folder, a glob or a list of them.")
+    return addresses
+
+
 def open_paths(data: Data, paths: Paths) -> Dataset:
     """Open files that a job names, such as `data.train`, in the format that it names."""
     return open_dataset(paths, data.format)
@@ -94,10 +101,19 @@ def open_paths(data: Data, paths: Paths) -> Dataset:
 
 def open_file(address: str, options: Format = Format()) -> DataFile:
     """Open the file at `address` by its format; raises DataError, which names it."""
+    return open_by(address, options, format_of(address, options.kind).open)
+
+
+class _Opener(Protocol[T]):
+    def __call__(self, address: str, fs: Any, path: str, *, options: Format) -> T: ...
+
+
+def open_by(address: str, options: Format, opener: _Opener[T]) -> T:
+    """Open the file at `address` by a function; raises DataError, which names the file, for the errors of it."""
     fs, path = filesystem_of(address)
     format = format_of(address, options.kind)
     try:
-        return format.open(address, fs, path, options)
+        return opener(address, fs, path, options=options)
     except FileNotFoundError:
         raise DataError(f"{address}: there is no such file. Check the path of the data.") from None
     except (ValueError, pa.ArrowNotImplementedError) as error:

@@ -40,7 +40,7 @@ from heterps.errors import DataError
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_PACKED_BYTES = 2**30
 """Largest compressed file that is unpacked into the cache; a larger one is to be converted."""
-_START_BYTES = 1 << 20
+START_BYTES = 1 << 20
 _SAMPLED_GROUPS, _SAMPLED_ROWS = 32, 2_000
 _VERSION = 1
 
@@ -65,7 +65,7 @@ class TextFile(DataFile):
         self._options = options
         self._text_fs, self._text_path = self._unpacked() if compression_of(address) else (fs, path)
         with self._text_fs.open(self._text_path, "rb") as stream:
-            self._rows = self.rows_type(options, stream.read(_START_BYTES))
+            self._rows = self.rows_type(options, stream.read(START_BYTES))
         kind, said = self.rows_type.__name__, options.model_dump_json(exclude={"types"})
         key = (_VERSION, kind, address, fs.ukey(path), said)
         index = json.loads(cached(key, "index", self._write_index).read_text(encoding="utf-8"))
