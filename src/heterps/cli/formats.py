@@ -5,7 +5,7 @@ from __future__ import annotations
 from heterps.config import Format
 from heterps.yamlfile import parse, validate
 
-FORMAT_HELP = "How to read the files, as data.format of a job: 'kind: criteo', 'names: [user, item], delimiter: |'."
+FORMAT_HELP = "How to read the files, as data.format of a job: 'kind: criteo', 'names: [user, item], delimiter: ;'."
 
 
 def parse_format(text: str) -> Format:
