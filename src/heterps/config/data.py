@@ -33,6 +33,14 @@ class Schema(Frozen):
         None,
         description="Column of weights of samples, at least 0: a factor of a sample's loss, and its weight in metrics.",
     )
+    user: Name | None = Field(
+        None,
+        description="Column of user ids (it may be a slot as well), by which test samples are ranked: GAUC, NDCG@k and "
+        "hit rate@k. Training does not read it.",
+    )
+    top_k: tuple[PositiveInt, ...] = Field(
+        (10,), description="Values of k of NDCG@k and hit rate@k, in rankings by `user`."
+    )
     dense: tuple[Name, ...] = Field(
         tuple(f"I{i}" for i in range(1, 14)), description="Columns of numbers, or of lists of numbers (see widths)."
     )
@@ -80,6 +88,12 @@ class Schema(Frozen):
         return (*self.all_labels, *(() if self.weight is None else (self.weight,)))
 
     @property
+    def decoded_columns(self) -> tuple[str, ...]:
+        """All columns that are decoded, each once."""
+        users = () if self.user is None else (self.user,)
+        return tuple(dict.fromkeys((*self.target_columns, *self.dense, *self.slots, *users)))
+
+    @property
     def num_dense(self) -> int:
         """Number of dense values per sample: the width of Batch.dense."""
         return sum(self.width_of(name) for name in self.dense)
@@ -113,6 +127,8 @@ class Schema(Frozen):
         doubled = sorted({c for c in columns if columns.count(c) > 1})
         if doubled:
             raise ValueError(f"a column has one role only; named twice: {', '.join(doubled)}")
+        if self.user in (*self.target_columns, *self.dense):
+            raise ValueError(f"user: {self.user} has another role: it may be a slot as well, but not a number")
         if self.labels and self.label not in self.labels:
             raise ValueError(f"label: {self.label} must be one of the labels: {', '.join(self.labels)}")
         if self.labels and self.num_classes != 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
 OffsetArray = NDArray[np.int64]
+NO_USER = 0
+"""The key of a user whose id is null."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,7 @@ class Batch:
     dense: FloatArray  # [n, Schema.num_dense]
     slots: Slots
     label: FloatArray  # [n], or [n, number of Schema.target_columns] where there are several; NaN: missing
+    users: KeyArray | None = field(default=None, kw_only=True)  # [n] where the schema names a column of users
 
     def __len__(self) -> int:
         return len(self.label)

@@ -17,6 +17,7 @@ from heterps.errors import DataError
 _NUMBERS = "a number: any integer, float, decimal or bool"
 _LISTS = "lists of {width} numbers, as data.columns.widths says"
 _IDS = "an id: an integer, string or binary, a float that is a whole number, or a list of them"
+_USERS = "one id: an integer, string or binary, or a float that is a whole number"
 
 
 def is_number(kind: Any) -> bool:
@@ -68,6 +69,8 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
             if not is_number(types[name]):
                 role = "weight" if name == schema.weight else "labels" if schema.labels else "label"
                 raise _wrong_type(file, name, types[name], _NUMBERS, role)
+        if schema.user is not None and (is_list(types[schema.user]) or id_kind(types[schema.user]) is None):
+            raise _wrong_type(file, schema.user, types[schema.user], _USERS, "user")
         for name in schema.dense:
             _check_dense(file, name, types[name], schema.widths.get(name))
         for name in schema.slots:
@@ -147,7 +150,7 @@ def _check_dense(file: DataFile, name: str, kind: Any, width: int | None) -> Non
 
 
 def _check_present(file: DataFile, schema: Schema, names: Sequence[str]) -> None:
-    wanted = schema.sources((*schema.target_columns, *schema.dense, *schema.slots))
+    wanted = schema.sources(schema.decoded_columns)
     missing = [name for name in wanted if name not in names]
     if not missing:
         return

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from heterps.config import Schema
 from heterps.data.arrow import floats_of, integer_ids, nulls_of, read_floats, read_ids, without_dictionary
-from heterps.data.batch import FloatArray, KeyArray, OffsetArray
+from heterps.data.batch import NO_USER, FloatArray, KeyArray, OffsetArray
 from heterps.data.columns import is_list
 from heterps.data.feature_columns import FeatureColumns
 from heterps.data.kernels import interleave_floats, interleave_keys, place_bags
@@ -59,6 +59,7 @@ class Block:
     offsets: OffsetArray | None  # [n * S + 1] where some slot holds lists
     label: FloatArray  # as in Batch
     rows: NDArray[np.int64]
+    users: KeyArray | None = None  # as in Batch
 
 
 class Decoder:
@@ -69,7 +70,7 @@ class Decoder:
         self._counts = DecodeCounts()  # of the row group that is being decoded
         self._schema = schema
         self._ragged = ragged
-        self._columns = (*schema.target_columns, *schema.dense, *schema.slots)
+        self._columns = schema.decoded_columns
         self._features = FeatureColumns(schema)
         owners = [(name, schema.ids_of(name)) for name in schema.slots]
         self._slots = [(name, slot_seed(owner), null_key(owner)) for name, owner in owners]
@@ -90,7 +91,16 @@ class Decoder:
         rows = np.flatnonzero(keep)
         self._counts.num_skipped = group.num_rows - len(rows)
         self.counts_by_group[group] = self._counts
-        return Block(dense, keys, offsets, label, rows)
+        return Block(dense, keys, offsets, label, rows, self._users(group, columns))
+
+    def _users(self, group: RowGroup, columns: dict[str, Any]) -> KeyArray | None:
+        """Decode the users of all rows; NO_USER where the id is null."""
+        name = self._schema.user
+        if name is None:
+            return None
+        users = np.empty(group.num_rows, np.uint64)
+        mix_column(*read_ids(_integer_ids(group, name, columns[name])), slot_seed(name), np.uint64(NO_USER), users)
+        return users
 
     def _dense(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
         """Decode the dense columns [n, num_dense]: single numbers and lists, in the order of the schema."""

@@ -35,10 +35,16 @@ def pick(schema: Schema, pieces: list[BlockRows]) -> Batch:
             ragged.append((pick_bags(block.keys, block.offsets, len(names), rows, lengths), lengths))
         at = to.stop
     if not ragged:
-        return Batch(dense, Slots(names, keys.reshape(-1)), label)
+        return Batch(dense, Slots(names, keys.reshape(-1)), label, users=_users(pieces))
     offsets = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths in ragged)])
     np.cumsum(offsets, out=offsets)
-    return Batch(dense, Slots(names, np.concatenate([keys for keys, _ in ragged]), offsets), label)
+    bags = Slots(names, np.concatenate([keys for keys, _ in ragged]), offsets)
+    return Batch(dense, bags, label, users=_users(pieces))
+
+
+def _users(pieces: list[BlockRows]) -> KeyArray | None:
+    users = [block.users[rows] for block, rows in pieces if block.users is not None]
+    return np.concatenate(users) if users else None
 
 
 def joined(blocks: list[Block]) -> Block:
@@ -55,4 +61,5 @@ def joined(blocks: list[Block]) -> Block:
         offsets,
         np.concatenate([block.label for block in blocks]),
         np.concatenate([block.rows + first for block, first in zip(blocks, first_rows, strict=False)]),
+        _users([(block, np.arange(len(block.label))) for block in blocks]),
     )

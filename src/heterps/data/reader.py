@@ -228,7 +228,8 @@ def open_reader(job: Job, *, seed: int | None = None) -> Reader:
     data = job.data
     seed = job.seed if seed is None else seed
     dataset = open_paths(data, data.train)
-    return Reader(dataset, data.columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
+    columns = data.columns.model_copy(update={"user": None})  # evaluation alone asks for users
+    return Reader(dataset, columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
 
 
 def open_test_reader(job: Job, *, least: int = 1) -> Reader:

@@ -35,6 +35,11 @@ class Measure:
         """The same metric of one of several labels."""
         return replace(self, field=f"{label}/{self.field}", title=f"{label}: {self.title}") if label else self
 
+    def at(self, field: str) -> Measure:
+        """The same metric of the k highest scores, for a field such as ndcg@10."""
+        _, at, k = field.partition("@")
+        return replace(self, field=field, title=f"{self.title}{at}{k}")
+
     @property
     def is_loss(self) -> bool:
         return self.field.rpartition("/")[2] in ("loss", "log_loss")
@@ -98,6 +103,9 @@ _ABSOLUTE = "Mean of the error's size, in units of the label."
 _R2 = "Share of the labels' variance that the predictions explain: 1 is perfect, 0 is always saying the mean."
 _DEVIANCE = "Mean Poisson deviance: 0 is perfect."
 _MEAN_PREDICTION = "Mean of the predictions: near the mean label if they are right on average."
+_GAUC = "Mean over users of the AUC of their own samples, weighted by their number; users of one label are left out."
+_NDCG = "Gain of the k highest scores of a user, discounted by rank, over that of the best order; mean over users."
+_HITS = "Share of users with a positive sample that have one among their k highest scores."
 REAL_MEASURES = (
     Measure("rmse", "RMSE", _ROOT, lambda _: "in units of the label; lower is better"),
     Measure("mae", "MAE", _ABSOLUTE, lambda _: "in units of the label; lower is better"),
@@ -109,17 +117,27 @@ REAL_MEASURES = (
 )
 """The metrics of predicted numbers, and the loss of several labels, in the order that summaries have them."""
 
+RANKING_MEASURES = (
+    Measure(
+        "gauc", "GAUC", _GAUC, lambda value: f"{value:.1%} of a user's pairs are ranked right", "users of both labels"
+    ),
+    Measure("ndcg", "NDCG", _NDCG, lambda _: "1 is the best order", "users with a label above 0"),
+    Measure("hit_rate", "Hit rate", _HITS, lambda value: f"{value:.1%} of users find one", "users with a label 1"),
+    Measure("users", "Users", "Number of users that were ranked.", lambda _: "whose samples were ranked"),
+)
+"""The metrics of rankings by user; NDCG and hit rate have `@k` after their names."""
+
 NOT_OF_OWN_LOSS = ("log_loss", "normalised_entropy", "calibration", "loss", "deviance")
 """Metrics that say little of a model with a loss of its own."""
 
 
 def measures_in(figures: dict[str, Any]) -> tuple[Measure, ...]:
     """The metrics that a summary, or a line of metrics.jsonl, has: label by label where there are several."""
-    known = {measure.field: measure for measure in (*MEASURES, *CLASS_MEASURES, *REAL_MEASURES)}
+    known = {m.field: m for m in (*MEASURES, *CLASS_MEASURES, *REAL_MEASURES, *RANKING_MEASURES)}
     fields: dict[str, list[str]] = {}  # by label, which is "" where there is only one
     for name in figures:
         label, _, field = name.rpartition("/")
-        if field in known:
+        if field.partition("@")[0] in known:
             fields.setdefault(label, []).append(field)
     several = [label for label in fields if label]
     found = [measure.of(label) for label in several or [""] for measure in _measures_of(fields.get(label, []))]
@@ -130,10 +148,11 @@ def _measures_of(fields: list[str]) -> tuple[Measure, ...]:
     """The metrics of one label, given the fields that a summary has of it."""
     if ACCURACY in fields:
         return CLASS_MEASURES
+    ranked = tuple(m.at(field) for m in RANKING_MEASURES for field in fields if field.partition("@")[0] == m.field)
     if "rmse" in fields:
         real = {measure.field: measure for measure in REAL_MEASURES}
-        return tuple(real[field] for field in fields if field in real)
-    return MEASURES
+        return (*(real[field] for field in fields if field in real), *ranked)
+    return (*MEASURES, *ranked)
 
 
 def headline(figures: dict[str, Any]) -> tuple[str, float | None]:

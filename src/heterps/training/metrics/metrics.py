@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.errors import ConfigError
+from heterps.training.metrics.ranking import RankingMetrics
 
-HIGHER = frozenset({"auc", "accuracy", "r2"})
+HIGHER = frozenset({"auc", "accuracy", "r2", "gauc", "ndcg", "hit_rate"})
 """Figures that are better when they are higher."""
 LOWER = frozenset({"loss", "log_loss", "normalised_entropy", "rmse", "mae", "deviance"})
 """Figures that are better when they are lower. Others, such as calibration, have a right value between."""
@@ -52,11 +53,12 @@ class LabelMetrics(Protocol):
 
 
 class LabelPart(NamedTuple):
-    """A label among those of a job: the outputs of the model that are for it, and the factor of its loss."""
+    """A label among those of a job: how many outputs of the model are for it, the factor of its loss, its metrics."""
 
     num_scores: int
     weight: float
     metrics: LabelMetrics
+    ranking: RankingMetrics | None = None  # where samples have users, and the label can be ranked
 
 
 class Metrics:
@@ -73,8 +75,11 @@ class Metrics:
         self._has_weight = has_weight
         self.weight = 0.0  # of all samples, whether or not they have every label
 
-    def update(self, scores: NDArray[Any], labels: NDArray[Any]) -> None:
-        """Count a batch. A value that cannot be counted raises NotFinite or DataError."""
+    def update(self, scores: NDArray[Any], labels: NDArray[Any], users: NDArray[np.uint64] | None = None) -> None:
+        """Count a batch. A value that cannot be counted raises NotFinite or DataError.
+
+        With `users`, labels that can be ranked have figures of rankings as well.
+        """
         columns, by_label = scores.reshape(len(scores), -1), labels.reshape(len(labels), -1)
         weights = by_label[:, -1] if self._has_weight else None
         at = 0
@@ -83,13 +88,18 @@ class Metrics:
             at += part.num_scores
             there = slice(None) if not (absent := np.isnan(label)).any() else ~absent
             mine = mine[there, 0] if part.num_scores == 1 else mine[there]
-            part.metrics.update(mine, label[there], None if weights is None else weights[there])
+            of_samples = None if weights is None else weights[there]
+            part.metrics.update(mine, label[there], of_samples)
+            if users is not None and part.ranking is not None:
+                part.ranking.update(users[there], mine, label[there], of_samples)
         self.weight += len(labels) if weights is None else float(weights.sum(dtype=np.float64))
 
     def merge(self, other: Metrics) -> None:
         """Count what `other` has counted as well."""
         for name, part in self._parts.items():
             part.metrics.merge(other._parts[name].metrics)
+            if part.ranking is not None and (others := other._parts[name].ranking) is not None:
+                part.ranking.merge(others)
         self.weight += other.weight
 
     @property
@@ -135,6 +145,8 @@ class Metrics:
         for label in names:
             metrics = self._parts[label].metrics
             found |= {self._name(label, field): getattr(metrics, field) for field in metrics.FIELDS}
+            if (ranking := self._parts[label].ranking) is not None and ranking.num_samples:
+                found |= {self._name(label, field): value for field, value in ranking.figures().items()}
         return found
 
     def fields(self) -> dict[str, float | None]:
@@ -145,7 +157,7 @@ class Metrics:
         return field if len(self._parts) == 1 else f"{label}/{field}"
 
     def state(self) -> dict[str, Any]:
-        """Everything counted, as JSON."""
+        """Everything counted, as JSON, except samples that are kept for rankings."""
         return {"weight": self.weight, "labels": {name: part.metrics.state() for name, part in self._parts.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:

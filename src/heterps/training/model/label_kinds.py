@@ -13,7 +13,7 @@ A new kind is a class in config/labels.py and one here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor
@@ -30,6 +30,7 @@ from heterps.config.labels import (
 from heterps.training.metrics.binary import BinaryMetrics
 from heterps.training.metrics.classes import ClassMetrics
 from heterps.training.metrics.metrics import LabelMetrics
+from heterps.training.metrics.ranking import RankingMetrics
 from heterps.training.metrics.real import HuberMetrics, PoissonMetrics, SquaredMetrics
 
 Reduction = Literal["none", "mean", "sum"]
@@ -52,6 +53,10 @@ class Objective(ABC, Generic[L]):
     def metrics(self) -> LabelMetrics:
         """Empty metrics."""
 
+    def ranking(self, top_k: Sequence[int]) -> RankingMetrics | None:
+        """Empty metrics of rankings by user; None where scores give no order."""
+        return RankingMetrics(top_k, is_binary=False)
+
 
 class Binary(Objective[BinaryLabel]):
     output = "one logit"
@@ -62,6 +67,9 @@ class Binary(Objective[BinaryLabel]):
     def metrics(self) -> LabelMetrics:
         return BinaryMetrics()
 
+    def ranking(self, top_k: Sequence[int]) -> RankingMetrics | None:
+        return RankingMetrics(top_k)
+
 
 class Classes(Objective[ClassLabel]):
     output = "a score for each class"
@@ -71,6 +79,9 @@ class Classes(Objective[ClassLabel]):
 
     def metrics(self) -> LabelMetrics:
         return ClassMetrics(self.label.num_classes)
+
+    def ranking(self, top_k: Sequence[int]) -> RankingMetrics | None:  # noqa: ARG002
+        return None
 
 
 class Squared(Objective[SquaredLabel]):

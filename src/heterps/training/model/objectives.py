@@ -55,11 +55,17 @@ class Objectives:
         self._all = {name: objective_of(label) for name, label in schema.all_labels.items()}
         self._main = schema.label
         self._has_weight = schema.weight is not None
+        self._top_k = None if schema.user is None else schema.top_k
 
     def metrics(self) -> Metrics:
-        """Empty metrics of the labels."""
+        """Empty metrics of the labels; of rankings, too, where the schema names a column of users."""
         parts = {
-            name: LabelPart(objective.label.num_scores, objective.label.weight, objective.metrics())
+            name: LabelPart(
+                objective.label.num_scores,
+                objective.label.weight,
+                objective.metrics(),
+                None if self._top_k is None else objective.ranking(self._top_k),
+            )
             for name, objective in self._all.items()
         }
         return Metrics(parts, self._main, has_weight=self._has_weight)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -85,7 +85,7 @@ class ModelOnTables:
         with own_code(self.model, self._when(batch)):
             for module in self._embeddings:
                 module.prepare(slots)
-        return Batch(batch.dense, slots, batch.label)
+        return replace(batch, slots=slots)
 
     def refresh(self) -> None:
         """Make the model's parameters the newest."""
@@ -103,7 +103,7 @@ class ModelOnTables:
                 for batch in batches:
                     with own_code(self.model, self._when(batch)):
                         scores = self._scores(batch)
-                    metrics.update(scores.numpy(), batch.label)
+                    metrics.update(scores.numpy(), batch.label, batch.users)
         finally:
             self.model.train()
         return metrics
