@@ -77,6 +77,7 @@ ELSEWHERE = {
         "data.format.names", "data.format.quotes", "data.format.nulls", "data.format.types", "data.format.lists",
     ),
     "weights of samples: tests/transparency/test_label_jobs": ("data.columns.weight",),
+    "rankings of the test set: tests/end_to_end/test_label_jobs": ("data.columns.user", "data.columns.top_k"),
     "other settings of what is above: tests/ps, tests/transparency": (
         "tables.eviction.min_uses", "tables.eviction.half_life", "tables.eviction.max_bytes", "tables.eviction.order",
         "tiers.folder", "servers.coding.compression", "servers.coding.least_bytes", "servers.codings",

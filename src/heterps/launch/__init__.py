@@ -75,6 +75,7 @@ def train(
         plan = given or default_plan(job)
     job, plan, outcome = run_by_plan(job, run, plan, resume=resume, observer=observer, shown=shown)
     summary = summarise(job, plan, outcome, shown, throughput_in_rounds(job, plan))
+    warnings += outcome.doubts
     summary |= {"warnings": warnings} if warnings else {}
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, shown or plan, summary, run.metrics()))

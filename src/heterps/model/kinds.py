@@ -41,7 +41,7 @@ MODULE_KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 SHAPE_MODULES = (nn.Identity, nn.Flatten, nn.Unflatten)
 
-# Names of functions and methods; an operator (a + b) and a method (a.add_(b)) share theirs: see `_function_name`.
+# Names of functions and methods; an operator (a + b) and a method (a.add_(b)) share theirs: see `function_name`.
 FUNCTION_KINDS: dict[str, frozenset[str]] = {
     "embedding": frozenset({"embedding", "embedding_bag", "index_select", "gather"}),
     "linear": frozenset({"linear"}),
@@ -99,7 +99,7 @@ def kind_of(node: fx.Node, module: nn.Module | None) -> str | None:
         return _module_kind(module)
     if node.op in ("placeholder", "get_attr", "output"):
         return None
-    name = _function_name(node)
+    name = function_name(node)
     return None if name in SHAPE_FUNCTIONS else KIND_OF_FUNCTION.get(name, "other")
 
 
@@ -128,7 +128,7 @@ def _module_kind(module: nn.Module) -> str | None:
     return "activation" if type(module).__module__ == "torch.nn.modules.activation" else "other"
 
 
-def _function_name(node: fx.Node) -> str:
+def function_name(node: fx.Node) -> str:
     """Return the common name of a function: "add" for `torch.add`, `operator.iadd`, `x.add_` and `x.__add__`."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if name in IN_PLACE:

@@ -49,6 +49,8 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
         console.print(_tables(summary))
     for text in late_warnings(summary):
         console.print(Text.assemble(("\nwarning: ", "bold yellow"), f"{text}."))
+    for text in summary.get("warnings", ()):
+        console.print(Text.assemble(("\nwarning: ", "bold yellow"), text))
     for note in _data_notes(summary):
         console.print(note)
     console.print(Text.assemble(("\nReport  ", "bold"), str(folder / "report.html")), soft_wrap=True)

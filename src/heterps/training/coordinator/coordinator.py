@@ -22,7 +22,7 @@ from heterps.data.leases import Leases
 from heterps.data.reader import open_reader
 from heterps.errors import HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
-from heterps.model.trace import trace_or_whole
+from heterps.model.trace import WHOLE, trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Effect, Measured, Save, Setup
@@ -40,6 +40,7 @@ from heterps.training.coordinator.reconfiguration import (
 from heterps.training.coordinator.scaling import check_layout, layout_warning
 from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
+from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.clipping import apply_clipped, limits_of
 from heterps.training.model.objectives import Objectives, has_own_loss
 from heterps.training.protocol.emulation import StagePace
@@ -133,7 +134,9 @@ class Coordinator:
         self._limits = limits_of(job.optimizers.clip, served)
         client = fleet.connect(served)
         opened.callback(client.close)
-        self._model = CoordinatorModel(model, tables, client, Objectives(job.data.columns), self._state.dense)
+        self._objectives = Objectives(job.data.columns)
+        self._model = CoordinatorModel(model, tables, client, self._objectives, self._state.dense)
+        self._doubts = self._objectives.doubts(model, traced)
         self._state.model = self._model
         progress = RunProgress(job)
         accounting = Accounting(job, plan, layout, progress, observer, emulated.scale if emulated else None)
@@ -163,6 +166,7 @@ class Coordinator:
     def train(self, stop: Callable[[], str | None]) -> Outcome | Replanned:
         core = self._core
         self._observer.started(core.progress.samples, self._num_samples, self._resume)
+        self._tell_doubts()
         while not core.is_over:
             self._hear(stop)
             self._handle_commands()
@@ -175,11 +179,23 @@ class Coordinator:
             test = evaluate_test(self._job, model, self._observer, stop)
             if stopped_by := stop():
                 test = None  # of a part of the test set
+        trained = progress.train_metrics()
         return Outcome(
-            progress.samples, progress.seconds, progress.restarts, stopped_by, progress.train_metrics(), test,
+            progress.samples, progress.seconds, progress.restarts, stopped_by, trained, test,
             model.num_rows, model.table_bytes, model.counters, model.tier_counts, core.accounting.data_counts(),
-            has_own_loss(model.model), core.accounting.summary(core.flow),
+            has_own_loss(model.model), core.accounting.summary(core.flow), self._judge(test or trained),
         )  # fmt: skip
+
+    def _judge(self, metrics: Metrics) -> list[str]:
+        """Doubts about the model: those that it began with, or what its outputs give rise to."""
+        if not self._doubts and self._layers == (WHOLE,):
+            self._doubts = self._objectives.doubts_by_scores(self._model.model, metrics)
+            self._tell_doubts()
+        return self._doubts
+
+    def _tell_doubts(self) -> None:
+        for doubt in self._doubts:
+            self._observer.warned(doubt)
 
     # --- events ------------------------------------------------------------------------------------------------------
 

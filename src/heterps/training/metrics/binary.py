@@ -29,6 +29,8 @@ from heterps.errors import DataError, NotFinite
 
 NUM_BINS = 1 << 16
 BEND = 16.0  # c above
+LEAST_TO_JUDGE = 1000
+"""Number of logits that are seen before they are said to look like probabilities."""
 
 
 class BinaryMetrics:
@@ -83,6 +85,11 @@ class BinaryMetrics:
 
     def _saw(self, lowest: float, highest: float) -> None:
         self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
+
+    @property
+    def look_like_probabilities(self) -> bool:
+        """Whether so many logits were seen, and all between 0 and 1, that they are most probably no logits."""
+        return self.count >= LEAST_TO_JUDGE and 0 <= self.lowest < self.highest <= 1
 
     @property
     def weight(self) -> float:

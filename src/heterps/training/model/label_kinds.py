@@ -41,6 +41,8 @@ class Objective(ABC, Generic[L]):
     """What the model is trained for by one label."""
 
     output: str = "one prediction"
+    end: str | None = None
+    """The function of the output that the loss applies itself, so that a model should not end in it."""
 
     def __init__(self, label: L) -> None:
         self.label = label
@@ -60,6 +62,7 @@ class Objective(ABC, Generic[L]):
 
 class Binary(Objective[BinaryLabel]):
     output = "one logit"
+    end = "sigmoid"
 
     def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
         return functional.binary_cross_entropy_with_logits(output, label, reduction=reduction)
@@ -73,6 +76,7 @@ class Binary(Objective[BinaryLabel]):
 
 class Classes(Objective[ClassLabel]):
     output = "a score for each class"
+    end = "softmax"
 
     def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
         return functional.cross_entropy(output, label.long(), reduction=reduction)

@@ -28,6 +28,9 @@ from torch import Tensor, nn
 
 from heterps.config import Schema
 from heterps.errors import ModelError
+from heterps.model.outputs import ends_of
+from heterps.model.trace import Trace
+from heterps.training.metrics.binary import BinaryMetrics
 from heterps.training.metrics.metrics import LabelPart, Metrics
 from heterps.training.model.label_kinds import Objective, Reduction, objective_of
 
@@ -69,6 +72,25 @@ class Objectives:
             for name, objective in self._all.items()
         }
         return Metrics(parts, self._main, has_weight=self._has_weight)
+
+    def doubts(self, model: nn.Module, trace: Trace) -> list[str]:
+        """Sentences on outputs that are probabilities where the loss expects what is before the sigmoid or softmax."""
+        ends = {} if _has_method(model) else ends_of(trace)
+        return [
+            _doubt(name, objective, f"end in a {end}")
+            for name, objective in self._all.items()
+            if (end := ends.get(name) or ends.get("")) is not None and end == objective.end
+        ]
+
+    def doubts_by_scores(self, model: nn.Module, metrics: Metrics) -> list[str]:
+        """The same of a model that could not be traced, judged by what it returned."""
+        if _has_method(model):
+            return []
+        return [
+            _doubt(name, objective, "are all between 0 and 1")
+            for name, objective in self._all.items()
+            if isinstance(found := metrics.of(name), BinaryMetrics) and found.look_like_probabilities
+        ]
 
     def checked(self, model: nn.Module, output: Any, num_samples: int) -> Output:
         """`output` if it is what a model may return for so many samples, else a ModelError."""
@@ -155,6 +177,14 @@ class Objectives:
                     f"returned {_described(losses)}. Do not reduce over samples: their mean is taken for you."
                 )
         return self._total(found) if by_label else found
+
+
+def _doubt(name: str, objective: Objective[Any], why: str) -> str:
+    return (
+        f"the model's outputs for {name} {why}, as probabilities do, but {objective.output} is expected, and the loss "
+        f"applies the {objective.end} itself. Such a model learns slowly, and its log loss is wrong: return what goes "
+        f"into the {objective.end}."
+    )
 
 
 def _checked(objective: Objective[Any], output: Any, num_samples: int, may_be_wide: bool, where: str = "") -> Tensor:

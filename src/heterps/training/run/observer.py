@@ -59,3 +59,4 @@ class Outcome:
     counts: dict[str, Any]  # what was missing in the training data that was read
     has_own_loss: bool  # the model's own method says what was minimised
     staged: dict[str, Any]  # what each stage did, how stale gradients were, and what it cost
+    doubts: list[str]  # what may be wrong with the model, in sentences
