@@ -76,7 +76,7 @@ ELSEWHERE = {
         "data.columns.dense_fill", "data.columns.slot_missing", "data.format.kind", "data.format.delimiter",
         "data.format.names", "data.format.quotes", "data.format.nulls", "data.format.types", "data.format.lists",
     ),
-    "weights of samples: tests/transparency/test_label_jobs": ("data.columns.weight",),
+    "weights of samples: tests/transparency/test_labelled_jobs": ("data.columns.weight",),
     "rankings of the test set: tests/end_to_end/test_label_jobs": ("data.columns.user", "data.columns.top_k"),
     "other settings of what is above: tests/ps, tests/transparency": (
         "tables.eviction.min_uses", "tables.eviction.half_life", "tables.eviction.max_bytes", "tables.eviction.order",
