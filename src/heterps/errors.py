@@ -31,6 +31,10 @@ class DataError(HeterpsError):
     exit_code = 4
 
 
+class DataUnreachable(DataError):
+    """The storage of data does not answer, also after several attempts; the text names the address."""
+
+
 class ModelError(HeterpsError):
     """A model cannot be imported, traced, profiled or run on a batch."""
 

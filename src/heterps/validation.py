@@ -10,6 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 FieldPath = tuple[str | int, ...]
 
+SECRET = "secret"
+"""Type of errors about values that are not to be shown."""
+
 RULES = {  # pydantic's error type: the rule, with the error's own numbers filled in
     "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -52,7 +55,9 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
         if telling or not any(_is_below(other, path) for other in wrong):
             rules = list(dict.fromkeys(map(rule_of, telling or found)))
             either = " or ".join([rules[0], *(rule.removeprefix("must be ") for rule in rules[1:])])
-            if not path and found[0]["type"] == "value_error":  # fields contradict each other: the rule names them
+            if found[0]["type"] == SECRET:
+                sentences.append((path, f"{dotted(path)}: {either}."))
+            elif not path and found[0]["type"] == "value_error":  # fields contradict each other: the rule names them
                 sentences.append((path, f"{either}."))
             else:
                 sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))

@@ -76,10 +76,11 @@ def test_data_on_webhdfs_is_described_by_the_command(folder, capsys):
     ("address", "says"),
     [
         ("webhdfs:///data/x.parquet", "not an address that can be read"),
-        ("webhdfs://127.0.0.1:9/data/x.parquet", "cannot look for data here"),
+        ("webhdfs://127.0.0.1:9/x.parquet", "webhdfs://127.0.0.1:9/x.parquet: cannot be read, after 5 attempts"),
     ],
 )
-def test_a_name_node_that_is_missing_is_told(address, says):
+def test_a_name_node_that_is_missing_is_told(address, says, monkeypatch):
+    monkeypatch.setattr("heterps.data.storage.FIRST_DELAY_S", 0.0)
     with pytest.raises(DataError, match=says):
         open_dataset(address)
 
@@ -155,7 +156,7 @@ def test_a_file_that_cannot_be_opened_is_named(folder, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError("permission denied")
 
-    monkeypatch.setattr(fsspec.implementations.local.LocalFileSystem, "open", refuse)
+    monkeypatch.setattr(pa, "OSFile", refuse)
     with pytest.raises(DataError, match=r"a\.parquet: cannot read this file: permission denied"):
         open_dataset(f"{folder}/a.parquet")
 

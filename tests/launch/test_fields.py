@@ -75,6 +75,7 @@ ELSEWHERE = {
         "data.columns.dense", "data.columns.widths", "data.columns.slots", "data.columns.dense_missing",
         "data.columns.dense_fill", "data.columns.slot_missing", "data.format.kind", "data.format.delimiter",
         "data.format.names", "data.format.quotes", "data.format.nulls", "data.format.types", "data.format.lists",
+        "data.storage.endpoint", "data.storage.region", "data.storage.anonymous",
     ),
     "weights of samples: tests/transparency/test_labelled_jobs": ("data.columns.weight",),
     "rankings of the test set: tests/end_to_end/test_label_jobs": ("data.columns.user", "data.columns.top_k"),

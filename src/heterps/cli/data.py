@@ -12,8 +12,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from heterps.cli.formats import FORMAT_HELP, parse_format
 from heterps.cli.output import print_json
+from heterps.cli.sources import FORMAT_HELP, STORAGE_HELP, parse_format, parse_storage
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
 
@@ -105,6 +105,7 @@ def describe(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A file, folder, glob or address.")],
     label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "",
+    storage: Annotated[str, typer.Option(help=STORAGE_HELP)] = "",
     rows: Annotated[int | None, typer.Option(min=1, help="Read about so many rows, not all.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -120,6 +121,7 @@ def describe(
             path,
             label,
             options=parse_format(format),
+            storage=parse_storage(storage),
             max_rows=rows,
             progress=lambda done, total: advance("reading", done, total),
         )
@@ -137,6 +139,7 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A file, folder, glob or address.")],
     folder: Annotated[Path, typer.Argument(metavar="DST", help="Folder to write; new or empty.")],
     format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "",
+    storage: Annotated[str, typer.Option(help=STORAGE_HELP)] = "",
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads.  [default: one a core]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in DST.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print _dataset.json instead of a summary.")] = False,
@@ -151,7 +154,8 @@ def convert(
     start = time.perf_counter()
     with _show_bar(f"converting {source}", "rows", is_shown=not json) as advance:
         info = convert_data(
-            source, folder, options=parse_format(format), force=force, num_threads=threads,
+            source, folder, options=parse_format(format), storage=parse_storage(storage), force=force,
+            num_threads=threads,
             progress=lambda rows: advance("converting", rows, None),
         )  # fmt: skip
     if json:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.formats import FORMAT_HELP, parse_format
 from heterps.cli.output import examples, write_file
+from heterps.cli.sources import FORMAT_HELP, STORAGE_HELP, parse_format, parse_storage
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
 
@@ -26,6 +26,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The job file to write.")] = Path("job.yaml"),
     label: Annotated[str | None, typer.Option(help="Name of the label column.  [default: guessed]")] = None,
     format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "",
+    storage: Annotated[str, typer.Option(help=STORAGE_HELP)] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace the job file.")] = False,
 ) -> None:
     """Write a job for data that you have: it guesses label, dense columns and slots, and says why in comments.
@@ -38,14 +39,14 @@ def init(
 
     if out.exists() and not force:
         raise ConfigError(f"{out}: this file exists. Name another with --out, or replace it with --force.")
-    options = parse_format(format)
+    options, place = parse_format(format), parse_storage(storage)
     train, test = data, None
     if (Path(data) / "train").is_dir():
         train = str(Path(data) / "train")
         test = str(Path(data) / "test") if (Path(data) / "test").is_dir() else None
-    if label is None:
-        label = guess_label(describe(train, "", options=options, max_rows=SAMPLE_ROWS).columns)
-    text = starter_job(describe(train, label, options=options, max_rows=SAMPLE_ROWS), train, test, options)
+    look = partial(describe, train, options=options, storage=place, max_rows=SAMPLE_ROWS)
+    chosen = guess_label(look("").columns) if label is None else label
+    text = starter_job(look(chosen), train, test, options, place)
     parse_job(text, where=str(out))
     write_file(out, "job", partial(_write, text))
     make_console().print(f"{out}: a job for {train}. Look at its guesses, then: heterps train {out}", soft_wrap=True)

@@ -40,6 +40,7 @@ from heterps.config.optimizers import (
     StepRate,
 )
 from heterps.config.servers import Faults, Servers, ValueCoding
+from heterps.config.storage import Storage
 from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig, register_policy
 from heterps.config.tables import (
     Admission,
@@ -61,7 +62,7 @@ __all__ = [
     "ASP", "BSP", "DSSP", "FTRL", "PAPER_CLUSTER", "SGD", "SSP", "Adagrad", "Adam", "AdamW", "Admission",
     "AfterSightings", "Always", "Checkpoint", "Clip", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
     "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Format", "Group", "Initializer", "Job",
-    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource", "RowAdagrad",
-    "Schedule", "Schema", "Servers", "StepRate", "Tables", "Tiers", "Uniform", "ValueCoding", "WithProbability",
-    "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
+    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource",
+    "RowAdagrad", "Schedule", "Schema", "Servers", "StepRate", "Storage", "Tables", "Tiers", "Uniform",
+    "ValueCoding", "WithProbability", "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
 ]  # fmt: skip

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from heterps.config.base import Frozen, Name
 from heterps.config.features import Features, check_features, sources_of
 from heterps.config.format import Format
 from heterps.config.labels import MAX_CLASSES, BinaryLabel, ClassLabel, Label
+from heterps.config.storage import Storage, without_password
 
 
 class Schema(Frozen):
@@ -149,7 +150,7 @@ class Schema(Frozen):
         return self
 
 
-Address = Annotated[str, Field(min_length=1, max_length=4096)]
+Address = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(without_password)]
 Paths = Address | Annotated[tuple[Address, ...], Field(min_length=1)]
 
 
@@ -162,6 +163,7 @@ class Data(Frozen):
     )
     test: Paths | None = Field(None, description="Files for evaluation; null: no evaluation.")
     format: Format = Field(Format(), description="How files are read, where their names and contents do not say it.")
+    storage: Storage = Field(Storage(), description="How files on S3 are reached, where the address does not say it.")
     columns: Schema = Field(Schema(), description="The roles of the columns, and what to do with missing values.")
     batch_size: PositiveInt = Field(4096, description="Number of samples per optimizer step.")
     epochs: PositiveInt = Field(1, description="Number of passes over the training data.")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from heterps.config import Format
+from heterps.config import Format, Storage
 from heterps.config.base import Record
 from heterps.data.file import DataFile
 from heterps.data.folder import HIDDEN_INFO_NAME, new_dataset
@@ -58,6 +58,7 @@ def convert(
     folder: str | Path,
     *,
     options: Format = Format(),
+    storage: Storage = Storage(),
     force: bool = False,
     num_threads: int | None = None,
     progress: Callable[[int], object] = lambda _: None,
@@ -69,7 +70,7 @@ def convert(
     unchanged.
     """
     with new_dataset(folder, str(source), force=force) as target:
-        files = [_open(address, options) for address in find_all_files(source, options)]
+        files = [_open(address, options, storage) for address in find_all_files(source, options, storage)]
         schema = _common_schema(files)
         pieces = (piece for file in files for piece in _pieces(file, schema))
 
@@ -92,11 +93,11 @@ def convert(
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _open(address: str, options: Format) -> DataFile | PackedText:
+def _open(address: str, options: Format, storage: Storage) -> DataFile | PackedText:
     format = format_of(address, options.kind)
     if not issubclass(format, TextFile) or compression_of(address) is None:
-        return open_file(address, options)
-    return open_by(address, options, partial(PackedText, format=format))
+        return open_file(address, options, storage)
+    return open_by(address, options, storage, partial(PackedText, format=format))
 
 
 def _types_of(file: DataFile | PackedText) -> dict[str, Any]:

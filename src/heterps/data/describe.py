@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from heterps.config import Format
+from heterps.config import Format, Storage
 from heterps.config.base import Record
 from heterps.data.arrow import integer_ids, one_chunk, without_dictionary
 from heterps.data.batch import KeyArray
@@ -65,6 +65,7 @@ def describe(
     label: str = "label",
     *,
     options: Format = Format(),
+    storage: Storage = Storage(),
     max_rows: int | None = None,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Description:
@@ -73,7 +74,7 @@ def describe(
     max_rows  read about so many rows, of row groups from all over the data; None: all
     progress  called with the number of rows just read, and of all that will be
     """
-    dataset = open_dataset(source, options)
+    dataset = open_dataset(source, options, storage)
     check_same_columns(dataset)
     groups = dataset.row_groups if max_rows is None else spread_groups(dataset, max_rows)
     rows_read = sum(group.num_rows for group in groups)

@@ -10,17 +10,16 @@ To add a format, derive a class from DataFile and name its suffix in `formats.py
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from heterps.config import Format
+from heterps.data.storage import FAILURES, first_line, is_local, open_remote, retried
 from heterps.errors import DataError
-
-FAILURES = (OSError, RuntimeError)
-"""Errors of file systems that cannot be reached or refuse access; WebHDFS raises RuntimeError."""
 
 
 class DataFile(ABC):
@@ -51,12 +50,32 @@ class DataFile(ABC):
     def read(self, row_group: int, columns: Sequence[str]) -> Any:
         """Return these columns of a row group as an Arrow table; raises DataError, which names the file."""
         try:
-            return self.load(row_group, list(columns))
+            return retried(self.address, self.fs, lambda: self._try(row_group, list(columns)))
         except (*FAILURES, pa.ArrowException) as error:
             raise DataError(
                 f"{self.address}: row group {row_group} cannot be read: {first_line(error)}. "
                 "The file is damaged or was changed while it was in use: write it anew, or take it out of the data."
             ) from error
+
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        """An Arrow file of the content, to be read at any place. A remote file stays open for the next reads."""
+        if is_local(self.fs):
+            with pa.OSFile(self.path) as source:
+                yield source
+        else:
+            yield self._remote
+
+    @cached_property
+    def _remote(self) -> Any:
+        return open_remote(self.fs, self.path)
+
+    def _try(self, row_group: int, columns: list[str]) -> Any:
+        try:
+            return self.load(row_group, columns)
+        except FAILURES:
+            self.__dict__.pop("_remote", None)  # the next attempt opens the file anew
+            raise
 
     def content(self, row_group: int) -> tuple[Any, ...]:  # noqa: ARG002
         """Facts that change if the row group is rewritten. Checkpoints hold their hash, so that they detect it."""
@@ -65,7 +84,3 @@ class DataFile(ABC):
     @cached_property
     def num_bytes(self) -> int:
         return int(self.fs.size(self.path) or 0)
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

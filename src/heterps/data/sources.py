@@ -1,9 +1,9 @@
 """Data sources: find the files and row groups behind an address, folder, glob or list.
 
     "data/train"  "s3://bucket/day=*/*.parquet"  ["a.csv", "b.csv"]
-         |--(fsspec)--> sorted files --(formats.py)--> row groups with row counts, columns with types
+         |--(storage.py)--> sorted files --(formats.py)--> row groups with row counts, columns with types
 
-Files are only opened here, not read. Any fsspec address works; a path without a protocol is local.
+Files are only opened here, not read. A path without a protocol is local.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import fsspec
 import pyarrow as pa
 
-from heterps.config import Data, Format
+from heterps.config import Data, Format, Storage
 from heterps.config.data import Paths
-from heterps.data.file import FAILURES, DataFile, first_line
+from heterps.data.file import DataFile
 from heterps.data.formats import FORMATS, format_of, known_suffixes, suffixes_of
+from heterps.data.storage import FAILURES, filesystem_of, first_line, retried
 from heterps.data.text.file import settle_types
 from heterps.errors import DataError
 
@@ -73,11 +73,11 @@ class Dataset:
         return sum(group.num_rows for group in self.row_groups)
 
 
-def open_dataset(source: str | Sequence[str], options: Format = Format()) -> Dataset:
+def open_dataset(source: str | Sequence[str], options: Format = Format(), storage: Storage = Storage()) -> Dataset:
     """Open the files of a path, folder, glob or list of these; raises DataError if there is nothing to read."""
-    addresses = find_all_files(source, options)
+    addresses = find_all_files(source, options, storage)
     with ThreadPoolExecutor(min(_FILES_OPENED, len(addresses))) as pool:
-        dataset = Dataset(tuple(pool.map(lambda address: open_file(address, options), addresses)))
+        dataset = Dataset(tuple(pool.map(lambda address: open_file(address, options, storage), addresses)))
     settle_types(dataset.files)
     if dataset.num_rows == 0:
         shown = addresses[0] if len(addresses) == 1 else f"{len(addresses)} files from {addresses[0]} on"
@@ -85,35 +85,35 @@ def open_dataset(source: str | Sequence[str], options: Format = Format()) -> Dat
     return dataset
 
 
-def find_all_files(source: str | Sequence[str], options: Format = Format()) -> list[str]:
+def find_all_files(source: str | Sequence[str], options: Format = Format(), storage: Storage = Storage()) -> list[str]:
     """Return the sorted addresses of the files of a path, folder, glob or list of these, each once; at least one."""
     sources = [source] if isinstance(source, str) else list(source)
-    addresses = sorted({address for one in sources for address in find_files(one, options)})
+    addresses = sorted({address for one in sources for address in find_files(one, options, storage)})
     if not addresses:
         raise DataError("no training data is named: give a file, a folder, a glob or a list of them.")
     return addresses
 
 
 def open_paths(data: Data, paths: Paths) -> Dataset:
-    """Open files that a job names, such as `data.train`, in the format that it names."""
-    return open_dataset(paths, data.format)
+    """Open files that a job names, such as `data.train`, in the format and from the storage that it names."""
+    return open_dataset(paths, data.format, data.storage)
 
 
-def open_file(address: str, options: Format = Format()) -> DataFile:
+def open_file(address: str, options: Format = Format(), storage: Storage = Storage()) -> DataFile:
     """Open the file at `address` by its format; raises DataError, which names it."""
-    return open_by(address, options, format_of(address, options.kind).open)
+    return open_by(address, options, storage, format_of(address, options.kind).open)
 
 
 class _Opener(Protocol[T]):
     def __call__(self, address: str, fs: Any, path: str, *, options: Format) -> T: ...
 
 
-def open_by(address: str, options: Format, opener: _Opener[T]) -> T:
+def open_by(address: str, options: Format, storage: Storage, opener: _Opener[T]) -> T:
     """Open the file at `address` by a function; raises DataError, which names the file, for the errors of it."""
-    fs, path = filesystem_of(address)
+    fs, path = filesystem_of(address, storage)
     format = format_of(address, options.kind)
     try:
-        return opener(address, fs, path, options=options)
+        return retried(address, fs, lambda: opener(address, fs, path, options=options))
     except FileNotFoundError:
         raise DataError(f"{address}: there is no such file. Check the path of the data.") from None
     except (ValueError, pa.ArrowNotImplementedError) as error:
@@ -132,33 +132,37 @@ def open_by(address: str, options: Format, opener: _Opener[T]) -> T:
         raise DataError(f"{address}: cannot read this file: {first_line(error)}.") from error
 
 
-def find_files(source: str, options: Format = Format()) -> list[str]:
+def find_files(source: str, options: Format = Format(), storage: Storage = Storage()) -> list[str]:
     """Return the sorted addresses of the files that a path, folder or glob stands for.
 
     In a folder these are the files with a known suffix, or all if `options` names the format.
     """
-    fs, path = filesystem_of(source)
+    fs, path = filesystem_of(source, storage)
     try:
-        if any(character in path for character in "*?["):
-            found = [name for name in fs.glob(path) if not _is_hidden(name) and not fs.isdir(name)]
-            if not found:
-                raise DataError(f"{source}: no file matches this pattern{_relative_to(source)}.")
-        elif fs.isdir(path):
-            suffixes = tuple(FORMATS) if options.kind is None else ("",)
-            names = [name for name in fs.ls(path, detail=False) if not _is_hidden(name) and not fs.isdir(name)]
-            found = [name for name in names if name.lower().endswith(suffixes)]
-            if not found:
-                raise DataError(f"{source}: this folder holds no data file.{_folders_hint(fs, path)}")
-        elif fs.exists(path):
-            found = [path]
-        else:
-            fs.info(path)  # says why, where a file system cannot be reached
-            raise FileNotFoundError
+        found = retried(source, fs, lambda: _find(source, fs, path, options))
     except FileNotFoundError:
         raise DataError(f"{source}: there is no such file or folder{_relative_to(source)}.") from None
     except (*FAILURES, ValueError) as error:
         raise DataError(f"{source}: cannot look for data here: {first_line(error)}.") from error
     return sorted(_address(source, fs, path, name) for name in found)
+
+
+def _find(source: str, fs: Any, path: str, options: Format) -> list[str]:
+    """Return the paths of the files; few requests, however many there are."""
+    if any(character in path for character in "*?["):
+        found = [name for name, info in fs.glob(path, detail=True).items() if _is_file(name, info)]
+        if not found:
+            raise DataError(f"{source}: no file matches this pattern{_relative_to(source)}.")
+        return found
+    if fs.info(path)["type"] != "directory":
+        return [path]
+    listed = {info["name"]: info for info in fs.ls(path, detail=True)}
+    suffixes = tuple(FORMATS) if options.kind is None else ("",)
+    found = [name for name, info in listed.items() if _is_file(name, info) and name.lower().endswith(suffixes)]
+    if not found:
+        folders = [name for name, info in listed.items() if info["type"] == "directory"]
+        raise DataError(f"{source}: this folder holds no data file.{_folders_hint(folders)}")
+    return found
 
 
 def _address(source: str, fs: Any, path: str, name: str) -> str:
@@ -172,16 +176,6 @@ def _address(source: str, fs: Any, path: str, name: str) -> str:
     return str(fs.unstrip_protocol(name)).removeprefix("file://")
 
 
-def filesystem_of(address: str) -> tuple[Any, str]:
-    try:
-        fs, path = fsspec.core.url_to_fs(address)
-    except ImportError as error:
-        raise DataError(f"{address}: this kind of address needs a package: {first_line(error)}.") from None
-    except (OSError, ValueError, TypeError) as error:  # TypeError: an address without the host that its kind needs
-        raise DataError(f"{address}: this is not an address that can be read: {first_line(error)}.") from None
-    return fs, path
-
-
 def _relative_to(source: str) -> str:
     """Say where a relative path was looked for."""
     if "://" in source or Path(source).is_absolute():
@@ -189,15 +183,15 @@ def _relative_to(source: str) -> str:
     return f" in {Path.cwd()}, the working directory, which paths of a job are relative to"
 
 
-def _is_hidden(path: str) -> bool:
-    """Tell whether a file is a by-product of a writer: `_SUCCESS`, `_metadata`, `.part.parquet.crc`."""
-    return path.rsplit("/", 1)[-1].startswith((".", "_"))
+def _is_file(name: str, info: dict[str, Any]) -> bool:
+    """Tell whether something found is a file, and no by-product of a writer: `_SUCCESS`, `.part.parquet.crc`."""
+    return info["type"] == "file" and not name.rsplit("/", 1)[-1].startswith((".", "_"))
 
 
-def _folders_hint(fs: Any, path: str) -> str:
+def _folders_hint(folders: Sequence[str]) -> str:
     """Suggest what to name when the data is in subfolders, as partitioned data is."""
-    folders = sorted(name.rsplit("/", 1)[-1] for name in fs.ls(path, detail=False) if fs.isdir(name))
     if not folders:
         return f" The name of one ends in {known_suffixes()}; for other names set data.format.kind."
-    shown = ", ".join(folders[:5]) + (", ..." if len(folders) > 5 else "")
+    names = sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in folders)
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     return f" Its folders are not searched ({shown}): name one of them, or all with a glob such as **/*.csv."

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from heterps.config import Format
+from heterps.config import Format, Storage
 from heterps.data.describe import ColumnDescription, Description
 from heterps.errors import ConfigError
 
@@ -54,7 +54,13 @@ def guess_label(columns: Sequence[ColumnDescription]) -> str:
     )
 
 
-def starter_job(description: Description, train: str, test: str | None, options: Format = Format()) -> str:
+def starter_job(
+    description: Description,
+    train: str,
+    test: str | None,
+    options: Format = Format(),
+    storage: Storage = Storage(),
+) -> str:
     """Return the text of a job that trains on a described data set, whose label is `description.label`."""
     label = next((column for column in description.columns if column.name == description.label), None)
     if label is None:
@@ -70,7 +76,7 @@ def starter_job(description: Description, train: str, test: str | None, options:
             "no column looks like an id or a category, and the models that come with heterps need one. Name slots in a "
             "job of your own, for example {bucketise: 20} of a number: docs/how-to/features.md"
         )
-    return _text(description, label, guess, train, test, options)
+    return _text(description, label, guess, train, test, {"format": options, "storage": storage})
 
 
 def _place(column: ColumnDescription, guess: _Guess) -> None:
@@ -114,12 +120,17 @@ def _is_skewed(column: ColumnDescription) -> bool:
 
 
 def _text(
-    about: Description, label: ColumnDescription, guess: _Guess, train: str, test: str | None, options: Format
+    about: Description,
+    label: ColumnDescription,
+    guess: _Guess,
+    train: str,
+    test: str | None,
+    said: Mapping[str, Format | Storage],
 ) -> str:
     rows = about.rows
     batch_size = max(1, min(1024, 1 << max(0, (rows // 50).bit_length() - 1)))
     epochs = max(1, min(5, 200_000 // rows))
-    said = options.model_dump(exclude_unset=True)
+    settings = {name: model.model_dump(exclude_unset=True) for name, model in said.items()}
     lines = [
         f"# A job to start from, for the {rows:,} rows of {train}. Every line is a guess: change what is wrong.",
         "# heterps config show FILE shows all fields; docs/how-to/own-data.md and features.md tell more.",
@@ -128,7 +139,7 @@ def _text(
         "data:",
         f"  train: {_quoted(train)}",
         f"  test: {_quoted(test)}" if test else "  # test: name other files here, to see how good the model is",
-        *([f"  format: {json.dumps(said, ensure_ascii=False)}"] if said else []),
+        *(f"  {name}: {json.dumps(fields, ensure_ascii=False)}" for name, fields in settings.items() if fields),
         f"  batch_size: {batch_size}",
         f"  epochs: {epochs}" + ("    # few rows are seen several times" if epochs > 1 else ""),
         "  columns:",

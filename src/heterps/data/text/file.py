@@ -29,6 +29,7 @@ import xxhash
 from heterps.config import Format
 from heterps.data.cache import cached
 from heterps.data.file import DataFile
+from heterps.data.storage import version_of
 from heterps.data.text.delimited import Criteo, Delimited, Tabbed
 from heterps.data.text.jsonl import JsonLines
 from heterps.data.text.libsvm import Libsvm
@@ -67,7 +68,7 @@ class TextFile(DataFile):
         with self._text_fs.open(self._text_path, "rb") as stream:
             self._rows = self.rows_type(options, stream.read(START_BYTES))
         kind, said = self.rows_type.__name__, options.model_dump_json(exclude={"types"})
-        key = (_VERSION, kind, address, fs.ukey(path), said)
+        key = (_VERSION, kind, address, version_of(fs, path), said)
         index = json.loads(cached(key, "index", self._write_index).read_text(encoding="utf-8"))
         self._places = [_Place(**place) for place in index["places"]]
         self.group_rows = [place.num_rows for place in self._places]
@@ -84,9 +85,8 @@ class TextFile(DataFile):
 
     def load(self, row_group: int, columns: list[str]) -> Any:
         place = self._places[row_group]
-        with self._text_fs.open(self._text_path, "rb") as stream:  # [3]
-            stream.seek(place.first_byte)
-            data = stream.read(place.num_bytes)
+        with self._opened_text() as source:  # [3]
+            data = source.read_at(place.num_bytes, place.first_byte)
         if xxhash.xxh3_64_hexdigest(data) != place.digest:  # [4]
             raise OSError("its bytes are not those that were there when it was opened")
         types = {name: self.schema.field(name).type for name in columns}
@@ -95,13 +95,22 @@ class TextFile(DataFile):
     def content(self, row_group: int) -> tuple[Any, ...]:
         return (self._places[row_group].digest,)
 
+    @contextmanager
+    def _opened_text(self) -> Iterator[Any]:
+        if self._text_path == self.path:
+            with self.opened() as source:
+                yield source
+        else:
+            with pa.OSFile(self._text_path) as source:
+                yield source
+
     def _unpacked(self) -> tuple[Any, str]:
         if self.num_bytes > MAX_PACKED_BYTES:
             raise DataError(
                 f"{self.address}: a compressed file of {self.num_bytes / 1e9:.1f} GB is too large to be unpacked. "
                 f"Convert it to Parquet once: heterps data convert {self.address} FOLDER"
             )
-        key = (self.address, self.fs.ukey(self.path))
+        key = (self.address, version_of(self.fs, self.path))
         return fsspec.filesystem("file"), str(cached(key, "text", self._unpack))
 
     def _unpack(self, target: Path) -> None:  # [1]
