@@ -10,6 +10,7 @@
         -- sync         when a worker may start its next iteration
         -- emulation    running units that this machine does not have
         -- checkpoint   how often to save, and how many checkpoints to keep
+        -- validation   how often to validate, when to stop early, which model is the best
         -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
 Every field has a `description`; the reference of the job file is generated from them.
@@ -56,6 +57,7 @@ from heterps.config.tables import (
     WithProbability,
     Zero,
 )
+from heterps.config.validation import Split, Validation
 from heterps.config.workers import Emulation
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "AfterSightings", "Always", "Checkpoint", "Clip", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
     "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Format", "Group", "Initializer", "Job",
     "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource",
-    "RowAdagrad", "Schedule", "Schema", "Servers", "StepRate", "Storage", "Tables", "Tiers", "Uniform",
-    "ValueCoding", "WithProbability", "Zero", "load_cluster", "load_job", "parse_job", "register_policy",
+    "RowAdagrad", "Schedule", "Schema", "Servers", "Split", "StepRate", "Storage", "Tables", "Tiers", "Uniform",
+    "Validation", "ValueCoding", "WithProbability", "Zero", "load_cluster", "load_job", "parse_job",
+    "register_policy",
 ]  # fmt: skip

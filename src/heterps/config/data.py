@@ -12,6 +12,7 @@ from heterps.config.features import Features, check_features, sources_of
 from heterps.config.format import Format
 from heterps.config.labels import MAX_CLASSES, BinaryLabel, ClassLabel, Label
 from heterps.config.storage import Storage, without_password
+from heterps.config.validation import Split
 
 
 class Schema(Frozen):
@@ -162,6 +163,11 @@ class Data(Frozen):
         "local, or any address that fsspec knows."
     )
     test: Paths | None = Field(None, description="Files for evaluation; null: no evaluation.")
+    validation: Paths | Split | None = Field(
+        None,
+        description="Samples to validate with while training: files, or a share of the training data that is held out, "
+        "as in {share: 0.05, by: user} or {share: 0.05, newest: time}; null: no validation.",
+    )
     format: Format = Field(Format(), description="How files are read, where their names and contents do not say it.")
     storage: Storage = Field(Storage(), description="How files on S3 are reached, where the address does not say it.")
     columns: Schema = Field(Schema(), description="The roles of the columns, and what to do with missing values.")

@@ -16,6 +16,7 @@ from heterps.config.policy_words import parse_policy
 from heterps.config.servers import Servers
 from heterps.config.sync import BSP, AnyPolicy
 from heterps.config.tables import Tables, Tiers
+from heterps.config.validation import Validation
 from heterps.config.workers import Emulation, Workers
 from heterps.devices import Precision
 from heterps.errors import ConfigError
@@ -71,6 +72,9 @@ class Job(Frozen):
         None, description="Emulate the plan's units on this machine, by the job's profile; null: run on real units."
     )
     checkpoint: Checkpoint = Field(Checkpoint(), description="When the state is saved.")
+    validation: Validation = Field(
+        Validation(), description="When the model is validated on `data.validation`, and what follows from it."
+    )
     cluster: Cluster = Field(
         PAPER_CLUSTER, description="The resources that may be rented: written here, or the path of a cluster file."
     )
@@ -122,6 +126,8 @@ class Job(Frozen):
             raise ValueError(
                 f"workers.dense: all_reduce keeps workers in step, so sync must be bsp, not {self.sync.label}"
             )
+        if self.data.validation is None and self.validation != Validation():
+            raise ValueError("validation needs data: name files, or a share of the training data, in data.validation")
         return self
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -62,12 +62,24 @@ class Block:
     users: KeyArray | None = None  # as in Batch
 
 
-class Decoder:
-    """Decodes row groups by a schema. `ragged` says whether some slot holds lists, so that bags need offsets."""
+class RowPart(Protocol):
+    """The rows of a data set that are read (see split.py)."""
 
-    def __init__(self, schema: Schema, ragged: bool) -> None:
+    columns: tuple[str, ...]  # that decide which rows they are
+
+    def mask(self, group: RowGroup, table: Any) -> NDArray[np.bool_]: ...
+
+
+class Decoder:
+    """Decodes row groups by a schema. `ragged` says whether some slot holds lists, so that bags need offsets.
+
+    With a `part`, rows that are on the other side of a split are left out.
+    """
+
+    def __init__(self, schema: Schema, ragged: bool, part: RowPart | None = None) -> None:
         self.counts_by_group: dict[RowGroup, DecodeCounts] = {}  # of each row group that was decoded, however often
         self._counts = DecodeCounts()  # of the row group that is being decoded
+        self._part = part
         self._schema = schema
         self._ragged = ragged
         self._columns = schema.decoded_columns
@@ -81,15 +93,16 @@ class Decoder:
         return DecodeCounts.total(self.counts_by_group.values())
 
     def decode(self, group: RowGroup) -> Block:
-        self._counts = DecodeCounts(group.num_rows)
-        table = group.file.read(group.index, self._schema.sources(self._columns))
+        deciding = () if self._part is None else self._part.columns
+        table = group.file.read(group.index, tuple(dict.fromkeys((*self._schema.sources(self._columns), *deciding))))
         columns = {name: self._features.column(table, name, str(group)) for name in self._columns}
-        keep = np.ones(group.num_rows, np.bool_)
+        keep = np.ones(group.num_rows, np.bool_) if self._part is None else self._part.mask(group, table)
+        self._counts = DecodeCounts(int(np.count_nonzero(keep)))
         label = read_labels(self._schema, group, columns)
         dense = self._dense(group, columns, keep)
         keys, offsets = self._bags(group, columns, keep) if self._ragged else self._keys(group, columns, keep)
         rows = np.flatnonzero(keep)
-        self._counts.num_skipped = group.num_rows - len(rows)
+        self._counts.num_skipped = self._counts.num_rows - len(rows)
         self.counts_by_group[group] = self._counts
         return Block(dense, keys, offsets, label, rows, self._users(group, columns))
 

@@ -62,6 +62,11 @@ def numbers_of(column: Any, feature: Feature) -> Numbers:
     return _seconds(values, first) if isinstance(first, Date) else _numbers(values)
 
 
+def times_of(column: Any) -> Numbers:
+    """Return a column of times as numbers that grow with time, NaN for null: seconds since 1970, or its own numbers."""
+    return _numbers(column) if is_number(column.type) else _seconds(column, Date(part="hour"))
+
+
 # --- values ----------------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from heterps.config import Job, Schema
+from heterps.config import Job, Schema, Split
 from heterps.data.batch import Batch
 from heterps.data.columns import check_columns
 from heterps.data.decode import DecodeCounts, Decoder
@@ -32,6 +32,7 @@ from heterps.data.epoch import Epoch
 from heterps.data.kernels import permutation
 from heterps.data.pick import BlockRows, joined, pick
 from heterps.data.sources import Dataset, RowGroup, open_dataset, open_paths
+from heterps.data.split import Part
 from heterps.errors import DataError
 
 BLOCK_ROWS = 65_536
@@ -60,7 +61,8 @@ class Position:
 class Reader:
     """Reads epochs of batches from a data set.
 
-    Batches span row groups: each has `batch_size` samples, except the last of an epoch, which has the rest.
+    Batches span row groups: each has `batch_size` samples, except the last of an epoch, which has the rest. With a
+    `part`, only the rows of that side of a split are there.
     `counts` has the numbers of rows decoded so far, each counted once, and of missing values in them.
     """
 
@@ -72,18 +74,25 @@ class Reader:
         batch_size: int,
         shuffle: bool = True,
         seed: int = 0,
+        part: Part | None = None,
     ) -> None:
         self.dataset = source if isinstance(source, Dataset) else open_dataset(source)
         self.schema = schema or Schema()
         self.batch_size = batch_size
-        self._decoder = Decoder(self.schema, check_columns(self.dataset, self.schema))
+        self._decoder = Decoder(self.schema, check_columns(self.dataset, self.schema), part)
+        self._part_rows = {group: group.num_rows for group in self.dataset.row_groups}
+        if part is not None:
+            part.check(self.dataset)
+            self._part_rows = {group: count for group, count in part.num_rows(list(self._part_rows)).items() if count}
+            if not self._part_rows:
+                raise part.is_empty(self.dataset.files[0].address)
+        self._part = part
         self._shuffle = shuffle
         self._block_rows = min(BLOCK_ROWS, max(1, BLOCK_BYTES // (4 * max(1, self.schema.num_dense))))
         self._seed = seed
         self.order = self._fingerprint(_content)  # every position has it
-        groups = self.dataset.row_groups
         may_skip = "skip" in (self.schema.dense_missing, self.schema.slot_missing)
-        self._kept_rows: dict[RowGroup, int] = {} if may_skip else {group: group.num_rows for group in groups}
+        self._kept_rows: dict[RowGroup, int] = {} if may_skip else dict(self._part_rows)
         self._epochs: OrderedDict[int, Epoch] = OrderedDict()
         self._epochs_lock = Lock()
         if not 1 <= batch_size <= self.num_rows:
@@ -95,7 +104,7 @@ class Reader:
     @property
     def num_rows(self) -> int:
         """Number of rows of one epoch, including those that the schema skips."""
-        return self.dataset.num_rows
+        return sum(self._part_rows.values())
 
     @property
     def counts(self) -> DecodeCounts:
@@ -113,7 +122,7 @@ class Reader:
     @property
     def num_batches(self) -> int | None:
         """Number of batches per epoch; None while the schema may skip rows that were not decoded yet."""
-        if len(self._kept_rows) < len(self.dataset.row_groups):
+        if len(self._kept_rows) < len(self._part_rows):
             return None
         return -(-sum(self._kept_rows.values()) // self.batch_size)
 
@@ -195,7 +204,7 @@ class Reader:
 
     def _blocks(self, epoch: int) -> list[list[RowGroup]]:
         """Put the row groups into this epoch's order, and pool consecutive ones into blocks."""
-        groups = self.dataset.row_groups
+        groups = list(self._part_rows)
         if not self._shuffle:
             return [[group] for group in groups]
         blocks: list[list[RowGroup]] = [[]]
@@ -227,16 +236,30 @@ def open_reader(job: Job, *, seed: int | None = None) -> Reader:
     """Open the training data of a job, in its batches and its order; `seed` replaces the job's."""
     data = job.data
     seed = job.seed if seed is None else seed
+    part = Part(data.validation, held_out=False) if isinstance(data.validation, Split) else None
     dataset = open_paths(data, data.train)
     columns = data.columns.model_copy(update={"user": None})  # evaluation alone asks for users
-    return Reader(dataset, columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed)
+    return Reader(dataset, columns, batch_size=data.batch_size, shuffle=data.shuffle, seed=seed, part=part)
 
 
 def open_test_reader(job: Job, *, least: int = 1) -> Reader:
     """Open the test set of a job, in the order of its files, in batches of at least `least` samples."""
     assert job.data.test is not None
-    dataset = open_paths(job.data, job.data.test)
-    reader = Reader(dataset, job.data.columns, batch_size=1, shuffle=False)
+    return _in_order(job, job.data.test, None, least)
+
+
+def open_validation_reader(job: Job) -> Reader:
+    """Open the samples that a job validates with, in the order of their files."""
+    data = job.data
+    if isinstance(data.validation, Split):
+        return _in_order(job, data.train, Part(data.validation, held_out=True))
+    assert data.validation is not None
+    return _in_order(job, data.validation)
+
+
+def _in_order(job: Job, source: str | Sequence[str], part: Part | None = None, least: int = 1) -> Reader:
+    dataset = open_paths(job.data, source)
+    reader = Reader(dataset, job.data.columns, batch_size=1, shuffle=False, part=part)
     reader.batch_size = min(max(job.data.batch_size, least), reader.num_rows)
     return reader
 
