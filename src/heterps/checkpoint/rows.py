@@ -91,6 +91,15 @@ def read_parts(path: Path) -> Iterator[Rows]:
             yield Rows(**{name: array.copy() for name, array in arrays.items()})
 
 
+def read_views(source: Any) -> list[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
+    """Return keys and values of each part of a file that is mapped into memory, as views of it."""
+    reader = pa.ipc.open_file(source)
+    header, kinds = _checked(reader, source.size())
+    batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+    arrays = [_arrays(batch, header, kinds) for batch in batches]
+    return [(part["keys"], part["values"]) for part in arrays]
+
+
 def _arrays(batch: Any, header: Header, kinds: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """Return the arrays of a part, as views; ValueError where a value is missing."""
     arrays: dict[str, NDArray[Any]] = {name: batch.column(name).to_numpy() for name in kinds}

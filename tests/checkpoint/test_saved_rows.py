@@ -1,0 +1,66 @@
+"""Rows read from the files of a checkpoint are those of the table that was saved."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from heterps.checkpoint.row_folder import DRAFT, RowFolder
+from heterps.checkpoint.saved_rows import SavedRows, SavedTable
+from heterps.config import Adagrad, Normal
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.protocol.specs import TableSpec
+
+SPEC = TableSpec("t", 3, Adagrad(lr=0.1), seed=7, init_scale=0.5)
+
+
+def trained(spec: TableSpec, keys: np.ndarray):
+    table = spec.make_shard()
+    table.pull(keys)
+    table.push(keys, np.random.default_rng(0).normal(size=(len(keys), spec.dim)).astype(np.float32))
+    return table
+
+
+def saved(tmp_path, spec, table, num_files: int = 1) -> SavedTable:
+    rows = table.export_rows()
+    folder, paths = RowFolder(tmp_path), []
+    bounds = [len(rows.keys) * i // num_files for i in range(num_files + 1)]
+    for number, (a, b) in enumerate(pairwise(bounds)):
+        part = rows.select(np.arange(a, b))
+        folder.write(f"{DRAFT}part{number}.arrow", [part], b - a, (spec.dim, rows.state.shape[1]))
+        paths.append(tmp_path / f"{DRAFT}part{number}.arrow")
+    return SavedTable(spec, paths)
+
+
+@pytest.mark.parametrize("num_files", [1, 3])
+@pytest.mark.parametrize("spec", [SPEC, TableSpec("t", 4, Adagrad(lr=0.1), 1, 0.1, Normal(std=2.0))])
+def test_known_keys_have_their_values_and_others_their_initial_ones(tmp_path, num_files, spec):
+    random = np.random.default_rng(1)
+    keys = np.unique(np.concatenate([[0, 2**64 - 1, 2**63], random.integers(0, 2**63, 500)]).astype(np.uint64))
+    random.shuffle(keys)
+    table = trained(spec, keys[:400])
+    found = saved(tmp_path, spec, table, num_files)
+    assert len(found) == 400
+    np.testing.assert_array_equal(found.pull(keys), table.pull(keys, create=False))
+    assert found.num_unknown == len(keys) - 400
+    assert len(table) == 400, "the reference created rows, so it proves nothing"
+
+
+def test_a_table_without_rows_has_initial_values(tmp_path):
+    found = saved(tmp_path, SPEC, SPEC.make_shard())
+    keys = np.arange(5, dtype=np.uint64)
+    np.testing.assert_array_equal(found.pull(keys), SPEC.make_shard().pull(keys))
+
+
+def test_a_client_of_saved_rows_answers_lookups_and_refuses_gradients(tmp_path):
+    keys = np.array([5, 3, 5, 9], np.uint64)
+    table = trained(SPEC, np.unique(keys))
+    client = SavedRows({"t": saved(tmp_path, SPEC, table)})
+    lookup = make_lookup(keys)
+    rows = client.pull("t", lookup).result()
+    np.testing.assert_array_equal(rows[lookup.inverse], table.pull(keys, create=False))
+    with pytest.raises(RuntimeError, match="resume the run"):
+        client.push("t", lookup, rows)
+    client.close()
