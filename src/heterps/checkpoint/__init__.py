@@ -11,7 +11,7 @@ disk.py       files that know their digest, folders that appear whole
 
 from heterps.checkpoint.row_folder import RowFolder
 from heterps.checkpoint.snapshot import Snapshot, TableRows, TableStream
-from heterps.checkpoint.store import latest, load, load_latest, save, saved_samples
+from heterps.checkpoint.store import latest, load, load_latest, of_clock, save, saved_samples
 
 __all__ = [
     "RowFolder",
@@ -21,6 +21,7 @@ __all__ = [
     "latest",
     "load",
     "load_latest",
+    "of_clock",
     "save",
     "saved_samples",
 ]

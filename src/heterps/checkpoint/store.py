@@ -46,8 +46,10 @@ FINISHED = re.compile(r"(\d{10,})(?:-(\d+))?")
 RUBBISH = ".removing-"
 
 
-def save(folder: str | Path, snapshot: Snapshot, keep: int = 2) -> Path:
+def save(folder: str | Path, snapshot: Snapshot, keep: int = 2, spare: int | None = None) -> Path:
     """Write `snapshot` into `folder` and return the new checkpoint's path; at least `keep` >= 2 checkpoints stay.
+
+    The newest of the clock `spare` stays as well, however old it is.
 
     When it returns, the checkpoint is on the disk. When it raises (StorageError), the earlier ones are as they were.
     Checkpoints of this or a later clock belong to a past that was given up, and are removed.
@@ -70,7 +72,7 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2) -> Path:
             if isinstance(error, StorageError):  # of one of those who write their own rows
                 raise StorageError(f"{what}: {error}") from error
             raise
-    _prune(folder, target, snapshot.clock, keep)  # [5]
+    _prune(folder, target, snapshot.clock, keep, spare)  # [5]
     return target
 
 
@@ -96,6 +98,11 @@ def latest(folder: str | Path) -> Path | None:
     """Return the newest finished checkpoint in `folder`, not checked; None when there is none."""
     finished = _finished(Path(folder))
     return finished[-1].path if finished else None
+
+
+def of_clock(folder: str | Path, clock: int) -> Path | None:
+    """Return the newest finished checkpoint of a clock in `folder`, not checked; None when there is none."""
+    return next((found.path for found in reversed(_finished(Path(folder))) if found.clock == clock), None)
 
 
 def saved_samples(folder: str | Path) -> int | None:
@@ -244,10 +251,11 @@ def _remove_leftovers(folder: Path) -> None:
             disk.remove(path)
 
 
-def _prune(folder: Path, new: Path, clock: int, keep: int) -> None:
+def _prune(folder: Path, new: Path, clock: int, keep: int, spare: int | None) -> None:
     """Keep `new` and the `keep - 1` of lower clocks before it. What goes is renamed first, so that it is never half."""
     others = [other for other in _finished(folder) if other.path != new]
     kept = [other for other in others if other.clock < clock][1 - keep :]
+    kept += [other for other in others if other.clock == spare][-1:]
     try:
         for path in (other.path for other in others if other not in kept):
             disk.rename(path, rubbish := folder / f"{RUBBISH}{path.name}")

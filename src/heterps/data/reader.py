@@ -32,7 +32,7 @@ from heterps.data.epoch import Epoch
 from heterps.data.kernels import permutation
 from heterps.data.pick import BlockRows, joined, pick
 from heterps.data.sources import Dataset, RowGroup, open_dataset, open_paths
-from heterps.data.split import Part
+from heterps.data.split import Part, fit_split
 from heterps.errors import DataError
 
 BLOCK_ROWS = 65_536
@@ -234,7 +234,7 @@ class Reader:
 
 def open_reader(job: Job, *, seed: int | None = None) -> Reader:
     """Open the training data of a job, in its batches and its order; `seed` replaces the job's."""
-    data = job.data
+    data = fit_split(job).data
     seed = job.seed if seed is None else seed
     part = Part(data.validation, held_out=False) if isinstance(data.validation, Split) else None
     dataset = open_paths(data, data.train)
@@ -250,7 +250,7 @@ def open_test_reader(job: Job, *, least: int = 1) -> Reader:
 
 def open_validation_reader(job: Job) -> Reader:
     """Open the samples that a job validates with, in the order of their files."""
-    data = job.data
+    data = fit_split(job).data
     if isinstance(data.validation, Split):
         return _in_order(job, data.train, Part(data.validation, held_out=True))
     assert data.validation is not None

@@ -10,8 +10,9 @@ from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
 from heterps.data.fit import fit_job, unscaled
 from heterps.data.missing import empty_columns
-from heterps.data.reader import open_reader, open_test_reader
+from heterps.data.reader import open_reader, open_test_reader, open_validation_reader
 from heterps.data.sources import open_paths
+from heterps.data.split import fit_split
 from heterps.errors import ConfigError, ModelError
 from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
 from heterps.model.build import build_model
@@ -21,9 +22,11 @@ from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import load_profile
-from heterps.report.meaning import not_rented
+from heterps.report.meaning import not_rented, over_fitting
 from heterps.report.page.run import render_run
 from heterps.report.summary import summarise
+from heterps.training.metrics.metrics import better
+from heterps.training.model.objectives import Objectives
 from heterps.training.run.control import refuse_if_running
 from heterps.training.run.folder import Run, choose_folder
 from heterps.training.run.observer import Observer
@@ -59,6 +62,7 @@ def train(
         run.resume(job)
         if (damage := run.mend_metrics()) is not None:
             observer.warned(damage)
+    job = fit_split(job)
     num_samples = _num_samples(job)
     job = fit_job(job, observer.waiting)
     dataset = open_paths(job.data, job.data.train)
@@ -75,7 +79,7 @@ def train(
         plan = given or default_plan(job)
     job, plan, outcome = run_by_plan(job, run, plan, resume=resume, observer=observer, shown=shown)
     summary = summarise(job, plan, outcome, shown, throughput_in_rounds(job, plan))
-    warnings += outcome.doubts
+    warnings += [*outcome.doubts, *filter(None, [over_fitting(summary)])]
     summary |= {"warnings": warnings} if warnings else {}
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, shown or plan, summary, run.metrics()))
@@ -89,6 +93,11 @@ def _refuse_unhonoured(job: Job) -> None:
             "emulation is of the units of a plan, which the inline launcher has not: use --launcher local, or leave it "
             "out"
         )
+    if (metric := job.validation.metric) is not None:
+        known = Objectives(job.data.columns).metrics().figures()
+        if metric not in known:
+            raise ConfigError(f"validation.metric: there is no {metric!r} for these labels, only {', '.join(known)}.")
+        better(metric, 0.0, 0.0)  # refuses those that have no better
     if job.optimizers.groups:  # their patterns must match names of the model
         model_tables(build_model(job.model, job.data.columns, job.seed), job.optimizers)
 
@@ -119,9 +128,11 @@ def _given_plan(job: Job) -> Plan | None:
 
 
 def _num_samples(job: Job) -> int:
-    """The number of samples of all epochs. Raises DataError where the training or the test data is visibly wrong."""
+    """The number of samples of all epochs. Raises DataError where the data to train or evaluate on is visibly wrong."""
     if job.data.test is not None:
         open_test_reader(job)
+    if job.data.validation is not None:
+        open_validation_reader(job)
     return open_reader(job).num_rows * job.data.epochs
 
 

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heterps.planning.plan import Plan
-from heterps.report.figures import duration, rate, usd
+from heterps.report.figures import duration, rate, ratio, usd
+from heterps.training.metrics.metrics import better
 
 COMPLETED = "completed"
+STOPPED_EARLY = "stopped early"
+FINISHED = (COMPLETED, STOPPED_EARLY)
+"""The status of a run that needs nothing more."""
 UNFINISHED = "unfinished"  # neither completed nor stopped: still running, or killed
 CALIBRATED = 0.02
 NEARLY_CALIBRATED = 0.1
@@ -249,11 +253,46 @@ def not_rented(plan: Plan) -> str:
 
 def metrics_of(summary: dict[str, Any]) -> str:
     """The samples that the metrics were computed on, in words."""
+    before = "each sample before it was learned from"
+    if summary.get("epochs", 0) > 1 or (summary.get("epochs", 0) == 1 and summary["status"] not in FINISHED):
+        before = "most samples were learned from before"
+    best = summary.get("validation", {}).get("best", {}).get("samples")
     return {
-        "test": "test set",
-        "train": "training stream (each sample before it was learned from)",
-        "interval": "last interval (each sample before it was learned from)",
+        "test": "test set" + (f" (the best model, of {best:,} samples)" if best is not None else ""),
+        "validation": f"samples for validation (the best model, of {best or 0:,} samples)",
+        "train": f"training stream ({before})",
+        "interval": f"last interval ({before})",
     }[summary["metrics_of"]]
+
+
+def over_fitting(summary: dict[str, Any]) -> str | None:
+    """A sentence if the model does clearly better on samples it has learned from, or has become worse on others."""
+    measure = measures_in(summary)[0]
+    validation, train = summary.get("validation"), summary.get("train", {}).get(measure.field)
+    if validation is not None:
+        name, last = validation["metric"], validation["last"]
+        best, now = validation["best"][name], last[name]
+        if validation["since_best"] >= 2 and best is not None and now is not None and _is_far(best, now):
+            return (
+                f"the model over-fits: {name} of the validation was {ratio(best)} after "
+                f"{validation['best']['samples']:,} samples and is {ratio(now)} after {last['samples']:,}. Stop early "
+                "with validation.patience, or regularise: weight decay, dropout, fewer dimensions"
+            )
+        return None
+    found = summary.get(measure.field)
+    if summary["metrics_of"] != "test" or summary.get("epochs", 1) < 2 or found is None or train is None:
+        return None
+    if better(measure.field, train, found) and _is_far(train, found):
+        return (
+            f"the model over-fits: {measure.title} is {ratio(train)} on the samples of {summary['epochs']} epochs of "
+            f"training and {ratio(found)} on the test set. Name data.validation to see from when on, and train for "
+            "fewer epochs"
+        )
+    return None
+
+
+def _is_far(one: float, other: float) -> bool:
+    return abs(one - other) > 0.03 * max(abs(one), abs(other))
 
 
 def against_teacher(summary: dict[str, Any]) -> str | None:

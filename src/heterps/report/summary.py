@@ -8,31 +8,40 @@ from typing import Any
 from heterps.config import Job
 from heterps.data.generate import find_dataset_info
 from heterps.planning.plan import Plan
-from heterps.report.meaning import bill_of
+from heterps.report.meaning import COMPLETED, STOPPED_EARLY, bill_of
 from heterps.training.run.observer import Outcome
 
 
 def summarise(
     job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None, in_rounds: float | None = None
 ) -> dict[str, Any]:
-    """The fields of summary.json. Metrics are of the test set; without one, of the training stream.
+    """The fields of summary.json. Metrics are of the test set; without one, of the best validation; without that, of
+    the training stream.
 
     plan       what the run was predicted to do: on this machine, or on the units of a plan that it followed
     given      a plan for other machines that the run did not follow; its bill stands in the summary
     in_rounds  throughput of the plan where batches wait for each other, if that applies and is known
     """
-    tested = outcome.test is not None
+    tested, validation = outcome.test is not None, outcome.validation
+    if outcome.test is not None:
+        of, figures = "test", outcome.test.fields()
+    elif validation is not None:
+        of, figures = "validation", {name: value for name, value in validation["best"].items() if name != "samples"}
+    else:
+        of, figures = "train", outcome.train.fields()
     staged = outcome.staged
     throughput = outcome.samples / outcome.seconds if outcome.seconds else 0.0
     return {
         "name": job.name,
-        "status": f"stopped by {outcome.stopped_by}" if outcome.stopped_by else "completed",
+        "status": _status(outcome),
         "samples": outcome.samples,
         "seconds": round(outcome.seconds, 3),
         "samples_per_s": round(throughput, 1),
-        "metrics_of": "test" if tested else "train",
-        **(outcome.test or outcome.train).fields(),
+        "epochs": outcome.epochs,
+        "metrics_of": of,
+        **figures,
         "train": outcome.train.fields(),
+        **({"validation": validation} if validation is not None else {}),
         "own_loss": outcome.has_own_loss,
         "teacher_auc": _teacher_auc(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
@@ -52,6 +61,12 @@ def summarise(
         "sync": job.sync.label,
         **{name: staged[name] for name in ("stages", "max_lead", "emulated") if name in staged},
     }
+
+
+def _status(outcome: Outcome) -> str:
+    if outcome.stopped_by:
+        return f"stopped by {outcome.stopped_by}"
+    return STOPPED_EARLY if outcome.validation is not None and outcome.validation["stopped_early"] else COMPLETED
 
 
 def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:

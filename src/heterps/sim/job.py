@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from heterps.config import Job
-from heterps.data.reader import open_reader
+from heterps.data.reader import open_reader, open_validation_reader
 from heterps.errors import ConfigError, NotFinite, PeerLost
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
@@ -30,7 +30,7 @@ from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.server import Server
 from heterps.sim.pump import DirectPump, SimulatedPump
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Measured, Save, Setup
+from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Measured, Save, Setup, Validate
 from heterps.training.coordinator.core import Effect as CoordinatorEffect
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import first_leases
@@ -74,6 +74,7 @@ class SimulatedJob:
         if job.workers.dense != "servers":
             raise ConfigError("workers.dense: simulated workers keep dense parameters on servers: use `servers`")
         job = job.model_copy(update={"data": job.data.model_copy(update={"prefetch": 0})})  # no thread reads ahead
+        self._job = job
         self.network = SimulatedNetwork(seed, latency_s=latency_s)
         self.layout = job_layout(job, plan)
         model = build_model(job.model, job.data.columns, job.seed)
@@ -94,12 +95,13 @@ class SimulatedJob:
         state.model = self.model
         self.model.fill()
         observer = observer or Observer()
-        progress = RunProgress(job)
+        reader = open_reader(job)
+        progress = RunProgress(job, reader.num_rows)
         accounting = Accounting(job, plan, self.layout, progress, observer, None)
         accounting.begin(0.0)
         start_of = partial(_start_of, firsts)
         changes = Reconfiguration(job, plan, start_of, lambda wanted: check_layout(job, wanted, model), observer.warned)
-        setup = Setup(self.layout, tables.groups, first_leases(job, open_reader(job)))
+        setup = Setup(self.layout, tables.groups, first_leases(job, reader))
         self.core = CoordinatorCore(job, setup, progress, accounting, changes, state, observer, self.network.now_s)
         self._codec = JobCodec(job.workers.values)
         self.failed: str | None = None
@@ -161,6 +163,9 @@ class SimulatedJob:
                     self._perform(self.core.saved(None, self.network.now_s))
                 case ApplyRound():
                     apply_clipped(self.model.client, self._limits, effect.number)
+                case Validate():
+                    batches = (self.model.prepare(batch) for batch, _ in open_validation_reader(self._job).read())
+                    self._perform(self.core.validated(self.model.evaluate(batches), self.network.now_s))
                 case Measured():
                     pass
                 case _:

@@ -25,6 +25,7 @@ from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, se
 from heterps.report.figures import UNDEFINED, duration, plural, rate, ratio, usd
 from heterps.report.meaning import (
     COMPLETED,
+    FINISHED,
     UNFINISHED,
     against_teacher,
     compare,
@@ -34,6 +35,7 @@ from heterps.report.meaning import (
     measures_in,
     metrics_of,
     not_rented,
+    over_fitting,
     promised,
     usd_per_billion,
     verdict,
@@ -62,7 +64,8 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines) ->
         job=job,
         plan=plan,
         summary=summary,
-        mood={COMPLETED: "good", UNFINISHED: "open"}.get(summary["status"], "warning"),
+        mood="good" if summary["status"] in FINISHED else "open" if summary["status"] == UNFINISHED else "warning",
+        over_fitting=_sentence(found) if (found := over_fitting(summary)) else "",
         trained_on=job.data.train if isinstance(job.data.train, str) else ", ".join(job.data.train),
         headline=_headline(job, summary),
         MARK=MARK,
@@ -95,7 +98,7 @@ def _headline(job: Job, summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(title, figure, note) of the four tiles at the top."""
     score, value = headline(summary)
     name = in_sentence(score)
-    of = {"test": f"Test {name}", "train": f"Training {name}"}.get(
+    of = {"test": f"Test {name}", "train": f"Training {name}", "validation": f"Validation {name}"}.get(
         summary["metrics_of"], f"{score} of the last interval"
     )
     note = against_teacher(summary) or _scale(job, summary)
@@ -148,6 +151,7 @@ def _charts(summary: dict[str, Any], metrics: Lines) -> list[Chart]:
         Chart(m.title, series(m.field), ratio, None, False, *references.get(m.field, (None, "")))
         for m in sorted(measures_in(metrics[-1]), key=lambda m: not m.is_loss)
     ]
+    charts += _validation_charts(metrics)
     charts.append(
         Chart(f"Samples/s{seconds_word(summary)}", series("samples_per_s"), rate, None, True, predicted, "predicted")
     )
@@ -159,10 +163,27 @@ def _charts(summary: dict[str, Any], metrics: Lines) -> list[Chart]:
     return charts
 
 
+def _validation_charts(metrics: Lines) -> list[Chart]:
+    """The curves of the validation: loss and the main figure, with the best value."""
+    found = [(line["samples"], line["validation"]) for line in metrics if "validation" in line]
+    if not found:
+        return []
+    best: dict[str, Any] = next((figures for _, figures in reversed(found) if figures["is_best"]), {})
+    measures = sorted(measures_in(found[-1][1]), key=lambda m: not m.is_loss)
+    return [
+        Chart(
+            f"Validation {measure.title if measure.title.isupper() else measure.title.lower()}",
+            [(samples, figures.get(measure.field)) for samples, figures in found],
+            ratio, None, False, best.get(measure.field), "best",
+        )
+        for measure in measures[:2]
+    ]  # fmt: skip
+
+
 def _metrics(summary: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Heads and rows of the table of metrics."""
     of, train = summary["metrics_of"], summary.get("train") or {}
-    heads = {"test": ["Test"], "interval": ["Last interval"]}.get(of, [])
+    heads = {"test": ["Test"], "validation": ["Validation"], "interval": ["Last interval"]}.get(of, [])
     rows = []
     for measure in measures_in(summary):
         value = summary.get(measure.field)

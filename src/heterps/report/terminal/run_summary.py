@@ -13,7 +13,7 @@ from rich.text import Text
 from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, seconds_word
 from heterps.report.figures import duration, plural, rate, ratio
 from heterps.report.meaning import (
-    COMPLETED,
+    FINISHED,
     UNFINISHED,
     UNPREDICTED,
     against_teacher,
@@ -21,6 +21,7 @@ from heterps.report.meaning import (
     follows_plan,
     measures_in,
     metrics_of,
+    over_fitting,
     promised,
     usd_per_billion,
     verdict,
@@ -40,6 +41,8 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
     if is_emulated(summary):
         console.print(Text.assemble((MARK, "bold yellow"), f": {banner(summary)}."))
     console.print(_quality(summary))
+    if "validation" in summary:
+        console.print(_validation(summary["validation"]))
     console.print(_prediction(summary))
     if follows_plan(summary):
         _print_stages(console, summary)
@@ -47,14 +50,14 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
         console.print(_promise(summary))
     if summary["rows"] or summary["table_bytes"]:
         console.print(_tables(summary))
-    for text in late_warnings(summary):
+    for text in (*late_warnings(summary), *filter(None, [over_fitting(summary)])):
         console.print(Text.assemble(("\nwarning: ", "bold yellow"), f"{text}."))
     for text in summary.get("warnings", ()):
         console.print(Text.assemble(("\nwarning: ", "bold yellow"), text))
     for note in _data_notes(summary):
         console.print(note)
     console.print(Text.assemble(("\nReport  ", "bold"), str(folder / "report.html")), soft_wrap=True)
-    if summary["status"] != COMPLETED:
+    if summary["status"] not in FINISHED:
         console.print(_next_step(folder, summary), soft_wrap=True)
 
 
@@ -63,7 +66,7 @@ def _headline(summary: dict[str, Any]) -> Text:
     return Text.assemble(
         (summary["name"], "bold"),
         " ",
-        (status, "bold green" if status == COMPLETED else "bold yellow"),
+        (status, "bold green" if status in FINISHED else "bold yellow"),
         f": {summary['samples']:,} samples in {duration(summary['seconds'])}, ",
         f"{rate(summary['samples_per_s'])} samples/s{seconds_word(summary)}",
     )
@@ -77,6 +80,16 @@ def _quality(summary: dict[str, Any]) -> Table:
         if number == 0:
             judged = against_teacher(summary) or judged
         table.add_row(measure.title, ratio(value), Text(judged, style="dim"))
+    return table
+
+
+def _validation(validation: dict[str, Any]) -> Table:
+    table = _grid(f"Validation, {plural(validation['count'], 'time')}")
+    name, best, last = validation["metric"], validation["best"], validation["last"]
+    table.add_row(f"Best {name}", ratio(best[name]), Text(f"after {best['samples']:,} samples", style="dim"))
+    if last["samples"] != best["samples"]:
+        end = "; it did not get better, so training ended" if validation["stopped_early"] else ""
+        table.add_row(f"Last {name}", ratio(last[name]), Text(f"after {last['samples']:,} samples{end}", style="dim"))
     return table
 
 

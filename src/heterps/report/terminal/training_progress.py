@@ -74,6 +74,10 @@ class TrainingProgress(Observer):
         )
 
     def measured(self, line: dict[str, Any]) -> None:
+        if "validation" in line:
+            found = line["validation"]
+            best = "  [green]best so far[/]" if found["is_best"] else ""
+            self._console.print(f"validation at {line['samples']:,} samples: {_score(found)}{best}")
         if not self._console.is_terminal:
             self._console.print(
                 f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from heterps.checkpoint import latest, load_latest, save
+from heterps.checkpoint import latest, load_latest, of_clock, save
 from heterps.config import Job
 from heterps.data.leases import Leases
 from heterps.data.reader import open_reader
@@ -25,7 +25,7 @@ from heterps.model.build import build_model
 from heterps.model.trace import WHOLE, trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Effect, Measured, Save, Setup
+from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Effect, Measured, Save, Setup, Validate
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
 from heterps.training.coordinator.model import CoordinatorModel
@@ -42,6 +42,8 @@ from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.clipping import apply_clipped, limits_of
+from heterps.training.metrics.metrics import Metrics
+from heterps.training.model.in_use import SavedModel
 from heterps.training.model.objectives import Objectives, has_own_loss
 from heterps.training.protocol.emulation import StagePace
 from heterps.training.protocol.layout import Layout, job_layout
@@ -49,7 +51,7 @@ from heterps.training.protocol.messages import Send, Stop
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.run.commands import AskStatus, CommandReply, Replan, Scale
 from heterps.training.run.control import Control, Request
-from heterps.training.run.evaluation import evaluate_test
+from heterps.training.run.evaluation import evaluate_test, evaluate_validation
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
 from heterps.training.run.progress import RunProgress
@@ -138,7 +140,8 @@ class Coordinator:
         self._model = CoordinatorModel(model, tables, client, self._objectives, self._state.dense)
         self._doubts = self._objectives.doubts(model, traced)
         self._state.model = self._model
-        progress = RunProgress(job)
+        progress = RunProgress(job, self._reader.num_rows)
+        self._stop: Callable[[], str | None] = lambda: None
         accounting = Accounting(job, plan, layout, progress, observer, emulated.scale if emulated else None)
         leases, clock, usd = self._restore(progress) if resume else self._begin()
         traces = Traces(run.folder, opened, observer.warned)
@@ -164,7 +167,7 @@ class Coordinator:
         return self._reader.num_rows * self._job.data.epochs
 
     def train(self, stop: Callable[[], str | None]) -> Outcome | Replanned:
-        core = self._core
+        core, self._stop = self._core, stop
         self._observer.started(core.progress.samples, self._num_samples, self._resume)
         self._tell_doubts()
         while not core.is_over:
@@ -175,16 +178,41 @@ class Coordinator:
     def _conclude(self, stop: Callable[[], str | None]) -> Outcome:
         core, progress, model = self._core, self._core.progress, self._model
         test, stopped_by = None, core.stopped_by
-        if stopped_by is None and self._job.data.test is not None:
-            test = evaluate_test(self._job, model, self._observer, stop)
-            if stopped_by := stop():
-                test = None  # of a part of the test set
+        if self._job.data.test is not None:
+            if stopped_by is None:
+                test = self._test(stop)
+                if stopped_by := stop():
+                    test = None  # of a part of the test set
+            elif self._job.validation.on_stop:
+                test = self._test(lambda: None)
         trained = progress.train_metrics()
         return Outcome(
             progress.samples, progress.seconds, progress.restarts, stopped_by, trained, test,
             model.num_rows, model.table_bytes, model.counters, model.tier_counts, core.accounting.data_counts(),
-            has_own_loss(model.model), core.accounting.summary(core.flow), self._judge(test or trained),
+            has_own_loss(model.model), core.accounting.summary(core.flow), core.flow.leases.first[0],
+            progress.validation_summary(stopped_early=core.has_stopped_early), self._judge(test or trained),
         )  # fmt: skip
+
+    def _test(self, stop: Callable[[], str | None]) -> Metrics:
+        """Metrics of the test set: of the best model, if it was kept and is not the last one."""
+        best = self._clock_to_keep
+        path = None if best is None or best == self._core.clock else of_clock(self._run.checkpoints, best)
+        if path is None:
+            return evaluate_test(self._job, self._model, self._observer, stop)
+        with SavedModel(self._job, path) as model:
+            return evaluate_test(self._job, model, self._observer, stop)
+
+    def _validate(self) -> Metrics | None:
+        """Metrics of the samples for validation; None if a stop came before they were all seen."""
+        stop = (lambda: None) if self._core.stopped_by is not None else self._stop
+        metrics = evaluate_validation(self._job, self._model, self._observer, stop)
+        return metrics if stop() is None else None
+
+    @property
+    def _clock_to_keep(self) -> int | None:
+        """The clock of the best model so far; None if none is kept."""
+        best = self._core.progress.best if self._job.validation.keep_best else None
+        return None if best is None else best.clock
 
     def _judge(self, metrics: Metrics) -> list[str]:
         """Doubts about the model: those that it began with, or what its outputs give rise to."""
@@ -259,6 +287,8 @@ class Coordinator:
                 case StopWorker():
                     with suppress(KeyError):  # it was not started
                         self._fleet.stop(*effect)
+                case Validate():
+                    self._perform(self._core.validated(self._validate(), time.monotonic()))
                 case Save():
                     self._perform(self._core.saved(self._save(), time.monotonic()))
                 case ApplyRound():
@@ -295,7 +325,7 @@ class Coordinator:
             progress |= {"features": features}
         snapshot = self._model.snapshot(core.clock, core.progress.samples, progress, in_place=True)
         try:
-            path = save(self._run.checkpoints, snapshot, keep=self._job.checkpoint.keep)
+            path = save(self._run.checkpoints, snapshot, self._job.checkpoint.keep, self._clock_to_keep)
         except StorageError as error:
             return error
         self._observer.saved(str(path), time.perf_counter() - began)

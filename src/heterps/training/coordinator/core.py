@@ -29,6 +29,7 @@ from heterps.training.coordinator.flow import Flow, OnPolicy
 from heterps.training.coordinator.lane_flow import LaneFlow
 from heterps.training.coordinator.reconfiguration import START_S, Reconfiguration, Replanned, StartWorkers, StopWorker
 from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.clipping import clipped_by_servers
 from heterps.training.protocol.emulation import DilatedClock, StagePace
 from heterps.training.protocol.layout import Layout
@@ -59,6 +60,10 @@ class Save(NamedTuple):
     """Write a checkpoint of what was trained so far, and tell `saved` how it went."""
 
 
+class Validate(NamedTuple):
+    """Evaluate the model as it is on the samples for validation, and tell `validated` how good it is."""
+
+
 class Measured(NamedTuple):
     """An interval is over: a line of metrics.jsonl, to which fields about the tables are to be added."""
 
@@ -71,7 +76,7 @@ class ApplyRound(NamedTuple):
     number: int
 
 
-Effect = Send | StartWorkers | StopWorker | Save | Measured | ApplyRound
+Effect = Send | StartWorkers | StopWorker | Save | Validate | Measured | ApplyRound
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,8 @@ Walk = Generator[_Wait, None, None]
 class CoordinatorCore:
     """Feed it by `handle`, `tick` and the other events; carry out the effects that each returns, in their order.
 
-    `now` is in seconds of any clock that never goes back. After the job has ended, `is_over`, `stopped_by` and
-    `replanned` say how.
+    `now` is in seconds of any clock that never goes back. After the job has ended, `is_over`, `stopped_by`,
+    `has_stopped_early` and `replanned` say how.
     """
 
     def __init__(
@@ -150,6 +155,8 @@ class CoordinatorCore:
         self._effects: list[Effect] = []
         self._save_error: StorageError | None = None
         self._is_saved = False
+        self._metrics: Metrics | None = None
+        self._is_answered = False  # whether the answer to Validate has come
         kind = RoundFlow if setup.layout.in_rounds else LaneFlow
         self.flow: Flow = kind(
             setup.layout, setup.groups, job.sync, setup.leases,
@@ -157,6 +164,7 @@ class CoordinatorCore:
         )  # fmt: skip
         self.is_over = self.is_ending = False
         self.stopped_by: str | None = None
+        self.has_stopped_early = False
         self._is_training = False
         self._walking = self._walk()
         self._wait = next(self._walking)
@@ -240,6 +248,12 @@ class CoordinatorCore:
         self._save_error, self._is_saved = error, True
         return self._go_on()
 
+    def validated(self, metrics: Metrics | None, now: float) -> list[Effect]:
+        """The answer to Validate; None if it was interrupted."""
+        self._pass_to(now)
+        self._metrics, self._is_answered = metrics, True
+        return self._go_on()
+
     def status(self) -> dict[str, Any]:
         """For `heterps status`."""
         return self.accounting.status(self.flow) | {
@@ -253,7 +267,8 @@ class CoordinatorCore:
         """Take the walk as far as it goes, and return what is to be done."""
         if self._is_training:
             self._effects += map(Measured, self.accounting.account(self.flow, self._clock.now()))
-            wants_cut = self.stopped_by or self.reconfiguration.is_ready or self.progress.save_is_due
+            is_due = self.progress.save_is_due or self.progress.validation_is_due
+            wants_cut = self.stopped_by or self.reconfiguration.is_ready or is_due
             if wants_cut and not self.flow.is_held:
                 self.flow.hold()
         while not self.is_over and self._wait.is_so():
@@ -274,6 +289,9 @@ class CoordinatorCore:
                 return
         self.is_ending = True
         self._effects += self.reconfiguration.end()
+        validates = self.stopped_by is None or self._job.validation.on_stop
+        if validates and self.progress.samples and not self.progress.is_validated:
+            yield from self._validate()
         if self.stopped_by is None and self.progress.samples > self.progress.interval_started:
             self._effects.append(Measured(self.accounting.close_interval(self.flow)))
         yield from self._save()
@@ -286,7 +304,7 @@ class CoordinatorCore:
         while self.stopped_by is None:
             self._clock.resume()
             self._heard = self._now
-            self.flow.hold_at = self.progress.save_at
+            self.flow.hold_at = self.progress.hold_at
             self._send_all(self.flow.start(self._clock.now()))
             self._is_training = True
             yield _Wait(lambda: self.flow.is_over or (self.flow.is_held and self.flow.is_quiet))
@@ -296,7 +314,13 @@ class CoordinatorCore:
                 break
             if (layout := self.reconfiguration.take_layout()) is not None:
                 yield from self._follow(layout)
-            if self.progress.save_is_due or self.replanned is not None:
+            if self.progress.validation_is_due:
+                yield from self._validate()
+                if self.progress.is_out_of_patience:
+                    self.has_stopped_early = True
+                    break
+            is_to_keep = self.progress.is_best and self._job.validation.keep_best
+            if self.progress.save_is_due or is_to_keep or self.replanned is not None:
                 yield from self._save()
                 self._tell_unsaved()
             if self.replanned is not None:
@@ -350,6 +374,16 @@ class CoordinatorCore:
         yield _Wait(lambda: set(self._states) >= set(asked), self._job.workers.deadline_s, late)
         for worker in asked:
             self._state.take(self._states[worker])
+
+    def _validate(self) -> Walk:
+        """The interval ends here, so that its line of metrics.jsonl has the validation."""
+        yield from self._collect_state(self.layout)
+        self._is_answered = False
+        self._effects.append(Validate())
+        yield _Wait(lambda: self._is_answered)
+        if self._metrics is not None:
+            found = self.progress.validated(self._metrics, self.clock)
+            self._effects.append(Measured({**self.accounting.close_interval(self.flow), "validation": found}))
 
     def _save(self) -> Walk:
         yield from self._collect_state(self.layout)

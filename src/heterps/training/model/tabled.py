@@ -11,7 +11,7 @@ in another, goes on from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from itertools import accumulate
@@ -25,18 +25,15 @@ from torch import Tensor, nn
 from heterps.checkpoint import Snapshot
 from heterps.config import Always, Eviction
 from heterps.config import Tables as TableRules
-from heterps.data.batch import Batch
 from heterps.errors import NotFinite
-from heterps.lookups import prepared
-from heterps.nn import embeddings
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.tiers import TierCounts
-from heterps.training.metrics.metrics import Metrics
-from heterps.training.model.errors import another_model, own_code
+from heterps.training.model.errors import another_model
+from heterps.training.model.in_use import ModelInUse, load_weights
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import trainable
 from heterps.training.model.table_snapshots import load_table, save_table
@@ -54,7 +51,7 @@ class DenseSource(Protocol):
     def import_dense(self, table: str, values: FloatArray, state: FloatArray, num_steps: int) -> None: ...
 
 
-class ModelOnTables:
+class ModelOnTables(ModelInUse):
     """`model` with the `tables` of `client`, and by dense table the names of its `parameters`, side by side in it.
 
     Who makes one sees to it that the parameters are views of `_values`, by table, and that embeddings have their rows.
@@ -69,44 +66,18 @@ class ModelOnTables:
         objectives: Objectives,
         dense: DenseSource | None = None,
     ) -> None:
-        self.model = model.train()
+        super().__init__(model, objectives)
         self.tables = tables
         self.client = client
-        self.clock = 0  # steps so far
         self._dense: DenseSource = client if dense is None else dense
-        self._objectives = objectives
-        self._embeddings = [module for _, module in embeddings(model)]
         self._values: dict[str, FloatArray] = {}
         self._places = _places(model, parameters)
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Work out ahead of use what a pass over `batch` will ask of the tables. Any thread may call it."""
-        slots = prepared(batch.slots)
-        with own_code(self.model, self._when(batch)):
-            for module in self._embeddings:
-                module.prepare(slots)
-        return replace(batch, slots=slots)
 
     def refresh(self) -> None:
         """Make the model's parameters the newest."""
         pulls = {table: self._dense.pull_dense(table) for table in self._places}
         for table, pull in pulls.items():
             self._take_over(table, pull.result())
-
-    def evaluate(self, batches: Iterable[Batch]) -> Metrics:
-        """Metrics of the model as it is; creates no rows."""
-        metrics = self._objectives.metrics()
-        self.refresh()
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                for batch in batches:
-                    with own_code(self.model, self._when(batch)):
-                        scores = self._scores(batch)
-                    metrics.update(scores.numpy(), batch.label, batch.users)
-        finally:
-            self.model.train()
-        return metrics
 
     @property
     def num_rows(self) -> int:
@@ -141,13 +112,11 @@ class ModelOnTables:
 
         The tables must be empty still, and torch's random state becomes that of the snapshot.
         """
-        arrays = dict(snapshot.dense)
-        state, random = arrays.pop("optimizer/state"), arrays.pop("random/torch")
-        weights = {name.removeprefix("model/"): torch.from_numpy(array) for name, array in arrays.items()}
+        state, random = snapshot.dense["optimizer/state"], snapshot.dense["random/torch"]
         if differing := set(self._sparse) ^ set(snapshot.tables):
             raise another_model(f"only one of them has the tables {', '.join(sorted(differing))}")
         try:
-            self.model.load_state_dict(weights)
+            load_weights(self.model, snapshot)
             self._import_dense(state, snapshot.clock)
             for name, table in snapshot.tables.items():
                 load_table(self.client, self._sparse[name], table)
@@ -218,13 +187,6 @@ class ModelOnTables:
         """In this process they may be the table's own memory, and are the newest always."""
         if not np.may_share_memory(values, self._values[table]):
             self._values[table][:] = values
-
-    def _scores(self, batch: Batch) -> Tensor:
-        output = self.model(torch.from_numpy(batch.dense), prepared(batch.slots))
-        return self._objectives.scores(self._objectives.checked(self.model, output, len(batch)))
-
-    def _when(self, batch: Batch) -> str:
-        return f"on a batch of {len(batch)} samples after {self.clock} steps"
 
 
 def _places(model: nn.Module, parameters: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[slice, slice]]]:

@@ -223,7 +223,8 @@ def _is_listening(address: str) -> bool:
 def _not_running(folder: Path) -> str:
     """Whether the run is done is in its summary, which a run that was stopped has too."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        if json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"] == "completed":
+        status = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"]
+        if status in ("completed", "stopped early"):
             return f"{folder} is not running: it has completed. `heterps report {folder}` shows how it went."
     return f"{folder} is not running. {_remedy(folder)}"
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heterps.config import Job, load_job
+from heterps.config import Job, Split, load_job
 from heterps.config.features import keep_fitted
 from heterps.errors import RunError, StorageError
 from heterps.yamlfile import dump_yaml
@@ -34,6 +34,7 @@ MAY_CHANGE = {
     "ray_address",
     "tiers",
     "data.test",
+    "validation",
     "data.epochs",
     "data.prefetch",
 }
@@ -65,12 +66,15 @@ class Run:
         self.write("job.yaml", dump_yaml(job))
 
     def with_fitted(self, job: Job) -> Job:
-        """The job with the numbers of features that this run has found, so that it is not fitted anew."""
+        """The job with the numbers of features and of the split that this run has found, so that none is found anew."""
         if not (self.folder / "job.yaml").is_file():
             return job
-        before, columns = load_job(self.folder / "job.yaml").data.columns, job.data.columns
-        columns = columns.with_features(keep_fitted(columns.features, before.features))
-        return job.model_copy(update={"data": job.data.model_copy(update={"columns": columns})})
+        before, data = load_job(self.folder / "job.yaml").data, job.data
+        columns = data.columns.with_features(keep_fitted(data.columns.features, before.columns.features))
+        validation = data.validation
+        if isinstance(validation, Split) and isinstance(before.validation, Split) and validation.since is None:
+            validation = validation.model_copy(update={"since": before.validation.since})
+        return job.model_copy(update={"data": data.model_copy(update={"columns": columns, "validation": validation})})
 
     def resume(self, job: Job) -> None:
         """Go on in the folder of a run of the same job."""

@@ -38,6 +38,9 @@ class Observer:
     def warned(self, message: str) -> None:
         """Something went wrong that training survives."""
 
+    def validating(self, samples: int) -> None:
+        """The model is being validated with so many samples; the next line of metrics.jsonl has the result."""
+
     def evaluating(self, samples: int) -> None:
         """The test set, of so many samples, is being evaluated."""
 
@@ -59,4 +62,6 @@ class Outcome:
     counts: dict[str, Any]  # what was missing in the training data that was read
     has_own_loss: bool  # the model's own method says what was minimised
     staged: dict[str, Any]  # what each stage did, how stale gradients were, and what it cost
+    epochs: int  # that were finished
+    validation: dict[str, Any] | None  # fields of summary.json; None if the job has none
     doubts: list[str]  # what may be wrong with the model, in sentences

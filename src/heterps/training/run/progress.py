@@ -5,16 +5,17 @@ It is what a checkpoint holds of a run besides its model, so that a resumed run 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Job
-from heterps.training.metrics.metrics import Metrics
+from heterps.training.metrics.metrics import Metrics, better
 from heterps.training.model.objectives import Objectives
 
 FloatArray = NDArray[np.float32]
@@ -28,9 +29,31 @@ class Scores:
     labels: FloatArray
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best validation so far."""
+
+    value: float  # of the metric that decides
+    samples: int
+    clock: int  # of the checkpoint that has this model
+    figures: dict[str, float | None]
+
+
 class RunProgress:
-    def __init__(self, job: Job) -> None:
+    """`epoch_samples`: samples of an epoch, after which the model is validated unless the job says when."""
+
+    def __init__(self, job: Job, epoch_samples: int | None = None) -> None:
         self._job = job
+        self._validates = job.data.validation is not None
+        by_time = job.validation.every_minutes is not None
+        self._validate_every = job.validation.every_samples or (None if by_time else epoch_samples)
+        self._validated_samples = 0
+        self._validated_s = 0.0
+        self.best: Best | None = None
+        self.num_validations = 0
+        self.num_since_best = 0  # validations after the best one
+        self._metric = job.validation.metric
+        self._last: dict[str, Any] | None = None
         self.samples = 0
         self.seconds = 0.0
         self.restarts = 0
@@ -50,7 +73,8 @@ class RunProgress:
 
     @property
     def interval_is_over(self) -> bool:
-        return self.samples - self.interval_started >= self._job.metrics_every_samples
+        """Whether a line of metrics is due; one that a validation belongs to waits for it."""
+        return self.samples - self.interval_started >= self._job.metrics_every_samples and not self.validation_is_due
 
     def close_interval(self, more: dict[str, Any]) -> dict[str, Any]:
         """A line of metrics.jsonl about the interval, with what `more` says; the next interval begins."""
@@ -89,8 +113,70 @@ class RunProgress:
     def saved(self) -> None:
         self._saved_samples, self._saved_s = self.samples, self.seconds
 
+    # --- validation --------------------------------------------------------------------------------------------------
+
+    @property
+    def hold_at(self) -> int | None:
+        """The samples at which a checkpoint or a validation is due; None where they do not decide."""
+        every = self._validate_every if self._validates else None
+        due = [self.save_at, None if every is None else self._validated_samples + every]
+        return min((samples for samples in due if samples is not None), default=None)
+
+    @property
+    def validation_is_due(self) -> bool:
+        if not self._validates or self.is_validated:
+            return False
+        minutes, every = self._job.validation.every_minutes, self._validate_every
+        by_samples = every is not None and self.samples - self._validated_samples >= every
+        return by_samples or (minutes is not None and self.seconds - self._validated_s >= 60 * minutes)
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the model was validated as it is, or is not to be."""
+        return not self._validates or self.samples == self._validated_samples
+
+    def validated(self, metrics: Metrics, clock: int) -> dict[str, Any]:
+        """Take note of a validation. Returns it as a line of metrics.jsonl has it."""
+        name = self._job.validation.metric or metrics.main
+        value = metrics[name]
+        is_best = math.isfinite(value) and (self.best is None or better(name, value, self.best.value))
+        self.num_validations += 1
+        self.num_since_best = 0 if is_best else self.num_since_best + 1
+        self._validated_samples, self._validated_s = self.samples, self.seconds
+        figures = metrics.fields()
+        self._metric, self._last = name, {"samples": self.samples, **figures}
+        if is_best:
+            self.best = Best(value, self.samples, clock, figures)
+        return {"metric": name, "is_best": is_best, **figures}
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the model as it is now is the best so far."""
+        return self.best is not None and self.best.samples == self.samples
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        patience = self._job.validation.patience
+        return self._validates and patience is not None and self.num_since_best >= patience
+
+    def validation_summary(self, *, stopped_early: bool) -> dict[str, Any] | None:
+        """Fields of summary.json about validation; None if there was none."""
+        if self.best is None:
+            return None
+        return {
+            "count": self.num_validations,
+            "metric": self._metric,
+            "best": {"samples": self.best.samples, **self.best.figures},
+            "last": self._last,
+            "since_best": self.num_since_best,
+            "stopped_early": stopped_early,
+        }
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
     def state(self) -> dict[str, Any]:
         return {
+            **(self._validation_state() if self._validates else {}),
             "seconds": self.seconds,
             "restarts": self.restarts,
             "interval": self.interval.state(),
@@ -108,7 +194,26 @@ class RunProgress:
         self.interval_started = state["interval_started"]
         self.interval_started_s = state["interval_started_s"]
         self.whole.restore(state["whole"])
+        if "validation" in state:
+            kept = state["validation"]
+            self.num_validations, self.num_since_best = kept["count"], kept["since_best"]
+            self._validated_samples, self._validated_s = kept["samples"], kept["seconds"]
+            self._metric, self._last = kept["metric"], kept["last"]
+            self.best = None if kept["best"] is None else Best(**kept["best"])
         self.saved()
+
+    def _validation_state(self) -> dict[str, Any]:
+        return {
+            "validation": {
+                "count": self.num_validations,
+                "since_best": self.num_since_best,
+                "samples": self._validated_samples,
+                "seconds": self._validated_s,
+                "best": None if self.best is None else asdict(self.best),
+                "metric": self._metric,
+                "last": self._last,
+            }
+        }
 
     def _no_metrics(self) -> Metrics:
         return Objectives(self._job.data.columns).metrics()
