@@ -25,6 +25,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from heterps.config import Job, Schema, Split
+from heterps.config.data import Paths
 from heterps.data.batch import Batch
 from heterps.data.columns import check_columns
 from heterps.data.decode import DecodeCounts, Decoder
@@ -257,7 +258,7 @@ def open_validation_reader(job: Job) -> Reader:
     return _in_order(job, data.validation)
 
 
-def _in_order(job: Job, source: str | Sequence[str], part: Part | None = None, least: int = 1) -> Reader:
+def _in_order(job: Job, source: Paths, part: Part | None = None, least: int = 1) -> Reader:
     dataset = open_paths(job.data, source)
     reader = Reader(dataset, job.data.columns, batch_size=1, shuffle=False, part=part)
     reader.batch_size = min(max(job.data.batch_size, least), reader.num_rows)

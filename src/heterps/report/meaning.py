@@ -272,6 +272,8 @@ def over_fitting(summary: dict[str, Any]) -> str | None:
     if validation is not None:
         name, last = validation["metric"], validation["last"]
         best, now = validation["best"][name], last[name]
+        if validation["stopped_early"]:
+            return None  # it was seen in time
         if validation["since_best"] >= 2 and best is not None and now is not None and _is_far(best, now):
             return (
                 f"the model over-fits: {name} of the validation was {ratio(best)} after "
