@@ -64,6 +64,7 @@ SAME: dict[str, Any] = {
     "workers.in_flight": 1,
     "workers.dense": "all_reduce",
     "checkpoint.every_samples": 64,
+    "validation.every_samples": 48,
     "metrics_every_samples": 32,
     "tiers.memory_bytes": 1 << 20,
 }
@@ -79,6 +80,11 @@ ELSEWHERE = {
     ),
     "weights of samples: tests/transparency/test_labelled_jobs": ("data.columns.weight",),
     "rankings of the test set: tests/end_to_end/test_label_jobs": ("data.columns.user", "data.columns.top_k"),
+    "samples to validate with, and what follows: test_validation": (
+        "data.validation.share", "data.validation.by", "data.validation.newest", "data.validation.since",
+        "validation.every_minutes", "validation.metric", "validation.patience",
+        "validation.keep_best", "validation.on_stop",
+    ),
     "other settings of what is above: tests/ps, tests/transparency": (
         "tables.eviction.min_uses", "tables.eviction.half_life", "tables.eviction.max_bytes", "tables.eviction.order",
         "tiers.folder", "servers.coding.compression", "servers.coding.least_bytes", "servers.codings",
@@ -136,6 +142,8 @@ def losses_of(job_file: Path, launcher: str, field: str | None, value: Any, name
         job |= {"workers": {"channel": "memory"}, "threads": 2}
     if field is not None:
         job = changed(job, field, value)
+    if "validation" in job:
+        job["data"]["validation"] = job["data"]["test"]
     if "servers" in job:
         job["servers"]["channel"] = "memory"
     watch = Losses()

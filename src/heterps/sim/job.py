@@ -30,12 +30,14 @@ from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.server import Server
 from heterps.sim.pump import DirectPump, SimulatedPump
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Measured, Save, Setup, Validate
-from heterps.training.coordinator.core import Effect as CoordinatorEffect
+from heterps.training.coordinator.core import CoordinatorCore
+from heterps.training.coordinator.effects import ApplyRound, Measured, Save, Validate
+from heterps.training.coordinator.effects import Effect as CoordinatorEffect
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import first_leases
 from heterps.training.coordinator.reconfiguration import Reconfiguration
 from heterps.training.coordinator.scaling import check_layout
+from heterps.training.coordinator.setup import Setup
 from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.model.clipping import apply_clipped, limits_of
 from heterps.training.model.objectives import Objectives

@@ -1,6 +1,7 @@
 """The one in control of a job.
 
 core              from the start of the workers to the last checkpoint: messages and the time in, effects out
+effects, setup    what the core wants done, and what it begins with
 coordinator       the shell of the core: it hears, sends, saves and writes
 flow              which iterations are under way: round_flow (BSP), lane_flow (ASP, SSP, DSSP)
 reconfiguration   scale and replan, which wait for a cut    scaling      what a change of counts must respect

@@ -25,7 +25,8 @@ from heterps.model.build import build_model
 from heterps.model.trace import WHOLE, trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.core import ApplyRound, CoordinatorCore, Effect, Measured, Save, Setup, Validate
+from heterps.training.coordinator.core import CoordinatorCore
+from heterps.training.coordinator.effects import ApplyRound, Effect, Measured, Save, Validate
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
 from heterps.training.coordinator.model import CoordinatorModel
@@ -38,11 +39,11 @@ from heterps.training.coordinator.reconfiguration import (
     read_replan,
 )
 from heterps.training.coordinator.scaling import check_layout, layout_warning
+from heterps.training.coordinator.setup import Setup
 from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.clipping import apply_clipped, limits_of
-from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.in_use import SavedModel
 from heterps.training.model.objectives import Objectives, has_own_loss
 from heterps.training.protocol.emulation import StagePace

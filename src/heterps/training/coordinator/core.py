@@ -16,22 +16,22 @@ tick after which that is so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
 
 from heterps.config import Job
-from heterps.data.leases import Leases
 from heterps.errors import PeerLost, StorageError
 from heterps.training.coordinator.accounting import Accounting
+from heterps.training.coordinator.effects import ApplyRound, Effect, Measured, Save, Validate
 from heterps.training.coordinator.failures import failure
-from heterps.training.coordinator.flow import Flow, OnPolicy
+from heterps.training.coordinator.flow import Flow
 from heterps.training.coordinator.lane_flow import LaneFlow
-from heterps.training.coordinator.reconfiguration import START_S, Reconfiguration, Replanned, StartWorkers, StopWorker
+from heterps.training.coordinator.reconfiguration import START_S, Reconfiguration, Replanned, StopWorker
 from heterps.training.coordinator.round_flow import RoundFlow
+from heterps.training.coordinator.setup import Setup, StateOfStages, Values
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.clipping import clipped_by_servers
-from heterps.training.protocol.emulation import DilatedClock, StagePace
+from heterps.training.protocol.emulation import DilatedClock
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import (
     AskState,
@@ -46,70 +46,9 @@ from heterps.training.protocol.messages import (
     State,
     Stop,
 )
-from heterps.training.protocol.stage_tables import Stages
 from heterps.training.run.commands import CommandReply, Scale
 from heterps.training.run.observer import Observer
 from heterps.training.run.progress import RunProgress, Scores
-
-Values = Mapping[str, Any]
-
-# --- effects, besides Send, StartWorkers and StopWorker --------------------------------------------------------------
-
-
-class Save(NamedTuple):
-    """Write a checkpoint of what was trained so far, and tell `saved` how it went."""
-
-
-class Validate(NamedTuple):
-    """Evaluate the model as it is on the samples for validation, and tell `validated` how good it is."""
-
-
-class Measured(NamedTuple):
-    """An interval is over: a line of metrics.jsonl, to which fields about the tables are to be added."""
-
-    line: dict[str, Any]
-
-
-class ApplyRound(NamedTuple):
-    """All gradients of a round are on the servers, which wait: clip their sum there, and let them apply it."""
-
-    number: int
-
-
-Effect = Send | StartWorkers | StopWorker | Save | Validate | Measured | ApplyRound
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a job begins with.
-
-    groups     stages that are kept in step together
-    clock      updates before this process
-    paces      of emulated units, for the stages of a layout; None: units are real
-    scale      real seconds of an emulated one
-    on_policy  is told of every policy before its first input: to record it
-    """
-
-    layout: Layout
-    groups: Sequence[Stages]
-    leases: Leases
-    clock: int = 0
-    paces: Callable[[Layout], Sequence[StagePace]] | None = None
-    scale: float = 1.0
-    on_policy: OnPolicy = lambda *_: None
-
-
-class StateOfStages(Protocol):
-    """What workers have and servers have not, as the coordinator keeps it between cuts."""
-
-    @property
-    def is_any(self) -> bool: ...
-
-    def of_stage(self, number: int) -> dict[str, Any]:
-        """What a worker of a stage begins with."""
-
-    def take(self, state: Values) -> None:
-        """Keep what a worker gave."""
 
 
 class _Wait(NamedTuple):
