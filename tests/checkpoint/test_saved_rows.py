@@ -38,7 +38,8 @@ def saved(tmp_path, spec, table, num_files: int = 1) -> SavedTable:
 @pytest.mark.parametrize("spec", [SPEC, TableSpec("t", 4, Adagrad(lr=0.1), 1, 0.1, Normal(std=2.0))])
 def test_known_keys_have_their_values_and_others_their_initial_ones(tmp_path, num_files, spec):
     random = np.random.default_rng(1)
-    keys = np.unique(np.concatenate([[0, 2**64 - 1, 2**63], random.integers(0, 2**63, 500)]).astype(np.uint64))
+    keys = np.array([0, 2**64 - 1, 2**63, *random.integers(0, 2**63, 500)], np.uint64)
+    keys = np.unique(keys)
     random.shuffle(keys)
     table = trained(spec, keys[:400])
     found = saved(tmp_path, spec, table, num_files)
