@@ -122,7 +122,8 @@ def test_everything_wrong_is_reported_at_once() -> None:
     assert complaint("data:\n  trian: x\nseed: -1\nname: 7\n").splitlines() == [
         "job.yaml:1: data.train is missing; it has no default, so write it.",
         "job.yaml:2: data.trian is not a field. Did you mean 'train'? "
-        "Allowed here: batch_size, columns, epochs, format, prefetch, shuffle, test, train, validation.",
+        "Allowed here: batch_size, columns, epochs, format, prefetch, shuffle, storage, test, train, "
+        "validation.",
         "job.yaml:4: name: must be text (got 7).",
         "job.yaml:3: seed: must be at least 0 (got -1).",
     ]
