@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score, root_mean_squared_error
 
 from heterps.data import generate as module
 from heterps.data.generate import generate, load_info
@@ -152,3 +152,39 @@ def test_an_interrupt_leaves_no_file_and_no_thread(tmp_path):
         generate(tmp_path / "data", 5000, 0, progress=interrupt)
     assert not list(tmp_path.iterdir())
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("generate")]
+
+
+def test_the_teacher_of_numbers_has_an_rmse_and_no_auc(tmp_path):
+    info = generate(tmp_path / "data", 3000, 0, seed=1, task="ratings")
+    drawn = module.TASKS["ratings"](1).draw(0, 3000, np.zeros(10_000, bool))
+    assert info.train.teacher_rmse == pytest.approx(root_mean_squared_error(drawn.label, drawn.expected))
+    assert info.train.base_rate == pytest.approx(drawn.label.mean())
+    assert (info.train.teacher_auc, info.train.teacher_log_loss) == (None, None)
+
+
+@pytest.mark.parametrize("task", ["click", "feed", "history", "ratings"])
+def test_text_has_the_rows_of_parquet(tmp_path, task):
+    for kind in ("parquet", "tsv"):
+        generate(tmp_path / kind, 1200, 0, task=task, files=kind)
+    assert [path.name for path in sorted((tmp_path / "tsv/train").iterdir())] == ["part-00000.tsv", "part-00001.tsv"]
+    expected = pq.read_table(tmp_path / "parquet/train").to_pylist()
+    found = [
+        line.split("\t") for path in sorted(tmp_path.glob("tsv/train/*")) for line in path.read_text().splitlines()
+    ]
+    names, rows = found[0], [line for line in found if line != found[0]]
+    assert names == list(expected[0])
+    assert len(rows) == 1200
+    for row, values in zip(rows[::97], expected[::97], strict=True):
+        for text, value in zip(row, values.values(), strict=True):
+            if isinstance(value, list):
+                assert text == "|".join(map(str, value))
+            elif isinstance(value, float):
+                assert float(text) == pytest.approx(value, rel=1e-5)
+            else:
+                assert text == ("" if value is None else str(value))
+
+
+def test_other_kinds_of_files_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="files of 'csv' cannot be written; choose one of: parquet, tsv"):
+        generate(tmp_path / "data", 10, 0, files="csv")
+    assert not (tmp_path / "data").exists()

@@ -76,3 +76,9 @@ def test_the_auc_is_placed_between_chance_and_the_teacher():
 )
 def test_a_metric_comes_with_a_word_on_what_is_good(field, value, words):
     assert words in judge(field, value)
+
+
+def test_an_rmse_is_placed_beside_that_of_the_teacher():
+    found = against_teacher({"rmse": 0.95, "loss": 0.9, "teacher_rmse": 0.87, "teacher_auc": None})
+    assert found == "the teacher has 0.8700, the best that is possible"
+    assert against_teacher({"rmse": 0.95, "loss": 0.9, "teacher_auc": None}) is None

@@ -26,24 +26,29 @@ group = typer.Typer(help="Make and look at training data.", no_args_is_help=True
 
 @group.command(
     epilog="Examples: heterps data synth data --rows 500000 --test-rows 50000 --seed 0    "
-    "heterps data synth data/match --task match"
+    "heterps data synth data/match --task match    "
+    "heterps data synth data/ratings --task ratings --files tsv"
 )
 def synth(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.")],
-    task: Annotated[str, typer.Option(help="What the rows are about: click, match, words, feed or history.")] = "click",
+    task: Annotated[
+        str, typer.Option(help="What the rows are about: click, match, words, feed, history or ratings.")
+    ] = "click",
     rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
     test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Another seed, another data set.")] = 0,
+    files: Annotated[str, typer.Option(help="parquet, or tsv, which is text with tabs.")] = "parquet",
     force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in DIR.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print dataset.json instead of a summary.")] = False,
 ) -> None:
-    """Write Parquet data with labels of a planted teacher, by default Criteo-like.
+    """Write data with labels of a planted teacher, by default Criteo-like.
 
     click: 13 dense columns and 26 slots with millions of ids, for ctr_dnn, deepfm and two_emb. match: a user, an item
     and a negative item, for match_net. words: a word, a context and five negatives, for nce. feed: clicks, and ratings
-    of what was clicked, for mmoe. history: an item and a list of the items before it, for din and bst.
+    of what was clicked, for mmoe. history: an item and a list of the items before it, for din and bst. ratings: stars
+    for films, with genres, ages, years and times, as in MovieLens.
 
-    The teacher's own AUC, the best that any model can reach, is printed and kept in DIR/dataset.json.
+    The teacher's own AUC or RMSE, the best that any model can reach, is printed and kept in DIR/dataset.json.
     """
     from heterps.data.generate import generate
 
@@ -51,7 +56,7 @@ def synth(
     total = rows + test_rows
     with _show_bar(f"writing {total:,} rows", "rows", is_shown=not json) as advance:
         info = generate(
-            folder, rows, test_rows, seed, task=task, force=force,
+            folder, rows, test_rows, seed, task=task, files=files, force=force,
             progress=lambda done: advance("writing", done, total),
         )  # fmt: skip
     if json:
@@ -191,18 +196,21 @@ def _show_bar(begin: str, noun: str, *, is_shown: bool) -> Iterator[Callable[[st
 
 def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
     table = Table(title=f"{folder}: synthetic data ({info.task}) of seed {info.seed}", title_justify="left")
-    for heading in ("split", "rows", "files", "base rate", "teacher AUC", "teacher log loss", "distinct ids"):
+    is_number = info.train.teacher_rmse is not None
+    judged = ("mean label", "teacher RMSE") if is_number else ("base rate", "teacher AUC", "teacher log loss")
+    for heading in ("split", "rows", "files", *judged, "distinct ids"):
         table.add_column(heading, justify="left" if heading == "split" else "right")
     for name, split in (("train", info.train), ("test", info.test)):
         if split:
-            numbers = (f"{split.rows:,}", f"{split.files:,}", f"{split.base_rate:.4f}", f"{split.teacher_auc:.4f}")
-            table.add_row(name, *numbers, f"{split.teacher_log_loss:.4f}", f"{split.distinct_ids:,}")
+            figures = (split.base_rate, split.teacher_auc, split.teacher_log_loss, split.teacher_rmse)
+            known = [f"{figure:.4f}" for figure in figures if figure is not None]
+            table.add_row(name, f"{split.rows:,}", f"{split.files:,}", *known, f"{split.distinct_ids:,}")
     console = make_console()
     console.print(table)
     rows = info.train.rows + (info.test.rows if info.test else 0)
     console.print(
         f"{rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} rows/s); {info.possible_ids:,} ids are possible.\n"
-        "The teacher drew the labels: no model can have a better AUC than its own."
+        f"The teacher drew the labels: no model can have a better {'RMSE' if is_number else 'AUC'} than its own."
     )
 
 

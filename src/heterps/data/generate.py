@@ -1,7 +1,7 @@
 """Write synthetic data sets to disk atomically.
 
-    DIR/dataset.json            the teacher's AUC and log loss, seed, rows, distinct ids
-        train/part-00000.parquet ...   files of 131,072 rows in row groups of 65,536
+    DIR/dataset.json            how good the teacher is, seed, rows, distinct ids
+        train/part-00000.parquet ...   files of 131,072 rows in row groups of 65,536; or .tsv, with a header
         test/part-00000.parquet ...
 
 Threads write several files at once. The bytes depend only on the task, the seed and the numbers of rows.
@@ -10,14 +10,17 @@ Threads write several files at once. The bytes depend only on the task, the seed
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
@@ -28,8 +31,9 @@ from heterps.data.feed import Feed
 from heterps.data.folder import INFO_NAME, new_dataset
 from heterps.data.histories import Histories
 from heterps.data.matches import Matches
+from heterps.data.ratings import Ratings
 from heterps.data.synthetic import TEST_FIRST_ROW
-from heterps.data.task import Task
+from heterps.data.task import Drawn, Task
 from heterps.data.words import Words
 from heterps.errors import ConfigError
 from heterps.yamlfile import read_model
@@ -48,6 +52,7 @@ TASKS: dict[str, Callable[[int], Task]] = {
     "words": Words,
     "feed": Feed,
     "history": Histories,
+    "ratings": Ratings,
 }
 
 
@@ -57,8 +62,9 @@ class SplitInfo(Record):
     rows: int
     files: int
     base_rate: float = Field(description="Mean of the label.")
-    teacher_auc: float = Field(description="AUC of the teacher's own probabilities, which no model can beat.")
-    teacher_log_loss: float
+    teacher_auc: float | None = Field(description="AUC of the teacher's probabilities; null: the label is a number.")
+    teacher_log_loss: float | None
+    teacher_rmse: float | None = Field(None, description="RMSE of the teacher; null: the label is 0 or 1.")
     distinct_ids: int
 
 
@@ -99,11 +105,12 @@ def generate(
     seed: int = 0,
     *,
     task: str = "click",
+    files: str = "parquet",
     force: bool = False,
     num_threads: int | None = None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> DatasetInfo:
-    """Write a synthetic data set of one of TASKS to `folder`.
+    """Write a synthetic data set of one of TASKS to `folder`, in `files` of one of FILES.
 
     `progress` is called, from any thread, with the number of rows just written. Raises ConfigError if `folder` is not
     empty; with `force`, a data set that heterps wrote is replaced. After an error or an interrupt `folder` is
@@ -111,9 +118,11 @@ def generate(
     """
     if task not in TASKS:
         raise ConfigError(f"there is no task {task!r}; choose one of: {', '.join(TASKS)}.")
+    if files not in FILES:
+        raise ConfigError(f"files of {files!r} cannot be written; choose one of: {', '.join(FILES)}.")
     with new_dataset(folder, f"{rows + test_rows:,} rows (about 100 bytes each)", force=force) as partial_folder:
         drawing = TASKS[task](seed)
-        write = partial(_write_split, partial_folder, drawing, num_threads or os.cpu_count() or 1, progress)
+        write = partial(_write_split, partial_folder, drawing, files, num_threads or os.cpu_count() or 1, progress)
         info = DatasetInfo(
             task=task,
             seed=seed,
@@ -130,26 +139,43 @@ def generate(
 
 @dataclass
 class _TeacherStats:
-    """AUC and log loss of the teacher, from histograms of its probability by label: mergeable, of constant size."""
+    """How good the teacher is: sums, and histograms of its probability by label; mergeable, of constant size."""
 
-    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _BINS), np.int64))
+    rows: int = 0
+    labels: float = 0.0  # their sum
+    squares: float = 0.0  # of the teacher's errors
     loss: float = 0.0
+    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, _BINS), np.int64))
 
-    def add(self, probability: NDArray[np.float64], label: NDArray[np.bool_]) -> None:
-        bins = np.minimum((probability * _BINS).astype(np.int64), _BINS - 1)
-        self.histogram += np.bincount(bins + _BINS * label, minlength=2 * _BINS).reshape(2, _BINS)
-        self.loss -= float(np.log(np.where(label, probability, 1.0 - probability)).sum())
+    def add(self, drawn: Drawn) -> None:
+        expected, label = drawn.expected, drawn.label
+        self.rows += len(label)
+        self.labels += float(label.sum())
+        self.squares += float(np.square(expected - label).sum())
+        if label.dtype == np.bool_:
+            bins = np.minimum((expected * _BINS).astype(np.int64), _BINS - 1)
+            self.histogram += np.bincount(bins + _BINS * label.astype(np.int64), minlength=2 * _BINS).reshape(2, _BINS)
+            self.loss -= float(np.log(np.where(label, expected, 1.0 - expected)).sum())
 
     def merge(self, other: _TeacherStats) -> None:
-        self.histogram += other.histogram
+        self.rows += other.rows
+        self.labels += other.labels
+        self.squares += other.squares
         self.loss += other.loss
+        self.histogram += other.histogram
+
+    def fields(self) -> dict[str, float | None]:
+        """The fields of SplitInfo that are about the label."""
+        is_binary = bool(self.histogram.any())
+        return {
+            "base_rate": self.labels / self.rows,
+            "teacher_auc": self._auc if is_binary else None,
+            "teacher_log_loss": self.loss / self.rows if is_binary else None,
+            "teacher_rmse": None if is_binary else (self.squares / self.rows) ** 0.5,
+        }
 
     @property
-    def rows(self) -> int:
-        return int(self.histogram.sum())
-
-    @property
-    def auc(self) -> float:
+    def _auc(self) -> float:
         """Share of (positive, negative) pairs in the right order; 0.5 if one label is absent."""
         negatives, positives = self.histogram.astype(np.float64)
         pairs = positives.sum() * negatives.sum()
@@ -160,6 +186,7 @@ class _TeacherStats:
 def _write_split(
     folder: Path,
     task: Task,
+    files: str,
     num_threads: int,
     progress: Callable[[int], object],
     name: str,
@@ -168,19 +195,20 @@ def _write_split(
 ) -> SplitInfo:
     (folder / name).mkdir()
     seen = np.zeros(task.possible_ids, np.bool_)
-    encoding = {column.name: _ID_ENCODING for column in task.schema if column.type == pa.int64()}
 
     def write_file(start: int) -> _TeacherStats:
-        path = folder / name / f"part-{start // ROWS_PER_FILE:05d}.parquet"
         stats = _TeacherStats()
         stop = min(start + ROWS_PER_FILE, num_rows)
-        with pq.ParquetWriter(path, task.schema, column_encoding=encoding, **_WRITER_OPTIONS) as writer:
+
+        def tables() -> Iterable[Any]:
             for begin in range(start, stop, ROWS_PER_GROUP):
                 size = min(ROWS_PER_GROUP, stop - begin)
                 drawn = task.draw(first_row + begin, size, seen)
-                stats.add(drawn.probability, drawn.label)
-                writer.write_table(drawn.table, row_group_size=ROWS_PER_GROUP)
+                stats.add(drawn)
+                yield drawn.table
                 progress(size)
+
+        FILES[files](folder / name / f"part-{start // ROWS_PER_FILE:05d}.{files}", task.schema, tables())
         return stats
 
     total = _TeacherStats()
@@ -194,8 +222,34 @@ def _write_split(
     return SplitInfo(
         rows=total.rows,
         files=len(starts),
-        base_rate=float(total.histogram[1].sum() / total.rows),
-        teacher_auc=total.auc,
-        teacher_log_loss=total.loss / total.rows,
         distinct_ids=int(seen.sum()),
+        **total.fields(),
     )
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _write_parquet(path: Path, schema: Any, tables: Iterable[Any]) -> None:
+    encoding = {column.name: _ID_ENCODING for column in schema if column.type == pa.int64()}
+    with pq.ParquetWriter(path, schema, column_encoding=encoding, **_WRITER_OPTIONS) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+
+
+def _write_tsv(path: Path, schema: Any, tables: Iterable[Any]) -> None:
+    """Write a line of names, then the rows: an empty value is a null, and items of a list have a | between them."""
+    options = pa_csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+    with path.open("wb") as file:
+        file.write("\t".join(schema.names).encode() + b"\n")
+        for table in tables:
+            columns = [_as_text(column) if pa.types.is_list(column.type) else column for column in table.columns]
+            pa_csv.write_csv(pa.table(columns, names=schema.names), file, options)
+
+
+def _as_text(lists: Any) -> Any:
+    words = [pa.ListArray.from_arrays(c.offsets, c.values.cast(pa.string())) for c in lists.chunks]
+    return pc.binary_join(pa.chunked_array(words), "|")
+
+
+FILES: dict[str, Callable[[Path, Any, Iterable[Any]], None]] = {"parquet": _write_parquet, "tsv": _write_tsv}

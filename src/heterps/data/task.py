@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Rows as an Arrow table of the task's schema, with the teacher's probabilities."""
+    """Rows as an Arrow table of the task's schema, with the teacher's predictions."""
 
     table: Any
-    probability: NDArray[np.float64]  # the teacher's probability of label 1: no model can predict better
-    label: NDArray[np.bool_]
+    expected: NDArray[np.float64]  # expectation of the label, which no model can predict better: of a bool, P(true)
+    label: NDArray[np.bool_] | NDArray[np.float64]
 
 
 class Task(Protocol):

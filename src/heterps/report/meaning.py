@@ -298,8 +298,10 @@ def _is_far(one: float, other: float) -> bool:
 
 
 def against_teacher(summary: dict[str, Any]) -> str | None:
-    """How far the AUC is on the way from chance to the teacher's, which no model can beat; None: not known."""
+    """How near the first metric is to the teacher's, which no model can beat; None: not known."""
     field = measures_in(summary)[0].field
+    if field.rpartition("/")[2] == "rmse" and "teacher_rmse" in summary:
+        return f"the teacher has {summary['teacher_rmse']:.4f}, the best that is possible"
     auc = summary.get(field) if field.rpartition("/")[2] == "auc" else None
     teacher = summary.get("teacher_auc")
     if auc is None or teacher is None or teacher <= 0.5:

@@ -43,7 +43,7 @@ def summarise(
         "train": outcome.train.fields(),
         **({"validation": validation} if validation is not None else {}),
         "own_loss": outcome.has_own_loss,
-        "teacher_auc": _teacher_auc(job, tested),
+        **_teacher(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
         **({"predicted_in_rounds": round(in_rounds, 1)} if in_rounds is not None else {}),
         "measured_throughput": round(throughput, 1),
@@ -78,9 +78,11 @@ def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
     return plan.usd_per_hour(job.cluster) * outcome.samples / plan.throughput / 3600
 
 
-def _teacher_auc(job: Job, tested: bool) -> float | None:
-    """The AUC that no model can beat on this data: known where the data is synthetic."""
+def _teacher(job: Job, tested: bool) -> dict[str, float | None]:
+    """The AUC or RMSE that no model can beat on this data: known where the data is synthetic."""
     source = job.data.test if tested else job.data.train
     info = find_dataset_info(source) if source is not None else None
     split = info and (info.test if tested else info.train)
-    return round(split.teacher_auc, 6) if split else None
+    auc, rmse = (split.teacher_auc, split.teacher_rmse) if split else (None, None)
+    known: dict[str, float | None] = {"teacher_auc": None if auc is None else round(auc, 6)}
+    return known if rmse is None else {**known, "teacher_rmse": round(rmse, 6)}

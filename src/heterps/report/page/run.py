@@ -146,7 +146,11 @@ def _charts(summary: dict[str, Any], metrics: Lines) -> list[Chart]:
         return [(line["samples"], line.get(field)) for line in metrics]
 
     teacher, predicted = summary.get("teacher_auc"), summary["predicted_throughput"] or None
-    references: dict[str, tuple[float | None, str]] = {"auc": (teacher, "teacher"), "calibration": (1.0, "calibrated")}
+    references: dict[str, tuple[float | None, str]] = {
+        "auc": (teacher, "teacher"),
+        "rmse": (summary.get("teacher_rmse"), "teacher"),
+        "calibration": (1.0, "calibrated"),
+    }
     charts = [
         Chart(m.title, series(m.field), ratio, None, False, *references.get(m.field, (None, "")))
         for m in sorted(measures_in(metrics[-1]), key=lambda m: not m.is_loss)
