@@ -136,7 +136,7 @@ def test_modules_that_share_a_table_must_agree_about_it() -> None:
     ],
 )
 def test_wrong_settings_are_refused(arguments: dict, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(ModelError, match=problem):
         SparseSequence("history", DIM, **arguments)
-    with pytest.raises(ValueError, match="names one table"):
+    with pytest.raises(ModelError, match="names one table"):
         SparseEmbedding(["a", "b"], DIM, tables="per_slot", table="x")

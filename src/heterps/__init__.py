@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from heterps import nn, ps, sync
     from heterps.config import Cluster, Job, load_cluster, load_job, register_policy
+    from heterps.data.bags import bags
     from heterps.data.file import DataFile
     from heterps.data.formats import register_format
     from heterps.devices import DeviceKind, register_device
@@ -35,6 +36,7 @@ _HOMES = {
     "DeviceKind": "heterps.devices",
     "Job": "heterps.config",
     "Trainer": "heterps.training.model.trainer",
+    "bags": "heterps.data.bags",
     "load_cluster": "heterps.config",
     "load_job": "heterps.config",
     "load_profile": "heterps.profiling.profile",
@@ -49,7 +51,7 @@ _HOMES = {
 _ROOMS = ("nn", "ps", "sync")
 
 __all__ = [
-    "Cluster", "DataFile", "DeviceKind", "Job", "Trainer", "load_cluster", "load_job", "load_profile", "nn",
+    "Cluster", "DataFile", "DeviceKind", "Job", "Trainer", "bags", "load_cluster", "load_job", "load_profile", "nn",
     "plan", "profile", "ps", "register_device", "register_format", "register_policy", "register_scheduler",
     "sync", "train",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from heterps.config import Schema
 from heterps.config.features import Bucketise, Clip, Date, Feature, Log, Standardise, keep_fitted
@@ -19,7 +18,7 @@ from heterps.data.batch import Batch
 from heterps.data.features import apply, cross, date_part, transform
 from heterps.data.keys import make_keys
 from heterps.data.reader import Reader
-from heterps.errors import DataError
+from heterps.errors import ConfigError, DataError
 from heterps.hashing import mix64
 
 DATES = [-1.0, 0.0, 951_782_399.5, 951_782_400.0, 1_709_164_799.0, 1_735_689_599.0, 4_102_444_800.0]
@@ -99,7 +98,7 @@ def test_buckets_are_a_number_or_borders() -> None:
     ],
 )
 def test_a_wrong_feature_is_refused_with_what_to_write(given: Any, problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
+    with pytest.raises(ConfigError, match=problem):
         Schema(dense=("x",), slots=("s", "t"), features=given)
 
 

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from heterps.config import Schema
 from heterps.data.batch import Batch
 from heterps.data.reader import Reader
-from heterps.errors import DataError
+from heterps.errors import ConfigError, DataError
 
 
 def read(folder: Path, schema: dict[str, Any], **columns: list[Any]) -> Batch:
@@ -90,7 +89,7 @@ def test_labels_of_another_type_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_schema_that_contradicts_itself_is_refused(schema: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Schema(dense=("a",), slots=(), **schema)
 
 

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from heterps.config import Schema
 from heterps.data import reader as reader_module
@@ -20,7 +19,7 @@ from heterps.data.decode import Block, DecodeCounts, Decoder
 from heterps.data.describe import describe
 from heterps.data.reader import Reader
 from heterps.data.sources import open_dataset
-from heterps.errors import DataError
+from heterps.errors import ConfigError, DataError
 
 FIXED, LIST, LARGE = pa.list_(pa.float32(), 2), pa.list_(pa.float64()), pa.large_list(pa.int16())
 SCHEMA = {"dense": ("x", "image", "y"), "widths": {"image": 2}, "slots": ()}
@@ -125,7 +124,7 @@ def test_a_column_that_does_not_fit_its_width_is_refused(
 def test_a_width_belongs_to_a_dense_column() -> None:
     assert Schema(**SCHEMA).num_dense == 4
     assert Schema().num_dense == 13
-    with pytest.raises(ValidationError, match="widths: z must be among the dense columns: x"):
+    with pytest.raises(ConfigError, match="widths: z must be among the dense columns: x"):
         Schema(dense=("x",), widths={"z": 2}, slots=())
 
 

@@ -212,9 +212,9 @@ def test_a_coding_of_a_table_that_is_not_there_is_refused(tiny_job: Path) -> Non
 
 
 def test_contradicting_fields_are_refused() -> None:
-    with pytest.raises(ValueError, match="reached by sockets"):
+    with pytest.raises(ConfigError, match="reached by sockets"):
         Servers(addresses=("ipc:///tmp/a",), channel="memory")
-    with pytest.raises(ValueError, match="key is for servers at addresses"):
+    with pytest.raises(ConfigError, match="key is for servers at addresses"):
         Servers(key="job.key")
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from heterps.config import ConstantRate, CosineRate, ExponentialRate, LinearRate, StepRate
+from heterps.errors import ConfigError
 from heterps.ps import SGD, SparseTable
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.schedules import rate_at
@@ -65,7 +65,7 @@ def test_a_push_without_samples_is_refused_by_a_schedule_and_changes_nothing(sch
 
 @pytest.mark.parametrize("kind", [LinearRate, CosineRate])
 def test_a_ramp_that_ends_before_it_is_up_is_refused(kind):
-    with pytest.raises(ValidationError, match=r"until \(1,000\) must come after warmup \(1,000\)"):
+    with pytest.raises(ConfigError, match=r"until \(1,000\) must come after warmup \(1,000\)"):
         kind(warmup=1000, until=1000)
 
 

@@ -46,7 +46,7 @@ def test_the_scenario_of_the_documentation_is_valid(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_workers_may_be_written_in_short(given: object, seconds: tuple[float, ...] | None) -> None:
     if seconds is None:
-        with pytest.raises(ValueError, match="is not"):
+        with pytest.raises(ConfigError, match="is not"):
             Scenario(workers=given, horizon_s=1.0)
     else:
         assert Scenario(workers=given, horizon_s=1.0).workers == seconds

@@ -39,6 +39,7 @@ from heterps.config.optimizers import (
     RowAdagrad,
     Schedule,
     StepRate,
+    check_optimizer,
 )
 from heterps.config.servers import Faults, Servers, ValueCoding
 from heterps.config.storage import Storage
@@ -66,6 +67,6 @@ __all__ = [
     "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Format", "Group", "Initializer", "Job",
     "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource",
     "RowAdagrad", "Schedule", "Schema", "Servers", "Split", "StepRate", "Storage", "Tables", "Tiers", "Uniform",
-    "Validation", "ValueCoding", "WithProbability", "Zero", "load_cluster", "load_job", "parse_job",
+    "Validation", "ValueCoding", "WithProbability", "Zero", "check_optimizer", "load_cluster", "load_job", "parse_job",
     "register_policy",
 ]  # fmt: skip

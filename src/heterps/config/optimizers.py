@@ -101,6 +101,16 @@ DenseOptimizer = SGD | Momentum | Adagrad | Adam | AdamW
 Optimizer = SparseOptimizer | DenseOptimizer
 
 
+def check_optimizer(optimizer: object) -> None:
+    """Raise ConfigError if `optimizer` is not one of heterps, but for example torch's."""
+    if not isinstance(optimizer, Optimizer):
+        kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+        raise ConfigError(
+            "an optimizer must be one of heterps.ps, such as heterps.ps.Adagrad(lr=0.05), which steps where the rows "
+            f"are; got {kind.__module__}.{kind.__qualname__}."
+        )
+
+
 class Scheduled(Frozen):
     """A learning rate that follows the progress of the job: first a linear warm-up from 0."""
 

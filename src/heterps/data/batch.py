@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.errors import DataError
+
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
 OffsetArray = NDArray[np.int64]
@@ -38,7 +40,7 @@ class Slots:
             return self
         missing = [name for name in names if name not in self.names]
         if missing:
-            raise KeyError(f"no slot named {', '.join(missing)}; there are: {', '.join(self.names)}")
+            raise DataError(f"no slot named {', '.join(missing)}; there are: {', '.join(self.names)}.")
         columns = [self.names.index(name) for name in names]
         if self.offsets is None:
             picked = self.keys.reshape(-1, len(self.names))[:, columns]

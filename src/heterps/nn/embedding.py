@@ -31,6 +31,7 @@ from heterps.config import (
     Optimizer,
     Schedule,
     Tables,
+    check_optimizer,
 )
 from heterps.data.batch import FloatArray, OffsetArray, Slots
 from heterps.data.keys import slots_from_ids
@@ -92,17 +93,19 @@ class SparseEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         if not slots or isinstance(slots, str):
-            raise ValueError(f"slots must be a list of at least one slot name, got {slots!r}")
+            raise ModelError(f"slots must be a list of at least one slot name, got {slots!r}")
         if len(set(slots)) < len(slots):
-            raise ValueError(f"slots must differ, got {list(slots)}")
+            raise ModelError(f"slots must differ, got {list(slots)}")
         if dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim}")
+            raise ModelError(f"dim must be at least 1, got {dim}")
         if pooling not in ("sum", "mean", "none"):
-            raise ValueError(f"pooling must be sum, mean or none, got {pooling!r}")
+            raise ModelError(f"pooling must be sum, mean or none, got {pooling!r}")
         if tables not in ("one", "per_slot"):
-            raise ValueError(f"tables must be one or per_slot, got {tables!r}")
+            raise ModelError(f"tables must be one or per_slot, got {tables!r}")
         if table is not None and tables != "one":
-            raise ValueError(f"table={table!r} names one table; leave out tables={tables!r}")
+            raise ModelError(f"table={table!r} names one table; leave out tables={tables!r}")
+        if optimizer is not None:
+            check_optimizer(optimizer)
         self.slots = tuple(slots)
         self.dim = dim
         self.pooling: Pooling = pooling
@@ -209,8 +212,13 @@ class SparseEmbedding(nn.Module):
         if isinstance(slots, Tensor):
             ids = slots.unsqueeze(1) if slots.ndim == 1 else slots
             slots = slots_from_ids(ids.cpu().numpy(), self.slots)
+        elif not isinstance(slots, Slots):
+            raise ModelError(
+                f"{type(self).__name__} {', '.join(self.slots)} takes Slots, or a tensor of integer ids, but was given "
+                f"{type(slots).__name__}. Make Slots of strings or lists with heterps.bags({{{self.slots[0]!r}: ...}})."
+            )
         if self.pooling == "none" and slots.offsets is not None and len(self._groups) > 1:
-            raise ValueError(
+            raise ModelError(
                 "pooling 'none' over bags of several keys has no common shape for several tables: "
                 "use tables='one', or a SparseEmbedding for each slot"
             )

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heterps.data.batch import OffsetArray, Slots
+from heterps.errors import ModelError
 from heterps.lookups import Window
 from heterps.nn.embedding import SparseEmbedding
 
@@ -51,9 +52,9 @@ class SparseSequence(SparseEmbedding):
     ) -> None:
         super().__init__([slot], dim, pooling="none", table=table, **settings)
         if max_length < 1:
-            raise ValueError(f"max_length must be at least 1, got {max_length}")
+            raise ModelError(f"max_length must be at least 1, got {max_length}")
         if keep not in ("newest", "oldest"):
-            raise ValueError(f"keep must be newest or oldest, got {keep!r}")
+            raise ModelError(f"keep must be newest or oldest, got {keep!r}")
         self.max_length = max_length
         self._window = Window(max_length, keep == "newest")
 

@@ -37,6 +37,11 @@ def model_tables(
     Other parameters that are in groups of `optimizers` have a table for each group. The same arguments give the same
     specs in every process of a job, so servers create what workers ask for.
     """
+    if not isinstance(optimizers, Optimizers):
+        raise ConfigError(
+            "optimizers must be heterps.config.Optimizers(sparse=Adagrad(lr=0.05), dense=Adam(lr=0.001)), of "
+            f"optimizers of heterps.ps, which step where the parameters are; got one of {type(optimizers).__module__}."
+        )
     schedule = optimizers.sparse_schedule or optimizers.schedule
     sparse = _each_once(
         _in_group(spec, optimizers)

@@ -18,6 +18,7 @@ from heterps.config import (
     Optimizer,
     Schedule,
     Uniform,
+    check_optimizer,
 )
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
@@ -65,6 +66,7 @@ class SparseTable(GradientTable):
         admission: Admission = Always(),
         eviction: Eviction = Eviction(),
     ) -> None:
+        check_optimizer(optimizer)
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
         if not 0 <= seed < 2**64:
