@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 from heterps.errors import ConfigError
 from heterps.plugins import Registry
@@ -35,7 +37,7 @@ PROFILE = {
 JOB = """
 model: {factory: ctr_dnn, args: {embedding_dim: 4, hidden: [8]}}
 data:
-  train: train.jsonl
+  train: train.feather
   columns: {dense: [a], slots: [s]}
   batch_size: 16
 threads: 1
@@ -82,16 +84,16 @@ def test_a_scheduler_from_outside_plans_by_the_command(package: Path) -> None:
 @pytest.mark.parametrize("launcher", [(), ("--launcher", "local", "--workers", "2")])
 def test_a_job_trains_from_a_format_with_a_policy_from_outside(package: Path, launcher: tuple[str, ...]) -> None:
     rows = [{"label": i % 2, "a": i / 64, "s": i // 2} for i in range(64)]
-    (package.parent / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    feather.write_feather(pa.Table.from_pylist(rows), package.parent / "train.feather", chunksize=20)
     (package.parent / "job.yaml").write_text(JOB)
     done = heterps(package, "train", "job.yaml", "--run", "run", *launcher)
     assert done.returncode == 0, done.stderr
     assert json.loads((package.parent / "run/summary.json").read_text())["samples"] == 64
     assert "kind: settling" in (package.parent / "run/job.yaml").read_text()
-    (package.parent / "train.jsonl").write_text('{"label": 1, "a":')
-    cut = heterps(package, "data", "describe", "train.jsonl")
+    (package.parent / "train.feather").write_bytes((package.parent / "train.feather").read_bytes()[:-9])
+    cut = heterps(package, "data", "describe", "train.feather")
     assert cut.returncode == 4
-    assert "train.jsonl: this is not a JSON lines file that can be read" in " ".join(cut.stderr.split())
+    assert "train.feather: this is not a Feather file that can be read" in " ".join(cut.stderr.split())
 
 
 def test_a_plugin_that_cannot_be_loaded_is_named_and_not_loaded_for_names_that_are_known(package: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from heterps.errors import DataError
 from heterps.launch import train
 from heterps.training.run.folder import Run
 
@@ -55,3 +56,11 @@ def test_a_column_without_values_is_warned_about(text_data: Path) -> None:
     losses(text_data, "empty", "train.csv", "test.parquet")
     summary = json.loads(Path("empty/summary.json").read_text())
     assert any(text.startswith("t: every value is missing in 200 rows") for text in summary["warnings"])
+
+
+def test_ids_that_are_numbers_in_one_set_and_words_in_the_other_are_refused(text_data: Path) -> None:
+    """Both files are fine alone, but no id of the test set would have the key that it had in training."""
+    text = Path("test.csv").read_text().splitlines()
+    Path("test.csv").write_text("\n".join([*text[:-1], re.sub(",[^,]*$", ",x9", text[-1])]))
+    with pytest.raises(DataError, match=r"test\.csv: column t holds string ids, but integer ids in .*train\.csv"):
+        losses(text_data, "mixed", "train.csv", "test.csv")

@@ -82,7 +82,8 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
             if kind != seen and "null" not in (kind, seen):
                 raise DataError(
                     f"{file.address}: column {name} holds {kind} ids, but {seen} ids in {other.address}: the same id "
-                    "would get two keys. Write both files with one type."
+                    "would get two keys. Write both files with one type; of text, name it in the job: "
+                    f"data.format: {{types: {{{name}: string}}}}."
                 )
             if seen == "null":
                 first_seen[name] = (kind, file)

@@ -8,10 +8,11 @@ from typing import Any
 
 from heterps.catalogue import LOCAL
 from heterps.config import Job, load_job
+from heterps.data.columns import check_columns
 from heterps.data.fit import fit_job, unscaled
 from heterps.data.missing import empty_columns
 from heterps.data.reader import open_reader, open_test_reader, open_validation_reader
-from heterps.data.sources import open_paths
+from heterps.data.sources import Dataset, open_paths
 from heterps.data.split import fit_split
 from heterps.errors import ConfigError, ModelError
 from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
@@ -129,11 +130,12 @@ def _given_plan(job: Job) -> Plan | None:
 
 def _num_samples(job: Job) -> int:
     """The number of samples of all epochs. Raises DataError where the data to train or evaluate on is visibly wrong."""
-    if job.data.test is not None:
-        open_test_reader(job)
-    if job.data.validation is not None:
-        open_validation_reader(job)
-    return open_reader(job).num_rows * job.data.epochs
+    reader = open_reader(job)
+    others = [open_test_reader(job)] if job.data.test is not None else []
+    others += [open_validation_reader(job)] if job.data.validation is not None else []
+    files = dict.fromkeys(file for one in (reader, *others) for file in one.dataset.files)
+    check_columns(Dataset(tuple(files)), job.data.columns)  # an id must have the same key in all of them
+    return reader.num_rows * job.data.epochs
 
 
 def _inline_plan(job: Job, num_samples: int, observer: Observer) -> Plan:
