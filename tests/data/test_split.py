@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heterps.config import Job
+from heterps.data.fit import fit_job
 from heterps.data.reader import open_reader, open_validation_reader
 from heterps.data.split import fit_split
 from heterps.errors import DataError
@@ -124,3 +125,10 @@ def test_a_split_that_cannot_be_made_is_refused_by_name(folder, split, message):
 def test_files_for_validation_are_read_in_their_order(folder):
     held_out = numbers(open_validation_reader(job(folder / "a.parquet", str(folder / "b.parquet"))))
     assert held_out == list(range(500, ROWS))
+
+
+def test_features_are_fitted_without_the_rows_that_are_held_out(folder):
+    split = {"share": 0.5, "newest": "number"}
+    fitted = fit_job(fit_split(job(folder, split, columns={"features": {"number": ["standardise"]}})))
+    (step,) = fitted.data.columns.features["number"].steps
+    assert step.mean == pytest.approx(np.arange(ROWS // 2).mean(), abs=0.6)

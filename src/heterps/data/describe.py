@@ -20,8 +20,7 @@ from heterps.data.batch import KeyArray
 from heterps.data.columns import holds_numbers, id_kind, is_list, is_number, list_width
 from heterps.data.decode import key_column
 from heterps.data.distinct import DistinctCounter
-from heterps.data.fit import spread_groups
-from heterps.data.sources import Dataset, RowGroup, open_dataset
+from heterps.data.sources import Dataset, RowGroup, open_dataset, spread_groups
 from heterps.errors import DataError
 
 MAX_SHOWN = 8

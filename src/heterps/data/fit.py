@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from heterps.config import Job, Schema
+from heterps.config import Job, Schema, Split
 from heterps.config.features import AnyStep, Bucketise, Feature, Standardise, is_fitted
 from heterps.data.arrow import floats_of, one_chunk
 from heterps.data.columns import check_columns, is_list
 from heterps.data.feature_columns import numbers_of
 from heterps.data.features import Numbers, transform
-from heterps.data.kernels import permutation
-from heterps.data.sources import Dataset, RowGroup, open_dataset, open_paths
+from heterps.data.sources import Dataset, open_dataset, open_paths, spread_groups
+from heterps.data.split import Part
 from heterps.errors import DataError
 
 FIT_ROWS = 1_000_000
@@ -39,19 +40,24 @@ FAR_FROM_UNIT = 20.0
 def fit_job(job: Job, waiting: Callable[[str], object] = lambda _: None) -> Job:
     """Return the job with all numbers of its features, found on its training data where they are not given.
 
-    `waiting` is told once what takes a while, if anything does.
+    Rows that are held out for validation are left out. `waiting` is told once what takes a while, if anything does.
     """
     columns = job.data.columns
     if all(feature.is_fitted for feature in columns.features.values()):
         return job
-    fitted = fit_columns(open_paths(job.data, job.data.train), columns, waiting)
+    split = job.data.validation
+    part = Part(split, held_out=False) if isinstance(split, Split) else None
+    fitted = fit_columns(open_paths(job.data, job.data.train), columns, waiting, part)
     return job.model_copy(update={"data": job.data.model_copy(update={"columns": fitted})})
 
 
 def fit_columns(
-    source: str | Sequence[str] | Dataset, schema: Schema, waiting: Callable[[str], object] = lambda _: None
+    source: str | Sequence[str] | Dataset,
+    schema: Schema,
+    waiting: Callable[[str], object] = lambda _: None,
+    part: Part | None = None,
 ) -> Schema:
-    """Return the schema with the numbers of its features, found on a data set where they are not given."""
+    """Return the schema with the numbers of its features, found on a data set or a part of it if they are not given."""
     dataset = source if isinstance(source, Dataset) else open_dataset(source)
     check_columns(dataset, schema)
     asked = {name: feature for name, feature in schema.features.items() if not feature.is_fitted}
@@ -60,7 +66,10 @@ def fit_columns(
     waiting(f"{', '.join(asked)}: fitted on {num_rows:,} rows")
     found = {name: Statistics(num_rows) for name in asked}
     for group in groups:
-        table = group.file.read(group.index, schema.sources(asked))
+        needed = (*schema.sources(asked), *(() if part is None else part.columns))
+        table = group.file.read(group.index, tuple(dict.fromkeys(needed)))
+        if part is not None:
+            table = table.filter(pa.array(part.mask(group, table)))
         for name, feature in asked.items():
             column = one_chunk(table.column(feature.column or name))
             try:
@@ -126,18 +135,6 @@ def _fitted_step(step: AnyStep, found: Statistics) -> AnyStep:
             return step.model_copy(update={"borders": found.borders(buckets)})
         case _:
             return step
-
-
-def spread_groups(dataset: Dataset, num_rows: int) -> list[RowGroup]:
-    """Return row groups of at least `num_rows` rows, or all, drawn evenly from all files, in their order."""
-    groups = dataset.row_groups
-    chosen, rows = [], 0
-    for i in permutation(len(groups), np.uint64(0)).tolist():
-        if rows >= num_rows:
-            break
-        chosen.append(i)
-        rows += groups[i].num_rows
-    return [groups[i] for i in sorted(chosen)]
 
 
 # --- scales ----------------------------------------------------------------------------------------------------------

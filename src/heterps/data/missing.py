@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from heterps.config import Schema
 from heterps.data.columns import is_list
-from heterps.data.fit import spread_groups
-from heterps.data.sources import Dataset
+from heterps.data.sources import Dataset, spread_groups
 
 SAMPLE_ROWS = 4_096
 

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+import numpy as np
 import pyarrow as pa
 
 from heterps.config import Data, Format, Storage
 from heterps.config.data import Paths
 from heterps.data.file import DataFile
 from heterps.data.formats import FORMATS, format_of, known_suffixes, suffixes_of
+from heterps.data.kernels import permutation
 from heterps.data.storage import FAILURES, filesystem_of, first_line, retried
 from heterps.data.text.file import settle_types
 from heterps.errors import DataError
@@ -92,6 +94,18 @@ def find_all_files(source: str | Sequence[str], options: Format = Format(), stor
     if not addresses:
         raise DataError("no training data is named: give a file, a folder, a glob or a list of them.")
     return addresses
+
+
+def spread_groups(dataset: Dataset, num_rows: int) -> list[RowGroup]:
+    """Return row groups of at least `num_rows` rows, or all, drawn evenly from all files, in their order."""
+    groups = dataset.row_groups
+    chosen, rows = [], 0
+    for i in permutation(len(groups), np.uint64(0)).tolist():
+        if rows >= num_rows:
+            break
+        chosen.append(i)
+        rows += groups[i].num_rows
+    return [groups[i] for i in sorted(chosen)]
 
 
 def open_paths(data: Data, paths: Paths) -> Dataset:

@@ -22,8 +22,7 @@ from heterps.config import Job, Split
 from heterps.data.arrow import one_chunk
 from heterps.data.decode import key_column
 from heterps.data.feature_columns import times_of
-from heterps.data.fit import spread_groups
-from heterps.data.sources import Dataset, RowGroup, open_paths
+from heterps.data.sources import Dataset, RowGroup, open_paths, spread_groups
 from heterps.errors import DataError
 from heterps.hashing import mix64
 
