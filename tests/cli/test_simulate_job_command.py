@@ -65,7 +65,10 @@ def test_a_scenario_file_needs_no_end_and_its_horizon_counts(
         (("--job", "job.yaml", "--workers", "1.0", "--mode", "asp"), "--mode: not with --job"),
         (("--job", "job.yaml", "--workers", "1.0", "--lower", "3", "--svg", "a.svg"), "--lower, --svg: not with --job"),
         (("--job", "job.yaml"), "say who works"),
-        (("--job", "job.yaml", "--workers", "1.0", "--target", "95"), "--target 95: accuracy and AUC are parts of one"),
+        (
+            ("--job", "job.yaml", "--workers", "1.0", "--target", "95"),
+            "--target 95: AUC, accuracy and R²",
+        ),
         (("--job", "none.yaml", "--workers", "1.0"), "none.yaml"),
         (("--job", "job.yaml", "--workers", "1.0", "--compare", "asp+fitted"), "are for bsp"),
         (("--job", "job.yaml", "--workers", "1.0", "--compare", "asp,asp"), "asp is there twice"),

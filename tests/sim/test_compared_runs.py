@@ -136,3 +136,9 @@ def test_what_is_advised_is_a_word_that_train_takes(label: str, tiny_job: Path) 
 @pytest.mark.parametrize("label", ["asp+damped", "asp+compensated:0.04", "bsp+fitted", "bsp+summed", "bsp+backup:1"])
 def test_what_train_refuses_is_not_advised(label: str) -> None:
     assert not parse_variant(label).can_train
+
+
+def test_the_default_target_is_within_reach_also_below_zero() -> None:
+    runs = [make_run("bsp", -3.0, -2.0), make_run("asp", -3.0, -1.5)]
+    assert compare(runs).target == pytest.approx(-2.0 / 0.99)
+    assert all(row.median_s is not None for row in compare(runs).rows)

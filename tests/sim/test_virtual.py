@@ -10,7 +10,7 @@ import pytest
 import torch
 from one_weight import OneWeight, gradient, sample
 
-from heterps.config import SGD, Job, Optimizers, load_job
+from heterps.config import SGD, Job, Optimizers, Schema, load_job
 from heterps.data.reader import Position, Reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
@@ -45,13 +45,14 @@ def job_of(path: Path, **changes: Any) -> Job:
 
 
 def ordinary(job: Job, batch_size: int) -> list[float]:
-    """The log loss on the test set after each step of plain training in one process."""
+    """The loss on the test set after each step of plain training in one process."""
     columns = job.data.columns
     reader = Reader(job.data.train, columns, batch_size=batch_size, seed=job.seed)
     assert job.data.test is not None
     test = [batch for batch, _ in Reader(job.data.test, columns, batch_size=60, shuffle=False).read()]
     losses = []
-    with Trainer(build_model(job.model, columns, job.seed), job.optimizers, seed=job.seed) as trainer:
+    model = build_model(job.model, columns, job.seed)
+    with Trainer(model, job.optimizers, seed=job.seed, columns=columns) as trainer:
         for epoch in range(job.data.epochs):
             for batch, _ in reader.read(Position(epoch=epoch)):
                 trainer.step(batch)
@@ -59,10 +60,19 @@ def ordinary(job: Job, batch_size: int) -> list[float]:
     return losses
 
 
+@pytest.mark.parametrize("policy", ["asp", "bsp"])
+def test_labels_of_other_kinds_are_simulated_too(tiny_job: Path, policy: str) -> None:
+    columns = Schema(labels={"label": {"loss": "huber", "delta": 0.3}}, dense=("a", "b"), slots=("s", "t"))
+    job = job_of(tiny_job, data={"columns": columns})
+    run = train_virtually(job, scenario("1.0"), parse_variant(policy), EVERY_STEP)
+    assert [point.loss for point in run.points] == pytest.approx(ordinary(job, job.data.batch_size), rel=1e-6)
+    assert run.measure == "R²"
+
+
 def test_asp_with_one_worker_is_ordinary_training_to_the_bit(tiny_job: Path) -> None:
     job = job_of(tiny_job, data={"epochs": 2})
     run = train_virtually(job, scenario("1.0"), parse_variant("asp"), EVERY_STEP)
-    assert [point.log_loss for point in run.points] == ordinary(job, job.data.batch_size)
+    assert [point.loss for point in run.points] == ordinary(job, job.data.batch_size)
     assert [point.now_s for point in run.points] == list(range(1, 27))
     assert run.points[-1].samples == run.samples == 400
 
@@ -71,7 +81,7 @@ def test_asp_with_one_worker_is_ordinary_training_to_the_bit(tiny_job: Path) -> 
 def test_bsp_of_four_workers_is_one_process_on_batches_four_times_as_large(tiny_job: Path, workers: str) -> None:
     job = job_of(tiny_job, data={"batch_size": 10, "epochs": 2})
     run = train_virtually(job, scenario(workers, jitter=0.2), parse_variant("bsp"), EVERY_STEP)
-    assert [point.log_loss for point in run.points] == pytest.approx(ordinary(job, 40), rel=1e-5)
+    assert [point.loss for point in run.points] == pytest.approx(ordinary(job, 40), rel=1e-5)
     assert run.sim.updates == 10
 
 
@@ -81,7 +91,7 @@ def test_fitted_batches_train_as_equal_ones_and_end_sooner(tiny_job: Path) -> No
     fitted, equal = (
         train_virtually(job, unequal, parse_variant(word), EVERY_STEP) for word in ("bsp+fitted", "bsp")
     )  # fmt: skip
-    assert [point.log_loss for point in fitted.points] == pytest.approx(ordinary(job, 20), rel=1e-5)
+    assert [point.loss for point in fitted.points] == pytest.approx(ordinary(job, 20), rel=1e-5)
     assert fitted.sim.end_s == pytest.approx(20 * 1.6)
     assert equal.sim.end_s == pytest.approx(20 * 4.0)
 

@@ -78,7 +78,7 @@ def simulate(
     target: Annotated[
         float | None,
         typer.Option(
-            help="--job: accuracy, or AUC of two classes, that is to be reached; 0.99 of what all reach if left out."
+            help="--job: AUC, accuracy, or R² of numbers, that is to be reached; 0.99 of what all reach if left out."
         ),
     ] = None,
     seeds: Annotated[
@@ -120,7 +120,7 @@ def simulate(
     if job is None and (lone := [f"--{name}" for name, value in virtual.items() if value is not None]):
         raise ConfigError(f"{', '.join(lone)}: only with --job FILE, which says what is trained.")
     if target is not None and not 0 < target <= 1:
-        raise ConfigError(f"--target {target:g}: accuracy and AUC are parts of one, as in 0.95.")
+        raise ConfigError(f"--target {target:g}: AUC, accuracy and R² are parts of one, as in 0.95.")
     given = {"workers": workers, "horizon_s": horizon, "iterations": iterations, "jitter": jitter, "seed": seed}
     given = {name: value for name, value in given.items() if value is not None}
     played = read_scenario(scenario, given, ends_by_itself=job is not None)

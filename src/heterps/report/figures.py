@@ -12,6 +12,11 @@ def ratio(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.4f}"
 
 
+def whole(value: float | None) -> str:
+    """A count."""
+    return UNDEFINED if value is None else f"{value:,.0f}"
+
+
 def rate(value: float | None) -> str:
     """Samples a second, without the unit."""
     return UNDEFINED if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

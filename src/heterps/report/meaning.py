@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heterps.planning.plan import Plan
-from heterps.report.figures import duration, rate, ratio, usd
+from heterps.report.figures import duration, rate, ratio, usd, whole
 from heterps.training.metrics.metrics import better
 
 COMPLETED = "completed"
@@ -34,6 +34,7 @@ class Measure:
     meaning: str
     judge: Callable[[float], str]
     needs: str = "samples"  # to be defined
+    show: Callable[[float | None], str] = ratio
 
     def of(self, label: str) -> Measure:
         """The same metric of one of several labels."""
@@ -127,7 +128,7 @@ RANKING_MEASURES = (
     ),
     Measure("ndcg", "NDCG", _NDCG, lambda _: "1 is the best order", "users with a label above 0"),
     Measure("hit_rate", "Hit rate", _HITS, lambda value: f"{value:.1%} of users find one", "users with a label 1"),
-    Measure("users", "Users", "Number of users that were ranked.", lambda _: "whose samples were ranked"),
+    Measure("users", "Users", "Number of users that were ranked.", lambda _: "whose samples were ranked", show=whole),
 )
 """The metrics of rankings by user; NDCG and hit rate have `@k` after their names."""
 

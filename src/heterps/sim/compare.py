@@ -68,7 +68,7 @@ class VariantComparison:
     """All variants that were compared, with the target they were to reach."""
 
     target: float
-    measure: str  # what the target is of: AUC or accuracy
+    measure: str  # what the target is of: AUC, accuracy or R²
     rows: tuple[VariantSummary, ...]  # in the order they were asked for
 
     @property
@@ -92,7 +92,8 @@ def compare(runs: Sequence[VirtualRun], target: float | None = None) -> VariantC
     if not runs:
         raise ValueError("there is nothing to compare: give at least one run")
     if target is None:
-        target = DEFAULT_PART * min((run.best for run in runs if run.failed is None), default=0.0)
+        reached = min((run.best for run in runs if run.failed is None), default=0.0)
+        target = DEFAULT_PART * reached if reached >= 0 else reached / DEFAULT_PART
     labels = dict.fromkeys(run.variant.label for run in runs)
     rows = tuple(_row(label, [run for run in runs if run.variant.label == label], target) for label in labels)
     return VariantComparison(target, runs[0].measure, rows)

@@ -34,8 +34,8 @@ class Point:
     now_s: float
     samples: int
     updates: int
-    quality: float  # accuracy, or AUC; NaN where the test set has one class only
-    log_loss: float
+    quality: float  # AUC, accuracy or R², which may be below 0; NaN where the test set has one class only
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class VirtualRun:
 
     variant: Variant
     seed: int
-    measure: str  # what quality is: AUC or accuracy
+    measure: str  # what quality is: AUC, accuracy or R²
     sim: SimResult
     points: tuple[Point, ...]
     samples: int  # whose gradients were applied

@@ -191,8 +191,8 @@ def _metrics(summary: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]
     rows = []
     for measure in measures_in(summary):
         value = summary.get(measure.field)
-        figures = [ratio(value)] if of != "train" else []
-        figures += [ratio(train.get(measure.field))] if train else []
+        figures = [measure.show(value)] if of != "train" else []
+        figures += [measure.show(train.get(measure.field))] if train else []
         judged = tag("em", _sentence(verdict(measure, value, summary))) if value is not None else ""
         rows.append((measure.title, *figures, Markup("{} {}").format(judged, measure.meaning)))
     return ["", *heads, *(["Train"] if train else []), "What it means"], rows

@@ -34,7 +34,7 @@ def render_virtual_page(
         quality=draw_lines(
             title, _series(runs, "quality"), x_name=x_name, level=target, level_name=f"target {target:.4g}"
         ),
-        log_loss=draw_lines("Log loss", _series(runs, "log_loss"), x_name=x_name),
+        loss=draw_lines("Loss", _series(runs, "loss"), x_name=x_name),
         heads=heads(comparison),
         rows=[cells(row, comparison) for row in comparison.rows],
         meaning=meaning(comparison),

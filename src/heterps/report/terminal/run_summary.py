@@ -79,7 +79,7 @@ def _quality(summary: dict[str, Any]) -> Table:
         judged = verdict(measure, value, summary) if value is not None else f"needs {measure.needs}"
         if number == 0:
             judged = against_teacher(summary) or judged
-        table.add_row(measure.title, ratio(value), Text(judged, style="dim"))
+        table.add_row(measure.title, measure.show(value), Text(judged, style="dim"))
     return table
 
 
