@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from heterps.checkpoint import load, of_clock
 from heterps.cli import main
 from heterps.config import load_job
 from heterps.data.reader import open_test_reader
+from heterps.launch import train
 from heterps.model.build import build_model
 from heterps.training.model.in_use import SavedModel
 from heterps.training.model.trainer import Trainer
+from heterps.training.run.observer import Observer
 
 OVER_FITS = {
     "model": {"factory": "ctr_dnn", "args": {"embedding_dim": 8, "hidden": [16]}},
@@ -217,3 +221,29 @@ def test_validation_without_data_is_refused(job_file, capsys):
     change(job_file, data={name: value for name, value in data.items() if name != "validation"})
     assert heterps("train", "job.yaml", "--run", "run") == 2
     assert "validation needs data" in capsys.readouterr().err
+
+
+class Interrupter(Observer):
+    """Sends this process Ctrl-C after some samples."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: object) -> None:
+        if samples == self.samples:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("on_stop", [True, False])
+def test_an_interrupted_run_is_evaluated_if_asked(job_file, on_stop):
+    change(job_file, validation={"every_samples": 160, "on_stop": on_stop})
+    run = train("job.yaml", "run", observer=Interrupter(224))
+    assert run.summary["status"] == "stopped by SIGINT"
+    assert run.summary["metrics_of"] == ("test" if on_stop else "validation")
+    assert list(curve()) == [160, 224] if on_stop else [160]
+
+
+def test_validations_by_the_clock_come_where_training_takes_long(job_file):
+    change(job_file, validation={"every_minutes": 1e-6})
+    trained()
+    assert list(curve()) == list(range(32, 6 * 480 + 1, 32)), "every step takes longer than that"
