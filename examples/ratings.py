@@ -1,0 +1,46 @@
+"""From a raw log of ratings to a validated model, in Python: python examples/ratings.py [ROWS]
+
+The same as examples/ratings.yaml, and it makes the data if it is not there.
+"""
+
+import sys
+from pathlib import Path
+
+import heterps
+from heterps.data.generate import generate
+
+ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+DATA = Path(f"data/ratings-{ROWS}")  # user, item, rating, time, age, year, genres: a line a rating, with tabs
+
+job = heterps.Job(
+    name="ratings",
+    model={"factory": "deepfm", "args": {"embedding_dim": 8, "hidden": [64, 32]}},
+    data={
+        "train": str(DATA / "train"),
+        "test": str(DATA / "test"),
+        "validation": {"share": 0.05, "newest": "time"},
+        "format": {"lists": {"genres": "|"}},
+        "columns": {
+            "labels": {"rating": "mse"},
+            "dense": ["age", "year"],
+            "slots": ["user", "item", "genres", "hour", "weekday"],
+            "features": {
+                "age": ["standardise"],
+                "year": ["standardise"],
+                "hour": {"column": "time", "steps": [{"date": "hour"}]},
+                "weekday": {"column": "time", "steps": [{"date": "weekday"}]},
+            },
+        },
+        "batch_size": 512,
+        "epochs": 4,
+    },
+    validation={"every_samples": ROWS // 2, "patience": 3},
+    optimizers={"dense": {"kind": "adam", "lr": 0.002}},
+)
+
+if not DATA.exists():
+    generate(DATA, ROWS, ROWS // 10, task="ratings", files="tsv")
+run = heterps.train(job)
+best = run.summary["validation"]["best"]
+print(f"validation RMSE {best['rmse']:.4f} after {best['samples']:,} samples; test RMSE {run.summary['rmse']:.4f}")
+print(f"the teacher, which no model can beat: {run.summary['teacher_rmse']:.4f}. See {run.folder}/report.html")
