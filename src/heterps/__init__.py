@@ -3,6 +3,7 @@
     profile = heterps.profile(model, batch)                                  time of each layer on each resource
     plan = heterps.plan(profile, cluster, throughput=20_000, samples=1e9)    the cheapest resources that are fast enough
     run = heterps.train(job)                                                 the job, from data to report
+    run = heterps.train(model=module, data=frame, label="click")             the same, of what is in memory
 
 `heterps.Trainer` is for your own training loop; `heterps.nn` and `heterps.ps` are the modules and tables under it, and
 `heterps.sync` has the policies that synchronise workers. `register_scheduler`, `register_format`, `register_policy` and
@@ -29,12 +30,17 @@ if TYPE_CHECKING:
     from heterps.profiling.profile import load_profile
     from heterps.profiling.profiler import profile
     from heterps.training.model.trainer import Trainer
+    from heterps.training.run.observer import Observer
+    from heterps.training.run.trackers import MLflowObserver, TensorBoardObserver
 
 _HOMES = {
     "Cluster": "heterps.config",
     "DataFile": "heterps.data.file",
     "DeviceKind": "heterps.devices",
     "Job": "heterps.config",
+    "MLflowObserver": "heterps.training.run.trackers",
+    "Observer": "heterps.training.run.observer",
+    "TensorBoardObserver": "heterps.training.run.trackers",
     "Trainer": "heterps.training.model.trainer",
     "bags": "heterps.data.bags",
     "load_cluster": "heterps.config",
@@ -51,9 +57,9 @@ _HOMES = {
 _ROOMS = ("nn", "ps", "sync")
 
 __all__ = [
-    "Cluster", "DataFile", "DeviceKind", "Job", "Trainer", "bags", "load_cluster", "load_job", "load_profile", "nn",
-    "plan", "profile", "ps", "register_device", "register_format", "register_policy", "register_scheduler",
-    "sync", "train",
+    "Cluster", "DataFile", "DeviceKind", "Job", "MLflowObserver", "Observer", "TensorBoardObserver", "Trainer",
+    "bags", "load_cluster", "load_job", "load_profile", "nn", "plan", "profile", "ps", "register_device",
+    "register_format", "register_policy", "register_scheduler", "sync", "train",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from heterps.config import Format, Storage
 from heterps.data.describe import ColumnDescription, Description
@@ -35,7 +36,7 @@ class _Guess:
     dense: dict[str, str] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
-    features: dict[str, str] = field(default_factory=dict)  # in the words of a job file
+    features: dict[str, Any] = field(default_factory=dict)  # as in a job
 
 
 def guess_label(columns: Sequence[ColumnDescription]) -> str:
@@ -50,7 +51,8 @@ def guess_label(columns: Sequence[ColumnDescription]) -> str:
             return column.name
     raise ConfigError(
         f"none of the columns is called {', '.join(LABELS[:4])} or the like, or holds 0 and 1 only: "
-        f"{', '.join(column.name for column in columns[:40])}. Say which one is the label: --label NAME"
+        f"{', '.join(column.name for column in columns[:40])}. "
+        "Say which one is the label: --label NAME, in Python label="
     )
 
 
@@ -62,21 +64,33 @@ def starter_job(
     storage: Storage = Storage(),
 ) -> str:
     """Return the text of a job that trains on a described data set, whose label is `description.label`."""
-    label = next((column for column in description.columns if column.name == description.label), None)
-    if label is None:
-        raise ConfigError("the label is no column of numbers. Say which one is: --label NAME")
-    if description.label_problem is not None:
-        raise ConfigError(f"the label {label.name} cannot be trained as it is: {description.label_problem}.")
-    guess = _Guess()
-    for column in description.columns:
-        if column is not label:
-            _place(column, guess)
+    label, guess = _guess(description)
     if not guess.slots:
         raise ConfigError(
             "no column looks like an id or a category, and the models that come with heterps need one. Name slots in a "
             "job of your own, for example {bucketise: 20} of a number: docs/how-to/features.md"
         )
     return _text(description, label, guess, train, test, {"format": options, "storage": storage})
+
+
+def guess_columns(description: Description) -> dict[str, Any]:
+    """Return the fields of `data.columns` that `starter_job` would write."""
+    label, guess = _guess(description)
+    target = {"label": label.name} if description.label_kind == "binary" else {"labels": {label.name: "mse"}}
+    return {**target, "dense": list(guess.dense), "slots": list(guess.slots), "features": guess.features}
+
+
+def _guess(description: Description) -> tuple[ColumnDescription, _Guess]:
+    label = next((column for column in description.columns if column.name == description.label), None)
+    if label is None:
+        raise ConfigError("the label is no column of numbers. Say which one is: --label NAME, in Python label=")
+    if description.label_problem is not None:
+        raise ConfigError(f"the label {label.name} cannot be trained as it is: {description.label_problem}.")
+    guess = _Guess()
+    for column in description.columns:
+        if column is not label:
+            _place(column, guess)
+    return label, guess
 
 
 def _place(column: ColumnDescription, guess: _Guess) -> None:
@@ -91,7 +105,7 @@ def _place(column: ColumnDescription, guess: _Guess) -> None:
         parts = ("weekday",) if column.type.startswith("date") else ("weekday", "hour")
         for part in parts:
             guess.slots[f"{name}_{part}"] = f"{part} of the date {name}"
-            guess.features[f"{name}_{part}"] = f"{{column: {_quoted(name)}, steps: [{{date: {part}}}]}}"
+            guess.features[f"{name}_{part}"] = {"column": name, "steps": [{"date": part}]}
     elif not column.roles or ("list" in column.type and "slots" not in column.roles):
         guess.unused[name] = f"type {column.type}"
     elif "dense" not in column.roles or "list" in column.type or column.type == "bool":
@@ -101,7 +115,7 @@ def _place(column: ColumnDescription, guess: _Guess) -> None:
         guess.slots[name] = f"whole numbers, {about}: {by_name}"
     else:
         guess.dense[name] = f"{_figure(column.min)} to {_figure(column.max)}, mean {_figure(column.mean)}"
-        guess.features[name] = "[log, standardise]" if _is_skewed(column) else "[standardise]"
+        guess.features[name] = ["log", "standardise"] if _is_skewed(column) else ["standardise"]
 
 
 def _is_epoch(column: ColumnDescription) -> bool:
@@ -149,7 +163,7 @@ def _text(
     ]
     if guess.features:
         lines += ["    features:    # fitted on the training data"]
-        lines += [f"      {_quoted(name)}: {steps}" for name, steps in guess.features.items()]
+        lines += [f"      {_quoted(name)}: {_flow(steps)}" for name, steps in guess.features.items()]
     if guess.unused:
         lines += ["    # not used:", *(f"    #   {name}: {why}" for name, why in guess.unused.items())]
     lines += ["optimizers:", "  sparse: {kind: adagrad, lr: 0.05}", "  dense: {kind: adam, lr: 0.001}", ""]
@@ -172,6 +186,13 @@ def _list_lines(role: str, columns: dict[str, str]) -> list[str]:
 
 def _figure(value: float | None) -> str:
     return "?" if value is None else f"{value:.4g}"
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_quoted(name)}: {_flow(inner)}' for name, inner in value.items())}}}"
+    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else _quoted(value)
 
 
 def _quoted(text: str) -> str:

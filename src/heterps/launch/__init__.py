@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from heterps.data.sources import Dataset, open_paths
 from heterps.data.split import fit_split
 from heterps.errors import ConfigError, ModelError
 from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
-from heterps.model.build import build_model
+from heterps.launch.from_python import job_from_python
+from heterps.model.build import build_model, imported_script
+from heterps.model.named import Given
 from heterps.model.trace import trace
 from heterps.nn import model_tables
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
@@ -30,7 +33,7 @@ from heterps.training.metrics.metrics import better
 from heterps.training.model.objectives import Objectives
 from heterps.training.run.control import refuse_if_running
 from heterps.training.run.folder import Run, choose_folder
-from heterps.training.run.observer import Observer
+from heterps.training.run.observer import Observer, Observers
 
 QUICK_PROFILE_S = 1.0
 """Seconds that a run without a profile spends on making one, so that every run has a prediction."""
@@ -38,24 +41,57 @@ QUICK_PROFILE_S = 1.0
 
 @dataclass(frozen=True)
 class FinishedRun:
+    """A run that has ended: its folder, and what is in its summary.json."""
+
     folder: Path
     summary: dict[str, Any]
 
 
 def train(
-    job: Job | str | Path,
+    job: Job | str | Path | None = None,
     folder: str | Path | None = None,
     *,
+    model: Given | None = None,
+    data: Any = None,
     resume: bool = False,
-    observer: Observer | None = None,
+    observer: Observer | Sequence[Observer] | None = None,
+    **fields: Any,
 ) -> FinishedRun:
-    """Trains `job`, or the job in that file, and writes its run folder, by default `runs/<name>-<number>`."""
-    if not isinstance(job, Job):
-        job = load_job(job)
+    """Train a job, or the job in a file, or `model` on `data`; write the run folder, by default `runs/<name>-<number>`.
+
+    model     a torch.nn.Module (which is copied, and stays as it is), its class, a function that makes one, or a name
+    data      a path, a DataFrame of pandas or polars, an Arrow table, a dict of columns, or a torch DataLoader
+    resume    go on with the run in `folder`, from its last checkpoint
+    observer  is told of steps, lines of metrics, checkpoints and the end; several are a list
+    fields    fields of a job, of its `data` and of its `data.columns`, by their names: label, slots, batch_size,
+              launcher, optimizers, ...; `test` and `validation` take what `data` takes. `model_args` are the arguments
+              of the model's class or function, and `validate` is the job's section `validation`.
+    """
+    if (script := imported_script()) is not None:
+        raise ModelError(
+            f"{script} trains while a worker imports it for its model. Put what only the main process should do under "
+            '`if __name__ == "__main__":`'
+        )
+    watch = observer if isinstance(observer, Observer) else Observers(observer or ())
+    where = None if folder is None else Path(folder)
+    if job is None:
+        with job_from_python(model, data, where, fields) as made:
+            return _train(made, where, resume=resume, observer=watch)
+    if model is not None or data is not None or fields:
+        named = [name for name, value in (("model", model), ("data", data)) if value is not None]
+        raise ConfigError(f"a job has everything already, so leave out {', '.join([*named, *fields])}, or the job.")
+    if not isinstance(job, (Job, str, Path)):
+        raise ConfigError(
+            f"a job is a heterps.Job or the path of a job file; got a {type(job).__name__}. A model and its data are "
+            "given as heterps.train(model=..., data=...)."
+        )
+    return _train(job if isinstance(job, Job) else load_job(job), where, resume=resume, observer=watch)
+
+
+def _train(job: Job, folder: Path | None, *, resume: bool, observer: Observer) -> FinishedRun:
     _refuse_unhonoured(job)
-    observer = observer or Observer()
     given = _given_plan(job)
-    run = Run(Path(folder) if folder is not None else choose_folder(job, resume=resume))
+    run = Run(folder if folder is not None else choose_folder(job, resume=resume))
     refuse_if_running(run.folder)
     if resume:
         _tell_replanned(job, run, observer)
@@ -84,6 +120,7 @@ def train(
     summary |= {"warnings": warnings} if warnings else {}
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, shown or plan, summary, run.metrics()))
+    observer.finished(summary)
     return FinishedRun(run.folder, summary)
 
 

@@ -1,26 +1,49 @@
-"""Build the module of a job's `model`: by the name of a zoo model, or by the import path of the user's factory."""
+"""Build the module of a job's `model`: by the name of a zoo model, or by the import path of the user's factory.
+
+deepfm                      a model of the zoo
+package.module:factory      a function or class of a module that can be imported
+path/to/script.py:factory   one of a script, which is imported as a module: its main part must be guarded
+python:Name                 an object of this process, for as long as it is held
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from xxhash import xxh3_64_hexdigest
 
 from heterps.config import Model, Schema
 from heterps.errors import HeterpsError, ModelError
 from heterps.model.zoo import ZOO
 
+HERE = "python"
+"""What stands for the module in the names of factories that are objects of this process."""
+
 ONE_AT_A_TIME = threading.Lock()
 """Lock for building models: threads share torch's random generator, so building two at once would mix their numbers."""
+
+
+HELD: dict[str, Callable[..., Any]] = {}
+"""Factories that are objects of this process, by their name in a job."""
+
+_is_importing: ContextVar[str | None] = ContextVar("script that is being imported", default=None)
+
+
+def imported_script() -> str | None:
+    """The script that is being imported for its model, if one is: it must not start a run of its own."""
+    return _is_importing.get()
 
 
 def build_model(model: Model, schema: Schema, seed: int = 0) -> nn.Module:
@@ -28,7 +51,7 @@ def build_model(model: Model, schema: Schema, seed: int = 0) -> nn.Module:
 
     A factory with parameters `schema` or `seed` is given them. The caller's random state is left unchanged.
     """
-    factory = ZOO.get(model.factory) or _imported(model.factory)
+    factory = ZOO.get(model.factory) or HELD.get(model.factory) or _imported(model.factory)
     arguments = _arguments(factory, model, schema, seed)
     with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -63,7 +86,7 @@ def _arguments(factory: Callable[..., Any], model: Model, schema: Schema, seed: 
 
 
 def _imported(path: str) -> Callable[..., Any]:
-    module_name, colon, attribute = path.partition(":")
+    module_name, colon, attribute = path.rpartition(":")
     if not colon:
         near = get_close_matches(path, ZOO, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -71,7 +94,12 @@ def _imported(path: str) -> Callable[..., Any]:
             f"there is no model {path!r} in the zoo: {hint}It has {', '.join(ZOO)}. "
             "A model of your own is named by its import path, package.module:factory."
         )
-    module = _module(module_name, path)
+    if module_name == HERE:
+        raise ModelError(
+            f"model {path} was an object of the Python process that started its run. Pass it again, as "
+            "heterps.train(model=...), or name its class or a function that makes it: package.module:factory."
+        )
+    module = _script(Path(module_name), path) if module_name.endswith(".py") else _module(module_name, path)
     if not hasattr(module, attribute):
         public = [name for name in vars(module) if not name.startswith("_")]
         near = get_close_matches(attribute, public, n=1)
@@ -85,6 +113,37 @@ def _imported(path: str) -> Callable[..., Any]:
         )
     checked: Callable[..., Any] = factory
     return checked
+
+
+def _script(file: Path, path: str) -> Any:
+    """Import a script under a name of its own. The script that this process runs is taken as it is."""
+    main = sys.modules["__main__"]
+    if not file.is_file():
+        raise ModelError(f"model {path}: there is no file {file}. It must be on every machine of the run.")
+    if (running := getattr(main, "__file__", None)) is not None and file.samefile(running):
+        return main
+    name = f"heterps_script_{file.stem}_{xxh3_64_hexdigest(str(file.resolve()).encode())}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        if str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))
+        token = _is_importing.set(str(file))
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # the user's own code
+            del sys.modules[name]
+            if isinstance(error, HeterpsError):
+                raise
+            raise ModelError(
+                f"model {path}: importing {file} raised {type(error).__name__}: {error} ({_line_of(error)}). Fix it "
+                'first; what only the main process should do belongs under `if __name__ == "__main__":`.'
+            ) from error
+        finally:
+            _is_importing.reset(token)
+    return sys.modules[name]
 
 
 def _module(name: str, path: str) -> Any:

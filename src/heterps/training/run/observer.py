@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from heterps.errors import ConfigError
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.tiers import TierCounts
 from heterps.training.metrics.metrics import Metrics
@@ -43,6 +45,31 @@ class Observer:
 
     def evaluating(self, samples: int) -> None:
         """The test set, of so many samples, is being evaluated."""
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        """The run has ended, and this is its summary.json. A run that raises an error does not come here."""
+
+
+class Observers(Observer):
+    """Several observers as one."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        for observer in observers:
+            if not isinstance(observer, Observer):
+                raise ConfigError(
+                    f"an observer is a heterps.Observer, whose methods are overridden; got a {type(observer).__name__}."
+                )
+        self._observers = tuple(observers)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_") or name not in vars(Observer):
+            return super().__getattribute__(name)
+
+        def tell(*args: Any, **kwargs: Any) -> None:
+            for observer in self._observers:
+                getattr(observer, name)(*args, **kwargs)
+
+        return tell
 
 
 @dataclass

@@ -1,0 +1,67 @@
+"""Observers that send the metrics of a run to trackers of experiments: TensorBoard and MLflow, both extras.
+
+Every number in a line of metrics.jsonl becomes a point, at its number of samples, and every number of summary.json one
+at the end, as `summary/<field>`. Fields within fields are joined by a slash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from heterps.errors import ConfigError
+from heterps.training.run.observer import Observer
+
+
+class TensorBoardObserver(Observer):
+    """Writes events for TensorBoard to `folder`. Needs the extra `heterps[tensorboard]`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._writer = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+        self._samples = 0
+
+    def measured(self, line: dict[str, Any]) -> None:
+        self._samples = line["samples"]
+        self._add(numbers(line))
+        self._writer.flush()
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        self._add(numbers(summary, "summary/"))
+        self._writer.close()
+
+    def _add(self, points: Iterator[tuple[str, float]]) -> None:
+        for name, value in points:
+            self._writer.add_scalar(name, value, self._samples)
+
+
+class MLflowObserver(Observer):
+    """Logs to the active run of MLflow, which it starts if there is none. Needs the extra `heterps[mlflow]`."""
+
+    def __init__(self) -> None:
+        self._mlflow = _imported("mlflow", "mlflow")
+        self._samples = 0
+
+    def measured(self, line: dict[str, Any]) -> None:
+        self._samples = line["samples"]
+        self._mlflow.log_metrics(dict(numbers(line)), step=self._samples)
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        self._mlflow.log_metrics(dict(numbers(summary, "summary/")), step=self._samples)
+
+
+def numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Iterate over the numbers in nested fields, each with its name; texts, lists and nulls are left out."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield f"{prefix}{name}", float(value)
+
+
+def _imported(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ConfigError(f"{extra} is not installed: pip install 'heterps[{extra}]'") from None
