@@ -29,7 +29,7 @@ class Model(Frozen):
     factory: Name = Field(
         "ctr_dnn",
         description="A zoo name (ctr_dnn, deepfm, match_net, two_emb, nce, mmoe, din, bst, alexnet, resnet) or an "
-        "import path `package.module:factory`.",
+        "import path `package.module:factory` or `path/to/script.py:factory`.",
     )
     args: dict[str, Any] = Field({}, description="Keyword arguments of the factory.")
 
