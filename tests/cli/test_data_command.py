@@ -1,5 +1,7 @@
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from heterps.cli import main
@@ -136,3 +138,12 @@ def test_images_take_one_source_and_one_folder(tmp_path, capsys):
     assert code == 2
     assert "one SOURCE and one OUT" in err
     assert run(capsys, "data", "images", "digits")[0] == 2
+
+
+def test_describe_names_what_lists_hold(tmp_path, capsys):
+    table = pa.table({"label": [0, 1], "genres": pa.array([["a"], ["b", "c"]])})
+    pq.write_table(table, tmp_path / "lists.parquet")
+    code, out, _ = run(capsys, "data", "describe", tmp_path / "lists.parquet")
+    assert code == 0
+    assert "list<string>" in out
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines())

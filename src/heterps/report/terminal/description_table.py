@@ -23,7 +23,7 @@ def show_description(path: str, description: Description) -> None:
     for column in description.columns:
         table.add_row(
             column.name,
-            column.type.replace("item: ", ""),
+            column.type.replace("item: ", "").replace("element: ", ""),
             "/".join(column.roles) or "nothing",
             "" if not column.missing else f"{100 * column.missing_share:.3g} %",
             "" if column.distinct is None else f"{'' if column.distinct_is_exact else '~'}{_short(column.distinct)}",
