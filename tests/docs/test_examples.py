@@ -92,10 +92,10 @@ def test_every_job_of_the_tutorial_trains(folder: Path) -> None:
     page = ROOT / "docs" / "tutorial.md"
     jobs = [path for path in write_files(page, folder) if path.suffix == ".yaml" and path.name != "cluster.yaml"]
     run_blocks(page)  # makes logs.parquet
-    assert len(jobs) == 3
+    assert len(jobs) == 4
     for job in jobs:
         finished = train(load_job(job), folder / "runs" / job.stem)
-        assert finished.summary["status"] == "completed"
+        assert finished.summary["status"] in ("completed", "stopped early")
 
 
 def shown_commands() -> list[tuple[str, str]]:
