@@ -279,7 +279,7 @@ def over_fitting(summary: dict[str, Any]) -> str | None:
             return (
                 f"the model over-fits: {name} of the validation was {ratio(best)} after "
                 f"{validation['best']['samples']:,} samples and is {ratio(now)} after {last['samples']:,}. Stop early "
-                "with validation.patience, or regularise: weight decay, dropout, fewer dimensions"
+                "with validation.patience, or regularise: weight decay, dropout, fewer dimensions."
             )
         return None
     found = summary.get(measure.field)
@@ -289,7 +289,7 @@ def over_fitting(summary: dict[str, Any]) -> str | None:
         return (
             f"the model over-fits: {measure.title} is {ratio(train)} on the samples of {summary['epochs']} epochs of "
             f"training and {ratio(found)} on the test set. Name data.validation to see from when on, and train for "
-            "fewer epochs"
+            "fewer epochs."
         )
     return None
 

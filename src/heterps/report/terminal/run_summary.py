@@ -21,7 +21,6 @@ from heterps.report.meaning import (
     follows_plan,
     measures_in,
     metrics_of,
-    over_fitting,
     promised,
     usd_per_billion,
     verdict,
@@ -50,7 +49,7 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
         console.print(_promise(summary))
     if summary["rows"] or summary["table_bytes"]:
         console.print(_tables(summary))
-    for text in (*late_warnings(summary), *filter(None, [over_fitting(summary)])):
+    for text in late_warnings(summary):
         console.print(Text.assemble(("\nwarning: ", "bold yellow"), f"{text}."))
     for text in summary.get("warnings", ()):
         console.print(Text.assemble(("\nwarning: ", "bold yellow"), text))
