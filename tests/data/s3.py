@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -63,6 +64,7 @@ def s3_server() -> Iterator[S3Server]:
 
     behaviour = Proxied(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, behaviour, threaded=True, request_handler=MotoRequestHandler)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     with pytest.MonkeyPatch.context() as patch:

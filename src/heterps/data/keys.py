@@ -110,16 +110,28 @@ def mix_column(
         out[i] = mix64(uint64(ids[i]) ^ seed) if valid else null
 
 
+@njit(inline="always")
+def _word(data: NDArray[np.uint8], at: int) -> np.uint64:
+    """Return 8 little-endian bytes as a number, in a form that the compiler knows to be one load."""
+    low = uint64(data[at]) | uint64(data[at + 1]) << uint64(8)
+    low |= uint64(data[at + 2]) << uint64(16) | uint64(data[at + 3]) << uint64(24)
+    high = uint64(data[at + 4]) | uint64(data[at + 5]) << uint64(8)
+    high |= uint64(data[at + 6]) << uint64(16) | uint64(data[at + 7]) << uint64(24)
+    return low | high << uint64(32)
+
+
 @njit(nogil=True, cache=True)
 def hash_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], out: NDArray[np.int64]) -> None:
     """Set out[i] to the hash of data[ends[i] : ends[i + 1]]: its length, then 8 little-endian bytes at a time."""
     for i in range(len(out)):
         start, end = ends[i], ends[i + 1]
         state = mix64(uint64(end - start) + uint64(0x9E3779B97F4A7C15))
-        while start < end:
+        while start + 8 <= end:
+            state = mix64(state ^ _word(data, start))
+            start += 8
+        if start < end:
             word = uint64(0)
-            for byte in range(min(8, end - start)):
+            for byte in range(end - start):
                 word |= uint64(data[start + byte]) << uint64(8 * byte)
             state = mix64(state ^ word)
-            start += 8
         out[i] = state

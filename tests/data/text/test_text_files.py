@@ -266,3 +266,14 @@ def test_batches_are_those_of_the_same_rows_in_parquet(tmp_path: Path) -> None:
         positions.append((one, position))
     again, _ = next(of_text.read(positions[20][1]))
     np.testing.assert_array_equal(again.slots.keys, positions[21][0].slots.keys)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_a_row_may_be_longer_than_the_blocks_that_are_parsed(tmp_path: Path, name: str) -> None:
+    words = ["w" * size for size in (10, 3 << 20, 600_000, 5)]
+    if name == "a.csv":
+        (tmp_path / name).write_text("y,text\n" + "".join(f'{i},"{word}"\n' for i, word in enumerate(words)))
+    else:
+        lines = (json.dumps({"y": i, "text": word}) for i, word in enumerate(words))
+        (tmp_path / name).write_text("\n".join(lines))
+    assert [len(text) for _, text in read_all(tmp_path / name, ["y", "text"])] == [10, 3 << 20, 600_000, 5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from csv import QUOTE_MINIMAL, QUOTE_NONE
 from csv import reader as line_reader
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow.csv as csv
 
 from heterps.config import Format
 from heterps.data.text.lines import Syntax, cut
-from heterps.data.text.rows import BOM, Misfit, TextRows, names_listed, wrong_value
+from heterps.data.text.rows import BLOCK_BYTES, BOM, Misfit, TextRows, names_listed, wrong_value
 from heterps.data.text.types import INTEGER, STRING, first_misfit, type_of_texts
 
 CRITEO_DENSE = tuple(f"I{i}" for i in range(1, 14))
@@ -107,11 +108,18 @@ class Delimited(TextRows):
             null_values=list(self.options.nulls),
             strings_can_be_null=True,
         )
+        parse = self._parse_options(data, (lambda _: "skip") if skip_misfits else note)
+        if note is None and len(data) > BLOCK_BYTES:
+            with suppress(pa.ArrowInvalid):  # a value that does not fit, or a row that is longer than a block
+                return self._parse(data, BLOCK_BYTES, parse, convert)
+        return self._parse(data, len(data) + 1, parse, convert)
+
+    def _parse(self, data: bytes, block_bytes: int, parse_options: Any, convert_options: Any) -> Any:
         return csv.read_csv(
             pa.BufferReader(data),
-            read_options=csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(self.names)),
-            parse_options=self._parse_options(data, (lambda _: "skip") if skip_misfits else note),
-            convert_options=convert,
+            read_options=csv.ReadOptions(use_threads=False, block_size=block_bytes, column_names=list(self.names)),
+            parse_options=parse_options,
+            convert_options=convert_options,
         )
 
     def _parse_options(self, data: bytes, invalid_row_handler: Any = None) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from heterps.data.text.rows import Misfit, TextRows, wrong_value
+from heterps.data.text.rows import BLOCK_BYTES, Misfit, TextRows, wrong_value
 from heterps.data.text.types import INTEGER, NUMBER, STRING, join, join_all, type_of_dates
 
 
@@ -24,13 +25,18 @@ class JsonLines(TextRows):
         return {name: _dated(kind, [row.get(name) for row in rows]) for name, kind in types.items()}
 
     def parse(self, data: bytes, types: Mapping[str, Any]) -> Any:
-        return pa_json.read_json(
-            pa.BufferReader(data),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore"
-            ),
-        ).select(list(types))
+        options = pa_json.ParseOptions(
+            explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore"
+        )
+        if len(data) > BLOCK_BYTES:
+            with suppress(pa.ArrowInvalid):  # a value that does not fit, or a row that is longer than a block
+                return self._parse(data, BLOCK_BYTES, options).select(list(types))
+        return self._parse(data, len(data) + 1, options).select(list(types))
+
+    @staticmethod
+    def _parse(data: bytes, block_bytes: int, parse_options: Any) -> Any:
+        read_options = pa_json.ReadOptions(use_threads=False, block_size=block_bytes)
+        return pa_json.read_json(pa.BufferReader(data), read_options=read_options, parse_options=parse_options)
 
     def find_misfit(self, data: bytes, types: Mapping[str, Any]) -> Misfit | None:
         lines = [line for line in data.split(b"\n") if line.strip(b"\r")]
