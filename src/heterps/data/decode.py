@@ -10,7 +10,8 @@ Missing values are counted by column. An invalid value raises DataError, which n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,7 +28,10 @@ from heterps.data.kernels import interleave_floats, interleave_keys, place_bags
 from heterps.data.keys import mix_column, null_key, slot_seed
 from heterps.data.labels import read_labels
 from heterps.data.sources import RowGroup
+from heterps.data.storage import is_local
 from heterps.errors import DataError
+
+_READ_AT_ONCE = 8
 
 
 @dataclass
@@ -93,8 +97,21 @@ class Decoder:
         return DecodeCounts.total(self.counts_by_group.values())
 
     def decode(self, group: RowGroup) -> Block:
+        return self._decode(group, self._read(group))
+
+    def decode_all(self, groups: Sequence[RowGroup]) -> Iterator[Block]:
+        """Decode row groups in order. Remote ones are read several at a time, for each answer takes a while."""
+        if len(groups) == 1 or all(is_local(group.file.fs) for group in groups):
+            yield from map(self.decode, groups)
+            return
+        with ThreadPoolExecutor(min(_READ_AT_ONCE, len(groups)), thread_name_prefix="read") as pool:
+            yield from map(self._decode, groups, pool.map(self._read, groups))
+
+    def _read(self, group: RowGroup) -> Any:
         deciding = () if self._part is None else self._part.columns
-        table = group.file.read(group.index, tuple(dict.fromkeys((*self._schema.sources(self._columns), *deciding))))
+        return group.file.read(group.index, tuple(dict.fromkeys((*self._schema.sources(self._columns), *deciding))))
+
+    def _decode(self, group: RowGroup, table: Any) -> Block:
         columns = {name: self._features.column(table, name, str(group)) for name in self._columns}
         keep = np.ones(group.num_rows, np.bool_) if self._part is None else self._part.mask(group, table)
         self._counts = DecodeCounts(int(np.count_nonzero(keep)))

@@ -225,10 +225,9 @@ class Reader:
 
     def decode(self, epoch: int, block: int) -> BlockRows:
         """Decode a block of an epoch; return it with its rows in their order, and remember their number."""
-        blocks = []
-        for group in self.epoch(epoch).blocks[block]:
-            blocks.append(self._decoder.decode(group))
-            self._kept_rows[group] = len(blocks[-1].rows)
+        groups = self.epoch(epoch).blocks[block]
+        blocks = list(self._decoder.decode_all(groups))
+        self._kept_rows.update((group, len(decoded.rows)) for group, decoded in zip(groups, blocks, strict=True))
         whole = blocks[0] if len(blocks) == 1 else joined(blocks)
         return whole, self._shuffled(whole.rows, epoch, block)
 

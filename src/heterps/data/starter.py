@@ -152,7 +152,9 @@ def _text(
         f"model: {{factory: {'deepfm' if guess.dense else 'ctr_dnn'}, args: {{embedding_dim: 8, hidden: [64, 32]}}}}",
         "data:",
         f"  train: {_quoted(train)}",
-        f"  test: {_quoted(test)}" if test else "  # test: name other files here, to see how good the model is",
+        f"  test: {_quoted(test)}"
+        if test
+        else "  validation: {share: 0.1}    # held out, to see how good the model is",
         *(f"  {name}: {json.dumps(fields, ensure_ascii=False)}" for name, fields in settings.items() if fields),
         f"  batch_size: {batch_size}",
         f"  epochs: {epochs}" + ("    # few rows are seen several times" if epochs > 1 else ""),
