@@ -42,6 +42,11 @@ def columns(num_rows: int = NUM_ROWS) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(autouse=True)
+def _no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
+
+
 class Losses(heterps.Observer):
     def __init__(self) -> None:
         self.losses: list[float] = []

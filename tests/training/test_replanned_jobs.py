@@ -124,11 +124,11 @@ def test_a_checkpoint_that_fails_gives_the_new_plan_up_and_not_the_job(job_file,
 
     saved = []
 
-    def save(folder, snapshot, keep):
+    def save(folder, snapshot, keep, spare):
         saved.append(snapshot)
         if len(saved) == 1:
             raise StorageError("the disk is full")
-        return original(folder, snapshot, keep=keep)
+        return original(folder, snapshot, keep, spare)
 
     original = coordinator.save
     monkeypatch.setattr(coordinator, "save", save)

@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from heterps.errors import HeterpsError, ModelError, NotFinite
+from heterps.errors import DataError, HeterpsError, ModelError, NotFinite
 from heterps.lookups import RowGradients
 from heterps.nn import embeddings
 from heterps.ps.client.local import FloatArray
@@ -21,11 +21,12 @@ def own_code(model: nn.Module, when: str) -> Iterator[None]:
     """Say of an error in the model's own code that it is the model's, and when it happened: "after 3 steps"."""
     try:
         yield
-    except HeterpsError:
-        raise
     except Exception as error:
+        if isinstance(error, HeterpsError) and not isinstance(error, DataError):
+            raise
+        kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
         raise ModelError(
-            f"{type(model).__name__} failed {when}: {type(error).__name__}: {str(error).strip().rstrip('.')}. "
+            f"{type(model).__name__} failed {when}: {kind}{str(error).strip().rstrip('.')}. "
             "Check that it was made for the columns of the data; --debug shows the line."
         ) from error
 
