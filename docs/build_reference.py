@@ -93,7 +93,7 @@ def _row(path: str, name: str, field: FieldInfo) -> str:
 
 def _anchor(path: str) -> str:
     """What GitHub makes of the heading."""
-    return path.replace(".", "")
+    return re.sub(r"[.<>]", "", path)
 
 
 def _default(field: FieldInfo) -> str:

@@ -74,6 +74,13 @@ def main() -> None:
         "Ctrl-C would save and stop; --resume would go on with the very next batch.",
         f"train {JOB} --run {run}",
     )
+    step(
+        5,
+        "Predict",
+        "What does the trained model say of rows that it has not seen? A score is the probability of a click. "
+        "`heterps export` would write a folder that scores without heterps, and `heterps serve` answers over HTTP.",
+        f"predict {run} {DATA / 'test'} --columns label,C1,C2",
+    )
     summary = json.loads((run / "summary.json").read_text())
     plan = json.loads(PLAN.read_text())
     stages = " → ".join(f"{stage['resource']}×{stage['count']}" for stage in plan["stages"])

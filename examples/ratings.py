@@ -12,35 +12,30 @@ from heterps.data.generate import generate
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
 DATA = Path(f"data/ratings-{ROWS}")  # user, item, rating, time, age, year, genres: a line a rating, with tabs
 
-job = heterps.Job(
-    name="ratings",
-    model={"factory": "deepfm", "args": {"embedding_dim": 8, "hidden": [64, 32]}},
-    data={
-        "train": str(DATA / "train"),
-        "test": str(DATA / "test"),
-        "validation": {"share": 0.05, "newest": "time"},
-        "format": {"lists": {"genres": "|"}},
-        "columns": {
-            "labels": {"rating": "mse"},
-            "dense": ["age", "year"],
-            "slots": ["user", "item", "genres", "hour", "weekday"],
-            "features": {
-                "age": ["standardise"],
-                "year": ["standardise"],
-                "hour": {"column": "time", "steps": [{"date": "hour"}]},
-                "weekday": {"column": "time", "steps": [{"date": "weekday"}]},
-            },
-        },
-        "batch_size": 512,
-        "epochs": 4,
-    },
-    validation={"every_samples": ROWS // 2, "patience": 3},
-    optimizers={"dense": {"kind": "adam", "lr": 0.002}},
-)
-
 if not DATA.exists():
     generate(DATA, ROWS, ROWS // 10, task="ratings", files="tsv")
-run = heterps.train(job)
-best = run.summary["validation"]["best"]
-print(f"validation RMSE {best['rmse']:.4f} after {best['samples']:,} samples; test RMSE {run.summary['rmse']:.4f}")
-print(f"the teacher, which no model can beat: {run.summary['teacher_rmse']:.4f}. See {run.folder}/report.html")
+run = heterps.train(
+    name="ratings",
+    model="deepfm",
+    model_args={"embedding_dim": 8, "hidden": [64, 32]},
+    data=DATA / "train",
+    test=DATA / "test",
+    validation={"share": 0.05, "newest": "time"},
+    format={"lists": {"genres": "|"}},
+    labels={"rating": "mse"},
+    dense=["age", "year"],
+    slots=["user", "item", "genres", "hour", "weekday"],
+    features={
+        "age": ["standardise"],
+        "year": ["standardise"],
+        "hour": {"column": "time", "steps": [{"date": "hour"}]},
+        "weekday": {"column": "time", "steps": [{"date": "weekday"}]},
+    },
+    batch_size=512,
+    epochs=4,
+    validate={"every_samples": ROWS // 2, "patience": 3},
+    optimizers={"dense": {"kind": "adam", "lr": 0.002}},
+)
+best, end = run.summary["validation"]["best"], run.summary
+print(f"validation RMSE {best['rmse']:.4f} after {best['samples']:,} samples; test RMSE {end['rmse']:.4f}")
+print(f"the teacher, which no model can beat: {end['teacher_rmse']:.4f}. See {run.folder}/report.html")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
 from heterps.cli import main
@@ -21,7 +22,7 @@ def started(job: Path, addresses: list[str], told: str, *options: str) -> Iterat
     """One server, which says `told` once it listens, and must end in peace."""
     words = ["server", "start", str(job), *options, *(word for address in addresses for word in ("--address", address))]
     code = f"from heterps.cli import main; main({words!r})"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with preloaded.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == f"{told}\n"

@@ -40,10 +40,16 @@ def make_roster(num_servers: int) -> Roster:
 
 @contextmanager
 def threaded_servers(
-    roster: Roster, tables: Tables, network: MemoryNetwork, names: Sequence[str] | None = None
+    roster: Roster,
+    tables: Tables,
+    network: MemoryNetwork,
+    names: Sequence[str] | None = None,
+    *,
+    joining: bool = False,
 ) -> Iterator[list[Server]]:
     """Every server of the roster, or those of these names, on a thread of its own."""
-    servers = [Server(seat.name, roster, tables) for seat in roster.servers if names is None or seat.name in names]
+    seats = [seat for seat in roster.servers if names is None or seat.name in names]
+    servers = [Server(seat.name, roster, tables, joining=joining) for seat in seats]
     channels = [network.channel(server.name) for server in servers]
     stop = threading.Event()
     threads = [

@@ -26,6 +26,12 @@ ECHO = """
 """
 
 
+@pytest.fixture(autouse=True)
+def not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start them as users do, where other tests have preloaded.py."""
+    monkeypatch.setattr("heterps.processes.subprocess", subprocess)
+
+
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Child]:
     """A child that runs the given code."""

@@ -18,6 +18,7 @@ from heterps.config import (
     Model,
     Optimizers,
     Schema,
+    Start,
     load_cluster,
     load_job,
 )
@@ -105,16 +106,27 @@ def test_a_broken_rule_names_line_field_value_and_what_is_allowed(text: str, exp
         (
             DATA + "optimizers:\n  sparse:\n    kind: adagrad\n    epsilon: 1",
             "job.yaml:5: optimizers.sparse.epsilon is not a field. Did you mean 'eps'? "
-            "Allowed here: eps, initial_accumulator, kind, lr, weight_decay.",
+            "Allowed here: eps, initial_accumulator, kind, lr, sample_gradient, weight_decay.",
         ),
         (
             DATA + "cluster:\n  resources:\n    cpu: {price: 1, usd_per_hour: 1, limit: 1}\n  server_resource: cpu",
-            "job.yaml:4: cluster.resources.cpu.price is not a field. Allowed here: device, kind, limit, usd_per_hour.",
+            "job.yaml:4: cluster.resources.cpu.price is not a field. Allowed here: alone, billing_s, device, "
+            "disk_gb, disk_usd_per_gb_hour, kind, limit, memory_gb, minimum_s, port_gbps, spot, startup_s, "
+            "usd_per_hour, zone.",
         ),
     ],
 )
 def test_an_unknown_field_gets_the_nearest_name_and_the_list(text: str, expected: str) -> None:
     assert complaint(text).startswith(expected)
+
+
+def test_rows_of_adagrad_start_at_the_size_of_a_sample_s_gradient_whatever_the_batch() -> None:
+    for batch_size in (1, 100):
+        data, sparse = f"{{train: x, batch_size: {batch_size}}}", "{kind: adagrad, sample_gradient: 0.5}"
+        made = job(f"data: {data}\noptimizers: {{sparse: {sparse}}}")
+        assert made.optimizers.sparse == Adagrad(initial_accumulator=(0.5 / batch_size) ** 2)
+    both = "optimizers: {sparse: {kind: adagrad, sample_gradient: 0.5, initial_accumulator: 1}}"
+    assert "give initial_accumulator or sample_gradient, not both" in complaint(DATA + both)
 
 
 def test_everything_wrong_is_reported_at_once() -> None:
@@ -205,6 +217,7 @@ def test_threads_default_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 positive = st.floats(1e-12, 1e12)
 text = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]))  # in JSON, YAML refuses or folds the others
 name = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=200)
+plain = st.from_regex(r"[a-z.]{1,9}", fullmatch=True)
 jobs = st.builds(
     Job,
     name=name,
@@ -219,13 +232,15 @@ jobs = st.builds(
         Optimizers,
         sparse=st.builds(SGD, lr=positive) | st.builds(Adagrad, eps=positive),
         dense=st.builds(Adam, lr=positive, beta1=st.floats(0, 1, exclude_max=True)),
+        freeze=st.lists(name, max_size=2).map(tuple),
     ),
+    start=st.none() | st.builds(Start, model=name, rename=st.dictionaries(plain, plain, max_size=2)),
     seed=st.integers(0, 2**63 - 1),
 )
 
 
 @given(jobs)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_job_written_out_loads_as_the_same_job(any_job: Job) -> None:
     for text in (dump_yaml(any_job), any_job.model_dump_json()):
         Path("written.yaml").write_text(text, encoding="utf-8", newline="")

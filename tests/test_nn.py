@@ -28,7 +28,7 @@ from heterps.config import (
 from heterps.data.keys import slots_from_ids
 from heterps.errors import DataError, ModelError
 from heterps.lookups import prepared
-from heterps.nn import Slots, SparseEmbedding, embeddings, push_gradients
+from heterps.nn import Slots, SparseEmbedding, embeddings, push_gradients, weights
 from heterps.ps.client.local import LocalClient
 
 NAMES = ("a", "b", "c")
@@ -264,10 +264,13 @@ def test_no_grad_in_training_creates_rows_but_pushes_nothing():
     assert module.client.export_rows("rows")[1] == 0
 
 
-def test_state_dict_of_a_model_is_plain_and_has_no_rows():
+def test_state_dict_of_a_model_has_no_rows_but_their_number():
     model = nn.ModuleDict({"rows": make(), "linear": nn.Linear(3 * DIM, 1)})
     model["linear"](model["rows"](single()).flatten(1)).sum().backward()
-    assert set(model.state_dict()) == {"linear.weight", "linear.bias"}
+    assert set(model.state_dict()) == {"linear.weight", "linear.bias"}  # its rows have their initial values
+    push_gradients(model)
+    assert set(model.state_dict()) == {"linear.weight", "linear.bias", "rows.num_rows"}
+    assert set(weights(model)) == {"linear.weight", "linear.bias"}
     assert not list(model["rows"].parameters())
     model.load_state_dict(model.state_dict())
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pyarrow as pa
 import pytest
 from pyarrow import feather
@@ -60,11 +61,8 @@ def package(tmp_path: Path) -> Path:
 
 def heterps(package: Path, *words: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(package), *filter(None, sys.path)])
-    return subprocess.run(
-        [sys.executable, "-m", "heterps", *words],
-        cwd=package.parent, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": path}
+    return preloaded.run([sys.executable, "-m", "heterps", *words], cwd=package.parent, env=environment, timeout=300)
 
 
 def test_a_scheduler_from_outside_plans_by_the_command(package: Path) -> None:

@@ -35,8 +35,10 @@ SERVER_SPEED = 4.0
 FACTOR, DROP_AT = 0.1, 2 / 3
 """The learning rate falls to this part after that part of the run: the paper's first drop is at 200 of 300 epochs."""
 
-PAPER = ("bsp", "asp", "ssp:3", "ssp:6", "ssp:15", "dssp:3:12", "dssp:3:12+literal")
-BEYOND = ("bsp+summed", "asp+damped", "asp+compensated:0.04", "dssp:3:12+compensated:0.04")
+PAPERS_RULES = "dssp:3:12+fastest+lower"
+PAPER = ("bsp", "asp", "ssp:3", "ssp:6", "ssp:15", PAPERS_RULES, "dssp:3:12+literal")
+PASSING = ("bsp", "asp", "ssp:3", "ssp:15", PAPERS_RULES, "dssp:3:12")
+BEYOND = ("bsp+summed", "asp+damped", "asp+compensated:0.04", f"{PAPERS_RULES}+compensated:0.04")
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,20 @@ class Question:
     speeds: tuple[float, ...]  # of each worker, as times the seconds of the faster kind
     unit: str  # what the learning rate falls by: samples or updates
     policies: tuple[str, ...]
+    slow_in_turn: bool = False  # one worker after the other is four times slower for 30 of every 100 iterations
 
 
 ALEXNET = Network("alexnet", {"width": 16, "hidden": 2048}, lr=0.01, epochs=20, targets=(0.90, 0.93))
 RESNET = Network("resnet", {"depth": 8, "width": 8}, lr=1.0, epochs=10, targets=(0.97, 0.98))
 FOUR, TWO = (1.0,) * 4, (1.0, RATIO)
 QUESTIONS = (
-    Question("resnet, 1080 Ti + 1060, decay by samples", RESNET, TWO, "samples", (*PAPER, *BEYOND, "bsp+fitted")),
+    Question(
+        "resnet, 1080 Ti + 1060, decay by samples", RESNET, TWO, "samples", (*PAPER, "dssp:3:12", *BEYOND, "bsp+fitted")
+    ),
     Question("resnet, 1080 Ti + 1060, decay by updates", RESNET, TWO, "updates", PAPER),
     Question("resnet, 4 equal workers, decay by samples", RESNET, FOUR, "samples", (*PAPER, *BEYOND, "bsp+backup:1")),
     Question("resnet, 4 equal workers, decay by updates", RESNET, FOUR, "updates", PAPER),
+    Question("resnet, 4 workers slow in turn, decay by samples", RESNET, FOUR, "samples", PASSING, slow_in_turn=True),
     Question("alexnet, 4 equal workers, decay by samples", ALEXNET, FOUR, "samples", (*PAPER, *BEYOND, "bsp+backup:1")),
 )
 
@@ -123,9 +129,16 @@ def make_job(question: Question, data: Data, num_rows: int, epochs: int) -> Job:
 
 
 def make_scenario(question: Question, clock: Clock) -> Scenario:
+    second = clock.compute_s
+    slowdowns = [
+        {"worker": f"w{i % len(question.speeds)}", "from_s": (100 * i + 20) * second, "to_s": (100 * i + 50) * second,
+         "factor": 4.0}
+        for i in range(20 * question.slow_in_turn)
+    ]  # fmt: skip
     return Scenario(
-        workers=tuple(clock.compute_s * speed for speed in question.speeds),
+        workers=tuple(second * speed for speed in question.speeds),
         jitter=JITTER,
+        slowdowns=slowdowns,
         latency_s=clock.latency_s,
         server_s=clock.server_s,
         iterations=ENDLESS,

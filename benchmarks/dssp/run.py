@@ -1,6 +1,6 @@
 """Does DSSP reach an accuracy sooner than BSP, ASP and SSP, and what else would? See README.md beside this file.
 
-python benchmarks/dssp/run.py [--quick] [--seeds 3] [--cifar10 FILES] [--json figures.json] [--svg accuracy.svg]
+python benchmarks/dssp/run.py [--quick] [--seeds 3] [--cifar10 FILES] [--only WORDS] [--policies WORDS] [--write]
 """
 
 from __future__ import annotations
@@ -111,6 +111,21 @@ def seconds(by_seed: Sequence[float | None], failed: str | None) -> str:
     return f"{statistics.median(reached):,.0f}{spread}"
 
 
+def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The figures of now, and of before those of questions and policies that were not asked."""
+    found = []
+    for question in QUESTIONS:
+        old, new = (
+            next((q for q in figures["questions"] if q["title"] == question.title), {"rows": [], "curves": {}})
+            for figures in (before, now)
+        )
+        rows = {row["label"]: row for row in (*old["rows"], *new["rows"])}
+        labels = [parse_variant(word).label for word in question.policies]
+        kept = [rows[label] for label in labels if label in rows]
+        found.append({**old, **new, "rows": kept, "curves": {**old["curves"], **new["curves"]}})
+    return {**now, "questions": [q for q in found if q["rows"]]}
+
+
 def write(figures: dict[str, Any]) -> None:
     """Keep the figures, and put their tables into the README between its two marks."""
     (HERE / "figures.json").write_text(json.dumps(figures, separators=(",", ":")) + "\n", encoding="utf-8")
@@ -132,6 +147,7 @@ def main() -> None:
     parser.add_argument("--cifar10", type=Path, help="train on CIFAR-10 instead of digits: its binary version")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="questions with these words in their titles")
+    parser.add_argument("--policies", help="of each question those in this list, as dssp:3:12,asp; all if left out")
     parser.add_argument("--write", action="store_true", help="write figures.json and the tables of the README")
     given = parser.parse_args()
     seeds = 1 if given.quick else given.seeds
@@ -144,6 +160,9 @@ def main() -> None:
         for question in QUESTIONS:
             if given.only not in question.title:
                 continue
+            if given.policies:
+                asked = given.policies.split(",")
+                question = replace(question, policies=tuple(word for word in question.policies if word in asked))
             if given.quick:
                 question = replace(question, policies=question.policies[::4])
             epochs = 1 if given.quick else given.epochs or question.network.epochs
@@ -159,9 +178,11 @@ def main() -> None:
         f"cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, torch {torch.__version__}. "
         "Only these seconds depend on the machine."
     )
+    if given.only or given.policies:
+        figures["environment"] += " The other figures are of earlier runs."
     print(f"\n{figures['environment']}")
     if given.write:
-        write(figures)
+        write(merged(json.loads((HERE / "figures.json").read_text(encoding="utf-8")), figures))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -145,13 +145,14 @@ def cores(number: int) -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def rate(read: Callable[[], int], repeats: int) -> float:
-    """Rows a second: the best of a few passes."""
-    best = 0.0
+def rates(reads: Sequence[Callable[[], int]], repeats: int) -> list[float]:
+    """Rows a second of several ways to read: the best of a few passes of each, in turns."""
+    best = [0.0] * len(reads)
     for _ in range(repeats):
-        begin = time.perf_counter()
-        rows = read()
-        best = max(best, rows / (time.perf_counter() - begin))
+        for number, read in enumerate(reads):
+            begin = time.perf_counter()
+            rows = read()
+            best[number] = max(best[number], rows / (time.perf_counter() - begin))
     return best
 
 
@@ -163,20 +164,22 @@ def show_formats(folder: Path, repeats: int) -> None:
             split = [paths] if number == 1 else [[path] for path in paths]
             opened = [open_dataset(some, options) for some in split]
             with cores(number):
-                ours = rate(partial(read_ours, opened), repeats)
-                arrow = rate(partial(scan_arrow, paths, suffix), repeats)
-                torch_rate = rate(partial(load_torch, paths, number), 1) if suffix == "parquet" else 0.0
+                ours, arrow = rates([partial(read_ours, opened), partial(scan_arrow, paths, suffix)], repeats)
+                (torch_rate,) = rates([partial(load_torch, paths, number)], 1) if suffix == "parquet" else [0.0]
             of_torch = f"{torch_rate:,.0f}" if torch_rate else ""
             print(f"| {name} | {number} | {ours:,.0f} | {arrow:,.0f} | {100 * ours / arrow:.0f} % | {of_torch} |")
 
 
-def show_convert(folder: Path) -> None:
+def show_convert(folder: Path, repeats: int) -> None:
     print("\n| `heterps data convert` | rows/s |\n|---|---|")
     for name, pattern in (("Criteo TSV", "*.criteo"), ("CSV, gzip", "*.csv.gz")):
         options = Format(kind="criteo") if "Criteo" in name else Format()
-        begin = time.perf_counter()
-        info = convert(str(folder / pattern), folder / "converted", options=options, force=True)
-        print(f"| {name} | {info.rows / (time.perf_counter() - begin):,.0f} |")
+        (figure,) = rates([partial(convert_all, folder, pattern, options)], repeats)
+        print(f"| {name} | {figure:,.0f} |")
+
+
+def convert_all(folder: Path, pattern: str, options: Format) -> int:
+    return convert(str(folder / pattern), folder / "converted", options=options, force=True).rows
 
 
 def train_on(dataset: Dataset, depth: int) -> int:
@@ -206,7 +209,7 @@ def show_storage(folder: Path) -> None:
         }
         for name, dataset in places.items():
             for depth in (0, 4):
-                figure = rate(partial(train_on, dataset, depth), 2)
+                (figure,) = rates([partial(train_on, dataset, depth)], 2)
                 print(f"| {name} | {f'{depth} batches' if depth else 'no'} | {figure:,.0f} |")
 
 
@@ -224,7 +227,7 @@ def main() -> None:
         write_all(table, folder / "formats")
         read_ours([open_dataset(str(folder / "formats" / "0.csv"))])  # compiles the kernels
         show_formats(folder / "formats", repeats)
-        show_convert(folder / "formats")
+        show_convert(folder / "formats", repeats)
         (folder / "remote").mkdir()
         for i in range(4):
             part = table.slice(i * 30_000, min(30_000, num_rows))

@@ -1,6 +1,6 @@
 """The quality of five models, trained by heterps and in plain PyTorch on the same files. See README.md.
 
-python benchmarks/quality/run.py [--rows 100000] [--seeds 3] [--models ctr_dnn ratings]
+python benchmarks/quality/run.py [--rows 100000] [--seeds 3] [--models ctr_dnn ratings] [--block-rows 65536]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sklearn.metrics import roc_auc_score, root_mean_squared_error
 from torch.nn import functional
 
 from heterps.config import Job
+from heterps.data import reader
 from heterps.data.generate import generate
 from heterps.launch import train
 
@@ -109,7 +110,10 @@ def by_heterps(case: Case, data: Path, run: Path, seed: int) -> float:
                 "epochs": case.epochs,
                 "format": {"lists": {"genres": "|"}} if case.files == "tsv" else {},
             },
-            "optimizers": {"sparse": {"kind": "adagrad", "lr": 0.05}, "dense": {"kind": "adam", "lr": 0.002}},
+            "optimizers": {
+                "sparse": {"kind": "adagrad", "lr": 0.05},
+                "dense": {"kind": "adam", "lr": 0.002},
+            },
             "seed": seed,
             "threads": 1,
         }
@@ -168,7 +172,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--block-rows", type=int, default=reader.BLOCK_ROWS, help="rows that heterps shuffles at once")
     chosen = parser.parse_args()
+    reader.BLOCK_ROWS = chosen.block_rows
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         print("| model | data | metric | heterps | plain PyTorch | teacher |\n|---|---|---|---:|---:|---:|")

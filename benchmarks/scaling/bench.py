@@ -25,7 +25,8 @@ from heterps.launch.by_plan import throughput_in_rounds
 from heterps.launch.trials import run_trial, trial_job
 from heterps.model.build import build_model
 from heterps.model.trace import trace
-from heterps.planning.cost import Problem, bill
+from heterps.planning.bill import bill
+from heterps.planning.cost import Problem
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.job import profile_job
 from heterps.profiling.profile import Profile

@@ -17,7 +17,7 @@ from heterps.planning.schedulers.base import SearchBudget, search
 sys.path.insert(0, str(Path(__file__).parent))
 from problems import MODELS, NUM_RESOURCES, Case
 
-RANDOM = ("rl", "rl-rnn", "genetic", "bayes")
+RANDOM = ("rl", "rl-scratch", "rl-rnn", "rl-paper", "changes", "genetic", "bayes")
 
 
 def find(case: Case, method: str, seed: int, seconds: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from panels import Panel, draw
 
 Result = dict[str, Any]
-LEARNED = ("rl", "rl-rnn", "genetic", "bayes")
+LEARNED = ("rl", "rl-scratch", "rl-rnn", "rl-paper", "changes", "genetic", "bayes")
 
 
 def gap(result: Result, optimum: float) -> float:

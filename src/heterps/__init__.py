@@ -4,6 +4,8 @@
     plan = heterps.plan(profile, cluster, throughput=20_000, samples=1e9)    the cheapest resources that are fast enough
     run = heterps.train(job)                                                 the job, from data to report
     run = heterps.train(model=module, data=frame, label="click")             the same, of what is in memory
+    scores = heterps.load(run.folder).predict(frame)                         what the trained model says of samples
+    heterps.save(model, "model/"); heterps.load("model/", into=Net())        weights and rows, whole or not at all
 
 `heterps.Trainer` is for your own training loop; `heterps.nn` and `heterps.ps` are the modules and tables under it, and
 `heterps.sync` has the policies that synchronise workers. `register_scheduler`, `register_format`, `register_policy` and
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from heterps.planning.schedulers import register_scheduler
     from heterps.profiling.profile import load_profile
     from heterps.profiling.profiler import profile
+    from heterps.serving.load import load
+    from heterps.serving.saved import save
     from heterps.training.model.trainer import Trainer
     from heterps.training.run.observer import Observer
     from heterps.training.run.trackers import MLflowObserver, TensorBoardObserver
@@ -43,6 +47,7 @@ _HOMES = {
     "TensorBoardObserver": "heterps.training.run.trackers",
     "Trainer": "heterps.training.model.trainer",
     "bags": "heterps.data.bags",
+    "load": "heterps.serving.load",
     "load_cluster": "heterps.config",
     "load_job": "heterps.config",
     "load_profile": "heterps.profiling.profile",
@@ -52,14 +57,15 @@ _HOMES = {
     "register_format": "heterps.data.formats",
     "register_policy": "heterps.config",
     "register_scheduler": "heterps.planning.schedulers",
+    "save": "heterps.serving.saved",
     "train": "heterps.launch",
 }
 _ROOMS = ("nn", "ps", "sync")
 
 __all__ = [
     "Cluster", "DataFile", "DeviceKind", "Job", "MLflowObserver", "Observer", "TensorBoardObserver", "Trainer",
-    "bags", "load_cluster", "load_job", "load_profile", "nn", "plan", "profile", "ps", "register_device",
-    "register_format", "register_policy", "register_scheduler", "sync", "train",
+    "bags", "load", "load_cluster", "load_job", "load_profile", "nn", "plan", "profile", "ps", "register_device",
+    "register_format", "register_policy", "register_scheduler", "save", "sync", "train",
 ]  # fmt: skip
 
 

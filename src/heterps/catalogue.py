@@ -124,7 +124,7 @@ L4 = _gpu(
 A10G = _gpu(
     "a10g",
     "NVIDIA A10G",
-    peak_flops=31.2 * TERA,  # NVIDIA A10 data sheet: FP32 31.2 TFLOPS; that the A10G equals the A10 is an assumption
+    peak_flops=35 * TERA,  # NVIDIA A10G data sheet: FP32 35 TFLOPS (the A10 has 31.2)
     memory_bytes_per_s=600 * GB,  # NVIDIA A10 data sheet: 600 GB/s GDDR6
     link=PCIE4,  # NVIDIA A10 data sheet: PCIe Gen4 x16
     compute_efficiency=0.6,  # assumption: half of its lanes serve integers too, and 150 W bound the clock

@@ -45,6 +45,10 @@ class NotFinite(ModelError):
     """A prediction, loss or gradient is NaN or infinite; the text says which one, and when."""
 
 
+class Diverged(ModelError):
+    """Training makes the model worse instead of better, and the job says to end then."""
+
+
 class RunError(HeterpsError):
     """A run folder cannot be used by the command: it is missing, not empty, or of another job."""
 

@@ -55,6 +55,49 @@ PRICES: dict[str, tuple[float, float | None]] = {
 }
 
 
+@dataclass(frozen=True)
+class SoldAs:
+    """The machine in which units of a device are sold, for the optional facts of a cluster file."""
+
+    machine: str
+    units: int  # of the device
+    memory_gb: float  # of one unit: a GPU's own, or a core's share of main memory
+    port_gbps: float  # of the machine, at its peak
+
+    @property
+    def unit_port_gbps(self) -> float:
+        return self.port_gbps / self.units
+
+
+# Memory of GPUs: NVIDIA's data sheets, in GB; Kunlun: Baidu at Hot Chips 32 (2020), 16 GB of HBM. Main memory of a
+# core: AWS's instance pages, GiB as GB. Ports: AWS's instance pages, "up to", in Gb/s; sustained rates of the small
+# ones are lower (c5.large: 0.75). The paper's cluster: 48 cores, 512 GB and 100 Gb/s a server, 8 V100s in some.
+SOLD: dict[str, SoldAs] = {
+    LOCAL: SoldAs("HeterPS server", 48, 512 / 48, 100),
+    "v100": SoldAs("p3.16xlarge", 8, 16, 25),
+    "a100": SoldAs("p4d.24xlarge", 8, 40, 400),
+    "h100": SoldAs("p5.48xlarge", 8, 80, 3200),
+    "t4": SoldAs("g4dn.xlarge", 1, 16, 25),
+    "l4": SoldAs("g6.xlarge", 1, 24, 10),
+    "a10g": SoldAs("g5.xlarge", 1, 24, 10),
+    "kunlun": SoldAs("assumption: one by one", 1, 16, 10),  # no public offer was found
+    "cascade-lake": SoldAs("c5.large", 1, 4, 10),
+    "ice-lake": SoldAs("c6i.large", 1, 4, 12.5),
+    "sapphire-rapids": SoldAs("c7i.large", 1, 4, 12.5),
+    "milan": SoldAs("c6a.large", 1, 4, 12.5),
+    "genoa": SoldAs("c7a.medium", 1, 2, 12.5),
+    "graviton3": SoldAs("c7g.medium", 1, 2, 12.5),
+}
+"""What the optional facts of a cluster file (memory_gb, port_gbps, machines) are for each device of the catalogue."""
+
+
+# AWS, "Data Transfer" of the EC2 on-demand price list, us-east-1: between zones of a region 0.01 USD per GB at each
+# end, so 0.02 in all (measured by lastweekinaws.com, "AWS cross-AZ data transfer costs more than AWS says"); to most
+# other regions 0.02 at the sender. Within a zone it is free.
+EGRESS_USD_PER_GB: dict[str, float] = {"zone": 0.02, "region": 0.02}
+"""List price of a GB that leaves for another zone of the same region, and for another region."""
+
+
 def _offers() -> dict[str, Offer]:
     offers = []
     for device, (on_demand, spot) in PRICES.items():

@@ -22,6 +22,14 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def one_torch_thread() -> None:
+    """Let torch compute in the calling thread alone.
+
+    A thread must say so itself, whatever others have set before: for products of one row torch does not look it up.
+    """
+    torch.set_num_threads(1)
+
+
 @contextmanager
 def quick_switches() -> Iterator[None]:
     """Let threads of this process take turns more often than Python does by default.

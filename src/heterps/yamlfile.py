@@ -6,7 +6,8 @@
 
 Nothing is evaluated: text, numbers, true, false, null, lists and mappings are read, and no other tag. Unquoted words
 mean what YAML 1.2 and JSON say: `1e-3` is a number, `no` and `2024-01-01` are text. A key written twice is an error.
-`heterps.validation` words the messages about invalid values.
+Files are small (MAX_BYTES), shallow (MAX_DEPTH) and stay small when their aliases are expanded (MAX_VALUES), so that no
+file can keep the parser busy or fill the memory. `heterps.validation` words the messages about invalid values.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from heterps.validation import FieldPath, dotted, explain
 
 M = TypeVar("M", bound=BaseModel)
 Lines = dict[FieldPath, int]
+
+MAX_BYTES = 8_000_000
+"""Largest file that is read."""
+MAX_DEPTH = 64
+"""Deepest nesting of lists and mappings."""
+MAX_VALUES = 200_000
+"""Most values of a file, where a value that is used through an alias counts at each use."""
 
 KNOWN_FILES: dict[str, tuple[set[str], str]] = {  # role: the fields that identify it, and the commands that take it
     "job file": ({"data"}, "`heterps train`, `heterps profile` and `heterps config show` take job files"),
@@ -84,7 +92,11 @@ def read_model(path: str | Path, model: type[M], *, what: str) -> M:
 
 def read_text(path: Path, *, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise ConfigError(f"{path}: a {what} has at most {MAX_BYTES:,} bytes; this file has more.")
+        return text.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(
             f"{path}: there is no such {what}. Check the path; it is taken relative to {Path.cwd()}."
@@ -144,6 +156,13 @@ def dump_yaml(model: BaseModel) -> str:
 
 def _construct(node: yaml.Node, path: FieldPath, lines: Lines, where: str) -> Any:
     line = lines[path] = node.start_mark.line + 1
+    if len(path) > MAX_DEPTH:
+        raise ConfigError(f"{where}:{line}: the file is nested more than {MAX_DEPTH} deep, or an alias holds itself.")
+    if len(lines) > MAX_VALUES:
+        raise ConfigError(
+            f"{where}:{line}: the file has more than {MAX_VALUES:,} values, with each alias (*name) counted at each "
+            "use: write it with fewer values or aliases."
+        )
     if isinstance(node, yaml.MappingNode) and node.tag == TAG + "map":
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:

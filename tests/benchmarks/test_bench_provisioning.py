@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
+
+import preloaded
 
 RUN = Path(__file__).parents[2] / "benchmarks" / "provisioning" / "run.py"
 PROFILE = """
@@ -21,7 +22,7 @@ PROFILE = """
 
 def run(*words: str | Path) -> list[list[str]]:
     """The rows of the tables."""
-    done = subprocess.run([sys.executable, RUN, "--quick", *words], capture_output=True, text=True, check=False)
+    done = preloaded.run([sys.executable, RUN, "--quick", *words])
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("|") and not line.startswith("|---")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]

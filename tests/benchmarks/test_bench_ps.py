@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 BENCH = Path(__file__).parents[2] / "benchmarks" / "ps" / "bench.py"
@@ -15,7 +15,7 @@ BENCH = Path(__file__).parents[2] / "benchmarks" / "ps" / "bench.py"
 @pytest.mark.slow
 def test_bench_ps_prints_pulls_and_pushes_of_every_channel_and_contender(tmp_path: Path) -> None:
     words = [sys.executable, BENCH, "--quick", "--only", "no hash", "table", "memory", "ipc", "tcp", "shm"]
-    done = subprocess.run([*words, "--json", tmp_path / "got.json"], capture_output=True, text=True, check=False)
+    done = preloaded.run([*words, "--json", tmp_path / "got.json"])
     assert done.returncode == 0, done.stderr
     pull, push = (done.stdout.split(f"### {op}\n")[1].split("###")[0] for op in ("pull", "push"))
     for text in (pull, push):

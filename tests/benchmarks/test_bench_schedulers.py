@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 from heterps.planning.schedulers import METHODS
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "schedulers"
 
 
 def run(script: str, *words: str | Path) -> str:
-    done = subprocess.run([sys.executable, FOLDER / script, *words], capture_output=True, text=True, check=False)
+    done = preloaded.run([sys.executable, FOLDER / script, *words])
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+
+import preloaded
 
 BENCH = Path(__file__).parents[2] / "benchmarks" / "table" / "bench.py"
 
 
 def test_bench_table_prints_every_figure():
-    done = subprocess.run([sys.executable, BENCH, "--quick"], capture_output=True, text=True, check=False)
+    done = preloaded.run([sys.executable, BENCH, "--quick"])
     assert done.returncode == 0, done.stderr
     table = [line.split("|") for line in done.stdout.splitlines() if line.startswith("|")][2:]
     whats = [cells[1].strip() for cells in table]

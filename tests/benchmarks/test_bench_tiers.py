@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+
+import preloaded
 
 BENCH = Path(__file__).parents[2] / "benchmarks" / "tiers" / "bench.py"
 
 
 def test_bench_tiers_prints_every_budget(tmp_path: Path):
-    done = subprocess.run(
-        [sys.executable, BENCH, "--quick", "--folder", tmp_path], capture_output=True, text=True, check=False
-    )
+    done = preloaded.run([sys.executable, BENCH, "--quick", "--folder", tmp_path])
     assert done.returncode == 0, done.stderr
     lines = [line.strip("|").split("|") for line in done.stdout.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip().rstrip("%") for cell in line] for line in lines]

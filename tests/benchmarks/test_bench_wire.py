@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+
+import preloaded
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "wire"
 
 
 def test_bench_wire_prints_every_carrier_alone_and_four_under_way() -> None:
-    done = subprocess.run([sys.executable, FOLDER / "bench.py", "--quick"], capture_output=True, text=True, check=False)
+    done = preloaded.run([sys.executable, FOLDER / "bench.py", "--quick"])
     assert done.returncode == 0, done.stderr
     table = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")][2:]
     lines = [(cells[0].strip(), int(cells[1])) for cells in table]

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from bench_file import load_bench
 
 from heterps.config import PAPER_CLUSTER
 from heterps.planning.schedulers.base import SearchBudget, search
 from heterps.planning.schedulers.exact import Exact
 
-PROBLEMS = Path(__file__).parents[2] / "benchmarks" / "schedulers" / "problems.py"
-
 
 @pytest.fixture(scope="module")
 def problems() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scheduler_problems", PROBLEMS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_bench("schedulers/problems.py")
 
 
 def test_the_models_have_as_many_layers_as_in_the_paper(problems: ModuleType) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from heterps.checkpoint.indexed_rows import IndexedRows
 from heterps.checkpoint.row_folder import DRAFT, RowFolder
 from heterps.checkpoint.saved_rows import SavedRows, SavedTable
 from heterps.config import Adagrad, Normal
@@ -31,7 +32,7 @@ def saved(tmp_path, spec, table, num_files: int = 1) -> SavedTable:
         part = rows.select(np.arange(a, b))
         folder.write(f"{DRAFT}part{number}.arrow", [part], b - a, (spec.dim, rows.state.shape[1]))
         paths.append(tmp_path / f"{DRAFT}part{number}.arrow")
-    return SavedTable(spec, paths)
+    return SavedTable(spec, IndexedRows(paths))
 
 
 @pytest.mark.parametrize("num_files", [1, 3])
@@ -44,24 +45,28 @@ def test_known_keys_have_their_values_and_others_their_initial_ones(tmp_path, nu
     table = trained(spec, keys[:400])
     found = saved(tmp_path, spec, table, num_files)
     assert len(found) == 400
-    np.testing.assert_array_equal(found.pull(keys), table.pull(keys, create=False))
-    assert found.num_unknown == len(keys) - 400
+    values, is_known = found.pull(keys)
+    np.testing.assert_array_equal(values, table.pull(keys, create=False))
+    assert is_known.tolist() == [True] * 400 + [False] * (len(keys) - 400)
     assert len(table) == 400, "the reference created rows, so it proves nothing"
 
 
 def test_a_table_without_rows_has_initial_values(tmp_path):
     found = saved(tmp_path, SPEC, SPEC.make_shard())
     keys = np.arange(5, dtype=np.uint64)
-    np.testing.assert_array_equal(found.pull(keys), SPEC.make_shard().pull(keys))
+    values, is_known = found.pull(keys)
+    np.testing.assert_array_equal(values, SPEC.make_shard().pull(keys))
+    assert not is_known.any()
 
 
-def test_a_client_of_saved_rows_answers_lookups_and_refuses_gradients(tmp_path):
-    keys = np.array([5, 3, 5, 9], np.uint64)
-    table = trained(SPEC, np.unique(keys))
+def test_a_client_of_saved_rows_answers_lookups_counts_them_and_refuses_gradients(tmp_path):
+    keys = np.array([5, 3, 5, 9, 7, 7], np.uint64)
+    table = trained(SPEC, np.array([3, 5, 9], np.uint64))
     client = SavedRows({"t": saved(tmp_path, SPEC, table)})
     lookup = make_lookup(keys)
     rows = client.pull("t", lookup).result()
     np.testing.assert_array_equal(rows[lookup.inverse], table.pull(keys, create=False))
+    assert client.asked == {"t": (6, 2)}
     with pytest.raises(RuntimeError, match="resume the run"):
         client.push("t", lookup, rows)
     client.close()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from heterps.cli import app, main
 from heterps.config import load_job
@@ -95,3 +98,20 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     assert "3 no feasible plan" in " ".join(capsys.readouterr().out.split())
     assert app.info.name == "heterps"
+
+
+def leaves(command: Any, *words: str) -> Iterator[tuple[str, Any]]:
+    """Every command that is not a group of others, by its words."""
+    if inner := getattr(command, "commands", None):
+        for name, found in inner.items():
+            yield from leaves(found, *words, name)
+    else:
+        yield " ".join(words), command
+
+
+def test_every_command_answers_in_json_if_asked() -> None:
+    options = {
+        words: [name for option in found.params for name in option.opts] for words, found in leaves(get_command(app))
+    }
+    assert len(options) > 20
+    assert [words for words, names in options.items() if "--json" not in names] == []

@@ -35,6 +35,8 @@ def test_synth_shows_the_teacher(tmp_path, capsys):
     assert code == 0
     assert f"{info['train']['teacher_auc']:.4f}" in out
     assert "300 rows in" in out
+    header = next(line for line in out.splitlines() if "split" in line)
+    assert header.endswith(" ids ┃")  # one line
 
 
 @pytest.mark.parametrize("task", ["match", "words"])

@@ -16,9 +16,7 @@ from heterps.data.generate import generate
 
 
 @pytest.fixture(autouse=True)
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
-    monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -44,6 +42,8 @@ def test_a_job_for_ratings_in_text_trains_as_it_is(capsys: pytest.CaptureFixture
     code, out, _ = run(capsys, "init", "ratings.tsv")
     assert code == 0
     assert "heterps train job.yaml" in out
+    code, out, _ = run(capsys, "init", "ratings.tsv", "--force", "--json")
+    assert json.loads(out) == {"job": "job.yaml", "train": "ratings.tsv", "test": None, "label": "rating"}
     columns = load_job("job.yaml").data.columns
     assert columns.labels["rating"].loss == "mse"
     assert columns.dense == ("age", "price")

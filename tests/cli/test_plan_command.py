@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,13 +52,47 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 ASKED = ("--throughput", "20000", "--samples", "1000000000")
 
 
+def test_what_trials_reached_counts_where_it_was_measured(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(told: dict[str, object], *words: str) -> dict[str, Any]:
+        (tmp_path / "profile.json").write_text(json.dumps(PROFILE | {"version": 2} | told))
+        code, out, _ = run(capsys, *files, "--samples", "1e9", *words, "--json")
+        assert code == 0
+        made: dict[str, Any] = json.loads(out)
+        return made
+
+    reached, floor = {"reached": 0.8}, ("--throughput", "20000")
+    faster, counted = found({}, "--throughput", "25000"), found(reached, *floor)
+    assert counted["stages"] == faster["stages"]
+    assert counted["throughput"] == pytest.approx(0.8 * faster["throughput"])
+    assert (counted["hours"], counted["usd"]) == pytest.approx((faster["hours"] / 0.8, faster["usd"] / 0.8))
+    plain = found({}, *floor)
+    assert found(reached, *floor, "--cost", "paper")["usd"] == plain["usd"]
+    for_bsp = found({}, *floor, "--sync", "bsp")
+    assert found(reached, *floor, "--sync", "bsp")["usd"] == for_bsp["usd"], "trials did not wait as rounds do"
+    known = found(reached | {"reached_for": "bsp"}, *floor, "--sync", "bsp")
+    assert known["usd"] > for_bsp["usd"]
+    assert known["throughput"] >= 20000
+    assert found(reached | {"reached_for": "bsp"}, *floor)["usd"] == plain["usd"]
+    _, out, _ = run(capsys, *files, "--samples", "1e9", *floor)
+    left_out = "Trials with bsp reached 80% of the throughput of their slowest stage; the figures leave that out, since"
+    assert left_out in " ".join(out.split())
+    found(reached, *floor)
+    _, out, _ = run(capsys, *files, "--samples", "1e9", *floor, "--cost", "paper")
+    assert "leave that out, since the paper's bill was asked for" in " ".join(out.split())
+    found(reached | {"reached_for": "bsp"}, *floor)
+    _, out, _ = run(capsys, *files, "--samples", "1e9", *floor, "--sync", "bsp")
+    assert "the figures count on as much" in " ".join(out.split())
+
+
 def test_json_is_one_object_of_the_contract(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *files, *ASKED, "--epochs", "1", "--method", "exact", "--seed", "0", "--json")
     plan = json.loads(out)
     assert code == 0
     assert list(plan) == [
         "method", "stages", "servers", "throughput", "hours", "usd", "bottleneck", "search_s", "evaluations",
-        "optimal_usd", "gap", "provisioner", "batch_size", "model", "layers", "estimated",
+        "optimal_usd", "gap", "provisioner", "batch_size", "samples", "model", "layers", "estimated",
     ]  # fmt: skip
     assert plan["stages"] == [
         {"first": 0, "last": 0, "resource": "cpu", "count": plan["stages"][0]["count"]},

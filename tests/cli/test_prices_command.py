@@ -78,3 +78,16 @@ def test_the_table_keeps_within_the_screen_and_cuts_no_name(width: int) -> None:
 
 def test_prices_of_cores_keep_their_digits() -> None:
     assert [usd(price) for price in (2.42, 0.04, 0.0125, 0.0, None)] == ["2.42", "0.0400", "0.0125", "0.00", "-"]
+
+
+def test_zones_and_what_traffic_between_them_costs_are_shown(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    zoned = CLUSTER.replace("limit: 480", "limit: 480, zone: a").replace("limit: 32", "limit: 32, zone: b")
+    zoned = zoned.replace("limit: 8", "limit: 8, zone: b").replace("limit: 1}", "limit: 1, zone: a}")
+    Path(cluster).write_text(zoned + "egress_usd_per_gb: {a: {b: 0.02}, b: {a: 0.05}}\n")
+    assert run("--cluster", cluster) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Traffic that leaves a zone costs 0.0200 from a to b, 0.0500 from b to a USD per GB." in shown
+    assert run("--cluster", cluster, "--json") == 0
+    assert [row["zone"] for row in json.loads(capsys.readouterr().out)] == ["a", "b", "b", "a"]
+    assert run() == 0
+    assert "Traffic costs 0.0200 USD per GB to another zone" in " ".join(capsys.readouterr().out.split())

@@ -46,7 +46,6 @@ class Own(nn.Sequential):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1000)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "plain_models.py").write_text(PLAIN)
@@ -91,7 +90,7 @@ def test_the_command_fills_no_more_memory_than_the_job_allows(folder: Path, monk
 def test_a_job_is_profiled_for_its_cluster_and_written_by_the_contract(folder: Path) -> None:
     assert run("job.yaml", "--synthetic", "--budget", "0") == 0
     found = json.loads((folder / "profile.json").read_text())
-    assert found["version"] == 1
+    assert found["version"] == 2
     assert found["model"] == "deepfm"
     assert found["batch_size"] == 32
     assert {"name", "kind", "input_bytes", "weight_bytes", "output_bytes", "server_s", "costs"} <= set(

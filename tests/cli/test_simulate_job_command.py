@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from command import heterps_here
 from simulate_command import figures, run
+
+from heterps.config import load_job
+from heterps.data.reader import open_reader
 
 TWO = ("--workers", "1.0,2.3", "--points", "4", "--processes", "1")
 
@@ -98,3 +103,20 @@ def test_counts_below_one_are_refused(tiny_job: Path, capsys: pytest.CaptureFixt
     code, _, err = run(capsys, "--job", str(tiny_job), "--workers", "1.0", option, "0")
     assert code == 2
     assert option in err
+
+
+@pytest.mark.parametrize("policy", ["asp", "ssp:3", "dssp:1:2"])
+def test_a_worker_of_a_simulation_has_one_batch_under_way_as_a_worker_of_train(
+    tiny_job: Path, capsys: pytest.CaptureFixture[str], policy: str
+) -> None:
+    shown = figures(capsys, "--job", str(tiny_job), *TWO, "--compare", policy)
+    last = shown["runs"][0]["points"][-1]
+    tiny_job.write_text(tiny_job.read_text() + "workers: {channel: memory}\n")
+    words = ("--launcher", "local", "--workers", 2, "--sync", policy, "--run", "run", "--json")
+    trained = heterps_here("train", tiny_job.name, *words, cwd=tiny_job.parent)
+    assert trained.returncode == 0, trained.stderr
+    summary = json.loads(trained.stdout)
+    assert last["samples"] == summary["samples"]
+    assert last["updates"] == len(list(open_reader(load_job(tiny_job)).read())), "every batch is one worker's update"
+    assert shown["policies"][0]["staleness"] <= 1, "one other worker pushes while a batch is computed"
+    assert summary["staleness"] <= 1

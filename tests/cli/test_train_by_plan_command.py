@@ -94,6 +94,38 @@ def test_an_emulated_run_by_a_plan_is_marked_wherever_its_figures_are(heterps, j
     assert "emulation:\n  scale: null" in Path("mine", "job.yaml").read_text()
 
 
+EMULATED = ("--launcher", "local", "--profile", "profile.json", "--plan", "plan.json", "--emulate", "--run", "mine")
+
+
+@pytest.mark.parametrize("channel", ["memory", "ipc"])
+def test_an_emulated_run_is_as_slow_as_the_port_of_its_server(heterps, job, channel):
+    """Three workers pull and push their dense weights through it, 13 batches long, whatever the plan predicts."""
+    limited = job.read_text().replace(
+        "usd_per_hour: 0.04, limit: 8", "usd_per_hour: 0.04, limit: 8, port_gbps: 0.00004"
+    )
+    job.write_text(limited.replace("channel: memory", f"channel: {channel}") + "emulation: {scale: 0.2}\n")
+    code, _, err = heterps("train", "job.yaml", *EMULATED)
+    assert (code, err) == (0, "")
+    summary = summary_of("mine")
+    weights = 10 * 8 + 8 + 8 + 1  # of the layers of ctr_dnn on 2 dense values and 2 slots of 4
+    assert summary["seconds"] > 13 * 2 * 4 * weights / 5_000
+    assert summary["samples"] == 200
+    assert summary["samples_per_s"] < 8000.0
+
+
+@pytest.mark.parametrize(
+    ("resource", "named"),
+    [("usd_per_hour: 2.42, limit: 2", "worker-2.0 is out of memory: parameters with their gradients take "),
+     ("usd_per_hour: 0.04, limit: 8", " is out of memory: ")],
+)  # fmt: skip
+def test_an_emulated_unit_that_needs_more_memory_than_it_has_fails_in_bytes(heterps, job, resource, named):
+    job.write_text(job.read_text().replace(resource, f"{resource}, memory_gb: 0.0000002") + "emulation: {scale: 0.2}\n")
+    code, _, err = heterps("train", "job.yaml", *EMULATED)
+    assert code == 2
+    assert named in err
+    assert "memory_gb of the cluster gives a unit 200." in err
+
+
 def test_a_run_by_a_plan_shows_its_stages_while_it_runs_and_at_its_end(heterps, job, monkeypatch):
     views = []
     monkeypatch.setattr(TrainingProgress, "staged", lambda _, view: views.append(view))
@@ -135,7 +167,7 @@ def test_a_job_without_a_plan_is_predicted_by_its_profile(heterps, job):
     assert heterps("train", "job.yaml", "--launcher", "local", "--run", "mine")[0] == 0
     plan, summary = load_plan("mine/plan.json"), summary_of("mine")
     assert plan.throughput == pytest.approx(16 / 0.004)
-    assert (plan.method, plan.bottleneck.partition(" ")[2]) == ("local", "on cpu (compute)")
+    assert (plan.method, plan.bottleneck) == ("local", "this machine")
     assert summary["predicted_throughput"] == pytest.approx(plan.throughput, abs=0.1)
     assert summary["predicted_usd"] == pytest.approx(plan.usd)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -112,3 +113,14 @@ def test_what_looks_like_markup_in_a_path_is_shown_as_it_is(train):
 
 def test_help_shows_an_example(train):
     assert "heterps train examples/ctr.yaml" in train("--help")[1]
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_a_checkpoint_that_is_due_at_the_end_is_written_once(train, tiny_job, launcher):
+    text = tiny_job.read_text().replace("batch_size: 16", "batch_size: 20")
+    cluster = "cluster: {resources: {cpu: {usd_per_hour: 0.04, limit: 9}}, server_resource: cpu}\n"
+    tiny_job.write_text(f"{text}checkpoint: {{every_samples: 100}}\nworkers: {{channel: memory}}\n{cluster}")
+    code, out, _ = train("job.yaml", "--run", "run", "--launcher", launcher)
+    assert (code, re.findall(r"checkpoints/(\S+)", out)) == (0, ["0000000005", "0000000010"])
+    code, out, _ = train("job.yaml", "--run", "run", "--launcher", launcher, "--resume")
+    assert (code, re.findall(r"checkpoints/(\S+)", out)) == (0, []), "it has all of the run"

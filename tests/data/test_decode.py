@@ -146,7 +146,7 @@ def test_a_column_that_is_null_throughout_is_read(tmp_path):
 BAGS = st.lists(st.none() | st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=4), min_size=1, max_size=7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(bags=BAGS, large=st.booleans(), policy=st.sampled_from(["key", "skip"]))
 def test_bags_are_what_the_lists_hold(tmp_path_factory, bags, large, policy):
     kind = pa.large_list(pa.int64()) if large else pa.list_(pa.int64())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heterps.data.draws import features, group_of, uniforms, zipf_ranks
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**41), st.integers(0, 50), st.integers(1, 50))
 def test_a_row_does_not_depend_on_where_a_cut_begins(seed: int, first: int, skip: int, size: int) -> None:
     whole = uniforms(seed, first, skip + size, 3)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps.data.keys import hash_strings, make_keys, null_key, slots_from_ids
@@ -21,7 +21,6 @@ def unmix(key: int) -> int:
     return key ^ (key >> 30) ^ (key >> 60)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(INT64, min_size=1, max_size=20))
 def test_every_int64_id_can_be_found_again_from_its_key(ids):
     keys = make_keys(np.array(ids, np.int64), "C1")
@@ -29,7 +28,6 @@ def test_every_int64_id_can_be_found_again_from_its_key(ids):
     assert [unmix(int(key)) ^ seed for key in keys] == [i % 2**64 for i in ids]
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(0, 2**64 - 1))
 def test_unsigned_and_signed_ids_of_the_same_bits_share_a_key(value):
     unsigned = np.array([value], np.uint64)
@@ -58,7 +56,6 @@ def test_null_has_a_key_of_its_own_in_every_slot():
     assert (keys[[0, 2]] == make_keys([5, 6], "a")).all()
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.text(max_size=30), unique=True, max_size=30))
 def test_different_strings_get_different_keys(strings):
     assert len(set(make_keys(np.array(strings, object), "a").tolist())) == len(strings)

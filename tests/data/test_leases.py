@@ -111,7 +111,7 @@ class EveryBatchIsAcknowledgedOnce(RuleBasedStateMachine):
 
 
 TestEveryBatchIsAcknowledgedOnce = EveryBatchIsAcknowledgedOnce.TestCase
-TestEveryBatchIsAcknowledgedOnce.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestEveryBatchIsAcknowledgedOnce.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 def take(leases, workers):

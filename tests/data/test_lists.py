@@ -67,7 +67,7 @@ NUMBERS = st.none() | st.just(float("nan")) | st.integers(-9, 9)
 IMAGES = st.lists(st.none() | st.lists(NUMBERS, min_size=2, max_size=2), min_size=1, max_size=7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(images=IMAGES, kind=st.sampled_from([FIXED, LIST]), policy=st.sampled_from(["fill", "skip"]))
 def test_what_is_missing_in_a_list_follows_the_policy(
     tmp_path_factory: pytest.TempPathFactory, images: list[Any], kind: Any, policy: str

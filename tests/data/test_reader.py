@@ -105,7 +105,7 @@ def test_the_order_is_the_same_on_every_machine_and_version(folder):
     assert flat(rows_of(make(folder).read()))[:10] == GOLDEN_ORDER
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batch_size=st.integers(1, NUM_ROWS), stop=st.integers(0, 250), shuffle=st.booleans(), skip=st.booleans())
 def test_going_on_from_a_position_equals_never_stopping(folder, gappy, batch_size, stop, shuffle, skip):
     schema = SCHEMA.model_copy(update={"slot_missing": "skip" if skip else "key"})
@@ -202,7 +202,7 @@ def test_a_schema_may_lack_slots_or_dense_columns(folder, schema):
     assert len(batch.slots.keys) == 10 * len(schema.slots)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batch_size=st.integers(1, NUM_ROWS), epoch=st.integers(0, 3), shuffle=st.booleans())
 def test_where_a_batch_starts_is_known_without_decoding(folder, batch_size, epoch, shuffle):
     reader = make(folder, batch_size=batch_size, shuffle=shuffle)
@@ -214,7 +214,7 @@ def test_where_a_batch_starts_is_known_without_decoding(folder, batch_size, epoc
     assert fresh.counts.num_rows == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(batch_size=st.integers(1, 40), shuffle=st.booleans())
 def test_where_rows_may_be_skipped_an_epoch_read_tells_where_the_batches_of_all_epochs_start(
     gappy, batch_size, shuffle

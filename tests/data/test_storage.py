@@ -126,8 +126,6 @@ def test_a_job_trains_on_s3_inline_and_on_workers(
 ) -> None:
     """With `memory` workers are threads, which start at once; else they are processes."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
-    monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
     data = {
         "train": "s3://data/logs/day=1",
         "test": "s3://data/logs/day=2",

@@ -21,6 +21,7 @@ from heterps.profiling.profile import Profile
 from heterps.report.terminal.price_table import price_list, rented_list
 from heterps.report.terminal.trials_table import trials_as_json
 from heterps.sim import Scenario, simulate
+from heterps.sim.pace import Pace
 from heterps.sim.scenario import Death, Join, Slowdown
 from heterps.sync.trace import TraceHeader, TraceLine
 
@@ -58,6 +59,7 @@ def section(title: str) -> str:
         ("Prices", [*price_list()[0], *rented_list(PAPER_CLUSTER)[0]]),
         ("Scenario", [name for model in (Scenario, Slowdown, Death, Join) for name in model.model_fields]),
         ("heterps simulate --json", [*SIMULATED.as_json(), *SIMULATED.workers[0].as_json(), "policies"]),
+        ("heterps simulate --json", ["own", "lanes", "advised", "advice", "gain", *(f.name for f in fields(Pace))]),
         (
             "Trace",
             [*TraceHeader.model_fields, *TraceLine.model_fields, *get_args(TraceLine.model_fields["event"].annotation)],

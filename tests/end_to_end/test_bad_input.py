@@ -108,6 +108,25 @@ def test_a_file_that_may_not_be_read(refused, folder):
     refused(TRAIN, 4, "train.parquet")
 
 
+ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [(TRAIN, "job.yaml"), (f"{PLAN} --throughput 1", "profile.json"), (f"{PLAN} --throughput 1", "cluster.yaml")],
+)
+def test_aliases_that_expand_to_more_than_memory_holds(refused, folder, command, file):
+    (folder / file).write_text(ALIAS_BOMB)
+    refused(command, 2, f"{file}:", "the file has more than 200,000 values", "write it with fewer values or aliases")
+
+
+def test_a_file_that_is_too_large_for_a_job(refused, folder):
+    (folder / "job.yaml").write_text("# " + 8_000_000 * "x")
+    refused(TRAIN, 2, "job.yaml: a job file has at most 8,000,000 bytes; this file has more.")
+
+
 def test_a_field_that_is_not_one(refused, folder):
     change_job(folder, "batch_size: 16", "batchsize: 16")
     refused(TRAIN, 2, "job.yaml:", "data.batchsize is not a field. Did you mean 'batch_size'?")
@@ -236,7 +255,7 @@ def test_a_model_with_arguments_that_it_does_not_take(refused, folder):
 
 
 def test_an_unknown_method(refused):
-    refused(f"{PLAN} --throughput 10 --method exakt", 2, "exakt", "exact, rl, rl-rnn, brute, greedy")
+    refused(f"{PLAN} --throughput 10 --method exakt", 2, "exakt", "exact, rl, rl-scratch, rl-rnn, rl-paper, changes")
 
 
 @pytest.mark.parametrize(

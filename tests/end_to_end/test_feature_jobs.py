@@ -74,8 +74,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """A command in this process, which starts quicker: its exit code, and all that it prints in one line."""
     monkeypatch.chdir(place)
-    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
-    monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
 
     def run(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:

@@ -34,8 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
-    monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
 
 
 def command(words: str) -> None:

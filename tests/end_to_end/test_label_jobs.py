@@ -45,8 +45,6 @@ class Untraceable(Sigmoid):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
-    monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "label_models.py").write_text(MODELS)
@@ -121,6 +119,24 @@ def test_several_labels_with_weights_and_a_ranking_inline_and_on_workers(
     lines = [json.loads(line) for line in Path("several/metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert "click/auc" in lines[0]
+
+
+def test_a_resumed_run_has_the_rankings_of_one_that_was_never_interrupted(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {"label": "click", "user": "user", "top_k": [5]}
+    more = {"validation": {"every_samples": 300, "metric": "gauc"}}
+    job = write_job("halves", columns, "Sigmoid", **more)
+    text = job.read_text().replace("test: test.parquet", "test: test.parquet\n  validation: test.parquet")
+    job.write_text(text.replace("epochs: 3", "epochs: 1"))
+    run(capsys, job)
+    job.write_text(text)
+    resumed, _ = run(capsys, job, "--resume")
+    whole, _ = run(capsys, job.rename("whole.yaml"))
+    ranked = ("users", "gauc", "ndcg@5", "hit_rate@5")
+    assert [resumed[name] for name in ranked] == [whole[name] for name in ranked]
+    assert resumed["validation"] == whole["validation"]
+    assert 0.5 < whole["validation"]["best"]["gauc"] < 1.0
 
 
 def test_test_figures_are_those_of_the_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

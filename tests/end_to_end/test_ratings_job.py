@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 from command import heterps
 
@@ -81,6 +81,7 @@ def test_ages_and_years_are_standardised_by_the_rows_that_are_learned_from(place
         assert found["std"] == pytest.approx(rows[name].std(), rel=0.02)
 
 
+@pytest.mark.slow
 def test_workers_validate_as_one_process_does(place: Path, inline: dict[str, Any]) -> None:
     local = trained(place, "local", "--launcher", "local", "--workers", "2")
     assert local["validation"]["best"]["samples"] == inline["validation"]["best"]["samples"]
@@ -90,7 +91,7 @@ def test_workers_validate_as_one_process_does(place: Path, inline: dict[str, Any
 
 def test_the_script_does_the_same_in_python(tmp_path: Path) -> None:
     words = [sys.executable, EXAMPLES / "ratings.py", "10000"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = preloaded.run(words, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "validation RMSE" in done.stdout
     summary = json.loads((tmp_path / "runs/ratings-1/summary.json").read_text())

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import yaml
 from command import heterps
+from tiny import JOB as TINY_JOB
+from tiny import write_tiny
 
 from heterps.checkpoint import Snapshot, load_latest
 from heterps.config import Tiers, load_job
@@ -131,3 +133,18 @@ def test_the_command_trains_with_tiers_and_explains_a_budget_that_is_too_small(j
     refused = heterps("train", "job.yaml", "--run", "small", cwd=tmp_path)
     assert refused.returncode == 2
     assert "tiers.memory_bytes gives this table shard 50,000 bytes; with" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_the_ceiling_of_a_table_holds_with_its_index(tmp_path: Path, launcher: str) -> None:
+    write_tiny(tmp_path / "train.parquet", 4000, s=list(range(4000)), t=list(range(5000, 9000)))
+    job = "tables: {eviction: {max_bytes: 100000}}\nservers: {count: 1}\n"
+    cluster = "cluster: {resources: {cpu: {usd_per_hour: 0.04, limit: 9}}, server_resource: cpu}\n"
+    text = TINY_JOB.replace("  test: test.parquet\n", "").replace("embedding_dim: 4", "embedding_dim: 16")
+    (tmp_path / "job.yaml").write_text(text + job + cluster)
+    done = heterps("train", "job.yaml", "--run", "run", "--launcher", launcher, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["table_bytes"] for line in lines) <= 100_000
+    assert lines[-1]["table_bytes"] > 60_000
+    assert lines[-1]["tables"]["evicted"]["bytes"] > 1000

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 from tiny import write_tiny
 
-from heterps.checkpoint import Snapshot
+from heterps.checkpoint import Snapshot, load_latest
 from heterps.config import Job, load_job
+from heterps.data.keys import slots_from_ids
 from heterps.planning.plan import Plan, PlannedServers, Stage
 
 MODEL = """
@@ -96,7 +98,7 @@ def write_job(
         write_tiny(folder / "train.parquet", NUM_ROWS)
         write_tiny(folder / "test.parquet", 60)
     write_plan(folder / "plan.json")
-    fields["workers"] = {"channel": channel, "lanes": 1, **fields.get("workers", {})}
+    fields["workers"] = {"channel": channel, "lanes": 1, "replacements": 0, **fields.get("workers", {})}
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in fields.items())
     (folder / "job.yaml").write_text(JOB.format(how=how, chatter=chatter, epochs=epochs) + lines)
     return folder / "job.yaml"
@@ -132,7 +134,7 @@ def command(job: Path, run: Path, *words: str) -> Iterator[subprocess.Popen[byte
     """
     code = f"from heterps.cli import main; main({['train', str(job), '--run', str(run), *words]!r})"
     with (job.parent / "run.txt").open("ab") as output:
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             [sys.executable, "-c", code], cwd=job.parent, stdout=output, stderr=output, start_new_session=True
         )
         try:
@@ -165,3 +167,14 @@ def assert_same_tables(got: Snapshot, wanted: Snapshot) -> None:
         for field in ("keys", "values", "state"):
             ours, other = getattr(got.tables[name].whole(), field)[mine], getattr(table, field)[theirs]
             np.testing.assert_array_equal(ours, other, err_msg=f"{name} {field}")
+
+
+def uses_of_rows(num_rows: int, run: Path) -> list[int]:
+    """How often each row of the data was trained on, if slot t has the ids from 1000 on, another in every row.
+
+    A row of the table counts 1 when it is new, and 1 more a push.
+    """
+    table = load_latest(run / "checkpoints").tables["embedding"].whole()
+    keys = slots_from_ids(np.arange(1000, 1000 + num_rows)[:, None], ("t",)).keys
+    uses: list[int] = (np.round(table.uses[np.isin(table.keys, keys)]).astype(int) - 1).tolist()
+    return uses

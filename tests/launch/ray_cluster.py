@@ -70,7 +70,8 @@ def staged_job(job_file: Path, resources: list[str], cuts: list[int], address: s
 
 
 def losses(folder: str) -> list[float]:
-    return [json.loads(line)["log_loss"] for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [line["log_loss"] if "log_loss" in line else line["loss"] for line in lines]
 
 
 def wait_gone(pids: list[int]) -> None:

@@ -20,7 +20,7 @@ from heterps.ps.keys.dedup import make_lookup
 from heterps.training.model.table_snapshots import load_table, save_table
 from heterps.yamlfile import dump_yaml
 
-DIM, NUM_ROWS, BATCH = 64, 250_000, 10_000
+DIM, NUM_ROWS, BATCH = 64, 120_000, 10_000
 TABLE_BYTES = NUM_ROWS * DIM * 8  # values and the accumulator of Adagrad
 MAY_USE = TABLE_BYTES // 4
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
 import sys
 import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import preloaded
 import pytest
 from ray_cluster import labelled_cluster
 from tiny import write_tiny
@@ -69,7 +69,7 @@ threads: 1
 metrics_every_samples: 64
 checkpoint: {every_samples: 32}
 plan: first.json
-workers: {lanes: 1}
+workers: {lanes: 1, replacements: 0}
 cluster:
   resources: {cpu: {device: cpu, usd_per_hour: 0.04, limit: 9}, big: {device: cpu, usd_per_hour: 1.0, limit: 9}}
   server_resource: cpu
@@ -108,7 +108,7 @@ class Terminal:
     def __init__(self, *words: str, cwd: Path) -> None:
         ours, theirs = pty.openpty()
         environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm"}
-        self.process = subprocess.Popen(
+        self.process = preloaded.Popen(
             [*COMMAND, *words], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
             start_new_session=True,
         )  # fmt: skip
@@ -152,7 +152,7 @@ class Terminal:
         self.wait()
 
 
-@pytest.mark.parametrize("launcher", ["local", "ray"])
+@pytest.mark.parametrize("launcher", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_run_that_is_replanned_and_then_loses_a_worker_ends_with_its_test_set_evaluated(
     tmp_path: Path, launcher: str
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_run_that_is_replanned_and_then_loses_a_worker_ends_with_its_test_set_
         try:
             terminal.wait_for(tmp_path / "waits")
             replan = [*COMMAND, "replan", "run", "--plan", "second.json"]
-            replanned = subprocess.run(replan, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
+            replanned = preloaded.run(replan, cwd=tmp_path, timeout=DEADLINE_S)
             assert replanned.returncode == 0, replanned.stderr + terminal.last
             (tmp_path / "go").touch()
             code = terminal.wait()

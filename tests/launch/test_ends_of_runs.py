@@ -220,16 +220,16 @@ class FullDisk(Observer):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.warnings: list[str] = []
-        from heterps.training.coordinator import coordinator
+        from heterps.training.run import folder as run_folder
 
-        save = coordinator.save
+        save = run_folder.save
 
         def refuse(*args: object, **options: object) -> Path:
             if not self.warnings:
                 raise StorageError("no space left on device")
             return save(*args, **options)
 
-        monkeypatch.setattr(coordinator, "save", refuse)
+        monkeypatch.setattr(run_folder, "save", refuse)
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)

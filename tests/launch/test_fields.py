@@ -41,6 +41,7 @@ CHANGED: dict[str, Any] = {
     "optimizers.clip.norm": 0.1,
     "optimizers.clip.dense_norm": 0.1,
     "optimizers.clip.table_norm": 0.003,
+    "optimizers.freeze": ["*.weight", "embedding"],
     "optimizers.groups": [{"match": "*.weight", "lr": 0.1}],
     "tables.init": {"kind": "normal", "std": 0.5},
     "tables.admission": {"kind": "sightings", "num": 3},
@@ -54,6 +55,7 @@ CHANGED: dict[str, Any] = {
 SAME: dict[str, Any] = {
     "name": "other",
     "data.prefetch": 1,
+    "data.columns.id_kinds": {"s": "integer"},
     "optimizers.accumulate": 3,
     "servers.count": 2,
     "servers.cache_bytes": 1 << 20,
@@ -61,6 +63,7 @@ SAME: dict[str, Any] = {
     "servers.faults.drop": 0.02,
     "servers.faults.double": 0.05,
     "workers.lanes": 2,
+    "workers.shares": "fitted",
     "workers.in_flight": 1,
     "workers.dense": "all_reduce",
     "checkpoint.every_samples": 64,
@@ -78,6 +81,9 @@ ELSEWHERE = {
         "data.format.names", "data.format.quotes", "data.format.nulls", "data.format.types", "data.format.lists",
         "data.storage.endpoint", "data.storage.region", "data.storage.anonymous",
     ),
+    "what a job starts from: test_start": (
+        "start.model", "start.rename", "start.fresh", "start.dims", "start.rows",
+    ),
     "weights of samples: tests/transparency/test_labelled_jobs": ("data.columns.weight",),
     "rankings of the test set: tests/end_to_end/test_label_jobs": ("data.columns.user", "data.columns.top_k"),
     "samples to validate with, and what follows: test_validation": (
@@ -91,17 +97,21 @@ ELSEWHERE = {
         "servers.faults.delay_s", "servers.faults.reorder", "servers.faults.reorder_s", "servers.faults.corrupt",
         "servers.faults.cut", "servers.faults.cut_s", "checkpoint.every_minutes", "checkpoint.keep",
     ),
+    "checkpoints with changes only: tests/launch/test_delta_checkpoints": ("checkpoint.full_every",),
     "servers that somebody else started: test_run_servers, test_secured_servers": ("servers.addresses", "servers.key"),
     "how long others are waited for: test_ends_of_runs, test_restarted_runs": (
-        "servers.deadline_s", "workers.deadline_s", "workers.restarts",
+        "servers.deadline_s", "workers.deadline_s", "workers.replacements", "workers.backoff_s", "workers.restarts",
     ),
     "rows that may be stale: below": ("servers.staleness",),
+    "what happens when training diverges: tests/end_to_end/test_diverged_runs": ("on_divergence",),
     "who is kept in step, and how: tests/transparency; one worker always is": ("sync",),
     "values between stages: an inline run has one": ("workers.values",),
     "how processes are reached; refused on ray, below": ("workers.channel", "servers.channel"),
     "units that are not here; refused inline, below": ("emulation.scale",),
     "where and at what price: test_launch, tests/planning": (
-        "cluster.resources", "cluster.server_resource", "profile", "plan", "launcher", "ray_address", "threads",
+        "cluster.resources", "cluster.server_resource", "cluster.machines",
+        "cluster.egress_usd_per_gb", "profile", "plan", "launcher",
+        "ray_address", "threads",
     ),
 }  # fmt: skip
 

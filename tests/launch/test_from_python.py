@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import preloaded
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from own_tower import Tower, make_tower
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import heterps
 from heterps.config import load_job
 from heterps.errors import ConfigError, DataError, ModelError
+from heterps.nn import SparseEmbedding, push_gradients
 
 NUM_ROWS = 400
 QUICK: dict[str, Any] = {"batch_size": 50, "threads": 1, "shuffle": False}
@@ -42,11 +47,6 @@ def columns(num_rows: int = NUM_ROWS) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(autouse=True)
-def _no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
-
-
 class Losses(heterps.Observer):
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -65,6 +65,14 @@ def losses_of(**given: Any) -> list[float]:
     assert run.summary["status"] == "completed"
     assert watch.summary == run.summary
     return watch.losses
+
+
+def test_a_model_with_rows_of_its_own_is_refused_unless_the_job_says_what_it_starts_from(tmp_path: Path) -> None:
+    model = nn.Sequential(SparseEmbedding(["s"], 2))
+    model(torch.tensor([1, 2])).sum().backward()
+    push_gradients(model)
+    with pytest.raises(ModelError, match=r"Sequential has rows in 0, .* heterps\.save\(model, folder\).*start=folder"):
+        heterps.train(folder=tmp_path / "run", model=model, data={"s": [1, 2], "label": [0, 1]}, label="label")
 
 
 def test_every_frame_gives_the_same_training_as_its_file() -> None:
@@ -114,6 +122,38 @@ def test_batches_of_a_loader_are_tuples_or_dicts() -> None:
         watch = Losses()
         heterps.train(model=Tower, data=loader, observer=[watch], threads=1, shuffle=False, **named)
         assert watch.losses == pytest.approx(expected, rel=1e-5)
+
+
+class Counted(IterableDataset[dict[str, Any]]):
+    """Samples of which all but a few are gone when the next is asked for: `most` counts those that are held."""
+
+    def __init__(self, late: Any = 1) -> None:
+        self.late, self.alive, self.most = late, weakref.WeakSet[Any](), 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(NUM_ROWS // 50):
+            columns = {"x": torch.full((50,), float(number)), "s": torch.arange(50), "label": torch.arange(50) % 2}
+            self.alive.add(columns["x"])
+            self.most = max(self.most, len(self.alive))
+            yield columns if number < 4 else columns | {"s": np.full(50, self.late)}
+
+
+def test_a_loader_is_written_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.data.frames.ROWS_PER_GROUP", 100)
+    data = Counted()
+    run = heterps.train(
+        data=DataLoader(data, batch_size=None), epochs=2, label="label", dense=["x"], slots=["s"], **QUICK
+    )
+    assert run.summary["samples"] == 2 * NUM_ROWS
+    assert data.most <= 4
+    (path,) = Path("runs/data").iterdir()
+    assert pq.read_metadata(path).num_row_groups == NUM_ROWS // 100
+    assert pq.read_table(path)["x"].to_pylist() == np.repeat(np.arange(NUM_ROWS // 50), 50).tolist()
+    with pytest.raises(
+        DataError, match=r"column s: later batches of the DataLoader have string, but the first 100 rows"
+    ):
+        heterps.train(data=DataLoader(Counted("late"), batch_size=None), label="label", dense=["x"], slots=["s"])
+    assert list(Path("runs/data").iterdir()) == [path]
 
 
 def test_columns_are_guessed_and_what_is_said_goes_before() -> None:
@@ -170,10 +210,7 @@ def main():
 def test_a_model_of_the_script_itself_trains_on_workers_if_its_main_part_is_guarded(guard: str) -> None:
     Path("script.py").write_text(SCRIPT + guard)
     path = f"{Path(__file__).parent}:{':'.join(sys.path)}"
-    done = subprocess.run(
-        [sys.executable, "script.py"], capture_output=True, text=True, timeout=100, check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    done = preloaded.run([sys.executable, "script.py"], timeout=100, env={**os.environ, "PYTHONPATH": path})
     if "__name__" in guard:
         assert done.stdout.strip() == "runs/Mine-1 completed", done.stderr
     else:
@@ -181,10 +218,11 @@ def test_a_model_of_the_script_itself_trains_on_workers_if_its_main_part_is_guar
         assert 'Put what only the main process should do under `if __name__ == "__main__":`' in done.stderr
 
 
+@pytest.mark.parametrize("launcher", ["local", "ray"])
 @pytest.mark.parametrize("model", [Tower(), lambda: Tower()])
-def test_what_other_processes_cannot_build_is_refused_on_workers(model: Any) -> None:
+def test_what_other_processes_cannot_build_is_refused_on_workers(model: Any, launcher: str) -> None:
     with pytest.raises(ModelError, match=r"exists in this process only.*launcher='inline'"):
-        heterps.train(model=model, data=columns(), launcher="local", **QUICK)
+        heterps.train(model=model, data=columns(), launcher=launcher, **QUICK)
 
 
 @pytest.mark.parametrize(

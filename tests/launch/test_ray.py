@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 pytest.importorskip("ray")
 import elastic
 from ends import assert_same_tables
+from followers import watch
 from ray_cluster import add_node, labelled_cluster, losses, staged_job, wait_gone
 from tiny import JOB, write_tiny
 
@@ -24,7 +28,7 @@ from heterps.config import Job
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch import train
 from heterps.launch.ray.fleet import RayFleet
-from heterps.training.run.commands import CommandReply, Replan, Scale
+from heterps.training.run.commands import CommandReply, Follow, Replan, Scale
 from heterps.training.run.control import ask
 from heterps.training.run.observer import Observer
 
@@ -39,8 +43,6 @@ def cluster() -> Iterator[tuple[Any, dict[str, str]]]:
 
 @pytest.fixture
 def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("heterps.launch.QUICK_PROFILE_S", 0.0)
-    monkeypatch.setattr("heterps.profiling.job.READING_S", 0.0)
     monkeypatch.chdir(tmp_path)
     write_tiny(tmp_path / "train.parquet", 320)
     write_tiny(tmp_path / "test.parquet", 60)
@@ -109,16 +111,97 @@ def endless(job_file: Path, resources: list[str], address: str) -> Job:
 
 
 def test_stages_run_on_the_nodes_with_their_labels_and_train_as_one_process(
-    cluster: Any, job_file: Path, recorded: type[Recorded]
+    cluster: Any, job_file: Path, recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The job has a label, features and validation as well, which mean the same here as in one process. And it is
+    followed: every version equals the model of its moment.
+    """
+    columns = "columns: {labels: {label: mse}, dense: [a, b], slots: [s, t], features: {a: [log, standardise]}}"
+    text = job_file.read_text().replace("columns: {dense: [a, b], slots: [s, t]}", columns)
+    text = text.replace("  test: test.parquet\n", "  test: test.parquet\n  validation: {share: 0.2}\n")
+    job_file.write_text(f"{text}validation: {{every_samples: 100}}\n")
     job = staged_job(job_file, ["cpu", "big"], [2], cluster[0].address)
-    watcher = Watcher()
-    train(job, "ray", observer=watcher)
+    follower = watch(monkeypatch, "ray")
+    asking = threading.Thread(target=lambda: ask(Path("ray"), Follow(0.001)))
+    watcher = Watcher(at=1, act=asking.start)
+    run = train(job, "ray", observer=watcher)
+    asking.join()
+    assert len(follower.versions) > 1
+    follower.compare(load_latest("ray/checkpoints"))
     nodes = {name: place["node"] for name, place in recorded.last.places.items()}
     assert nodes == {"server-0": cluster[1]["cpu"], "worker-1.0": cluster[1]["cpu"], "worker-2.0": cluster[1]["big"]}
     assert losses("ray") == pytest.approx(inline_losses(job), rel=1e-6)
+    expected = json.loads(Path("inline/summary.json").read_text())
+    assert run.summary["validation"]["count"] == expected["validation"]["count"] > 1
+    assert run.summary["validation"]["best"]["rmse"] == pytest.approx(expected["validation"]["best"]["rmse"], rel=1e-5)
+    assert run.summary["rmse"] == pytest.approx(expected["rmse"], rel=1e-5)
     assert any("asks for no token" in warning for warning in watcher.warnings)
     wait_gone(recorded.last.pids)
+
+
+OWN_SCRIPT = """
+import sys
+
+import numpy as np
+
+import heterps
+import heterps.launch
+from heterps.config import Schema
+from heterps.model.zoo.din import Din
+
+SCHEMA = Schema(dense=("price",), slots=("user", "item", "history"), same_ids={"history": "item"})
+CLUSTER = {"resources": {"cpu": {"device": "cpu", "usd_per_hour": 1.0, "limit": 4}}, "server_resource": "cpu"}
+
+
+class Mine(Din):
+    def __init__(self):
+        super().__init__(SCHEMA, 4, "item", "history", 5, (6,), (8,), 0)
+
+
+def run(name, **fields):
+    random = np.random.default_rng(1)
+    item = random.integers(0, 20, 240)
+    data = {
+        "price": random.normal(size=240), "user": random.integers(0, 9, 240), "item": item,
+        "history": [random.integers(0, 20, length).tolist() for length in random.integers(0, 8, 240)],
+        "click": item % 2,
+    }
+    roles = {"label": "click", "labels": {"click": "binary"}, "dense": ["price"], "slots": ["user", "item", "history"]}
+    heterps.train(
+        folder=name, model=Mine, data=data, test=data, batch_size=30, threads=1, metrics_every_samples=30,
+        same_ids={"history": "item"}, cluster=CLUSTER, **roles, **fields
+    )
+
+
+if __name__ == "__main__":
+    heterps.launch.QUICK_PROFILE_S = 0.0
+    run("first")
+    warm = {"start": "first", "optimizers": {"freeze": ["context", "attention.*"]}}
+    run("inline", **warm)
+    run("ray", launcher="ray", ray_address=sys.argv[1], **warm)
+"""
+
+
+@pytest.mark.slow
+def test_a_sequence_model_of_a_script_starts_from_a_run_and_trains_as_in_one_process(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script defines a DIN, which begins with the rows and weights of another run, some of them frozen."""
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(OWN_SCRIPT)
+    words = [sys.executable, "script.py", cluster[0].address]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    assert losses("ray") == pytest.approx(losses("inline"), rel=1e-6)
+    first, ray = load_latest("first/checkpoints"), load_latest("ray/checkpoints")
+    for name, values in first.dense.items():
+        if name.startswith("model/"):
+            assert np.array_equal(ray.dense[name], values) == ("attention" in name), name
+    before, after = (snapshot.tables["context"].whole() for snapshot in (first, ray))
+    assert dict(zip(after.keys.tolist(), after.values.tolist(), strict=True)) == dict(
+        zip(before.keys.tolist(), before.values.tolist(), strict=True)
+    )
+    assert json.loads(Path("ray/summary.json").read_text())["start"]["model"].startswith("first/checkpoints/")
 
 
 def test_a_label_that_no_node_has_is_named_with_the_command_that_gives_it(

@@ -57,6 +57,12 @@ def test_the_plan_that_runs_stays_where_nothing_is_cheaper(found):
     assert not proposal.is_better or proposal.new.usd < proposal.old.usd
 
 
+def test_the_measured_rate_of_the_slowest_stage_stands_beside_the_predicted_one(found):
+    assert propose(found, status(), Wishes()).measured is None, "nothing is measured yet"
+    running = status() | {"stages": [{"workers": 1, "samples_per_s": 250.0}]}
+    assert propose(found, running, Wishes()).measured == 250.0
+
+
 def test_a_cheaper_plan_is_better(found):
     proposal = propose(found, status(), Wishes(prices={"big": 0.5}))
     assert [stage.resource for stage in proposal.new.stages] == ["big"]

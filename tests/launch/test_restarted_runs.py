@@ -242,7 +242,8 @@ def test_servers_that_run_already_cannot_be_brought_back_to_a_checkpoint() -> No
     assert "Start the servers of the job anew" in str(last_words(LOST, "", job, 0))
 
 
-def test_there_is_no_advice_where_there_is_nothing_to_go_on_from() -> None:
+def test_there_is_no_advice_where_there_is_nothing_to_go_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.launch.trials.fit_job", lambda job: job)  # there is no data
     assert last_words(NoRay("Ray is not there"), "", a_job(), 0) is None
     assert last_words(LOST, "", trial_job(a_job()), 0) is None
     assert trial_job(a_job()).workers.restarts == 0, "a trial that is disturbed measures nothing"

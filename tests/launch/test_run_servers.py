@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import preloaded
 import pytest
 
 from heterps.checkpoint import Snapshot, load_latest
@@ -147,7 +148,7 @@ def found(tiny_job: Path) -> Iterator[list[str]]:
     for shard in range(2):
         words = ["server", "start", str(tiny_job), *(f"--address={address}" for address in addresses)]
         code = f"from heterps.cli import main; main({[*words, f'--shard={shard}']!r})"
-        processes.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True))
+        processes.append(preloaded.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True))
     for process in processes:
         assert process.stdout is not None
         assert "listens at" in process.stdout.readline()

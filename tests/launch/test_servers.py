@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,12 +102,15 @@ def test_a_third_process_joins_and_leaves_while_a_worker_trains(tiny_job, addres
 
     train()
     third = f"ipc://{tiny_job.parent}/s2"
-    with started(tiny_job, [third], f"server-2 (shard 2 of 3) listens at {third}", "--join", addresses[0]):
+    said = json.dumps({"server": "server-2", "shard": 2, "shards": 3, "address": third})
+    with started(tiny_job, [third], said, "--json", "--join", addresses[0]):
         for words, epoch, num_servers in (([third], 2, 3), ([addresses[0], "--drop-last"], 3, 2)):
             train()
-            code, out, _ = run_command(capsys, "rebalance", *words)
+            code, out, _ = run_command(capsys, "rebalance", *words, "--json")
             assert code == 0
-            assert f"epoch {epoch}: {num_servers} servers, 0.0 MiB moved" in out
+            told = json.loads(out)
+            assert (told["epoch"], told["shards"]) == (epoch, num_servers)
+            assert told["moved_bytes"] > 0
             train()
             lookup, other = make_lookup(np.arange(500)), make_lookup(np.arange(500), remote.num_shards)
             expected = local.pull(name, lookup).result()[lookup.inverse]

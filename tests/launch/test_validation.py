@@ -117,9 +117,9 @@ def test_the_curve_is_in_the_metrics_and_the_best_model_is_the_one_that_is_teste
     assert f"the best model is that after\n{best:,} samples" in page
 
 
-@pytest.mark.parametrize("options", [("--launcher", "local", "--workers", "2"), ("--launcher", "local")])
+@pytest.mark.parametrize("options", [("--workers", "2"), pytest.param((), marks=pytest.mark.slow)])
 def test_workers_have_the_curve_of_one_process(job_file, options):
-    inline, local = trained("inline"), trained("local", *options)
+    inline, local = trained("inline"), trained("local", "--launcher", "local", *options)
     ours, theirs = curve("inline"), curve("local")
     assert list(ours) == list(theirs)
     for samples, figures in ours.items():
@@ -199,7 +199,7 @@ def test_the_model_of_a_checkpoint_counts_ids_it_does_not_know(job_file):
     clock = json.loads(Path("run/summary.json").read_text())["validation"]["best"]["samples"] // 32
     with SavedModel(load_job("run/job.yaml"), of_clock("run/checkpoints", clock)) as model:
         model.evaluate(batch for batch, _ in open_test_reader(load_job("run/job.yaml")).read())
-        assert sum(table.num_unknown for table in model.rows.tables.values()) > 0
+        assert sum(asked.num_unknown for asked in model.rows.asked.values()) > 0
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_one_layer_a_stage_equals_the_model_bit_for_bit() -> None:
     assert_same(model, (torch.randn(6, 8), torch.randn(6)), list(range(1, len(trace(model).layers))))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_any_boundaries_equal_the_model_whatever_crosses_them(data: st.DataObject) -> None:
     torch.manual_seed(1)

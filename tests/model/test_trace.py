@@ -99,6 +99,43 @@ def Residual_of(width: int) -> nn.Module:  # noqa: N802
     return Block()
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_transformer_encoder_is_cut_into_attention_and_feed_forward(norm_first: bool) -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            one = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True, norm_first=norm_first)
+            self.encoder = nn.TransformerEncoder(one, 2, nn.LayerNorm(8), enable_nested_tensor=False)
+
+        def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+            return self.encoder(x, src_key_padding_mask=padding).sum(dim=(1, 2))
+
+    model = Encoder()
+    traced = trace(model)
+    names = [layer.name for layer in traced.layers]
+    order = [names.index(f"encoder.layers.{n}.{part}") for n in (0, 1) for part in ("self_attn", "linear1")]
+    assert order == sorted(order)
+    assert names[-2:] == ["encoder.norm", "sum_1"]
+    x, padding = torch.randn(3, 5, 8, requires_grad=True), torch.zeros(3, 5, dtype=torch.bool)
+    padding[0, 3:] = True
+    for mode in (True, False):
+        both = []
+        for one in (model.train(mode), traced.module.train(mode)):
+            torch.manual_seed(0)
+            scores = one(x, padding)
+            both.append((scores, *torch.autograd.grad(scores.sum(), [x, *model.parameters()])))
+        torch.testing.assert_close(*both, msg=lambda text: f"train={mode}: {text}")  # noqa: B023
+
+
+def test_an_encoder_that_is_kept_whole_or_has_a_forward_of_its_own_is_one_layer() -> None:
+    class Own(nn.TransformerEncoderLayer):
+        def forward(self, src: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(src.relu())
+
+    for encoder in (whole(nn.TransformerEncoderLayer(8, 2), kind="attention"), whole(Own(8, 2), kind="attention")):
+        assert layers(nn.Sequential(encoder)) == [("0", "attention")]
+
+
 def test_whole_on_a_class_keeps_all_of_its_modules() -> None:
     @whole
     class Loop(nn.Module):

@@ -17,9 +17,9 @@ from heterps.planning.schedulers.brute import Brute
 from heterps.profiling.profile import Profile
 
 
-def test_the_optimum_of_six_layers_is_found() -> None:
-    problem = ctr_problem(6, (480, 32))
-    found = search(problem, Bayes(problem, seed=0), SearchBudget(evaluations=50))
+def test_the_optimum_of_four_layers_is_found() -> None:
+    problem = ctr_problem(4, (480, 32))
+    found = search(problem, Bayes(problem, seed=0), SearchBudget(evaluations=16))
     assert found.usd == pytest.approx(search(problem, Brute(problem, seed=0), SearchBudget()).usd, rel=1e-9)
 
 

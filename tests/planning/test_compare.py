@@ -38,7 +38,7 @@ def test_without_every_only_quick_methods_and_the_one_asked_for_are_there() -> N
     assert {option.method for option in compare("brute", every=False).options} == {*quick, "brute"}
 
 
-@pytest.mark.parametrize("method", ["rl", "rl-rnn", "genetic", "bayes"])
+@pytest.mark.parametrize("method", ["rl", "rl-scratch", "rl-rnn", "rl-paper", "changes", "genetic", "bayes"])
 def test_any_whole_number_from_0_is_a_seed_and_no_other(method: str) -> None:
     inputs = (SMALL.profile, SMALL.cluster)
     asked = {"throughput": SMALL.throughput, "samples": SMALL.samples, "evaluations": 40}

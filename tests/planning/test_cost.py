@@ -10,7 +10,8 @@ from planning_oracle import problems, stage_seconds
 
 from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError
-from heterps.planning.cost import Problem, bill, runs, stage_terms
+from heterps.planning.bill import bill
+from heterps.planning.cost import Problem, runs, stage_terms
 from heterps.planning.plan import Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
@@ -31,7 +32,7 @@ def cluster(**resources: Resource) -> Cluster:
     return Cluster(resources=resources, server_resource=next(iter(resources)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(problems(), st.data())
 def test_a_stage_is_busy_as_long_as_its_definition_says(
     drawn: tuple[Profile, Cluster, float], data: st.DataObject
@@ -114,7 +115,7 @@ def test_a_resource_with_limit_0_is_left_out() -> None:
     out = Resource(device="cuda", usd_per_hour=1.0, limit=0)
     problem = Problem(profile({"cpu": cost()}), cluster(cpu=CPU, v100=out), 1, 1)
     assert problem.resources == ("cpu",)
-    assert problem.terms.shape == (1, 1, 6)
+    assert problem.terms.shape[:2] == (1, 1)
     assert np.array_equal(problem.limits, [480])
 
 

@@ -43,25 +43,25 @@ def same_cost(problem: Problem) -> None:
         assert exact.bound_usd == pytest.approx(exact.usd, rel=1e-9)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300)
 @given(problems(max_layers=6, max_limit=8))
 def test_exact_costs_what_brute_force_costs(drawn: Drawn) -> None:
     same_cost(make(drawn))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120)
 @given(problems(max_layers=6, max_limit=3))
 def test_exact_costs_what_brute_force_costs_where_limits_bind(drawn: Drawn) -> None:
     same_cost(make(drawn))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems(max_layers=5, max_limit=300))
 def test_exact_costs_what_brute_force_costs_with_many_units(drawn: Drawn) -> None:
     same_cost(make(drawn))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(max_layers=3, max_resources=2, max_limit=4))
 def test_exact_costs_what_the_definition_says(drawn: Drawn) -> None:
     problem = make(drawn)
@@ -70,7 +70,7 @@ def test_exact_costs_what_the_definition_says(drawn: Drawn) -> None:
     assert exact.usd == pytest.approx(min(cheapest_usd(*drawn[:2], s, drawn[2], SAMPLES) for s in schedules), rel=1e-9)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(max_layers=6, max_limit=8))
 def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> None:
     profile, cluster, floor = drawn
@@ -82,7 +82,7 @@ def test_every_method_keeps_floor_and_limits_and_bills_right(drawn: Drawn) -> No
     check_options(comparison, drawn)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(max_layers=5, max_limit=8))
 def test_every_method_that_is_not_quick_keeps_floor_and_limits_and_bills_right_too(drawn: Drawn) -> None:
     profile, cluster, floor = drawn

@@ -28,7 +28,7 @@ def make(problem: tuple[Profile, Cluster, float]) -> Problem:
         raise
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems(max_layers=3, max_resources=2, max_limit=5))
 def test_counts_are_as_cheap_as_the_best_of_all_count_vectors(drawn: tuple[Profile, Cluster, float]) -> None:
     problem = make(drawn)
@@ -39,7 +39,7 @@ def test_counts_are_as_cheap_as_the_best_of_all_count_vectors(drawn: tuple[Profi
         assert usd == pytest.approx(cheapest_usd(*drawn[:2], names, drawn[2], SAMPLES), rel=1e-9), names
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(SECONDS, SECONDS, SECONDS, SECONDS, st.integers(1, 10**6))
 def test_the_seconds_of_a_count_give_that_count_back(p: float, a: float, q: float, d: float, count: int) -> None:
     tau = float(max(a + p / count, d + q / count))

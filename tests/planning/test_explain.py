@@ -56,7 +56,7 @@ def again(problem: Problem, changed: Sensitivity) -> float:
     return best(with_floor(problem, changed.after))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(max_layers=3, max_resources=2, max_limit=3))
 def test_every_sensitivity_is_what_planning_again_from_scratch_gives(drawn: Drawn) -> None:
     problem, plan, told = explained(drawn)
@@ -69,7 +69,7 @@ def test_every_sensitivity_is_what_planning_again_from_scratch_gives(drawn: Draw
             assert plan.usd + changed.usd == pytest.approx(usd, rel=SAME)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(max_layers=3, max_resources=2, max_limit=3))
 def test_the_next_cheaper_plan_is_the_fastest_of_the_cheaper_ones(drawn: Drawn) -> None:
     problem, plan, told = explained(drawn)
@@ -83,7 +83,7 @@ def test_the_next_cheaper_plan_is_the_fastest_of_the_cheaper_ones(drawn: Drawn) 
         assert told.cheaper.plan.throughput == pytest.approx(max(cheaper), rel=SAME)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(max_layers=3, max_resources=2, max_limit=3))
 def test_the_next_faster_plan_is_the_cheapest_of_the_faster_ones(drawn: Drawn) -> None:
     problem, plan, told = explained(drawn)
@@ -97,7 +97,7 @@ def test_the_next_faster_plan_is_the_cheapest_of_the_faster_ones(drawn: Drawn) -
         assert told.faster.meets_floor
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems(max_layers=4, max_resources=3, max_limit=4))
 def test_the_bottleneck_decides_the_throughput_and_nobody_is_busier(drawn: Drawn) -> None:
     problem = make_problem(drawn)

@@ -31,7 +31,7 @@ def is_clear(steps: list[tuple[float, float]]) -> bool:
     return all(a[0] * (1 + SAME) < b[0] for a, b in itertools.pairwise(steps))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problems(max_layers=3, max_resources=2, max_limit=3))
 def test_a_short_frontier_is_the_whole_staircase(drawn: Drawn) -> None:
     problem = make_problem(drawn)
@@ -110,7 +110,7 @@ def test_a_frontier_with_every_step_is_complete() -> None:
     assert [plan.throughput for plan in found.plans] == [pytest.approx(x, rel=SAME) for x, _ in steps]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(max_layers=4, max_resources=3, max_limit=6))
 def test_no_point_is_dearer_and_slower_than_another(drawn: Drawn) -> None:
     plans = frontier(make_problem(drawn), most_points=5).plans

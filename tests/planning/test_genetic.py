@@ -31,7 +31,7 @@ class Watched(Genetic):
         super().feedback(schedules, bills)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(max_layers=6))
 def test_nothing_is_billed_twice_and_no_layer_is_put_where_it_cannot_run(drawn: tuple[Profile, Cluster, float]) -> None:
     try:

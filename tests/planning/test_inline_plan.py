@@ -6,7 +6,7 @@ import pytest
 
 from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError
-from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
+from heterps.planning.inline import cpu_resource, inline_plan, inline_prediction, unpredicted_plan
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
@@ -47,6 +47,29 @@ def test_times_add_up_and_cores_divide_what_can_be_divided(num_cores, seconds):
     assert plan.stages == (Stage(first=0, last=1, resource="core", count=num_cores),)
     assert plan.servers.count == 0
     assert plan.is_predicted
+
+
+def test_real_steps_correct_the_sum_of_the_layers_and_the_rest_is_overhead():
+    sum_s = 2 * 0.008 + 2 * 0.002 + 0.004
+    stepped = PROFILE.model_copy(update={"whole_steps": {1: 1.5, 4: 3.0}, "whole_steps_error": 0.02})
+    prediction = inline_prediction(stepped, CLUSTER, 1)
+    assert prediction.seconds == pytest.approx(1.5 * sum_s)
+    assert (prediction.compute_s, prediction.servers_s) == pytest.approx((0.016, 0.004))
+    assert prediction.overhead_s == pytest.approx(0.004 + 0.5 * sum_s)
+    assert inline_plan(stepped, CLUSTER, num_cores=1, samples=1).throughput == pytest.approx(100 / 1.5 / sum_s)
+    near_4 = inline_prediction(stepped, CLUSTER, 3).seconds / inline_prediction(PROFILE, CLUSTER, 3).seconds
+    assert near_4 == pytest.approx(3.0), "3 threads are nearer to 4 than to 1"
+
+
+def test_a_prediction_is_an_interval_that_real_steps_narrow():
+    stepped = PROFILE.model_copy(update={"whole_steps": {1: 1.0}, "whole_steps_error": 0.0})
+    widths = []
+    for profile in (PROFILE, stepped):
+        expected, low, high = inline_prediction(profile, CLUSTER, 1).throughput(100)
+        assert low < expected < high
+        assert low * high == pytest.approx(expected**2), "as many times slower as faster"
+        widths.append(high / low)
+    assert widths[0] > widths[1] > 1.1
 
 
 def test_a_layer_without_a_cost_on_the_cpu_is_refused():

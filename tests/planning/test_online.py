@@ -8,7 +8,8 @@ import pytest
 from realistic import ctr_problem
 
 from heterps.errors import ConfigError, PeerLost, PlanInfeasible
-from heterps.planning.cost import Problem, bill, stage_terms
+from heterps.planning.bill import bill
+from heterps.planning.cost import Problem, stage_terms
 from heterps.planning.online import NOISE, Measurement, Trials, measure
 from heterps.planning.optimum import cheapest
 from heterps.planning.plan import Plan
@@ -123,6 +124,7 @@ def test_a_trial_keeps_the_floor_up_to_the_noise_of_a_trial_and_no_further(probl
 def test_counts_make_up_for_what_whole_runs_do_not_reach(problem: Problem) -> None:
     found = measure(problem, Machines(problem, reach=0.8), trials=8, **BUDGET)
     assert found.reached == pytest.approx(0.8, rel=1e-3)
+    assert (found.profile.reached, found.profile.reached_for) == (found.reached, None)
     assert found.best.keeps_floor
     assert found.attempts[-1].error == pytest.approx(0, abs=0.01)
 
@@ -182,7 +184,7 @@ def test_an_error_of_the_first_trial_is_the_users(problem: Problem) -> None:
 
 def test_other_methods_and_impossible_floors_are_refused_before_any_trial(problem: Problem) -> None:
     machines = Machines(problem)
-    with pytest.raises(ConfigError, match="rl or rl-rnn"):
+    with pytest.raises(ConfigError, match="rl, rl-scratch, rl-rnn and changes"):
         measure(problem, machines, method="greedy", **BUDGET)
     with pytest.raises(PlanInfeasible):
         measure(ctr_problem(8, (400, 32), floor=1e12), machines, **BUDGET)

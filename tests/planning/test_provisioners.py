@@ -67,7 +67,7 @@ def check_bill(problem: Problem, schedule: Sequence[int], bills: Bills, n: int) 
 
 
 @pytest.mark.parametrize("name", ["newton", "sta-ratio", "sta-ps-ratio"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(drawn=problems(max_layers=4, max_limit=8) | problems(max_layers=3, max_limit=300))
 def test_every_provisioner_keeps_floor_and_limits_bills_right_and_is_never_cheaper_than_exact(
     name: str, drawn: Drawn
@@ -80,7 +80,7 @@ def test_every_provisioner_keeps_floor_and_limits_bills_right_and_is_never_cheap
     assert np.all(bills.usd >= least.usd * (1 - TOLERANCE))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems(max_layers=4, max_limit=8) | problems(max_layers=3, max_limit=300))
 def test_newton_is_feasible_exactly_where_exact_is(drawn: Drawn) -> None:
     problem = make(drawn)
@@ -118,7 +118,7 @@ STATIONS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(STATIONS, st.lists(st.floats(0.01, 10.0), min_size=4, max_size=4), st.floats(1.01, 20.0))
 @example([(5e-06, 1.0, 1.0, 0.0)], [1.0] * 4, 2.0)  # the least cost lies beside the pole, where the slope is steepest
 @example([(0.0, 0.0, 0.03125, 2.0)], [1.0] * 4, 1.25)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +11,16 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from planning_oracle import problems
+from realistic import ctr_problem
 
 from heterps.config import PAPER_CLUSTER, Cluster, Resource
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
+from heterps.planning.schedulers import make_scheduler
 from heterps.planning.schedulers.base import SearchBudget, search
+from heterps.planning.schedulers.changes import Changes
 from heterps.planning.schedulers.exact import Exact
 from heterps.planning.schedulers.features import Features, features_of
 from heterps.planning.schedulers.policy import Cell
@@ -25,6 +29,14 @@ from heterps.planning.schedulers.rl import Reinforce
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 CELLS: tuple[Cell, ...] = ("lstm", "elman")
+
+
+def pretrained(problem: Problem, seed: int) -> Changes:
+    return Reinforce(problem, seed, is_pretrained=True)
+
+
+Make = Callable[[Problem, int], Changes]
+with_and_without_policy = pytest.mark.parametrize("make", [pretrained, Reinforce, Changes])
 
 
 def mixed_problem(num_layers: int = 6, throughput: float = 100_000.0) -> Problem:
@@ -57,16 +69,17 @@ def test_it_finds_the_optimum_of_two_resources_and_ends_by_itself(cell: Cell) ->
     problem = mixed_problem(num_layers=8)
     optimum = search(problem, Exact(problem, seed=0), SearchBudget())
     for seed in range(2):
-        found = search(problem, Reinforce(problem, seed, cell), SearchBudget(evaluations=5000))
+        found = search(problem, Reinforce(problem, seed, cell), SearchBudget(evaluations=3000))
         assert found.finished
         assert found.usd == pytest.approx(optimum.usd, rel=1e-9)
 
 
-def test_the_same_seed_proposes_the_same_and_another_seed_does_not() -> None:
+@with_and_without_policy
+def test_the_same_seed_proposes_the_same_and_another_seed_does_not(make: Make) -> None:
     problem = mixed_problem(num_layers=10)
 
     def proposals(seed: int) -> list[list[int]]:
-        scheduler = Reinforce(problem, seed)
+        scheduler = make(problem, seed)
         rows: list[list[int]] = []
         for _ in range(3):
             schedules = scheduler.propose()
@@ -77,6 +90,18 @@ def test_the_same_seed_proposes_the_same_and_another_seed_does_not() -> None:
 
     assert proposals(1) == proposals(1)
     assert proposals(1) != proposals(2)
+
+
+def test_a_pretrained_policy_is_near_the_optimum_after_its_first_ten_bills() -> None:
+    gaps: dict[str, list[float]] = {"rl": [], "changes": []}
+    for seed in range(4):
+        problem = ctr_problem(10, (400, 32), seed=seed)
+        optimum = search(problem, Exact(problem, seed=0), SearchBudget())
+        for method, found in gaps.items():
+            few = search(problem, make_scheduler(method, problem, seed), SearchBudget(evaluations=10))
+            found.append(few.usd / optimum.usd - 1)
+    assert np.median(gaps["rl"]) < 0.05
+    assert np.mean(gaps["rl"]) < np.mean(gaps["changes"])
 
 
 def test_the_random_state_and_the_threads_of_torch_are_left_alone() -> None:
@@ -90,7 +115,8 @@ def test_the_random_state_and_the_threads_of_torch_are_left_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_no_schedule_is_billed_twice() -> None:
+@with_and_without_policy
+def test_no_schedule_is_billed_twice(make: Make) -> None:
     problem = mixed_problem(num_layers=4)
     billed: list[bytes] = []
 
@@ -98,12 +124,13 @@ def test_no_schedule_is_billed_twice() -> None:
         billed.extend(row.tobytes() for row in schedules)
         return exact(problem, schedules)
 
-    found = search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=5000), provisioner=note)
+    found = search(problem, make(problem, 0), SearchBudget(evaluations=5000), provisioner=note)
     assert found.finished
     assert len(billed) == len(set(billed)) == found.evaluations <= 2**4
 
 
-def test_a_layer_is_never_proposed_where_it_has_no_cost() -> None:
+@with_and_without_policy
+def test_a_layer_is_never_proposed_where_it_has_no_cost(make: Make) -> None:
     problem = mixed_problem()
     layers = list(problem.profile.layers)
     layers[2] = layers[2].model_copy(update={"costs": {"cpu": layers[2].costs["cpu"]}})
@@ -116,43 +143,43 @@ def test_a_layer_is_never_proposed_where_it_has_no_cost() -> None:
         assert (schedules[:, 4] == problem.resources.index("v100")).all()
         return exact(problem, schedules)
 
-    assert (
-        search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=300), provisioner=check).schedule
-        is not None
-    )
+    assert search(problem, make(problem, 0), SearchBudget(evaluations=300), provisioner=check).schedule is not None
 
 
-def test_an_infeasible_problem_ends_without_a_plan() -> None:
+@with_and_without_policy
+def test_an_infeasible_problem_ends_without_a_plan(make: Make) -> None:
     problem = mixed_problem(num_layers=3, throughput=1e12)
-    found = search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=5000))
+    found = search(problem, make(problem, 0), SearchBudget(evaluations=5000))
     assert found.finished
     assert found.schedule is None
 
 
-@settings(max_examples=25, deadline=None)
-@given(problems(max_layers=4, max_limit=8), st.sampled_from(CELLS))
-def test_any_problem_can_be_searched(drawn: tuple[Profile, Cluster, float], cell: Cell) -> None:
+@settings(max_examples=25)
+@given(problems(max_layers=4, max_limit=8), st.sampled_from(["rl", "rl-scratch", "rl-rnn", "changes"]))
+def test_any_problem_can_be_searched(drawn: tuple[Profile, Cluster, float], method: str) -> None:
     try:
         problem = Problem(*drawn, samples=3600.0)
     except ConfigError:
         assume(False)
     optimum = search(problem, Exact(problem, seed=0), SearchBudget())
-    found = search(problem, Reinforce(problem, 0, cell), SearchBudget(evaluations=200))
+    found = search(problem, make_scheduler(method, problem, 0), SearchBudget(evaluations=100))
     assert found.usd >= optimum.usd * (1 - 1e-9)
 
 
-def test_free_resources_do_not_break_the_logarithms() -> None:
+@with_and_without_policy
+def test_free_resources_do_not_break_the_logarithms(make: Make) -> None:
     problem = mixed_problem()
     free = {
         name: Resource(device=r.device, usd_per_hour=0.0, limit=r.limit) for name, r in PAPER_CLUSTER.resources.items()
     }
     problem = Problem(problem.profile, Cluster(resources=free, server_resource="cpu"), 1000.0, samples=1e9)
-    assert search(problem, Reinforce(problem, seed=0), SearchBudget(evaluations=100)).usd == 0.0
+    assert search(problem, make(problem, 0), SearchBudget(evaluations=100)).usd == 0.0
 
 
-def test_on_line_it_moves_to_what_the_trials_prefer_within_few_trials() -> None:
+@with_and_without_policy
+def test_on_line_it_moves_to_what_the_trials_prefer_within_few_trials(make: Make) -> None:
     problem = mixed_problem()
-    scheduler = Reinforce(problem, seed=0)
+    scheduler = make(problem, 0)
     by_model = search(problem, scheduler, SearchBudget(evaluations=2000))
     assert by_model.schedule is not None
     model_best = by_model.schedule.copy()
@@ -176,9 +203,10 @@ def test_on_line_it_moves_to_what_the_trials_prefer_within_few_trials() -> None:
     assert measured.schedule[-1] != model_best[-1]
 
 
-def test_on_line_the_best_plans_of_the_model_are_tried_first() -> None:
+@with_and_without_policy
+def test_on_line_the_best_plans_of_the_model_are_tried_first(make: Make) -> None:
     problem = mixed_problem()
-    scheduler = Reinforce(problem, seed=0)
+    scheduler = make(problem, 0)
     by_model = search(problem, scheduler, SearchBudget(evaluations=2000))
     scheduler.start_trials(batch=3)
     first = scheduler.propose()
@@ -187,10 +215,11 @@ def test_on_line_the_best_plans_of_the_model_are_tried_first() -> None:
     assert first[0].tolist() == by_model.schedule.tolist()
 
 
-def test_trials_after_a_search_cut_short_have_all_resources_and_know_the_best() -> None:
+@with_and_without_policy
+def test_trials_after_a_search_cut_short_have_all_resources_and_know_the_best(make: Make) -> None:
     problem = mixed_problem(num_layers=10)
     for evaluations in (40, 400, 600):
-        scheduler = Reinforce(problem, seed=0)
+        scheduler = make(problem, 0)
         by_model = search(problem, scheduler, SearchBudget(evaluations=evaluations))
         scheduler.start_trials(batch=2)
         first = scheduler.propose()

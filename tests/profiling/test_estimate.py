@@ -29,6 +29,20 @@ def test_elementwise_work_is_a_flop_an_element_and_views_are_free() -> None:
     assert kernels == [Kernel("aten::relu", 24.0, 2 * 24 * 4)]
 
 
+@pytest.mark.parametrize(("kind", "num_gates"), [(nn.LSTM, 4), (nn.GRU, 3)])
+def test_a_recurrent_layer_is_counted_by_its_steps(kind: type[nn.RNNBase], num_gates: int) -> None:
+    layer, batch, width, hidden = kind(16, 32, batch_first=True), 8, 16, 32
+
+    def kernels(num_steps: int) -> list[Kernel]:
+        x = torch.randn(batch, num_steps, width, requires_grad=True)
+        return count(lambda: layer(x)[0].sum().backward())
+
+    short, long = kernels(5), kernels(20)
+    assert len(long) > 3.5 * len(short), "one after the other"
+    products = 3 * 2 * batch * 20 * (width + hidden) * num_gates * hidden  # forward, and two of each backward
+    assert sum(kernel.flops for kernel in long) == pytest.approx(products, rel=0.15)
+
+
 def test_an_expanded_tensor_moves_its_storage_only() -> None:
     x = torch.randn(1, 1)
     (kernel,) = count(lambda: torch.relu(x.expand(10, 10)))

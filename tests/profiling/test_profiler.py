@@ -28,11 +28,6 @@ from heterps.threads import torch_threads
 SCHEMA = Schema(dense=("a", "b"), slots=("s", "t", "u"))
 
 
-@pytest.fixture(autouse=True)
-def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heterps.profiling.servers.MOST_ROWS", 1000)
-
-
 @pytest.fixture(scope="module")
 def result() -> Profile:
     model = ctr_dnn(SCHEMA, embedding_dim=4, hidden=(8,))
@@ -50,6 +45,49 @@ def test_sizes_of_every_layer_by_hand(result: Profile) -> None:
         "deep.relu1": (64 * 8 * 4, 0, 64 * 8 * 4),
         "deep.logit": (64 * 8 * 4, 9 * 4, 64 * 4),
     }
+
+
+def test_bytes_of_weights_rows_and_activations_by_hand(result: Profile) -> None:
+    distinct = len(np.unique(random_batch(SCHEMA, 64).slots.keys))
+    found = {layer.name: (layer.dense_bytes, layer.row_bytes, layer.activation_bytes) for layer in result.layers}
+    assert found["cat"][:2] == (0, 0)
+    assert found["embedding"][:2] == (0, 2 * distinct * (8 + 4 * 4))  # a key and a row each way
+    assert found["deep.linear1"] == ((14 * 8 + 8) * 4, 0, 64 * 14 * 4)  # a product keeps its input
+    assert found["deep.relu1"] == (0, 0, 64 * 8 * 4)  # and a rectifier its output,
+    assert found["deep.logit"] == (9 * 4, 0, 0)  # which is the input of the next product, kept once
+
+
+class Tied(nn.Module):
+    """Two layers with the same weights, and two that are only alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.two.weight, self.two.bias = self.one.weight, self.one.bias
+        self.like = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.like(self.two(self.one(x)))
+
+
+def test_shared_weights_count_once_and_layers_that_are_alike_cost_the_same() -> None:
+    found = profile(Tied(), (torch.randn(8, 6),), ["cpu", "v100"], budget_s=0)
+    weights = (6 * 6 + 6) * 4
+    assert [layer.dense_bytes for layer in found.layers] == [weights, 0, weights, weights]
+    assert [layer.server_s > 0 for layer in found.layers] == [True, False, True, True]
+    assert found.layers[1].costs["cpu"].sync_s == found.layers[1].costs["v100"].sync_s == 0
+    own = [layer for layer in found.layers if layer.dense_bytes]
+    assert len({layer.server_s for layer in own}) == 1
+    for resource in ("cpu", "v100"):
+        assert len({(c.compute_s, c.alpha, c.beta) for c in (layer.costs[resource] for layer in own)}) == 1
+
+
+def test_a_cost_says_how_sure_it_is_and_an_estimate_does_not(result: Profile) -> None:
+    assert result.version == 2
+    for layer in result.layers:
+        assert layer.costs["cpu"].error is not None
+        assert layer.costs["v100"].error is None
+        assert 0 <= (layer.server_moves_s or 0.0) <= layer.server_fixed_s
 
 
 def test_in_bf16_products_give_half_the_bytes_and_rows_and_weights_stay_as_they_are(result: Profile) -> None:

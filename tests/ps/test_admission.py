@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heterps.config import AfterSightings, WithProbability
+from heterps.config import AfterSightings, Never, WithProbability
 from heterps.ps import SGD, SparseTable
 from heterps.ps.table.admission import Gate
+from heterps.ps.table.rows import Rows
 
 
 def push(table: SparseTable, keys: np.ndarray | list[int]) -> None:
@@ -80,3 +81,17 @@ def test_the_same_push_repeated_admits_the_same_keys():
     other = SparseTable(1, seed=4, admission=WithProbability(p=0.3))
     push(other, np.arange(500))
     assert (other.known(np.arange(250)) != first.known(np.arange(250))).any()
+
+
+def test_a_table_that_admits_nobody_trains_the_rows_that_it_has() -> None:
+    table = SparseTable(2, SGD(lr=1.0), admission=Never())
+    before = table.pull(np.array([1, 2], np.uint64))
+    assert len(table) == 0
+    keys = np.array([2], np.uint64)
+    none = np.zeros((1, 0), np.float32)
+    row = Rows(keys, np.ones((1, 2), np.float32), none, np.ones(1, np.float32), np.zeros(1, np.uint32))
+    table.import_rows(row, 0, None)
+    table.push(np.array([1, 2], np.uint64), np.ones((2, 2), np.float32))
+    assert len(table) == 1
+    assert table.counters().refused == 1
+    assert np.array_equal(table.pull(np.array([1, 2], np.uint64)), [before[0], [0.0, 0.0]])

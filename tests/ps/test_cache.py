@@ -61,7 +61,7 @@ batches = st.lists(st.integers(0, NUM_KEYS - 1), min_size=1, max_size=6)
 turns = st.lists(st.tuples(st.integers(0, NUM_WORKERS - 1), batches, st.integers(0, 4)), max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(turns, st.integers(1, 4), st.sampled_from([400, 1 << 16]))
 def test_no_iteration_misses_a_push_from_before_its_bound(turns, first_bound, memory_bytes):
     """Workers in any order that the bound lets them take; the bound in force changes on the way."""

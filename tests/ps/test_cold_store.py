@@ -95,7 +95,7 @@ class ColdStoreIsADict(RuleBasedStateMachine):
 
 
 TestColdStoreIsADict = ColdStoreIsADict.TestCase
-TestColdStoreIsADict.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestColdStoreIsADict.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def test_keys_with_one_hash_prefix_are_told_apart():
@@ -115,7 +115,7 @@ def test_a_store_grows_slab_by_slab_and_keeps_every_row(store: ColdStore):
     assert len(store) == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(num=st.integers(500, 50_000), step=st.integers(100, 9000))
 def test_the_index_takes_no_more_than_it_said(num: int, step: int):
     store = ColdStore(1, tempfile.gettempdir())

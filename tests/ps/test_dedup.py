@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heterps.ps.keys.dedup import make_lookup, sum_rows
@@ -15,7 +15,6 @@ key_lists = st.lists(st.one_of(st.integers(0, 30), st.integers(0, TOP)), max_siz
 shard_counts = st.integers(1, 5)
 
 
-@settings(deadline=None)
 @given(key_lists, shard_counts)
 @example([], 3)
 @example([0, TOP, 0], 1)
@@ -29,7 +28,6 @@ def test_lookup_says_what_numpy_unique_says(keys, num_shards):
     np.testing.assert_array_equal(lookup.unique[lookup.inverse], keys)
 
 
-@settings(deadline=None)
 @given(key_lists, shard_counts)
 def test_unique_keys_lie_shard_after_shard(keys, num_shards):
     lookup = make_lookup(np.array(keys, np.uint64), num_shards)
@@ -39,7 +37,6 @@ def test_unique_keys_lie_shard_after_shard(keys, num_shards):
     np.testing.assert_array_equal(shard_numbers(lookup.unique, num_shards), homes)
 
 
-@settings(deadline=None)
 @given(key_lists, shard_counts)
 def test_sources_list_every_position_of_a_key_in_order(keys, num_shards):
     keys = np.array(keys, np.uint64)
@@ -49,7 +46,6 @@ def test_sources_list_every_position_of_a_key_in_order(keys, num_shards):
         np.testing.assert_array_equal(positions, np.flatnonzero(keys == key))
 
 
-@settings(deadline=None)
 @given(key_lists, shard_counts, st.integers(1, 17))
 def test_sum_rows_adds_as_add_at_does(keys, num_shards, dim):
     lookup = make_lookup(np.array(keys, np.uint64), num_shards)

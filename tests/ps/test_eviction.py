@@ -16,6 +16,11 @@ def make(**policy) -> SparseTable:
     return SparseTable(2, SGD(lr=1.0), eviction=Eviction(**policy))
 
 
+def bytes_of(num_rows: int, entries: int = 1024) -> int:
+    """Memory of rows, of an index with so many entries of 8 bytes, and of the one of half its size before it."""
+    return num_rows * SparseTable(2, SGD()).row_bytes + 8 * entries + 8 * entries // 2
+
+
 def push(table: SparseTable, keys: np.ndarray | list[int], times: int = 1) -> None:
     for _ in range(times):
         table.push(np.asarray(keys, np.uint64), np.ones((len(keys), table.dim), np.float32))
@@ -45,7 +50,7 @@ def test_rows_go_when_their_uses_have_faded():
 
 @pytest.mark.parametrize(("order", "stays"), [("lfu", 1), ("lru", 2)])
 def test_the_ceiling_takes_the_least_used_or_the_longest_unused(order, stays):
-    table = make(max_bytes=2 * SparseTable(2, SGD()).row_bytes, order=order)
+    table = make(max_bytes=bytes_of(2), order=order)
     push(table, [1], times=9)
     push(table, [2])
     push(table, [3], times=3)
@@ -54,12 +59,24 @@ def test_the_ceiling_takes_the_least_used_or_the_longest_unused(order, stays):
 
 
 def test_the_ceiling_holds_after_every_push_however_large():
-    table = make(max_bytes=1000 * SparseTable(2, SGD()).row_bytes)
+    table = make(max_bytes=bytes_of(1000, entries=2048))
     rng = np.random.default_rng(0)
     for _ in range(10):
         push(table, np.unique(rng.integers(0, 2**63, 5000)))
         assert len(table) == 1000
     assert table.counters().evicted["bytes"] == table.counters().admitted - 1000
+
+
+@pytest.mark.parametrize("max_bytes", [20_000, 300_000, 1_000_000, 4_000_000])
+@pytest.mark.parametrize("dim", [2, 16])
+def test_rows_and_index_stay_below_the_ceiling_and_use_most_of_it(max_bytes: int, dim: int) -> None:
+    table = SparseTable(dim, eviction=Eviction(max_bytes=max_bytes))
+    rng = np.random.default_rng(0)
+    per_push = max_bytes // table.row_bytes // 8
+    for _ in range(15):
+        push(table, np.unique(rng.integers(0, 2**63, per_push)))
+        assert table.num_bytes <= max_bytes
+    assert table.num_bytes > 0.6 * max_bytes
 
 
 def test_one_call_passes_a_bounded_number_of_rows():
@@ -74,7 +91,7 @@ def test_one_call_passes_a_bounded_number_of_rows():
 
 
 def test_one_call_takes_no_more_rows_for_the_ceiling_than_it_passes():
-    table = make(max_bytes=100 * SparseTable(2, SGD()).row_bytes)
+    table = make(max_bytes=bytes_of(100))
     table.pull(np.arange(140))
     assert [table.evict(step=15) for _ in range(4)] == [15, 15, 10, 0]
     assert len(table) == 100
@@ -89,7 +106,7 @@ def test_nothing_goes_where_nothing_was_said():
 
 
 def test_the_log_says_what_went_why_when_and_how_used():
-    table = make(max_age=3, max_bytes=2 * SparseTable(2, SGD()).row_bytes)
+    table = make(max_age=3, max_bytes=bytes_of(2))
     push(table, [1], times=2)
     push(table, [2], times=2)
     push(table, [2, 3])

@@ -49,7 +49,7 @@ def one_worker(seed: int, num_servers: int, num_pushes: int, faults: Faults) -> 
     return [*(future.result() for future in pulled), *state_of(job)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), num_servers=st.integers(1, 3), num_pushes=st.integers(1, 12), faults=faults)
 def test_any_faults_leave_what_a_clean_run_leaves(seed, num_servers, num_pushes, faults):
     clean = one_worker(seed, num_servers, num_pushes, Faults())
@@ -58,7 +58,7 @@ def test_any_faults_leave_what_a_clean_run_leaves(seed, num_servers, num_pushes,
         np.testing.assert_array_equal(got, expected)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_several_workers_are_each_applied_once(seed):
     """Gradients are whole numbers, so that their sum does not depend on whose came first."""

@@ -16,7 +16,7 @@ initializers = pytest.mark.parametrize("init", INITIALIZERS, ids=lambda init: in
 
 
 @initializers
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
 def test_rows_begin_as_the_reference_says_whether_pulled_pushed_or_peeked(init, keys, seed):
     keys = np.array(keys, np.uint64)

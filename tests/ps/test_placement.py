@@ -12,7 +12,7 @@ from heterps.ps.keys.placement import NUM_SLOTS, owners, shard_numbers, slots_of
 KEYS = np.random.default_rng(0).integers(0, 2**64, 40_000, np.uint64)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(num_shards=st.integers(1, 200))
 def test_one_more_shard_takes_its_share_and_moves_nothing_else(num_shards: int) -> None:
     before, after = shard_numbers(KEYS, num_shards), shard_numbers(KEYS, num_shards + 1)

@@ -97,7 +97,7 @@ def state_of(servers: list[Server]) -> list[np.ndarray]:
     return [*sorted_rows([server.shard.sparse["rows"].export_rows() for server in servers]), dense]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), plan=CHANGES)
 def test_moves_under_faults_leave_what_a_run_without_moves_leaves(seed: int, plan: str) -> None:
     """Adam's steps depend on their number and order: every row and value must see exactly its own."""
@@ -107,7 +107,7 @@ def test_moves_under_faults_leave_what_a_run_without_moves_leaves(seed: int, pla
         np.testing.assert_array_equal(got, expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), plan=CHANGES, num_workers=st.integers(2, 4))
 def test_moves_lose_and_double_no_push_of_several_workers(seed: int, plan: str, num_workers: int) -> None:
     sparse = TableSpec("rows", DIM, WHOLE, seed=3, init_scale=0.0)

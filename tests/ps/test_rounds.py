@@ -10,7 +10,7 @@ from itertools import permutations
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from servers import DIM, make_roster, make_tables, remote_client, restore_shard, save_shard, threaded_servers
@@ -83,7 +83,6 @@ def refusal(answer: FromServer) -> tuple[str, str]:
 # --- the maths --------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(order=st.permutations(range(5)), seed=st.integers(0, 2**32), is_dense=st.booleans())
 def test_a_sum_does_not_depend_on_the_order_of_arrival(order: list[int], seed: int, is_dense: bool) -> None:
     rng = np.random.default_rng(seed)

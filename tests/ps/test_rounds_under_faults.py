@@ -101,7 +101,7 @@ def test_parts_of_several_workers_are_one_push_of_the_whole_batch_to_the_bit(
     assert_equal(state_of(job, 4), whole(tables, rounds))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     num_servers=st.sampled_from([1, 3]),
@@ -164,13 +164,13 @@ def run_moves(seed: int, plan: str, *, during: bool, faults: Faults = STORM) -> 
 PLANS = st.lists(st.sampled_from("++-"), min_size=1, max_size=3).map("".join)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), plan=PLANS)
 def test_a_rebalance_between_rounds_changes_nothing(seed: int, plan: str) -> None:
     run_moves(seed, plan, during=False)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), plan=PLANS)
 @example(seed=0, plan="-+")  # a worker that asked the server that had left was told the next roster by its namesake
 def test_a_rebalance_in_the_middle_of_a_round_waits_for_its_end(seed: int, plan: str) -> None:

@@ -31,7 +31,7 @@ some_keys = st.lists(st.integers(0, 60), unique=True, max_size=30)
 operations = st.lists(st.tuples(st.sampled_from(["get", "put"]), some_keys, st.integers(-20, 20)), max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(operations, st.integers(1, 12))
 def test_a_hit_is_the_newest_row_put_and_as_new_as_asked(operations, num_sets):
     cache, newest = RowCache(DIM, num_sets * ONE_SET), {}

@@ -248,7 +248,7 @@ def test_a_push_that_broke_off_is_in_doubt_and_never_tried_again(monkeypatch: py
     assert untouched(server)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(parts=st.lists(st.binary(max_size=60), max_size=4))
 def test_bytes_that_are_no_message_are_counted_and_dropped(parts: list[bytes]) -> None:
     server = make_server()
@@ -256,7 +256,7 @@ def test_bytes_that_are_no_message_are_counted_and_dropped(parts: list[bytes]) -
     assert sum(server.counts.dropped.values()) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_a_message_with_changed_bytes_never_ends_the_server(data: st.DataObject) -> None:
     """Values and keys may change unseen, their shapes may not; a checksum is the business of the channel."""

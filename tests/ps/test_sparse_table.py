@@ -74,7 +74,7 @@ operations = st.lists(
 
 @optimizers
 @pytest.mark.parametrize("dim", [1, 3, 16, 17])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(operations, st.integers(0, TOP))
 def test_any_interleaving_equals_the_reference_to_the_bit(optimizer, dim, operations, seed):
     table, reference = SparseTable(dim, optimizer, seed), ReferenceTable(dim, optimizer, seed)

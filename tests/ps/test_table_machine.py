@@ -41,8 +41,8 @@ EVICTIONS = [
     Eviction(),
     Eviction(max_age=6),
     Eviction(min_uses=1.2, half_life=5),
-    Eviction(max_bytes=1500),
-    Eviction(max_bytes=1500, max_age=9, order="lru"),
+    Eviction(max_bytes=12 * 1024 + 1500),
+    Eviction(max_bytes=12 * 1024 + 1500, max_age=9, order="lru"),
 ]
 
 
@@ -208,6 +208,6 @@ def assert_equal_rows(ours: Rows, theirs: Rows) -> None:
 
 
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestTableMachine.settings = settings(max_examples=40, stateful_step_count=25)
 TestTieredMachine = TieredMachine.TestCase
-TestTieredMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestTieredMachine.settings = settings(max_examples=40, stateful_step_count=25)

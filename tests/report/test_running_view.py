@@ -31,6 +31,11 @@ def test_a_line_about_the_job_and_a_row_a_stage():
     assert "change" not in text
 
 
+def test_an_alarm_is_told():
+    told = STATUS | {"alarm": "training diverges: at 64 samples"}
+    assert "warning: training diverges: at 64" in shown(status_table("a", told))
+
+
 def test_changes_are_told_as_they_are_and_a_name_is_no_markup():
     told = STATUS | {"change": "stage 1 from [bold] to 3", "last_change": "stage 2: given up, it died"}
     text = shown(status_table("runs/[red]", told))

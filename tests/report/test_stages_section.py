@@ -57,10 +57,11 @@ def test_the_page_has_a_row_and_a_chart_for_each_stage(summary, metrics):
 
 
 def test_the_summary_has_the_stages_the_policy_and_the_restarts(summary):
-    text = printed(summary | {"restarts": 2})
+    text = printed(summary | {"restarts": 2, "recoveries": 1, "repeated_samples": 1024})
     assert "1 cpu 3 1,000 20% 10% 70%" in text
     assert "Kept in step by ssp:3; staleness 1.25 updates on average; largest lead 3 (stage 1), 2 (stage 2)." in text
     assert "Resumed 2 times" in text
+    assert "1 worker was lost and replaced; 1,024 samples were computed again." in text
     assert "EMULATED" not in text
 
 

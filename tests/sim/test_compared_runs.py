@@ -133,9 +133,15 @@ def test_what_is_advised_is_a_word_that_train_takes(label: str, tiny_job: Path) 
     Job.model_validate({**job.model_dump(), "sync": label})
 
 
-@pytest.mark.parametrize("label", ["asp+damped", "asp+compensated:0.04", "bsp+fitted", "bsp+summed", "bsp+backup:1"])
+@pytest.mark.parametrize("label", ["asp+damped", "asp+compensated:0.04", "bsp+summed", "bsp+backup:1"])
 def test_what_train_refuses_is_not_advised(label: str) -> None:
     assert not parse_variant(label).can_train
+
+
+def test_advice_to_fit_batches_says_by_which_fields_of_the_job(tiny_job: Path) -> None:
+    says = advise(compare([make_run("bsp+fitted", 0.9), make_run("bsp", 0.5, 0.6)], target=0.9))
+    assert says[0].endswith("In the job: sync: bsp, workers: {shares: fitted}.")
+    Job.model_validate({**load_job(tiny_job).model_dump(), "sync": "bsp", "workers": {"shares": "fitted"}})
 
 
 def test_the_default_target_is_within_reach_also_below_zero() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from followers import drifting, watch
 from one_thread import one_torch_thread  # noqa: F401
 from tiny import JOB, write_tiny
 
@@ -115,6 +116,38 @@ def test_three_stages_five_workers_and_three_servers_train_in_one_thread_as_one_
     assert steps.losses == pytest.approx(inline_losses(job), rel=1e-5)
 
 
+@pytest.mark.parametrize("freeze", [["embedding", "deep.linear1.*"], ["deep.logit.*"], ["embedding"]])
+def test_a_job_that_starts_from_another_run_and_freezes_layers_trains_as_one_process_does(
+    job: Job, freeze: list[str]
+) -> None:
+    fresh = inline_losses(job)
+    Path("inline").rename("before")
+    started = changed(job, start={"model": "before"}, optimizers={"freeze": freeze})
+    steps, _ = simulate(started, (2, 2, 1), 3, latency_s=0.001)
+    losses = inline_losses(started)
+    assert steps.losses == pytest.approx(losses, rel=1e-5)
+    assert losses[0] < fresh[0]
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_simulated_job_is_followed_and_learns_the_same(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+) -> None:
+    write_tiny(tmp_path / "train.parquet", SAMPLES, **drifting(SAMPLES))
+    job = changed(job, sync=sync, tables={"eviction": {"max_age": 6}})
+    alone, _ = simulate(job, (2, 1), 2)
+    follower, steps = watch(monkeypatch), Steps()
+    simulated = SimulatedJob(job, plan_of((2, 1), 2), slower_by_number, observer=steps, folder=tmp_path / "run")
+    simulated._perform(simulated.core.follow(0.02, 0.0))
+    simulated.run()
+    follower.compare(simulated.model.snapshot(simulated.core.clock, SAMPLES, {}))
+    simulated.close()
+    assert len(follower.versions) > 2
+    assert follower.gone
+    if sync == "bsp":
+        assert steps.losses == alone.losses
+
+
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:1", "dssp:1:3"])
 def test_a_seed_reproduces_a_job_to_the_bit(job: Job, sync: str) -> None:
     (one, state), (other, again) = (simulated_with_state(changed(job, sync=sync)) for _ in range(2))
@@ -182,3 +215,34 @@ def test_a_turn_begins_when_its_rows_have_come_also_of_a_lane_that_leads(
 
     steps, _ = simulate(changed(job, sync=sync, workers={"lanes": 2}), (2,), 1, unequal, latency_s=0.25)
     assert len(steps.losses) == SAMPLES // 16
+
+
+def test_fitted_shares_give_a_slow_worker_fewer_samples_and_learn_what_one_worker_learns(job: Job) -> None:
+    """The second worker takes three times as long for a sample. Every round is still the mean over all its samples."""
+    job = changed(job, data=job.data.model_dump() | {"epochs": 5})
+    taken: dict[str, list[int]] = {}
+
+    def finish(worker: str, turn: Turn, now: float) -> float:
+        taken.setdefault(worker, []).append(turn.here)
+        return now + 0.001 * turn.here * (1 + 2 * int(worker[-1]))
+
+    alone, _ = simulate(job, (1,), 1, finish)
+    fitted = changed(job, workers={"shares": "fitted"})
+    taken.clear()
+    both, simulated = simulate(fitted, (2,), 2, finish)
+    assert both.losses == pytest.approx(alone.losses, rel=1e-4)
+    fast, slow = taken["worker-1.0"], taken["worker-1.1"]
+    assert sum(fast) + sum(slow) == 5 * SAMPLES
+    assert fast[0] == slow[0]
+    assert 2 <= fast[-2] / slow[-2] <= 4
+    assert len(simulated.core.layout.shares) == 2
+    equal, _ = simulate(job, (2,), 2, finish)
+    assert both.times[-1] < 0.75 * equal.times[-1], "all are done at the same time, so rounds are shorter"
+
+
+@pytest.mark.parametrize(
+    ("sync", "counts", "says"), [("ssp:2", (2,), "with sync ssp:2"), ("bsp", (1, 1), "all 2 stages")]
+)
+def test_shares_that_cannot_be_fitted_are_refused(job: Job, sync: str, counts: tuple[int, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"workers.shares: .*{says}"):
+        simulate(changed(job, workers={"shares": "fitted"}, sync=sync), counts, 1)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from heterps.config import BSP
 from heterps.errors import ConfigError
 from heterps.sim import Scenario
-from heterps.sim.variants import Variant, default_variants, fitted_sizes, parse_variant, parse_variants
+from heterps.sim.variants import Variant, default_variants, parse_variant, parse_variants
+from heterps.sync.shares import fitted_sizes
 
 LABELS = (
     "bsp", "asp", "ssp:3", "dssp:3:12", "bsp+backup:1", "bsp+fitted", "bsp+summed", "bsp+fitted+summed", "asp+damped",

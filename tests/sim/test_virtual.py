@@ -10,12 +10,12 @@ import pytest
 import torch
 from one_weight import OneWeight, gradient, sample
 
-from heterps.config import SGD, Job, Optimizers, Schema, load_job
+from heterps.config import SGD, Job, Model, Optimizers, Schema, load_job
 from heterps.data.reader import Position, Reader
 from heterps.errors import ConfigError
 from heterps.model import build_model
 from heterps.sim import Scenario, Simulator
-from heterps.sim.course import Course, Point, VirtualRun
+from heterps.sim.course import Course, Curve, Point, VirtualRun
 from heterps.sim.scenario import ENDLESS
 from heterps.sim.supply import Supply
 from heterps.sim.variants import parse_variant
@@ -112,12 +112,11 @@ class Play:
 
         played = scenario(workers, **fields)
         with Trainer(model, optimizers or Optimizers(dense=SGD(lr=RATE))) as trainer:
-            self.training = Training(
-                trainer, Supply(sample(*row) for row in ROWS), variant, dict.fromkeys(played.seconds, 1),
-                evaluate=evaluate, every_samples=1,
-            )  # fmt: skip
+            curve = Curve(1, evaluate)
+            sizes = dict.fromkeys(played.seconds, 1)
+            self.training = Training(trainer, Supply(sample(*row) for row in ROWS), variant, sizes, curve)
             self.sim = Simulator(played, variant.policy, hooks=self.training).run()
-        self.times = [point.now_s for point in self.training.points]
+        self.times = [point.now_s for point in curve.points]
 
 
 def test_a_gradient_is_of_the_weights_at_its_start_and_applied_at_its_push() -> None:
@@ -296,3 +295,9 @@ def test_a_run_is_the_same_after_its_way_as_json(tiny_job: Path) -> None:
 
     run = train_virtually(job_of(tiny_job), scenario("1.0,2.3"), parse_variant("asp+damped"), Course(points=3))
     assert VirtualRun.from_json(json.loads(json.dumps(run.as_json()))) == run
+
+
+def test_running_statistics_of_a_model_are_those_of_the_moment_at_which_it_is_evaluated(tiny_job: Path) -> None:
+    job = job_of(tiny_job, model=Model(factory="one_weight:Normed"), optimizers=Optimizers(dense=SGD(lr=0.1)))
+    run = train_virtually(job, scenario("1.0"), parse_variant("bsp"), EVERY_STEP)
+    assert [point.loss for point in run.points] == pytest.approx(ordinary(job, job.data.batch_size))

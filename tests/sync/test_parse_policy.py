@@ -18,8 +18,10 @@ configs = st.one_of(
         lower=st.integers(5, 99),
         spread=st.integers(0, 99),
         predictor=st.sampled_from(["last", "ema", "elapsed"]),
-        hysteresis=st.integers(0, 5),
+        grant=st.sampled_from(["all", "fastest"]),
+        release=st.sampled_from(["next", "lower"]),
     ),
+    st.builds(DSSP, lower=st.integers(5, 99), release=st.just("lower"), hysteresis=st.integers(0, 5)),
     st.builds(DSSP, lower=st.integers(0, 9), literal=st.booleans()),
 )
 
@@ -39,7 +41,9 @@ def test_a_label_is_read_back(config) -> None:
         ("ssp:0", SSP(lower=0)),
         ("dssp", DSSP(lower=3, spread=12)),
         ("dssp:1", DSSP(lower=1, spread=12)),
-        (" dssp:3:4+ema+hysteresis:2 ", DSSP(lower=3, spread=4, predictor="ema", hysteresis=2)),
+        (" dssp:3:4+ema+lower+hysteresis:2 ", DSSP(lower=3, spread=4, predictor="ema", release="lower", hysteresis=2)),
+        ("dssp:3:12+fastest+lower", DSSP(grant="fastest", release="lower")),
+        ("dssp:3:12+all+next", DSSP()),
         ("dssp:3:12+literal", DSSP(literal=True)),
     ],
 )
@@ -61,8 +65,10 @@ def test_words_of_a_command_line(text: str, config) -> None:
         ("ssp:3+ema", "ssp has no option 'ema'"),
         ("dssp:3:12+foo", "dssp has no option 'foo'"),
         ("dssp:3:12+ema+elapsed", "predictor is given twice"),
-        ("dssp:1:12+hysteresis:2", r"hysteresis \(2\) must be at most lower \(1\)"),
-        ("dssp:1:12+hysteresis:1+literal", "knows no hysteresis"),
+        ("dssp:3:12+lower+next", "release is given twice"),
+        ("dssp:3:12+hysteresis:1", r"hysteresis is about a release at lower: .* \+lower"),
+        ("dssp:1:12+lower+hysteresis:2", r"hysteresis \(2\) must be at most lower \(1\)"),
+        ("dssp:1:12+lower+hysteresis:1+literal", "knows no hysteresis"),
         ("dssp:1:99999999", "spread: must be at most 1000000"),
     ],
 )

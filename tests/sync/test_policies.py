@@ -148,9 +148,27 @@ def granted(kind: str, pushes: list[tuple[str, float]], workers: str) -> list[tu
 def test_only_the_fastest_is_granted_more() -> None:
     """c takes 10 s. a is granted all that fit until then; b, ahead of c but behind a, waits."""
     pushes = [("a", 1.0), ("b", 1.5), ("c", 10.0), ("a", 11.0), ("a", 12.0), ("b", 12.5)]
-    assert granted("dssp:0:9", pushes, "abc") == [("a", 11.0, 9)]
+    assert granted("dssp:0:9+fastest", pushes, "abc") == [("a", 11.0, 9)]
     earlier = [*pushes[:3], ("a", 11.0), ("b", 12.0)]  # as fast as a, at that moment
-    assert granted("dssp:0:9", earlier, "abc") == [("a", 11.0, 9), ("b", 12.0, 4)]
+    assert granted("dssp:0:9+fastest", earlier, "abc") == [("a", 11.0, 9), ("b", 12.0, 4)]
+
+
+def test_whoever_would_wait_is_granted_more_unless_only_the_fastest_is() -> None:
+    """c takes 10 s. b is behind a, and takes 4 s: with 4 more iterations it pushes at 30 s, as c does."""
+    pushes = [("a", 1.0), ("b", 1.5), ("c", 10.0), ("a", 11.0), ("a", 12.0), ("b", 14.0)]
+    assert granted("dssp:0:9", pushes, "abc") == [("a", 11.0, 9), ("b", 14.0, 4)]
+
+
+@pytest.mark.parametrize(("release", "goes_at"), [("next", 20.0), ("lower", 60.0)])
+def test_whoever_waits_goes_on_at_the_next_push_of_the_slowest_or_at_lower(release: str, goes_at: float) -> None:
+    """b takes 10 s. a has used up its grant at 15 s, 6 ahead; the bound is 1 + 4."""
+    policy = make_policy("dssp", workers="ab", lower=1, spread=4, release=release)
+    for worker, now in (("a", 1.0), ("a", 2.0), ("b", 10.0), *(("a", now) for now in (11.0, 12.0, 13.0, 14.0, 15.0))):
+        policy.on_push(worker, now)
+    assert (policy.lead("a"), policy.waiting) == (6, ["a"])
+    released = {now: policy.on_push("b", now) for now in (20.0, 30.0, 40.0, 50.0, 60.0) if now <= goes_at}
+    assert [now for now, who in released.items() if who == ["b", "a"]] == [goes_at]
+    assert policy.lead("a") == {"next": 5, "lower": 1}[release]
 
 
 def test_of_several_slowest_the_one_that_takes_longest_decides_a_grant() -> None:
@@ -195,11 +213,10 @@ def two_speeds(kind: str, until: float) -> tuple[list[Event], object]:
     return events, policy
 
 
-def test_dssp_waits_rarely_and_long_where_ssp_waits_often() -> None:
-    waits = {
-        kind: sum(event.kind == "waits" for event in two_speeds(kind, 1000.0)[0]) for kind in ("ssp:3", "dssp:3:12")
-    }
-    assert waits == {"ssp:3": 433, "dssp:3:12": 27}
+def test_released_at_lower_dssp_waits_rarely_and_long_where_ssp_waits_often() -> None:
+    kinds = ("ssp:3", "dssp:3:12+fastest+lower", "dssp:3:12")
+    waits = [sum(event.kind == "waits" for event in two_speeds(kind, 1000.0)[0]) for kind in kinds]
+    assert waits == [433, 27, 426]
 
 
 def test_the_printed_algorithm_grants_at_any_lead_and_gives_one_iteration_more() -> None:
@@ -226,7 +243,7 @@ def test_the_printed_algorithm_sends_a_second_go_ahead() -> None:
 
 
 def test_hysteresis_frees_at_a_smaller_lead() -> None:
-    policy = make_policy("dssp:2:0+hysteresis:2", workers="ab")
+    policy = make_policy("dssp:2:0+lower+hysteresis:2", workers="ab")
     for now in (1.0, 2.0, 3.0):
         policy.on_push("a", now)
     assert policy.waiting == ["a"]

@@ -7,9 +7,13 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sync_play import Play, Played, plays
+from policy_rules import Rules
+from sync_play import Play, plays
 
-EVERY = ("bsp", "asp", "ssp:0", "ssp:3", "dssp:0:4", "dssp:3:12", "dssp:2:5+ema", "dssp:2:5+elapsed+hysteresis:2")
+EVERY = (
+    "bsp", "asp", "ssp:0", "ssp:3", "dssp:0:4", "dssp:3:12", "dssp:3:12+fastest+lower", "dssp:2:5+ema",
+    "dssp:2:5+elapsed+lower+hysteresis:2",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -19,30 +23,42 @@ def test_no_wake_up_is_lost_or_doubled_and_somebody_always_runs(kind: str, play:
     assert played.leasts == sorted(played.leasts), "the lowest clock fell"
 
 
+def hold(play: Play, kind: str, rules: Rules) -> None:
+    played = play.run(kind)
+    rules.hold([f"w{i}" for i in range(len(play.speeds))], [{"event": e.kind, **e._asdict()} for e in played.events])
+    assert max((event.lead for event in played.kinds("released")), default=0) == played.policy.max_lead
+
+
 @given(play=plays(churn=True), lower=st.integers(0, 5))
-def test_ssp_starts_no_iteration_above_its_bound(play: Play, lower: int) -> None:
-    played = play.run(f"ssp:{lower}")
-    leads = [event.lead for event in played.kinds("released")]
-    assert max(leads, default=0) <= lower
-    assert max(leads, default=0) == played.policy.max_lead
+def test_ssp_keeps_its_rules(play: Play, lower: int) -> None:
+    hold(play, f"ssp:{lower}", Rules(lower))
 
 
 @given(
     play=plays(churn=True),
     lower=st.integers(0, 4),
     spread=st.integers(0, 9),
-    extra=st.sampled_from(["", "+ema", "+elapsed"]),
+    predictor=st.sampled_from(["last", "ema", "elapsed"]),
+    grant=st.sampled_from(["all", "fastest"]),
+    release=st.sampled_from(["next", "lower"]),
 )
-def test_dssp_starts_no_iteration_above_lower_and_spread(play: Play, lower: int, spread: int, extra: str) -> None:
-    played = play.run(f"dssp:{lower}:{spread}{extra}")
-    assert max((event.lead for event in played.kinds("released")), default=0) <= lower + spread
-    for event in played.kinds("granted"):
-        assert 0 < event.extra <= min(spread, lower + spread + 1 - event.lead)
+def test_dssp_keeps_its_rules(play: Play, lower: int, spread: int, predictor: str, grant: str, release: str) -> None:
+    hold(play, f"dssp:{lower}:{spread}+{predictor}+{grant}+{release}", Rules(lower, spread, release, grant))
+
+
+@given(play=plays(churn=True), lower=st.integers(0, 4), spread=st.integers(1, 9))
+def test_with_bounds_that_are_smaller_by_one_the_rules_do_not_hold(play: Play, lower: int, spread: int) -> None:
+    """The rules can fail: whoever ran into the bound breaks them."""
+    played = play.run(f"dssp:{lower}:{spread}")
+    if played.policy.max_lead == lower + spread:
+        with pytest.raises(AssertionError, match=r"\[[14]\]"):
+            hold(play, f"dssp:{lower}:{spread}", Rules(lower, spread - 1, "next", "all"))
 
 
 @given(play=plays(churn=True), lower=st.integers(0, 5))
 def test_dssp_without_spread_is_ssp(play: Play, lower: int) -> None:
-    assert play.run(f"dssp:{lower}:0").events == play.run(f"ssp:{lower}").events
+    ssp = play.run(f"ssp:{lower}").events
+    assert play.run(f"dssp:{lower}:0").events == play.run(f"dssp:{lower}:0+fastest+lower").events == ssp
 
 
 @given(play=plays())
@@ -84,23 +100,6 @@ def test_a_round_is_one_update_that_everybody_in_it_reads(play: Play, backup: in
     assert played.policy.dropped == len(played.kinds("dropped"))
     if backup == 0:
         assert played.policy.dropped == played.policy.max_lead == 0
-
-
-@given(play=plays(), lower=st.integers(0, 3), spread=st.integers(1, 9))
-def test_a_grant_gives_so_many_iterations_before_the_next_check(play: Play, lower: int, spread: int) -> None:
-    """From a grant of r on, r go-aheads in a row are not looked at; the first push after them is."""
-    played: Played = play.run(f"dssp:{lower}:{spread}")
-    left: dict[str, int] = {}
-    for event in played.events:
-        if event.kind == "granted":
-            assert left.get(event.worker, 0) == 0, "granted again before the grant was used up"
-            left[event.worker] = event.extra
-        elif event.kind == "released" and left.get(event.worker):
-            left[event.worker] -= 1
-        elif event.kind == "released":
-            assert event.lead <= lower, "went on above the lower bound without a grant"
-        elif event.kind == "waits":
-            assert left.get(event.worker, 0) == 0, "waits although its grant is not used up"
 
 
 @pytest.mark.parametrize("kind", EVERY)

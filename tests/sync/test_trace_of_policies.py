@@ -14,7 +14,7 @@ from heterps.errors import RunError
 from heterps.sync import Policy, make_policy, record, replay
 from heterps.sync.trace import replay_lines
 
-KINDS = ("bsp", "bsp+backup:1", "asp", "ssp:1", "dssp:1:4", "dssp:0:3+elapsed", "dssp:1:4+literal")
+KINDS = ("bsp", "bsp+backup:1", "asp", "ssp:1", "dssp:1:4", "dssp:0:3+elapsed+lower", "dssp:1:4+literal")
 moves = st.lists(st.tuples(st.integers(0, 5), st.floats(0, 3), st.sampled_from(["push"] * 8 + ["churn"])), max_size=80)
 
 

@@ -71,7 +71,7 @@ def test_all_members_have_the_sum_in_equal_bits(tmp_path: Path, count: int, size
     np.testing.assert_allclose(arrays[0], expected, atol=1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 2**31))
 def test_sums_of_any_sizes_follow_each_other(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int
@@ -184,7 +184,7 @@ def test_a_member_that_never_comes_is_lost_at_the_deadline(tmp_path: Path, kind:
         PeerLost, match=f"group of a, b, as {own} sees it, .*({'ab'.replace(own, '')}, which did|nobody)"
     ):
         AllReduce(["a", "b"], own, store, deadline_s=0.3)
-    assert time.monotonic() - begin_s < 5
+    assert time.monotonic() - begin_s < DEADLINE_S
 
 
 def test_a_member_that_does_not_sum_is_lost_at_the_deadline_and_so_is_the_group(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_member_that_does_not_sum_is_lost_at_the_deadline_and_so_is_the_group(
         begin_s = time.monotonic()
         with pytest.raises(PeerLost, match="group of worker-0, worker-1, as worker-0 sees it, lost a member"):
             one.sum(np.ones(3, np.float32))
-        assert 0.9 < time.monotonic() - begin_s < 5
+        assert 0.9 < time.monotonic() - begin_s < DEADLINE_S
         with pytest.raises(PeerLost, match="lost a member while it summed 3 values"):
             one.sum(np.ones(3, np.float32))
 

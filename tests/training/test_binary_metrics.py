@@ -37,7 +37,7 @@ samples = st.lists(
 
 
 @given(samples)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_auc_is_within_its_stated_error_of_scikit_learn(data: list[tuple[float, bool]]) -> None:
     logits, labels = map(np.array, zip(*data, strict=True))
     metrics = measure(logits, labels)
@@ -49,7 +49,7 @@ def test_auc_is_within_its_stated_error_of_scikit_learn(data: list[tuple[float, 
 
 
 @given(st.lists(st.tuples(st.integers(-40, 40), st.booleans()), min_size=2, max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_auc_with_ties_and_distinct_bins_is_exact(data: list[tuple[int, bool]]) -> None:
     logits, labels = map(np.array, zip(*data, strict=True))
     if labels.any() and not labels.all():
@@ -86,7 +86,7 @@ def test_extreme_logits_neither_overflow_nor_vanish() -> None:
 
 
 @given(samples, st.integers(0, 60), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_merged_parts_in_any_order_equal_the_whole(data: list[tuple[float, bool]], cut: int, random: object) -> None:
     whole = measure(*zip(*data, strict=True))
     shuffled = list(data)
@@ -102,7 +102,7 @@ def test_merged_parts_in_any_order_equal_the_whole(data: list[tuple[float, bool]
 
 
 @given(samples, samples)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_metrics_go_on_from_their_state_as_if_never_stopped(
     first: list[tuple[float, bool]], second: list[tuple[float, bool]]
 ) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from zoo_cases import small_inputs, small_model
@@ -127,7 +127,6 @@ def bits(tensor: Tensor) -> bytes:
     return bytes(tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy())
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=4), TREES, max_size=4))
 def test_any_tree_arrives_bit_for_bit(values: dict[str, Any]) -> None:
     assert_same_tree(values, cross(values))
@@ -305,7 +304,6 @@ def test_tensors_count_together_and_as_wide_as_they_become() -> None:
         unpack(border, frames, Limits(frames=1))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.lists(st.binary(max_size=16), max_size=3))
 def test_any_header_is_values_or_a_wire_error(data: bytes, frames: list[bytes]) -> None:
     try:

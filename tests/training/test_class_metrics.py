@@ -69,7 +69,7 @@ samples = st.lists(
 
 
 @given(samples, st.integers(0, 30), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_merged_parts_in_any_order_equal_the_whole(
     data: list[tuple[list[float], int]], cut: int, random: object
 ) -> None:

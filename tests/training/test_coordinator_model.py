@@ -74,7 +74,7 @@ def fresh(batch: Batch) -> Batch:
 
 
 @pytest.mark.parametrize("optimizer", DENSE_OPTIMIZERS, ids=lambda o: o.kind)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_snapshots_of_any_stages_are_those_of_an_inline_run_and_each_resumes_the_other(
     optimizer: SGD | Adam | AdamW | Adagrad, data: st.DataObject

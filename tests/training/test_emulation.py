@@ -1,10 +1,9 @@
-"""Emulation, on fake clocks: units take the time that the cost model says, whatever sleeps and this machine do."""
+"""Emulation, on fake clocks: units take the time that was measured of one, whatever sleeps and this machine do."""
 
 from __future__ import annotations
 
 import math
 import threading
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -17,30 +16,34 @@ from tiny import write_tiny
 
 from heterps.config import Cluster, Data, Emulation, Job, Model, Resource, Schema
 from heterps.errors import ConfigError
-from heterps.planning.cost import Problem, bill
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.ps.client.remote import RemoteClient
-from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.messages import Round
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.protocol import emulation
+from heterps.training.protocol.emulated_units import (
+    EmulatedServer,
+    StagePace,
+    link_bytes_per_s,
+    memory_bytes,
+    server_byte_s,
+    stage_seconds,
+    unit_port,
+)
 from heterps.training.protocol.emulation import (
     DilatedClock,
     NoPace,
     Pace,
     ServerPace,
-    StagePace,
     choose_scale,
     lacks_devices,
     make_pace,
     measure_batch_s,
     needed_scale,
-    stage_seconds,
 )
 from heterps.training.protocol.layout import Layout, make_layout
-from heterps.training.protocol.predicted import batch_seconds, round_seconds, server_seconds
+from heterps.training.protocol.predicted import round_seconds
 from heterps.wire import MemoryNetwork
 
 CLUSTER = Cluster(
@@ -96,68 +99,43 @@ def make_profile(*costs: dict[str, Cost], server_s: float = 0.0, batch_size: int
     return Profile(model="given", batch_size=batch_size, layers=layers)
 
 
-def sample_s(pace: StagePace) -> float:
-    return pace.forward_s + pace.backward_s
-
-
 # --- what the profile says -------------------------------------------------------------------------------------------
 
-SECONDS = st.just(0.0) | st.floats(0.001, 5.0)
-SHARES = st.floats(0.0, 1.0)
-COSTS = st.builds(Cost, compute_s=st.floats(0.001, 5.0), sync_s=SECONDS, input_s=SECONDS, alpha=SHARES, beta=SHARES)
-LAYERS = st.lists(st.fixed_dictionaries({"cpu": COSTS, "gpu": COSTS}), min_size=1, max_size=4)
+
+def test_a_unit_has_the_pace_that_was_measured_of_one_whatever_its_stage_has_beside_it() -> None:
+    profile = make_profile({"cpu": cost(3.0, sync_s=9.0, alpha=0.1)}, {"cpu": cost(2.0, compute_fixed_s=1.0)})
+    for count in (1, 3):
+        (pace,) = stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 1, "cpu", count))))
+        assert (pace.forward_s, pace.backward_s) == pytest.approx((4.0 / 100 / 3, 4.0 / 100 * 2 / 3))
+        assert pace.fixed_s == 1.0
 
 
-@given(LAYERS, st.data(), SECONDS, st.integers(1, 5))
-def test_workers_at_their_pace_have_the_throughput_of_the_bill(layers, data, server_s, num_servers) -> None:
-    profile = make_profile(*layers, server_s=server_s)
-    cuts = sorted(data.draw(st.sets(st.integers(1, len(layers) - 1))) if len(layers) > 1 else [])
-    borders = [0, *cuts, len(layers)]
-    stages = [
-        (first, after - 1, data.draw(st.sampled_from(["cpu", "gpu"])), data.draw(st.integers(1, 8)))
-        for first, after in pairwise(borders)
-    ]
-    plan = make_plan(*stages, num_servers=num_servers)
-    paces = stage_seconds(profile, CLUSTER, layout_of(plan), profile.batch_size)
-    stations = [stage.count / sample_s(pace) for stage, pace in zip(plan.stages, paces, strict=True)]
-    if server_s:
-        stations.append(profile.batch_size / server_seconds(profile, num_servers, profile.batch_size))
-    billed = bill(Problem(profile, CLUSTER, throughput=1e-6, samples=1), plan.stages, num_servers).throughput
-    assert math.isclose(min(stations), billed, rel_tol=1e-9)
-    tau_s = batch_seconds(profile, CLUSTER, layout_of(plan), num_servers, profile.batch_size)
-    assert math.isclose(profile.batch_size / tau_s, billed, rel_tol=1e-9)
+def test_the_first_stage_reads_and_no_other_does() -> None:
+    costs = {"cpu": cost(1.0).model_copy(update={"input_s": 0.5})}
+    layout = layout_of(make_plan((0, 0, "cpu", 2), (1, 1, "cpu", 1)))
+    first, second = stage_seconds(make_profile(costs, costs), CLUSTER, layout)
+    assert (first.read_s, second.read_s) == (0.005, 0.0)
+    time = FakeTime()
+    pace = Pace(first, 2.0, time.clock, time.sleep)
+    for _ in range(3):
+        pace.read(100, ahead=2)
+    assert time.now == 1.0  # two of three seconds were read ahead
+    time.work(10.0)
+    pace.read(100, ahead=2)
+    assert time.now == 11.0
 
 
 def test_in_rounds_the_pipeline_fills_and_drains_and_servers_come_after_computing() -> None:
     profile = make_profile({"cpu": cost(6.0)}, {"cpu": cost(3.0)}, server_s=1.0)
     plan = make_plan((0, 0, "cpu", 2), (1, 1, "cpu", 1), num_servers=2)
     layout = make_layout(plan, in_rounds=True, batch_size=100, num_lanes=6)
-    slowest, other = sorted([6.0 / 2, 3.0 / 1], reverse=True)
-    one_micro_batch = other / 6
-    assert math.isclose(round_seconds(profile, CLUSTER, layout, 2, 100), slowest + one_micro_batch + 2 * 1.0 / 2)
+    ends = 0.0  # two workers give two micro-batches every second, and the second stage takes half a second for each
+    for lane in range(6):
+        given = 6.0 / 6 * (lane // 2 + 1)
+        ends = max(ends, given) + 3.0 / 6
+    assert math.isclose(round_seconds(profile, CLUSTER, layout, 2, 100), ends + 2 * 1.0 / 2)
     (alone,) = [make_layout(make_plan((0, 1, "cpu", 1)), in_rounds=True, batch_size=100)]
     assert math.isclose(round_seconds(profile, CLUSTER, alone, 1, 100), 9.0 + 2.0), "no pipeline to fill"
-
-
-def test_a_third_of_the_time_is_forward_also_where_communication_is_longer_than_compute() -> None:
-    layout = layout_of(make_plan((0, 0, "cpu", 1)))
-    (computes,) = stage_seconds(make_profile({"cpu": cost(3.0)}), CLUSTER, layout, 100)
-    (waits,) = stage_seconds(make_profile({"cpu": cost(3.0, sync_s=6.0)}), CLUSTER, layout, 100)
-    assert (computes.forward_s, computes.backward_s) == pytest.approx((0.01, 0.02))
-    assert (waits.forward_s, waits.backward_s) == pytest.approx((0.02, 0.04))
-
-
-def test_workers_that_share_work_which_is_not_divided_are_slower_each() -> None:
-    profile = make_profile({"cpu": cost(3.0, alpha=0.5)})
-    of = {k: stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 0, "cpu", k))), 100)[0] for k in (1, 3)}
-    assert sample_s(of[1]) == pytest.approx(3.0 / 100)
-    assert sample_s(of[3]) == pytest.approx((1.5 + 0.5) * 3 / 100)
-
-
-def test_the_pace_is_that_of_the_jobs_batch_size() -> None:
-    profile = make_profile({"cpu": cost(3.0, compute_fixed_s=2.0)}, batch_size=100)
-    (pace,) = stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 0, "cpu", 1))), 50)
-    assert sample_s(pace) == pytest.approx((2.0 + 0.5) / 50)
 
 
 def test_a_resource_of_another_name_has_the_costs_of_its_kind() -> None:
@@ -170,24 +148,24 @@ def test_a_resource_of_another_name_has_the_costs_of_its_kind() -> None:
         server_resource="v100",
     )
     profile = make_profile({"v100": cost(1.0), "t4": cost(7.0)})
-    (pace,) = stage_seconds(profile, cluster, layout_of(make_plan((0, 0, "v100", 1))), 100)
-    assert sample_s(pace) == pytest.approx(0.07)
+    (pace,) = stage_seconds(profile, cluster, layout_of(make_plan((0, 0, "v100", 1))))
+    assert pace.sample_s == pytest.approx(0.07)
 
 
 def test_a_missing_cost_is_named_with_the_command_that_makes_it() -> None:
     profile = make_profile({"cpu": cost(1.0), "gpu": cost(1.0)}, {"cpu": cost(1.0)})
     with pytest.raises(ConfigError, match=r"no cost for layer 'layer1' on 'gpu'.*`heterps profile JOB --out"):
-        stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 0, "cpu", 1), (1, 1, "gpu", 2))), 100)
+        stage_seconds(profile, CLUSTER, layout_of(make_plan((0, 0, "cpu", 1), (1, 1, "gpu", 2))))
 
 
 def test_resources_that_no_stage_uses_need_no_costs() -> None:
     layout = layout_of(make_plan((0, 0, "cpu", 1)))
-    assert len(stage_seconds(make_profile({"cpu": cost(1.0)}), CLUSTER, layout, 100)) == 1
+    assert len(stage_seconds(make_profile({"cpu": cost(1.0)}), CLUSTER, layout)) == 1
 
 
 def test_a_profile_of_another_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="has 1 layers and the stages have 2"):
-        stage_seconds(make_profile({"cpu": cost(1.0)}), CLUSTER, layout_of(make_plan((0, 1, "cpu", 1))), 100)
+        stage_seconds(make_profile({"cpu": cost(1.0)}), CLUSTER, layout_of(make_plan((0, 1, "cpu", 1))))
 
 
 def test_a_pace_travels_in_a_message() -> None:
@@ -327,69 +305,79 @@ def test_a_worker_that_is_not_emulated_never_waits(monkeypatch) -> None:
     assert isinstance(make_pace(StagePace(1.0, 1.0), 1.0), Pace)
 
 
-@given(LAYERS, st.integers(1, 5), st.sampled_from([0.25, 1.0, 20.0]))
-def test_workers_that_keep_to_their_pace_measure_what_was_billed(layers, count, scale) -> None:
-    """What one of k workers does while all do k times as much; sleeps are too long now and then."""
-    profile = make_profile(*layers)
-    plan = make_plan((0, len(layers) - 1, "gpu", count))
-    (stage,) = stage_seconds(profile, CLUSTER, layout_of(plan), profile.batch_size)
-    time = FakeTime((1e-4, 0.0, 3e-4) * 10)
-    pace = Pace(stage, scale, time.clock, time.sleep)
-    for _ in range(20):
-        for operation in (pace.forward, pace.backward):
-            with operation(profile.batch_size):
-                pass
-    billed = bill(Problem(profile, CLUSTER, throughput=1e-6, samples=1), plan.stages, 0).throughput
-    real_s = 20 * profile.batch_size * count / billed * scale
-    assert real_s * (1 - 1e-9) <= time.now <= real_s * (1 + 1e-9) + 3e-4  # the last sleep may be too long
+# --- machines and servers --------------------------------------------------------------------------------------------
 
 
-# --- servers ---------------------------------------------------------------------------------------------------------
+def on_machines(**facts: object) -> Cluster:
+    resources = {"cpu": {"usd_per_hour": 0.04, "limit": 64}, "gpu": {"device": "cuda", "usd_per_hour": 2, "limit": 64}}
+    box = {"units": {"gpu": 4, "cpu": 8}, "usd_per_hour": 9, "limit": 4, "memory_gb": 16, "port_gbps": 8} | facts
+    return Cluster.model_validate({"resources": resources, "server_resource": "cpu", "machines": {"box": box}})
 
 
-def test_a_server_is_busy_with_a_batch_for_its_share_of_the_servers_time() -> None:
-    profile = make_profile({"cpu": cost(1.0)}, {"cpu": cost(1.0)}, server_s=3.0)
-    assert server_seconds(profile, 2, 100) == 3.0
-    assert server_seconds(profile, 2, 50) == 1.5
-    assert server_seconds(profile, 0, 100) == 0.0
+def test_units_of_a_machine_share_its_port_and_others_have_their_own() -> None:
+    profile = make_profile({"cpu": cost(1.0), "gpu": cost(1.0)})
+    shared = on_machines()
+    ports = [unit_port(profile, shared, "gpu", number) for number in (0, 3, 4)]
+    assert ports == [("box-0", 1e9), ("box-0", 1e9), ("box-1", 1e9)]
+    cpu = Resource(usd_per_hour=1, limit=9, port_gbps=16, memory_gb=2)
+    own = Cluster(resources={"cpu": cpu}, server_resource="cpu")
+    assert unit_port(profile, own, "cpu", 3) == ("cpu-3", 2e9)
+    assert (memory_bytes(own, "cpu"), memory_bytes(shared, "gpu"), memory_bytes(CLUSTER, "cpu")) == (2e9, None, None)
+
+
+def test_without_a_port_the_link_is_as_fast_as_the_profile_moved_bytes_over_it() -> None:
+    costs = [{"cpu": cost(1.0, sync_s=seconds)} for seconds in (2.0, 1.0)]
+    rows = LayerProfile(
+        name="rows", kind="embedding", weight_bytes=10**9, output_bytes=3000, server_s=2.0, costs=costs[0]
+    )
+    layers = (rows, LayerProfile(name="dense", weight_bytes=1000, input_bytes=500, server_s=1.0, costs=costs[1]))
+    profile = Profile(model="given", batch_size=100, layers=layers)
+    moved = 2 * 3000 + 2 * 1000  # rows and weights, to the worker and their gradients back
+    assert link_bytes_per_s(profile, "cpu") == (moved + 2 * 500) / 3.0
+    assert server_byte_s(profile) == 3.0 / moved
+    counted = layers[0].model_copy(update={"row_bytes": 4000, "dense_bytes": 10})
+    assert server_byte_s(Profile(model="given", batch_size=100, layers=(counted,))) == 2.0 / 4020
+    assert unit_port(make_profile({"cpu": cost(1.0)}), CLUSTER, "cpu", 0) is None
+
+
+def test_a_server_is_busy_for_the_bytes_of_a_message_and_refuses_tables_beyond_its_memory() -> None:
     time = FakeTime()
-    pace = ServerPace(3.0, 4, 2.0, time.clock, time.sleep)
-    for updates in (0.5, 0.5, 2.0, 1.0):
+    pace = ServerPace(EmulatedServer(0.25, 2.0, memory_bytes=1000.0), time.clock, time.sleep)
+    for num_bytes in (2, 1, 9):
         began = time.now
         time.work(0.5)
-        pace(updates, began)
-    assert time.now == 6.0
-    assert pace.late_s == 0.0
+        pace(num_bytes, began)
+    assert (time.now, pace.late_s) == (6.0, 0.0)
+    pace.check_memory("server-1", 1000)
+    with pytest.raises(ConfigError, match=r"server-1 is out of memory: its tables take 1,001 bytes.* unit 1,000\."):
+        pace.check_memory("server-1", 1001)
 
 
-def test_a_server_is_paced_by_pushes_and_nothing_else_before_it_answers(monkeypatch) -> None:
+def test_a_server_is_paced_by_all_bytes_of_a_message_before_it_answers(monkeypatch) -> None:
     network, roster, tables = MemoryNetwork(), make_roster(1), make_tables()
     channel, events = network.channel("server-0"), []
     send = channel.send
     monkeypatch.setattr(channel, "send", lambda *message: (events.append("answer"), send(*message)))
     stop = threading.Event()
+
+    class Told:
+        def __call__(self, num_bytes: int, began_at: float) -> None:
+            events.append(num_bytes)
+
+        def check_memory(self, name: str, num_bytes: int) -> None:
+            events.append(f"{name} has {num_bytes > 0}")
+
     server = Server("server-0", roster, tables)
-    thread = threading.Thread(
-        target=serve,
-        args=(server, channel, stop.is_set, 0.01, lambda updates, _: events.append(f"pace {updates:g}")),
-    )
+    thread = threading.Thread(target=serve, args=(server, channel, stop.is_set, 0.01, Told()))
     thread.start()
     client = RemoteClient("worker", network.channel("worker"), roster, tables)
     try:
-        client.fill_dense("dense", np.zeros(10, np.float32)).result(60)
-        client.pull_dense("dense").result(60)
-        assert set(events) == {"answer"}
-        lookup = make_lookup(np.arange(3, dtype=np.uint64), 1)
-        for push in (
-            lambda: client.push("rows", lookup, np.ones((3, 4), np.float32)),
-            lambda: client.push_dense("dense", np.ones(10, np.float32)),
-        ):
+        for act in (lambda: client.fill_dense("dense", np.zeros(10, np.float32)), lambda: client.pull_dense("dense")):
             events.clear()
-            push().result(60)
-            assert events[:2] == ["pace 1", "answer"]
-        events.clear()
-        client.push_dense("dense", np.ones(10, np.float32), Round(1, 0, 4)).result(60)
-        assert events[:2] == ["pace 0.25", "answer"], "a part of a round is a part of an update"
+            act().result(60)
+            num_bytes, memory, answer = events[:3]
+            assert 40 < num_bytes < 400, "ten values on the way there or back"
+            assert (memory, answer) == ("server-0 has True", "answer")
     finally:
         client.close()
         stop.set()

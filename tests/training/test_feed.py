@@ -13,6 +13,7 @@ from tiny import write_tiny
 
 from heterps.config import Data, Job, Schema
 from heterps.data.batch import Batch
+from heterps.data.decode import Decoder
 from heterps.data.reader import Reader, open_reader
 from heterps.model.zoo import ZOO
 from heterps.training.model.replicas import Replicas
@@ -54,9 +55,15 @@ def go(batch: int, lane: int = ALL_LANES, epoch: int = 0) -> Go:
     return Go(lane, 1, 0, epoch, batch)
 
 
-def test_the_pieces_of_all_workers_together_are_the_batch(job: Job, replicas: Replicas):
+@pytest.mark.parametrize("is_shared", [False, True], ids=["each decodes", "decoded once"])
+def test_the_pieces_of_all_workers_together_are_the_batch(
+    job: Job, replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+):
+    decoded = []
+    decode = Decoder.decode
+    monkeypatch.setattr(Decoder, "decode", lambda self, group: decoded.append(group.index) or decode(self, group))
     layout = make_layout((3,), 4)
-    feeds = [Feed(job, open_reader(job), INPUTS) for _ in range(3)]
+    feeds = [Feed(job, open_reader(job), INPUTS, str(tmp_path) if is_shared else "") for _ in range(3)]
     try:
         for worker, feed in zip(layout.workers, feeds, strict=True):
             feed.follow(layout, layout.lanes_of(worker), replicas)
@@ -76,6 +83,8 @@ def test_the_pieces_of_all_workers_together_are_the_batch(job: Job, replicas: Re
     finally:
         for feed in feeds:
             feed.close()
+    assert decoded.count(0) == (1 if is_shared else 3) + 1  # once by `batches`
+    assert [path.name for path in tmp_path.iterdir()] == ["train.parquet"]
 
 
 def test_lanes_beyond_the_samples_of_a_small_batch_have_none(feed: Feed, replicas: Replicas):

@@ -21,6 +21,7 @@ from heterps.model.zoo import ZOO, ctr_dnn
 from heterps.planning.inline import unpredicted_plan
 from heterps.training.coordinator import coordinator as coordinator_module
 from heterps.training.coordinator.coordinator import train_staged
+from heterps.training.run import folder as run_folder
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
 from heterps.training.worker.stage_work import StageWork
@@ -224,7 +225,7 @@ def test_a_crash_between_the_last_interval_and_the_last_checkpoint_doubles_no_li
 ):
     checkpoint = Checkpoint(every_samples=NUM_ROWS)  # the second falls on the last step, and is the last of the run
     expected, _ = whole(checkpoint=checkpoint)
-    run, save, calls = run_in("crashed"), coordinator_module.save, []
+    run, save, calls = run_in("crashed"), run_folder.save, []
 
     def save_once_only(*args, **options):
         calls.append(args)
@@ -232,10 +233,10 @@ def test_a_crash_between_the_last_interval_and_the_last_checkpoint_doubles_no_li
             raise StorageError("full")
         return save(*args, **options)
 
-    monkeypatch.setattr(coordinator_module, "save", save_once_only)
+    monkeypatch.setattr(run_folder, "save", save_once_only)
     with pytest.raises(StorageError):
         train(make_job(checkpoint=checkpoint), run)
-    monkeypatch.setattr(coordinator_module, "save", save)
+    monkeypatch.setattr(run_folder, "save", save)
     outcome, recorder = train(make_job(checkpoint=checkpoint), run, resume=True)
     assert len(recorder.losses) == STEPS_AN_EPOCH
     assert_equal_runs(expected, everything(run, outcome))
@@ -365,7 +366,7 @@ def test_seconds_of_a_resumed_run_add_up(make_job, run_in, clock):
 def test_a_periodic_checkpoint_that_fails_is_a_warning_and_the_next_succeeds(make_job, run_in, whole, monkeypatch):
     checkpoint = Checkpoint(every_samples=100)
     expected, _ = whole(checkpoint=checkpoint)
-    run, save, attempts = run_in("run"), coordinator_module.save, []
+    run, save, attempts = run_in("run"), run_folder.save, []
 
     def fail_once(*args, **options):
         attempts.append(args)
@@ -373,7 +374,7 @@ def test_a_periodic_checkpoint_that_fails_is_a_warning_and_the_next_succeeds(mak
             raise StorageError("No space left on device.")
         return save(*args, **options)
 
-    monkeypatch.setattr(coordinator_module, "save", fail_once)
+    monkeypatch.setattr(run_folder, "save", fail_once)
     outcome, recorder = train(make_job(checkpoint=checkpoint), run)
     assert recorder.warnings == ["the checkpoint at 128 samples failed, training goes on. No space left on device."]
     assert recorder.saves[0][0] == 256, "the next one comes when it would have come"
@@ -385,6 +386,6 @@ def test_the_last_checkpoint_must_succeed(make_job, run_in, monkeypatch, stop_af
     def fail(*args, **options):
         raise StorageError("No space left on device.")
 
-    monkeypatch.setattr(coordinator_module, "save", fail)
+    monkeypatch.setattr(run_folder, "save", fail)
     with pytest.raises(StorageError, match="No space left"):
         train(make_job(), run_in("run"), stop_after=stop_after)

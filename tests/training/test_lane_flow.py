@@ -112,7 +112,7 @@ BOUNDS = {"asp": None, "ssp:0": 0, "ssp:2": 2, "dssp:1:3": 4, "dssp:0:2+elapsed"
     favourite=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_in_any_order_with_cuts_at_any_moment_every_batch_is_done_once_within_the_bounds(
     shape, num_lanes, sync, epochs, num_batches, is_known, run, hold, favourite, seed
 ):

@@ -93,11 +93,9 @@ def test_lanes_of_rounds(counts: list[int], batch_size: int, lanes: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("counts", "lanes"), [([1], 2), ([4], 8), ([1, 1], 3), ([2, 3], 9), ([5, 1], 10), ([5, 4], 15)]
+    ("counts", "lanes"), [([1], 1), ([4], 4), ([1, 1], 2), ([2, 3], 6), ([5, 1], 10), ([5, 4], 10)]
 )
-def test_without_rounds_there_is_a_batch_for_every_worker_and_one_more_for_those_of_the_largest_stage_or_so(
-    counts: list[int], lanes: int
-) -> None:
+def test_without_rounds_there_is_a_batch_for_every_worker(counts: list[int], lanes: int) -> None:
     assert enough_lanes(counts, in_rounds=False, batch_size=1) == lanes
 
 
@@ -118,5 +116,4 @@ def test_names_of_workers_count_stages_from_one() -> None:
 def test_without_rounds_no_worker_of_the_largest_stage_has_more_lanes_than_another(counts: list[int]) -> None:
     lanes = enough_lanes(counts, in_rounds=False, batch_size=1)
     assert lanes % max(counts) == 0
-    assert 2 * max(counts) <= lanes
-    assert abs(lanes - sum(counts) - max(counts)) <= max(counts) / 2
+    assert sum(counts) <= lanes < sum(counts) + max(counts)

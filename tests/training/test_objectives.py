@@ -131,3 +131,16 @@ def test_a_model_of_classes_scores_each_of_them(model: nn.Module, output: object
     assert OF_CLASSES.checked(model, SCORES, 4) is SCORES
     with pytest.raises(ModelError, match=r"num_classes is 3, .*shape \[4, 3\]; it returned"):
         OF_CLASSES.checked(model, output, 4)
+
+
+def test_predictions_are_probabilities_values_and_rates_and_outputs_of_own_losses_are_left_alone() -> None:
+    labels = {"rating": {"loss": "mse"}, "click": {"loss": "binary"}, "visits": {"loss": "poisson"}}
+    several = Objectives(Schema(label="click", labels=labels))  # type: ignore[arg-type]
+    found = several.predictions(Plain(), {"rating": OUTPUT, "click": OUTPUT.unsqueeze(1), "visits": OUTPUT})
+    assert list(found) == ["score", "score_rating", "score_visits"]
+    torch.testing.assert_close(found["score"], 1 / (1 + torch.exp(-OUTPUT)))
+    torch.testing.assert_close(found["score_rating"], OUTPUT)
+    torch.testing.assert_close(found["score_visits"], torch.exp(OUTPUT))
+    classes = OF_CLASSES.predictions(Plain(), torch.tensor([[0.0, 1.0, 2.0]]))["score"]
+    torch.testing.assert_close(classes.sum(1), torch.ones(1))
+    torch.testing.assert_close(BINARY.predictions(Squares(), OUTPUT)["score"], OUTPUT)

@@ -14,11 +14,13 @@ from heterps.config import SGD
 from heterps.errors import PeerLost
 from heterps.lookups import RowGradients
 from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.protocol.messages import Iteration
 from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
-from heterps.training.protocol.messages import Pushed
+from heterps.training.protocol.messages import ALL_LANES, Pushed
 from heterps.training.protocol.stage_tables import StageTables
 from heterps.training.worker.dense_parts import ServedDense
 from heterps.training.worker.pushes import Pushes, RoundPlace, send_gradients
+from heterps.training.worker.turns import Key
 
 TABLES = StageTables(
     Tables(
@@ -77,22 +79,23 @@ def message(iteration: int = 1) -> Pushed:
     return Pushed("worker-1.1", 0, iteration, 8, NO_USAGE, 0.5)
 
 
-def send(client: SlowClient, round: int | None) -> list[Future[None]]:
+def send(client: SlowClient, key: Key = (5, 2)) -> list[Future[None]]:
     users = RowGradients("users", make_lookup(np.array([3, 5], np.uint64), 1), np.ones((2, 2), np.float32))
     dense = {"dense.0": np.ones(4, np.float32), "dense.0-1": np.ones(5, np.float32)}
     place = RoundPlace(TABLES, make_layout((2, 1), 4), "worker-1.1")
-    return send_gradients(client, ServedDense(client, list(dense)), place, dense, [users], 96, round)
+    return send_gradients(client, ServedDense(client, list(dense)), place, dense, [users], 96, key)
 
 
 def test_without_rounds_only_what_has_gradients_is_pushed(client):
-    send(client, None)
-    assert client.pushed == [("users", 2, None), ("dense.0", 4, None), ("dense.0-1", 5, None)]
+    send(client)
+    own = Iteration(lane=2, number=5)
+    assert client.pushed == [("users", 2, own), ("dense.0", 4, own), ("dense.0-1", 5, own)]
     assert client.num_flushed == 0, "what is asked for next goes with it"
     assert client.samples == 96
 
 
 def test_a_round_gets_a_part_from_every_worker_of_all_stages_of_a_table_even_of_nothing(client):
-    send(client, 7)
+    send(client, (7, ALL_LANES))
     found = {table: (size, part.number, part.part, part.parts) for table, size, part in client.pushed}
     assert found == {
         "users": (2, 7, 1, 2),
@@ -105,7 +108,7 @@ def test_a_round_gets_a_part_from_every_worker_of_all_stages_of_a_table_even_of_
 def test_the_coordinator_is_told_when_the_last_push_is_acknowledged_by_whichever_thread_learns_of_it(
     pushes, client, told
 ):
-    pushes.announce(send(client, None), message())
+    pushes.announce(send(client), message())
     client.futures[2].set_result(None)
     client.futures[0].set_result(None)
     assert told == []
@@ -118,8 +121,8 @@ def test_the_coordinator_is_told_when_the_last_push_is_acknowledged_by_whichever
 
 
 def test_a_later_push_may_be_told_first(pushes, client, told):
-    pushes.announce(send(client, None), message(1))
-    pushes.announce(send(client, None), message(2))
+    pushes.announce(send(client), message(1))
+    pushes.announce(send(client), message(2))
     for future in client.futures[3:]:
         future.set_result(None)
     assert told == [message(2)]
@@ -133,7 +136,7 @@ def test_a_stage_without_parameters_has_nothing_to_wait_for(pushes, told):
 
 
 def test_a_push_that_fails_is_not_told_and_raises_in_the_worker(pushes, client, told):
-    pushes.announce(send(client, None), message())
+    pushes.announce(send(client), message())
     for future in client.futures[1:]:
         future.set_result(None)
     client.futures[0].set_exception(PeerLost("server-0 is gone"))

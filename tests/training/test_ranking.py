@@ -140,6 +140,7 @@ def test_a_job_ranks_every_label_that_has_an_order() -> None:
     only = RankingMetrics((3,), is_binary=False)
     only.update(USERS[::2], -SCORES[::2], rating[::2].astype(np.float32))
     assert metrics["rating/ndcg@3"] == pytest.approx(only.figures()["ndcg@3"])
+    assert set(objectives.metrics().names()) == set(unranked.names()) == set(metrics.figures())
     more = set(metrics.figures()) - set(unranked.figures())
     assert more == {"click/users", "click/gauc", "click/ndcg@3", "click/hit_rate@3", "rating/users", "rating/ndcg@3"}
     assert better("click/ndcg@3", 0.4, 0.3)

@@ -58,7 +58,7 @@ def assert_same_pushes(one: Pushed, other: Pushed, atol: float = 1e-6) -> None:
             np.testing.assert_allclose(grads, other.rows[table][key], rtol=1e-5, atol=atol, err_msg=f"{table} {key}")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_gradients_of_stages_and_micro_batches_add_up_to_those_of_the_whole_batch(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*sorted(ZOO), "tied"]), "model")

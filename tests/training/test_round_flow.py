@@ -137,7 +137,7 @@ def test_the_end_of_the_last_epoch_is_the_end():
     hold=st.sampled_from([0.0, 0.2]),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_in_any_order_with_cuts_at_any_moment_every_batch_is_a_round_once(
     shape, epochs, num_batches, is_known, hold, seed
 ):

@@ -103,7 +103,7 @@ def test_the_status_is_of_the_open_interval_and_names_whom_all_wait_for():
     flow = RoundFlow(layout, [(0,)], BSP(), Leases(1, 2))
     flow.start(0.0)
     progress = RunProgress(Job(data=Data(train="unread.parquet")))
-    progress.add(10, [], 2.0)
+    progress.add(10, [], 2.0, 0.5)
     views.pushed(pushed("worker-1.0", Usage(1.0, 0.0, 1.0)))
     views.stepped(Step(10, 0.0, (), 0))
     status = views.status(progress, flow)

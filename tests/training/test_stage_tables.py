@@ -89,7 +89,7 @@ def test_a_stage_without_parameters_has_no_tables() -> None:
     assert [tables.of_stage(0), tables.of_stage(2)] == [["dense.0"], ["dense.2"]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(ZOO)), st.data())
 def test_every_parameter_of_a_zoo_model_is_in_one_table_of_the_stages_that_use_it(
     name: str, data: st.DataObject

@@ -137,7 +137,7 @@ layouts = st.builds(
 
 
 @given(layout=layouts, in_flight=st.integers(1, 4), num_rounds=st.integers(1, 3), seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_rounds_through_any_pipeline_come_home_in_the_order_of_lanes(layout, in_flight, num_rounds, seed):
     random = Random(seed)
     pipeline = Pipeline(layout, in_flight, random)
@@ -173,7 +173,7 @@ def test_rounds_through_any_pipeline_come_home_in_the_order_of_lanes(layout, in_
 
 
 @given(layout=layouts, in_flight=st.integers(1, 4), batches=st.integers(1, 4), seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_lanes_with_batches_of_their_own_all_come_home(layout, in_flight, batches, seed):
     random = Random(seed)
     pipeline = Pipeline(layout, in_flight, random)

@@ -23,6 +23,7 @@ from heterps.ps.protocol.specs import Tables
 from heterps.training.protocol.layout import Layout, StageLayout
 from heterps.training.protocol.messages import (
     ALL_LANES,
+    Alive,
     AskState,
     Assign,
     Assigned,
@@ -100,7 +101,8 @@ class Desk:
         self.posts[COORDINATOR].send("worker-1.0", message)
 
     def expect(self, kind: type, who: str = COORDINATOR) -> tuple[Any, Envelope]:
-        envelope = self.posts[who].receive(SOON_S)
+        while (envelope := self.posts[who].receive(SOON_S)) is not None and isinstance(envelope.message, Alive):
+            pass  # it only waits
         assert envelope is not None, f"no {kind.__name__} came"
         assert isinstance(envelope.message, kind), envelope.message
         return envelope.message, envelope

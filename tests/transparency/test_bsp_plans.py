@@ -1,4 +1,4 @@
-"""BSP over any plan trains as one process does on the whole batch: the same loss in each of 50 steps, the same tables.
+"""BSP over any plan trains as one process does on the whole batch: the same loss in each step, the same tables.
 
 inline  |batch|--> loss --> update            any plan  |lanes|--> stages --> sum --> update
                                                         equal, but for the order in which floats are added
@@ -7,6 +7,7 @@ inline  |batch|--> loss --> update            any plan  |lanes|--> stages --> su
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -27,9 +28,10 @@ from zoo_cases import CASES
 
 from heterps.config import Job
 
-BATCH_SIZE, NUM_ROWS = 24, 24 * 49 + 14  # 50 steps, the last a smaller one
+BATCH_SIZE = 24
+FEW_STEPS, MANY_STEPS = 20, 50  # the last is a smaller one
 MODELS = ("ctr_dnn", "deepfm", "two_emb", "match_net")
-Reference = Callable[[str], tuple[Job, Trained]]
+Reference = Callable[..., tuple[Job, Trained]]
 
 COVERING = [
     # model, workers of each stage, first layers of stages after the first (None: drawn), servers, dense parameters
@@ -48,7 +50,7 @@ COVERING = [
     ("din", (2, 2), (1,), 2, "servers"),  # both stages push to one table: the item in one, its history in the other
     ("din", (1, 2, 1), (2, 4), 1, "all_reduce"),  # rows and their mask cross a border
     ("bst", (2, 1), (3,), 1, "servers"),
-    ("bst", (1, 2, 1), (1, 4), 2, "servers"),
+    ("bst", (1, 2, 1), (1, 7), 2, "servers"),  # attention in one stage, feed-forward in the next
 ]
 SPLITS = [(1,), (2,), (4,), (1, 1), (2, 2), (4, 4), (2, 3), (3, 1), (1, 1, 1), (2, 2, 2), (4, 4, 4), (1, 2, 4)]
 
@@ -56,19 +58,17 @@ SPLITS = [(1,), (2,), (4,), (1, 1), (2, 2), (4, 4), (2, 3), (3, 1), (1, 1, 1), (
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """The job of a model, and what comes of it in one process."""
-    folder = tmp_path_factory.mktemp("reference")
-    known: dict[str, tuple[Job, Trained]] = {}
 
-    def find(model: str) -> tuple[Job, Trained]:
-        if model not in known:
-            data = folder / f"{model}.parquet"
-            lists = {"history": histories(NUM_ROWS)} if model in ("din", "bst") else {}
-            write_data(data, CASES[model][0], NUM_ROWS, **lists)
-            # The bias of keys has no effect on attention: its gradient is rounding, which Adam would make steps of.
-            dense = {"optimizers": {"dense": {"kind": "sgd", "lr": 0.1}}} if model == "bst" else {}
-            job = make_job(model, data, BATCH_SIZE, **dense)
-            known[model] = job, train(job, folder / model)
-        return known[model]
+    @cache
+    def find(model: str, num_steps: int = FEW_STEPS) -> tuple[Job, Trained]:
+        folder, num_rows = tmp_path_factory.mktemp("reference"), BATCH_SIZE * num_steps - 10
+        data = folder / f"{model}.parquet"
+        lists = {"history": histories(num_rows)} if model in ("din", "bst") else {}
+        write_data(data, CASES[model][0], num_rows, **lists)
+        # The bias of keys has no effect on attention: its gradient is rounding, which Adam would make steps of.
+        dense = {"optimizers": {"dense": {"kind": "sgd", "lr": 0.1}}} if model == "bst" else {}
+        job = make_job(model, data, BATCH_SIZE, **dense)
+        return job, train(job, folder / model)
 
     return find
 
@@ -89,7 +89,7 @@ def test_a_plan_on_threads_trains_as_one_process(
     reference: Reference, tmp_path: Path, model, counts, cuts, servers, dense
 ):
     job, one = reference(model)
-    assert len(one.losses) == 50
+    assert len(one.losses) == FEW_STEPS
     plan = make_plan(job, counts, cuts or drawn_cuts(job, counts), servers)
     assert_same(one, train(on_threads(job, servers, workers={"dense": dense}), tmp_path / "run", plan))
 
@@ -117,7 +117,7 @@ def test_a_plan_on_processes_trains_as_one_process(
 def test_every_plan_on_threads_trains_as_one_process(
     reference: Reference, tmp_path: Path, model, counts, servers, dense
 ):
-    job, one = reference(model)
+    job, one = reference(model, MANY_STEPS)
     plan = make_plan(job, counts, drawn_cuts(job, counts), servers)
     assert_same(one, train(on_threads(job, servers, workers={"dense": dense}), tmp_path / "run", plan))
 
@@ -131,7 +131,7 @@ def test_every_plan_on_processes_trains_as_one_process(
     reference: Reference, tmp_path: Path, model, counts, servers_and_dense
 ):
     servers, dense = servers_and_dense
-    job, one = reference(model)
+    job, one = reference(model, MANY_STEPS)
     plan = make_plan(job, counts, drawn_cuts(job, counts), servers)
     assert_same(one, train(on_processes(job, servers, workers={"dense": dense}), tmp_path / "run", plan))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from odd_models import COLUMNS
 from transparent import Trained, Watcher, assert_same, changed, make_job, make_plan, on_threads, train, write_data
-from zoo_cases import IMAGES
+from zoo_cases import CASES, IMAGES
 
 from heterps.config import Job
 from heterps.errors import ConfigError
@@ -44,6 +44,15 @@ def test_tied_weights_and_an_embedding_called_in_two_stages(tmp_path: Path):
 
 def test_tied_weights_that_workers_of_two_stages_reduce(tmp_path: Path):
     assert_as_one_process(odd_job(tmp_path, "tied"), tmp_path, (2, 3), (5,), workers={"dense": "all_reduce"})
+
+
+@pytest.mark.parametrize("dense", ["servers", "all_reduce"])
+@pytest.mark.parametrize("freeze", [["embedding"], ["embedding", "deep.linear1.*"], ["deep.*2.*"]])
+def test_layers_that_are_frozen_also_all_of_a_stage(tmp_path: Path, freeze: list[str], dense: str):
+    write_data(tmp_path / "data.parquet", CASES["ctr_dnn"][0], 240)
+    job = make_job("ctr_dnn", tmp_path / "data.parquet", 24, optimizers={"freeze": freeze})
+    one, _ = assert_as_one_process(job, tmp_path, (2, 2), (2,), workers={"dense": dense})
+    assert one.losses[-1] < one.losses[0]
 
 
 def test_a_tied_weight_and_an_embedding_called_twice_in_one_stage(tmp_path: Path):
@@ -216,15 +225,17 @@ def test_batch_norm_is_as_one_process_in_one_lane_and_not_in_several(tmp_path: P
     [
         ("normed", {}, (2,), "^middle: BatchNorm normalises over a micro-batch, one of 2 of a batch, .* LayerNorm"),
         ("normed", {"optimizers": {"accumulate": 3}, "workers": {"lanes": 1}}, (1,), "one of 3 of a batch"),
-        ("normed", {"sync": "asp"}, (2,), "^middle: each of the 4 lanes keeps running statistics of BatchNorm of its"),
+        ("normed", {"sync": "asp"}, (2,), "^middle: each of the 2 lanes keeps running statistics of BatchNorm of its"),
         ("normed", {"workers": {"lanes": 1}}, (1,), None),
         ("plain", {}, (2,), None),
     ],
 )
 def test_batch_norm_that_differs_from_one_process_is_told_before_training(tmp_path, factory, how, counts, sentence):
     job = odd_job(tmp_path, factory, num_rows=24)
-    told = train(on_threads(job, **how), tmp_path / "run", make_plan(job, counts)).watcher.warnings
+    trained = train(on_threads(job, **how), tmp_path / "run", make_plan(job, counts))
+    told = trained.watcher.warnings
     assert len(told) == (sentence is not None)
+    assert trained.outcome.doubts == told, "the summary says it, too"
     assert sentence is None or re.search(sentence, told[0])
     assert train(job, tmp_path / "inline").watcher.warnings == [], "one process"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import preloaded
 import pytest
 from odd_models import COLUMNS
 from transparent import (
@@ -186,7 +187,7 @@ def test_a_process_that_gets_sigterm_saves_and_its_run_goes_on(job: Job, whole: 
     run = tmp_path / "run"
     start = "from heterps.cli import main; main()"
     command = [sys.executable, "-c", start, "train", str(tmp_path / "job.yaml"), "--run", str(run)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path)
+    process = preloaded.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path)
     try:
         deadline = time.monotonic() + 120
         while not (run / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:

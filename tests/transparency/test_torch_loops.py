@@ -158,7 +158,11 @@ def adam_and_adagrad(model: nn.Module):
     ids=["inline", "one asynchronous worker", "two workers", "two stages"],
 )
 def test_micro_batches_one_after_another_make_the_step_of_the_batch(tmp_path: Path, how, counts, cuts, sizes) -> None:
-    optimizers = {"sparse": {"kind": "adagrad", "lr": 0.1}, "dense": {"kind": "adam", "lr": 0.01}, "accumulate": 3}
+    optimizers = {
+        "sparse": {"kind": "adagrad", "lr": 0.1},
+        "dense": {"kind": "adam", "lr": 0.01},
+        "accumulate": 3,
+    }
     job = plain_job(tmp_path, optimizers, model={"factory": "odd_models:counting", "args": {}})
     expected = loop(job, Torch(adam_and_adagrad))
     Counting.seen.clear()
@@ -229,7 +233,11 @@ CLIPS = [{"norm": 0.2}, {"table_norm": 0.015, "dense_norm": 0.2}, {"table_norm":
     ids=["inline", "one asynchronous worker", "one worker", "three workers", "two stages, three servers"],
 )
 def test_gradients_are_clipped_as_by_torch(tmp_path: Path, clip, how, counts, cuts, servers) -> None:
-    optimizers = {"sparse": {"kind": "adagrad", "lr": 0.1}, "dense": {"kind": "adam", "lr": 0.01}, "clip": clip}
+    optimizers = {
+        "sparse": {"kind": "adagrad", "lr": 0.1},
+        "dense": {"kind": "adam", "lr": 0.01},
+        "clip": clip,
+    }
     job = plain_job(tmp_path, optimizers)
     step, norms = clipped_step(clip)
     expected = loop(job, step)
@@ -278,7 +286,10 @@ def test_clipping_of_what_nobody_sees_whole_is_refused(tmp_path: Path, factory, 
 
 
 def test_bf16_is_autocast_of_torch_inline_and_across_a_stage_border(tmp_path: Path) -> None:
-    optimizers = {"sparse": {"kind": "adagrad", "lr": 0.1}, "dense": {"kind": "adam", "lr": 0.01}}
+    optimizers = {
+        "sparse": {"kind": "adagrad", "lr": 0.1},
+        "dense": {"kind": "adam", "lr": 0.01},
+    }
     job = plain_job(tmp_path, optimizers, precision="bf16")
     expected = loop(job, Torch(adam_and_adagrad))
     assert_equals_loop(train(job, tmp_path / "one"), expected)

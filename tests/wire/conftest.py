@@ -10,13 +10,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from hypothesis import settings
 
 from heterps.wire.keys import Keys, create_keys, load_keys
-
-# Examples are as slow as the machine is busy, and no test here is about time.
-settings.register_profile("wire", deadline=None)
-settings.load_profile("wire")
 
 
 def threads() -> set[str]:

@@ -118,4 +118,4 @@ def storage_errors(what: str) -> Iterator[None]:
         why = error.strerror or str(error)
         where = f" ({error.filename})" if error.filename else ""
         advice = ADVICE.get(error.errno or 0, "Check the disk")
-        raise StorageError(f"{what}: {why}{where}. {advice}. Earlier checkpoints are as they were.") from error
+        raise StorageError(f"{what}: {why}{where}. {advice}. What was saved before is as it was.") from error

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 
 from heterps.errors import CorruptCheckpoint, RunError
 
-VERSION = 4
+VERSION = 6
 FIRST_WITH_SHARDS = 4
 NAME = "manifest.json"
 
@@ -55,10 +55,26 @@ class Manifest(Value):
     tables: dict[str, list[File]]  # the files of each, written by the processes that held a part; one up to version 3
     meta: dict[str, dict[str, Any]] = {}  # by table: what it is; up to version 3 in the file of its rows
     upkeep: dict[str, File] = {}  # by table, for those that know something besides their rows; since version 3
+    parent: str | None = None  # the folder of the version that this one builds on, if it has changes only; version 5
+    parent_xxh3: str | None = None  # of a checkpoint with a parent: the digest of the parent's manifest; version 6
+
+    @property
+    def files(self) -> list[File]:
+        rows = [file for files in self.tables.values() for file in files]
+        return [self.dense, self.progress, *rows, *self.upkeep.values()]
+
+    @property
+    def num_bytes(self) -> int:
+        """What the files take on disk."""
+        return sum(file.num_bytes for file in self.files)
+
+    @property
+    def xxh3(self) -> str:
+        """The digest of everything that the manifest says."""
+        return _digest(self.model_dump())
 
     def encode(self) -> bytes:
-        body = self.model_dump()
-        return json.dumps({**body, "xxh3": _digest(body)}, indent=1).encode() + b"\n"
+        return json.dumps({**self.model_dump(), "xxh3": self.xxh3}, indent=1).encode() + b"\n"
 
 
 def decode(text: bytes, path: Path) -> Manifest:

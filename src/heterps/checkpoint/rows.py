@@ -85,19 +85,21 @@ def read_parts(path: Path) -> Iterator[Rows]:
         header, kinds = _checked(reader, source.size())
         for index in range(reader.num_record_batches):
             arrays = _arrays(reader.get_batch(index), header, kinds)
-            if kinds is _VECTORS_V1:
-                arrays |= {"uses": np.ones(len(arrays["keys"]), np.float32)}
-                arrays |= {"clock": np.zeros(len(arrays["keys"]), np.uint32)}
-            yield Rows(**{name: array.copy() for name, array in arrays.items()})
+            yield _rows({name: array.copy() for name, array in arrays.items()})
 
 
-def read_views(source: Any) -> list[tuple[NDArray[np.uint64], NDArray[np.float32]]]:
-    """Return keys and values of each part of a file that is mapped into memory, as views of it."""
+def read_views(source: Any) -> list[Rows]:
+    """Return the rows of each part of a file that is mapped into memory, as views of it where it has them."""
     reader = pa.ipc.open_file(source)
     header, kinds = _checked(reader, source.size())
     batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
-    arrays = [_arrays(batch, header, kinds) for batch in batches]
-    return [(part["keys"], part["values"]) for part in arrays]
+    return [_rows(_arrays(batch, header, kinds)) for batch in batches]
+
+
+def _rows(arrays: dict[str, NDArray[Any]]) -> Rows:
+    """Return the rows in these arrays; those of version 1 were used once, at clock 0."""
+    num = len(arrays["keys"])
+    return Rows(**{"uses": np.ones(num, np.float32), "clock": np.zeros(num, np.uint32), **arrays})
 
 
 def _arrays(batch: Any, header: Header, kinds: dict[str, Any]) -> dict[str, NDArray[Any]]:

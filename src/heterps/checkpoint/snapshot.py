@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.checkpoint.indexed_rows import IndexedRows
+from heterps.checkpoint.row_folder import RowFolder
 from heterps.checkpoint.rows import RowPart
 from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.table.rows import PART_ROWS, Rows
@@ -90,8 +92,13 @@ class TableStream:
     metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     write: Callable[[RowFiles, str], list[RowFile]] | None = None
     """How those who hold the rows write them themselves, to files whose paths begin with a path; None: `read` is."""
-    files: tuple[RowFiles, tuple[str, ...]] | None = None
-    """Where a table that was loaded is, for those who read it themselves: paths in the folder of checkpoints."""
+    files: tuple[RowFolder, tuple[str, ...]] | None = None
+    """Where a table that was loaded is, for those who read it themselves: paths below the folder of the run.
+
+    Rows of later files take the place of those of earlier ones; a file without values has keys that went.
+    """
+    gone: NDArray[np.uint64] | None = None
+    """Keys whose rows went since the parent of a checkpoint that has changes only."""
 
     def __post_init__(self) -> None:
         require_json(self.meta, "meta")
@@ -108,6 +115,12 @@ class TableStream:
             yield part
         if num_read != self.num_rows:
             raise ValueError(f"a stream of {self.num_rows:,} rows gave {num_read:,}")
+
+    def by_key(self) -> IndexedRows:
+        """Return the rows of a table that was loaded, by key; they stay in the files."""
+        assert self.files is not None, "loaded tables are in files"
+        folder, paths = self.files
+        return IndexedRows(folder.locate(path) for path in paths)
 
     def whole(self) -> TableRows:
         """Return all rows in memory."""
@@ -127,6 +140,8 @@ class Snapshot:
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # weights and optimizer state, names free
     tables: Mapping[str, TableRows | TableStream] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)  # JSON: data position, metrics, random state
+    parent: str | None = None  # the version that its rows have changed since; None: it has all rows
+    parent_xxh3: str | None = None  # the digest of the manifest of a checkpoint that is the parent
 
     def __post_init__(self) -> None:
         if self.clock < 0 or self.samples < 0:

@@ -13,37 +13,47 @@
 A crash before [4] leaves a draft, which the next save removes; a crash after it leaves one checkpoint too many. A
 finished checkpoint is never written to again: when a clock is reached a second time (the first checkpoint of it was bad
 and the run went back), the second gets the name 0000001234-2. One process saves into a folder at a time.
+
+A checkpoint may have only what changed since another, its parent, whose manifest it knows by its digest:
+
+    0000001000  <--  0000001100  <--  0000001200      0000001300  <--  0000001400
+    all rows         changes          changes         all rows         changes
+
+What others build on stays as long as they do, and so does the newest with which the new one has nothing in common: one
+damaged file never spoils all.
+
+`save_as` writes one snapshot to a path of its own, in the same steps: an older one there goes after the new is whole.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from heterps.checkpoint import disk, manifest
+from heterps.checkpoint.finished import ancestors, entries, finished, lineage, read_file, read_manifest
 from heterps.checkpoint.manifest import File, Manifest
 from heterps.checkpoint.row_folder import DRAFT, RowFolder
 from heterps.checkpoint.rows import read_header, read_parts
 from heterps.checkpoint.snapshot import Snapshot, TableStream
 from heterps.errors import CorruptCheckpoint, RunError, StorageError
+from heterps.ps.protocol.row_files import RowFile
+from heterps.ps.table.rows import Rows
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-FINISHED = re.compile(r"(\d{10,})(?:-(\d+))?")
 RUBBISH = ".removing-"
+NO_VALUES = (0, 0)
+"""The widths of the rows in a file of keys that went."""
 
 
 def save(folder: str | Path, snapshot: Snapshot, keep: int = 2, spare: int | None = None) -> Path:
@@ -56,6 +66,13 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2, spare: int | Non
     """
     if keep < 2:
         raise ValueError(f"keep is {keep}; at least two checkpoints stay, so that a bad one has a predecessor")
+    target = write(folder, snapshot)
+    _prune(Path(folder), target, snapshot.clock, keep, spare)  # [5]
+    return target
+
+
+def write(folder: str | Path, snapshot: Snapshot) -> Path:
+    """Write `snapshot` into `folder` and return its path: [1] to [4] of `save`. Nothing else is removed."""
     folder = Path(folder)
     size = f"{snapshot.num_bytes / 1e6:,.1f} MB"
     what = f"{folder}: cannot save the checkpoint of clock {snapshot.clock} ({size})"
@@ -72,46 +89,80 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2, spare: int | Non
             if isinstance(error, StorageError):  # of one of those who write their own rows
                 raise StorageError(f"{what}: {error}") from error
             raise
-    _prune(folder, target, snapshot.clock, keep, spare)  # [5]
     return target
+
+
+def save_as(path: str | Path, snapshot: Snapshot) -> Path:
+    """Write `snapshot` to the folder `path`, in the place of an older one; RunError where something else is there.
+
+    When it raises (StorageError), the older one is as it was. After a crash, `load` finds the older one or the new one.
+    """
+    path = Path(path).absolute()
+    draft, rubbish = _beside(path)
+    if path.exists() and not (path / manifest.NAME).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} is there already, and is no saved model. Choose another folder, or remove it.")
+    what = f"{path}: cannot save the model ({snapshot.num_bytes / 1e6:,.1f} MB)"
+    with disk.storage_errors(what):
+        disk.make_folder(path.parent)
+        if rubbish.exists() and not path.exists():  # a crash came between the two renames
+            disk.rename(rubbish, path)
+        for leftover in (draft, rubbish):
+            if leftover.exists():
+                disk.remove(leftover)
+        try:
+            _write(draft, snapshot)  # [1] [2] [3]
+            if path.exists():
+                disk.rename(path, rubbish)
+            disk.rename(draft, path)  # [4]
+        except Exception as error:
+            if rubbish.exists() and not path.exists():
+                disk.rename(rubbish, path)
+            _try_to_remove(draft)
+            if isinstance(error, StorageError):  # of one of those who write their own rows
+                raise StorageError(f"{what}: {error}") from error
+            raise
+        if rubbish.exists():
+            _try_to_remove(rubbish)  # [5]
+    return path
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """The names beside `path` of a new snapshot before it has that name, and of an older one that goes."""
+    return path.parent / f"{DRAFT}{path.name}", path.parent / f"{RUBBISH}{path.name}"
 
 
 def load(path: str | Path) -> Snapshot:
     """Read the checkpoint at `path`. Every byte is checked against its digest first (CorruptCheckpoint)."""
     path = Path(path)
+    if not path.exists():
+        draft, older = _beside(path.absolute())
+        path = draft if older.exists() and draft.exists() else path  # a crash came between the renames of `save_as`
     if not path.is_dir():
         raise RunError(f"{path}: there is no such checkpoint. Those of a run are in its folder checkpoints/.")
-    index = manifest.decode(_read(path / manifest.NAME, Path.read_bytes), path / manifest.NAME)
-    rows = [file for files in index.tables.values() for file in files]
-    for file in (index.dense, index.progress, *rows, *index.upkeep.values()):
-        _verify(path, file)
+    index = read_manifest(path)
+    if index.parent is not None and index.parent_xxh3 is None:
+        raise RunError(
+            f"{path} has only what changed since {index.parent}, for those who follow the run. Name a checkpoint of "
+            "its folder checkpoints/."
+        )
+    return read(path, index)
+
+
+def read(path: Path, index: Manifest) -> Snapshot:
+    """Read the checkpoint or the version at `path`. Every byte is checked against its digest first."""
+    links = lineage(path, index)
+    for folder, link in links:
+        for file in link.files:
+            _verify(folder, file)
     return Snapshot(
         clock=index.clock,
         samples=index.samples,
-        dense=_read(index.dense.locate(path), safetensors.numpy.load_file),
-        tables={name: _read_table(path, index, name) for name in index.tables},
-        progress=_read(index.progress.locate(path), lambda p: json.loads(p.read_bytes())),
+        dense=read_file(index.dense.locate(path), safetensors.numpy.load_file),
+        tables={name: _read_table(links, name) for name in index.tables},
+        progress=read_file(index.progress.locate(path), lambda p: json.loads(p.read_bytes())),
+        parent=index.parent,
+        parent_xxh3=index.parent_xxh3,
     )
-
-
-def latest(folder: str | Path) -> Path | None:
-    """Return the newest finished checkpoint in `folder`, not checked; None when there is none."""
-    finished = _finished(Path(folder))
-    return finished[-1].path if finished else None
-
-
-def of_clock(folder: str | Path, clock: int) -> Path | None:
-    """Return the newest finished checkpoint of a clock in `folder`, not checked; None when there is none."""
-    return next((found.path for found in reversed(_finished(Path(folder))) if found.clock == clock), None)
-
-
-def saved_samples(folder: str | Path) -> int | None:
-    """Return the samples of the newest checkpoint in `folder` that says how many it has; None when there is none."""
-    for finished in reversed(_finished(Path(folder))):
-        path = finished.path / manifest.NAME
-        with suppress(CorruptCheckpoint):
-            return manifest.decode(_read(path, Path.read_bytes), path).samples
-    return None
 
 
 def load_latest(folder: str | Path) -> Snapshot:
@@ -120,9 +171,9 @@ def load_latest(folder: str | Path) -> Snapshot:
     A checkpoint of a newer format is not passed over: going back behind it would silently lose what it holds.
     """
     damages = []
-    for finished in reversed(_finished(Path(folder))):
+    for each in reversed(finished(Path(folder))):
         try:
-            return load(finished.path)
+            return load(each.path)
         except CorruptCheckpoint as error:
             damages.append(str(error))
             log.warning("%s Going back to the checkpoint before it.", error)
@@ -133,36 +184,46 @@ def load_latest(folder: str | Path) -> Snapshot:
     raise RunError(f"{folder}: there is no checkpoint here. Check the path, or start without --resume.")
 
 
-def _read_table(folder: Path, index: Manifest, name: str) -> TableStream:
+def _read_table(links: Sequence[tuple[Path, Manifest]], name: str) -> TableStream:
     """Return a table whose rows are read when they are needed: all of them may not fit into memory."""
-    located = [file.locate(folder) for file in index.tables[name]]
-    headers = [_read(path, read_header) for path in located]
-    if len({header.widths for header in headers}) != 1:
+    folder, index = links[-1]
+    files = [(place, file) for place, link in links for file in link.tables.get(name, [])]
+    located = [file.locate(place) for place, file in files]
+    headers = [read_file(path, read_header) for path in located]
+    kinds = {header.widths for header in headers} - ({NO_VALUES} if len(links) > 1 else set())
+    if len(kinds) != 1:
         raise CorruptCheckpoint(f"{folder}: the files of table {name} have rows of different widths.")
-    metadata = index.upkeep.get(name)
+    metadata, meta = index.upkeep.get(name), index.meta.get(name, headers[0].meta)
+    home = folder.absolute().parent  # and the run's folder is above it
+    paths = tuple(f"{home.name}/{place.name}/{file.path}" for place, file in files)
+    rows = RowFolder(home.parent)
+    num_rows = sum(header.num_rows for header in headers) if len(links) == 1 else meta.get("num_rows")
+    if not isinstance(num_rows, int):
+        raise CorruptCheckpoint(f"{folder}: it does not say how many rows table {name} has.")
     return TableStream(
-        num_rows=sum(header.num_rows for header in headers),
-        widths=headers[0].widths,
-        read=lambda: chain.from_iterable(read_parts(path) for path in located),
-        meta=index.meta.get(name, headers[0].meta),
-        metadata={} if metadata is None else _read(metadata.locate(folder), safetensors.numpy.load_file),
-        files=(RowFolder(folder.parent), tuple(f"{folder.name}/{file.path}" for file in index.tables[name])),
+        num_rows=num_rows,
+        widths=kinds.pop(),
+        read=lambda: rows.read_all(paths) if len(links) > 1 else chain.from_iterable(map(read_parts, located)),
+        meta=meta,
+        metadata={} if metadata is None else read_file(metadata.locate(folder), safetensors.numpy.load_file),
+        files=(rows, paths),
     )
 
 
 def _write(draft: Path, snapshot: Snapshot) -> None:
     disk.make_folder(draft / "tables")
-    folder, tables, metadata = RowFolder(draft.parent), {}, {}
+    home = draft.absolute().parent
+    folder, place, tables, metadata = RowFolder(home.parent), f"{home.name}/{draft.name}", {}, {}
     for number, (name, rows) in enumerate(snapshot.tables.items()):
         path = f"tables/{_file_name(number, name)}"
-        place = f"{draft.name}/{path}"
         if isinstance(rows, TableStream) and rows.write is not None:
-            written = rows.write(folder, place)
+            written = rows.write(folder, f"{place}/{path}")
         else:
-            written = [folder.write(f"{place}.arrow", rows.parts(), len(rows), rows.widths)]
+            written = [folder.write(f"{place}/{path}.arrow", rows.parts(), len(rows), rows.widths)]
+        if isinstance(rows, TableStream) and rows.gone is not None and len(rows.gone):
+            written.insert(0, _write_gone(folder, f"{place}/{path}.gone.arrow", rows.gone))
         tables[name] = [
-            File(path=file.path.removeprefix(f"{draft.name}/"), num_bytes=file.num_bytes, xxh3=file.xxh3)
-            for file in written
+            File(path=file.path.removeprefix(f"{place}/"), num_bytes=file.num_bytes, xxh3=file.xxh3) for file in written
         ]
         if rows.metadata:
             metadata[name] = _write_arrays(draft, f"{path}.safetensors", rows.metadata)
@@ -176,9 +237,19 @@ def _write(draft: Path, snapshot: Snapshot) -> None:
         tables=tables,
         meta={name: dict(rows.meta) for name, rows in snapshot.tables.items()},
         upkeep=metadata,
+        parent=snapshot.parent,
+        parent_xxh3=snapshot.parent_xxh3,
     )
     _write_file(draft, manifest.NAME, index.encode())
     disk.sync_folder(draft)
+
+
+def _write_gone(folder: RowFolder, path: str, keys: NDArray[np.uint64]) -> RowFile:
+    """Write keys whose rows went, as rows without values."""
+    num = len(keys)
+    none = np.empty((num, 0), np.float32)
+    rows = Rows(keys, none, none, np.zeros(num, np.float32), np.zeros(num, np.uint32))
+    return folder.write(path, [rows], num, NO_VALUES)
 
 
 def _write_arrays(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> File:
@@ -200,7 +271,7 @@ def _file_name(number: int, table: str) -> str:
 
 def _verify(folder: Path, file: File) -> None:
     path = file.locate(folder)
-    num_bytes, xxh3 = _read(path, disk.measure)
+    num_bytes, xxh3 = read_file(path, disk.measure)
     if (num_bytes, xxh3) != (file.num_bytes, file.xxh3):
         raise CorruptCheckpoint(
             f"{path} is damaged: it should be {file.num_bytes} bytes with digest {file.xxh3}, "
@@ -208,60 +279,39 @@ def _verify(folder: Path, file: File) -> None:
         )
 
 
-def _read(path: Path, how: Callable[[Path], T]) -> T:
-    """Return `how(path)`, with what can be wrong with the file turned into errors that name it."""
-    try:
-        if not path.is_file():
-            raise CorruptCheckpoint(f"{path} is missing.")
-        return how(path)
-    except OSError as error:
-        if error.errno == errno.EIO:
-            raise CorruptCheckpoint(f"{path} cannot be read back: {error.strerror}.") from error
-        raise StorageError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
-    except (ValueError, KeyError, TypeError, NotImplementedError, SafetensorError) as error:
-        raise CorruptCheckpoint(f"{path} has the right digest but cannot be decoded: {error}.") from error
-
-
-class Finished(NamedTuple):
-    """A finished checkpoint; they sort by age."""
-
-    clock: int
-    attempt: int  # how many times the clock had been reached
-    path: Path
-
-
-def _finished(folder: Path) -> list[Finished]:
-    """Return the finished checkpoints in `folder`, the newest last."""
-    found = [(FINISHED.fullmatch(path.name), path) for path in _entries(folder) if path.is_dir()]
-    return sorted(Finished(int(match[1]), int(match[2] or 1), path) for match, path in found if match)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
-
-
 def _free_name(folder: Path, clock: int) -> Path:
-    attempts = [other.attempt for other in _finished(folder) if other.clock == clock]
+    attempts = [other.attempt for other in finished(folder) if other.clock == clock]
     return folder / (f"{clock:010d}-{max(attempts) + 1}" if attempts else f"{clock:010d}")
 
 
 def _remove_leftovers(folder: Path) -> None:
-    for path in _entries(folder):
+    for path in entries(folder):
         if path.name.startswith((DRAFT, RUBBISH)):
             disk.remove(path)
 
 
 def _prune(folder: Path, new: Path, clock: int, keep: int, spare: int | None) -> None:
-    """Keep `new` and the `keep - 1` of lower clocks before it. What goes is renamed first, so that it is never half."""
-    others = [other for other in _finished(folder) if other.path != new]
-    kept = [other for other in others if other.clock < clock][1 - keep :]
-    kept += [other for other in others if other.clock == spare][-1:]
+    """Keep `new`, the `keep - 1` of lower clocks before it, and the newest of these that has no file in common with it.
+
+    Whatever they build on stays too.
+    """
+    others = [other for other in finished(folder) if other.path != new]
+    before = [other.path for other in others if other.clock < clock]
+    kept = [new, *before[1 - keep :], *[other.path for other in others if other.clock == spare][-1:]]
+    mine = ancestors(new)
+    kept += islice((path for path in reversed(before) if not ancestors(path) & mine), 1)
+    needed = set[Path]().union(*map(ancestors, kept))
+    remove([other.path for other in reversed(others) if other.path not in needed])  # children before their parents
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove finished checkpoints, each renamed first so that it is never half. A later save does what fails."""
     try:
-        for path in (other.path for other in others if other not in kept):
-            disk.rename(path, rubbish := folder / f"{RUBBISH}{path.name}")
+        for path in paths:
+            disk.rename(path, rubbish := path.parent / f"{RUBBISH}{path.name}")
             disk.remove(rubbish)
     except OSError as error:
-        log.warning("%s: the checkpoint is saved, but an old one could not be removed: %s", new, error)
+        log.warning("%s: the new checkpoint is saved, but an old one could not be removed: %s", path.parent, error)
 
 
 def _try_to_remove(path: Path) -> None:

@@ -11,20 +11,27 @@ import typer
 
 from heterps import __version__
 from heterps.cli import (
+    checkpoint,
     config,
     data,
+    export,
     init,
     keys,
     plan,
+    predict,
     prices,
     profile,
     replan,
     report,
     scale,
+    serve,
     server,
     simulate,
     status,
+    trace,
     train,
+    ui,
+    vectors,
 )
 from heterps.cli.output import json_alone
 from heterps.cli.usage import explain_usage
@@ -50,14 +57,20 @@ for command, examples in (
     (plan.plan, plan.EXAMPLES),
     (simulate.simulate, simulate.EXAMPLES),
     (train.train, train.EXAMPLES),
+    (predict.predict, predict.EXAMPLES),
+    (vectors.vectors, vectors.EXAMPLES),
     (status.status, status.EXAMPLES),
     (scale.scale, scale.EXAMPLES),
     (replan.replan, replan.EXAMPLES),
     (report.report, report.EXAMPLES),
+    (export.export, export.EXAMPLES),
+    (serve.serve, serve.EXAMPLES),
+    (ui.ui, ui.EXAMPLES),
+    (trace.trace, trace.EXAMPLES),
 ):
     app.command(epilog=examples)(command)
-for name, group in (("data", data.group), ("server", server.group), ("config", config.group), ("keys", keys.group)):
-    app.add_typer(group, name=name)
+for module in (data, checkpoint, server, config, keys):
+    app.add_typer(module.group, name=module.__name__.rpartition(".")[2])
 
 
 def _show_version(asked: bool) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from heterps.cli.bar import show_bar
 from heterps.cli.output import print_json
 from heterps.cli.sources import FORMAT_HELP, STORAGE_HELP, parse_format, parse_storage
 from heterps.errors import ConfigError
@@ -54,7 +52,7 @@ def synth(
 
     start = time.perf_counter()
     total = rows + test_rows
-    with _show_bar(f"writing {total:,} rows", "rows", is_shown=not json) as advance:
+    with show_bar(f"writing {total:,} rows", "rows", is_shown=not json) as advance:
         info = generate(
             folder, rows, test_rows, seed, task=task, files=files, force=force,
             progress=lambda done: advance("writing", done, total),
@@ -94,7 +92,7 @@ def images(
         raise ConfigError(f"name one SOURCE and one OUT; got {len(paths)} paths: {', '.join(map(str, paths))}.")
     start = time.perf_counter()
     source = open_images(kind, paths[0] if len(paths) == 2 else None)
-    with _show_bar(f"reading images of {kind}", "images", is_shown=not json) as advance:
+    with show_bar(f"reading images of {kind}", "images", is_shown=not json) as advance:
         info = write_images(source, paths[-1], force=force, progress=advance)
     if json:
         print_json(info.model_dump_json(indent=2))
@@ -121,7 +119,7 @@ def describe(
     from heterps.data.describe import describe as describe_data
     from heterps.report.terminal.description_table import show_description
 
-    with _show_bar(f"reading {path}", "rows", is_shown=not json) as advance:
+    with show_bar(f"reading {path}", "rows", is_shown=not json) as advance:
         description = describe_data(
             path,
             label,
@@ -157,7 +155,7 @@ def convert(
     from heterps.data.convert import convert as convert_data
 
     start = time.perf_counter()
-    with _show_bar(f"converting {source}", "rows", is_shown=not json) as advance:
+    with show_bar(f"converting {source}", "rows", is_shown=not json) as advance:
         info = convert_data(
             source, folder, options=parse_format(format), storage=parse_storage(storage), force=force,
             num_threads=threads,
@@ -173,32 +171,11 @@ def convert(
     )
 
 
-@contextmanager
-def _show_bar(begin: str, noun: str, *, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Yields a function that is told what was done to how many more rows, and of how many in all if that is known.
-
-    On a terminal it shows a bar, elsewhere the line `begin`.
-    """
-    console = make_console(stderr=True)
-    if is_shown and not console.is_terminal:
-        console.print(begin)
-    columns = (TextColumn("{task.description} " + noun), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def advance(what: str, rows: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.advance(tasks[what], rows)
-
-        yield advance
-
-
 def _show_info(folder: Path, info: DatasetInfo, seconds: float) -> None:
     table = Table(title=f"{folder}: synthetic data ({info.task}) of seed {info.seed}", title_justify="left")
     is_number = info.train.teacher_rmse is not None
-    judged = ("mean label", "teacher RMSE") if is_number else ("base rate", "teacher AUC", "teacher log loss")
-    for heading in ("split", "rows", "files", *judged, "distinct ids"):
+    judged = ("mean label", "teacher RMSE") if is_number else ("base rate", "teacher AUC", "log loss")
+    for heading in ("split", "rows", "files", *judged, "ids"):
         table.add_column(heading, justify="left" if heading == "split" else "right")
     for name, split in (("train", info.train), ("test", info.test)):
         if split:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.output import examples, write_file
+from heterps.cli.output import examples, print_json, write_file
 from heterps.cli.sources import FORMAT_HELP, STORAGE_HELP, parse_format, parse_storage
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
@@ -28,6 +28,7 @@ def init(
     format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "",
     storage: Annotated[str, typer.Option(help=STORAGE_HELP)] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace the job file.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Write a job for data that you have: it guesses label, dense columns and slots, and says why in comments.
 
@@ -49,7 +50,11 @@ def init(
     text = starter_job(look(chosen), train, test, options, place)
     parse_job(text, where=str(out))
     write_file(out, "job", partial(_write, text))
-    make_console().print(f"{out}: a job for {train}. Look at its guesses, then: heterps train {out}", soft_wrap=True)
+    if json:
+        print_json({"job": str(out), "train": train, "test": test, "label": chosen})
+    else:
+        said = f"{out}: a job for {train}. Look at its guesses, then: heterps train {out}"
+        make_console().print(said, soft_wrap=True)
 
 
 def _write(text: str, path: Path) -> None:

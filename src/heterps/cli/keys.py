@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.output import examples
+from heterps.cli.output import examples, print_json
 
 EXAMPLES = examples(
     "heterps keys create keys/my-job",
@@ -20,6 +20,7 @@ group = typer.Typer(help="Make the key of a job.", no_args_is_help=True)
 @group.command(epilog=EXAMPLES)
 def create(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put job.key; made if it is not there.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Make a new key for a job, in DIR/job.key, which only you can read.
 
@@ -28,4 +29,8 @@ def create(
     """
     from heterps.wire.keys import create_keys
 
-    typer.echo(f"{create_keys(folder)}: new key, readable by you only. Give it to every process of the job.")
+    path = create_keys(folder)
+    if json:
+        print_json({"key": str(path)})
+    else:
+        typer.echo(f"{path}: new key, readable by you only. Give it to every process of the job.")

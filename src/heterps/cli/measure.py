@@ -74,6 +74,7 @@ def _problem(
     from heterps.model.build import build_model
     from heterps.model.trace import trace
     from heterps.planning.cost import Problem
+    from heterps.planning.real import conditions_of
     from heterps.profiling.profile import load_profile
 
     if cluster is not None:
@@ -97,6 +98,7 @@ def _problem(
         throughput,
         samples if samples is not None else rows,
         epochs if epochs is not None else job.data.epochs,
+        conditions=conditions_of(job.cluster, job.sync),
     )
     return problem, job
 

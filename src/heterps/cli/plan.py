@@ -23,13 +23,20 @@ if TYPE_CHECKING:
 
 PLAN_S, COMPARE_S = 60.0, 10.0
 MEASURED = {"trials", "trial_seconds", "launcher", "emulate", "profile_out"}
-NOT_MEASURED = {"batch_size", "provisioner", "compare", "frontier", "plot", "explain"}
+NOT_MEASURED = {
+    "batch_size", "provisioner", "compare", "frontier", "plot", "explain", "sync", "cost", "rows", "rows_in_memory",
+    "deadline", "lanes", "max_staleness",
+}  # fmt: skip
 EXAMPLES = examples(
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --out plan.json",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --compare --explain",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --frontier --plot frontier.html",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --method greedy --json",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --sync any --rows 1e8",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --rows 1e10 --rows-in-memory 0.05",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --sync asp --max-staleness 15",
+    "heterps plan profile.json cluster.yaml --deadline 12 --samples 1e9 --sync bsp --batch-size 1024,4096",
     "heterps plan --measure job.yaml --throughput 20000 --emulate --out plan.json --profile-out corrected.json",
     note="Exit code 3: there is no plan; the error says which constraint binds and what would relax it.",
 )
@@ -37,7 +44,9 @@ EXAMPLES = examples(
 
 def plan(
     context: typer.Context,
-    throughput: Annotated[float, typer.Option(help="Least samples a second.")],
+    throughput: Annotated[
+        float | None, typer.Option(help="Least samples a second; with --deadline it may be left out.")
+    ] = None,
     profile: Annotated[
         Path | None,
         typer.Argument(metavar="PROFILE", help="The profile, made by `heterps profile`; --measure: the job's."),
@@ -51,13 +60,41 @@ def plan(
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data: 1; --measure: the job's.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Plan for batches of this size instead of the profiled one.")
+        str | None,
+        typer.Option(
+            help="Plan for batches of this size instead of the profiled one; of several (1024,4096) the cheapest."
+        ),
+    ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(
+            help="The policy of the job: bsp, asp, ssp:3, dssp:3:12; any: the cheapest of them. Without it a batch is "
+            "divided as the paper has it."
+        ),
+    ] = None,
+    cost: Annotated[
+        str, typer.Option(help="The bill: paper, real (all that is known of machines), or auto: real where asked for.")
+    ] = "auto",
+    rows: Annotated[float | None, typer.Option(help="Rows expected in all tables, which servers must hold.")] = None,
+    rows_in_memory: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of the rows that servers keep in memory; the others are on disk: 1."),
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Largest expected hours, with start-up and interruptions.")
+    ] = None,
+    lanes: Annotated[
+        str | None, typer.Option(help="With bsp: numbers of micro-batches to choose from, such as 4,8,16.")
+    ] = None,
+    max_staleness: Annotated[
+        int | None,
+        typer.Option(min=0, help="With asp, ssp and dssp: largest expected staleness of gradients, in updates."),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="exact (the default), rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu, gpu or that of a "
-            "plugin; --measure: rl (the default) or rl-rnn."
+            help="exact (the default), rl, rl-scratch, rl-rnn, rl-paper, changes, brute, greedy, genetic, bayes, "
+            "heuristic, cpu, gpu or that of a plugin; --measure: rl (the default), rl-scratch, rl-rnn or changes."
         ),
     ] = None,
     provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
@@ -74,9 +111,7 @@ def plan(
     ] = False,
     measure: Annotated[
         Path | None,
-        typer.Option(
-            metavar="JOB", help="Try the plans of the learned scheduler with this job, and go by what that measures."
-        ),
+        typer.Option(metavar="JOB", help="Try the plans of a search with this job, and go by what that measures."),
     ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Of --measure: largest number of trials.")] = 8,
     trial_seconds: Annotated[
@@ -93,7 +128,7 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""
-    from heterps.planning.cost import Problem
+    from heterps.cli.plan_variants import cheapest_variant, variants
     from heterps.profiling.profile import load_profile
     from heterps.report.page.frontier import check_plot, write_plot
 
@@ -101,6 +136,8 @@ def plan(
     if measure is not None:
         from heterps.cli.measure import measure_plans
 
+        if throughput is None:
+            context.fail("Missing option '--throughput'.")
         return measure_plans(
             measure, profile, cluster, throughput=throughput, samples=samples, epochs=epochs, launcher=launcher,
             emulate=emulate, trials=trials, trial_seconds=trial_seconds, out=out, profile_out=profile_out, json=json,
@@ -111,27 +148,33 @@ def plan(
         context.fail(f"Missing argument '{'PROFILE' if profile is None else 'CLUSTER'}'.")
     if samples is None:
         context.fail("Missing option '--samples'.")
+    if throughput is None and deadline is None:
+        context.fail("Missing option '--throughput', or '--deadline'.")
     if plot is not None:
         check_plot(plot)
     check_folders(plot=plot, plan=out)
     profiled = load_profile(profile)
     profiled_with = profiled.batch_size
-    if batch_size is not None:
-        profiled = profiled.at_batch_size(batch_size)
-    problem = Problem(profiled, load_cluster(cluster), throughput, samples, 1 if epochs is None else epochs)
     options: dict[str, Any] = {
         "method": method or "exact", "provisioner": provisioner, "seed": seed, "evaluations": evaluations,
         "seconds": seconds if seconds is not None else COMPARE_S if compare else PLAN_S,
     }  # fmt: skip
-    compared = _search(problem, options, every=compare, alone=json)
+    tried = variants(
+        profiled, load_cluster(cluster), throughput, samples, 1 if epochs is None else epochs,
+        batch_sizes=batch_size, sync=sync, cost=cost, rows=rows, rows_in_memory=rows_in_memory, deadline=deadline,
+        lanes=lanes, max_staleness=max_staleness,
+    )  # fmt: skip
+    problem, compared, rivals = cheapest_variant(
+        tried, deadline, lambda one: _search(one, options, every=compare, alone=json)
+    )
     told = _explain(problem, compared.chosen) if explain else None
     found = _frontier(problem) if frontier or plot is not None else None
     if json:
-        print_json(_as_json(compared, compare, told, found))
+        print_json(_as_json(compared, compare, told, found) | ({"variants": rivals} if len(rivals) > 1 else {}))
     else:
-        _show(problem, compared, compare, told, found, profiled_with)
+        _show(problem, compared, compare, told, found, profiled_with, rivals)
     if plot is not None and found is not None:
-        write_plot(plot, found, problem.profile, throughput)
+        write_plot(plot, found, problem.profile, problem.throughput)
     write_file(out, "plan", compared.chosen.write)
     return 0
 
@@ -183,16 +226,22 @@ def _show(
     told: Explanation | None,
     found: Frontier | None,
     profiled_with: int,
+    rivals: list[dict[str, Any]],
 ) -> None:
     from heterps.report.terminal.frontier_view import show_frontier
     from heterps.report.terminal.plan_explained import show_explanation
+    from heterps.report.terminal.plan_rented import show_reached, show_rented, show_variants
     from heterps.report.terminal.plan_table import show_comparison, show_every_method
 
     console = make_console()
     profile, floor = problem.profile, problem.throughput
     if profile.batch_size != profiled_with:
         console.print(f"For batches of {profile.batch_size:,} samples (profiled with {profiled_with:,}).")
+    if len(rivals) > 1:
+        show_variants(console, rivals)
     (show_every_method if every else show_comparison)(console, compared, profile, floor)
+    show_reached(console, problem)
+    show_rented(console, problem, compared.chosen)
     if told is not None:
         show_explanation(console, told, compared.chosen, profile, floor)
     if found is not None:

@@ -25,6 +25,9 @@ EXAMPLES = examples(
     note="Next: heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
 )
 
+WHOLE_SHARE = 0.1
+"""Seconds of whole steps, over those of the budget."""
+
 
 def profile(
     job: Annotated[
@@ -49,8 +52,8 @@ def profile(
         typer.Option(
             min=0.0,
             help="Seconds to spend on timing layers, units and servers, shared among the layers. On top come the start "
-            "of processes, reading data for half a second, estimates, at least three runs of each layer, and as much "
-            "again for each GPU that is here.",
+            "of processes, reading data for half a second, estimates, at least three runs of each layer, whole steps "
+            "for a tenth of it, and as much again for each GPU that is here.",
         ),
     ] = 10.0,
     synthetic: Annotated[
@@ -69,6 +72,13 @@ def profile(
             "batch in one (quicker to start, blind to what units take from each other)."
         ),
     ] = "processes",
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            help="Also measure what this launcher, inline or local, costs besides the layers: in short trials of the "
+            "job, and once on a machine with an empty model. It takes a minute. [default: local if it is the job's]"
+        ),
+    ] = None,
     merge: Annotated[
         list[Path] | None,
         typer.Option(
@@ -89,6 +99,10 @@ def profile(
         words = [word.strip() for word in resources.split(",")] if resources else None
         without_data = synthetic or job is None or inputs is not None or not _has_data(chosen)
         others.insert(0, _measure(chosen, words, budget, without_data, inputs, _units_from(units)))
+        is_local = chosen.launcher == "local" and chosen.emulation is None and budget > 0
+        if (wanted := launcher or ("local" if is_local else None)) is not None:
+            is_tried = not without_data and budget > 0
+            others[0] = _with_overhead(others[0], wanted, chosen if is_tried else None)
     elif len(others) < 2:
         raise ConfigError(
             "name a job file or --model: heterps profile examples/ctr.yaml, heterps profile --model ctr_dnn; or two "
@@ -145,7 +159,11 @@ def _measure(
 ) -> Profile:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from heterps.data.fit import fit_job
+    from heterps.data.split import fit_split
+    from heterps.launch.whole_steps import with_whole_steps
     from heterps.model.trace import Layer
+    from heterps.profiling.growth import with_growth
     from heterps.profiling.job import profile_job
 
     columns = (TextColumn("profiling {task.description}"), BarColumn(), MofNCompleteColumn())
@@ -158,7 +176,7 @@ def _measure(
                 console.print(f"profiling {job.model.factory}", markup=False)
             bar.update(task, description=layer.name, completed=layer.index, total=num_layers)
 
-        return profile_job(
+        profile = profile_job(
             job,
             resources,
             synthetic=synthetic,
@@ -168,6 +186,24 @@ def _measure(
             progress=progress,
             warn=lambda text: typer.echo(text, err=True),
         )
+        if synthetic or budget_s == 0:
+            return profile
+        bar.update(task, description="whole steps", completed=len(profile.layers))
+        fitted = fit_job(fit_split(job))
+        threads = sorted({1, job.num_threads})
+        stepped = with_whole_steps(profile, fitted, threads, seconds=budget_s * WHOLE_SHARE)
+        bar.update(task, description="growth of tables")
+        return with_growth(stepped, fitted)
+
+
+def _with_overhead(profile: Profile, launcher: str, job: Job | None) -> Profile:
+    from heterps.launch.overheads import MEASURED, cache_file, with_overhead
+
+    if launcher not in MEASURED:
+        raise ConfigError(f"--launcher {launcher}: the overhead of {' and '.join(MEASURED)} can be measured here.")
+    console = make_console(stderr=True)
+    console.print(f"measuring what launcher {launcher} costs; in part kept in {cache_file()}", style="dim")
+    return with_overhead(profile, launcher, job)
 
 
 def _cluster_file(job: Path | None) -> str:

@@ -40,7 +40,8 @@ def replan(
         float | None, typer.Option(min=0, help="Least samples a second; by default those of the run's first plan.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="exact, rl, rl-rnn, brute, greedy, genetic, bayes, heuristic, cpu or gpu.")
+        str,
+        typer.Option(help="A method of `heterps plan`: exact, rl, changes, genetic, greedy, heuristic, cpu, gpu, ..."),
     ] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
     plan: Annotated[Path | None, typer.Option(help="Take this plan instead of making one.")] = None,
@@ -55,7 +56,7 @@ def replan(
     from json import loads
 
     from heterps.cli.status import ask_status
-    from heterps.launch.replanning import Wishes, propose, remove_files, write_files
+    from heterps.launch.replanning import Wishes, ask_to_follow, propose
     from heterps.training.run.control import find
 
     wishes = Wishes(
@@ -72,17 +73,13 @@ def replan(
     proposal = propose(found, loads(ask_status(found)), wishes)
     text = ""
     if proposal.is_better:
-        asked = write_files(run, proposal)
-        told = found.ask(asked)
-        if told.is_error:
-            remove_files(run, asked)
-            raise ConfigError(told.text)
-        text = f"{run / asked.plan}: {told.text}"
+        path, told = ask_to_follow(found, proposal)
+        text = f"{path}: {told}"
     _show(proposal, text, as_json=json)
 
 
 def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
-    from heterps.report.figures import usd
+    from heterps.report.figures import rate, usd
     from heterps.report.terminal.plan_table import plans_table
 
     if as_json:
@@ -91,6 +88,9 @@ def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     console = make_console(soft_wrap=True)
     console.print(plans_table(proposal.old, proposal.new, is_chosen=bool(text)))
     console.print(f"For the {proposal.samples:,} samples that are left.")
+    if proposal.measured is not None:
+        predicted = f", predicted {rate(proposal.old.throughput)}" if proposal.old.is_predicted else ""
+        console.print(f"What runs does {rate(proposal.measured)} samples/s now{predicted}.")
     if proposal.cannot_stay:
         console.print(f"What runs cannot stay: {proposal.cannot_stay}.", markup=False)
     if proposal.left_out:
@@ -112,6 +112,7 @@ def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
         "new": proposal.new.model_dump(mode="json", exclude_none=True),
         "samples": proposal.samples,
         "throughput": proposal.throughput,
+        "measured_throughput": proposal.measured,
         "cannot_stay": proposal.cannot_stay,
         "left_out": list(proposal.left_out),
     }

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.output import examples
+from heterps.cli.output import examples, print_json
 from heterps.errors import ConfigError
 
 EXAMPLES = examples(
@@ -20,6 +20,7 @@ def scale(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is running.")],
     stage: Annotated[int, typer.Option(min=1, help="Which stage, from 1 on.")],
     count: Annotated[int, typer.Option(min=1, max=2**15 - 1, help="How many workers.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Let workers join or leave a stage of a running job, within the limits of its cluster.
 
@@ -32,4 +33,7 @@ def scale(
     told = ask(run, Scale(stage - 1, count))
     if told.is_error:
         raise ConfigError(told.text)
-    typer.echo(told.text)
+    if json:
+        print_json({"stage": stage, "count": count, "answer": told.text})
+    else:
+        typer.echo(told.text)

@@ -38,6 +38,7 @@ def start(
         ),
     ] = None,
     key: KeyFile = None,
+    json: Annotated[bool, typer.Option("--json", help="Say where it listens as JSON.")] = False,
 ) -> None:
     """Run one server of a job in this process until SIGTERM or Ctrl-C.
 
@@ -57,13 +58,20 @@ def start(
     number = shard if join is None else roster.num_shards - 1
     read = load_job(job)
     server = Server(roster.servers[number].name, roster, job_tables(read), joining=join is not None)
+
+    def listens(where: str) -> None:
+        if json:
+            print_json({"server": server.name, "shard": number, "shards": roster.num_shards, "address": where})
+        else:
+            typer.echo(f"{server.name} (shard {number} of {roster.num_shards}) listens at {where}")
+
     run_server(
         server,
         address[shard],
         keys=keys,
         servers=read.servers,
         seed=read.seed,
-        ready=lambda where: typer.echo(f"{server.name} (shard {number} of {roster.num_shards}) listens at {where}"),
+        ready=listens,
     )
 
 
@@ -76,6 +84,7 @@ def rebalance(
         bool, typer.Option("--drop-last", help="Empty the server that joined last, so that it can be stopped.")
     ] = False,
     key: KeyFile = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Move rows to a server that joins, or from one that leaves, while training goes on.
 
@@ -87,6 +96,9 @@ def rebalance(
     roster, moved_bytes = rebalance_servers(
         address, drop_last=drop_last, keys=load_keys(key) if key is not None else None
     )
+    if json:
+        print_json({"epoch": roster.epoch, "shards": roster.num_shards, "moved_bytes": moved_bytes})
+        return
     typer.echo(f"epoch {roster.epoch}: {roster.num_shards} servers, {moved_bytes / 2**20:,.1f} MiB moved")
 
 

@@ -1,4 +1,4 @@
-"""`heterps simulate`: workers of any speeds over a policy, on a simulated clock."""
+"""`heterps simulate`: workers of any speeds over a policy, or a plan over spot capacity, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heterps.cli.measured import advise_measured, measured_options
 from heterps.cli.output import check_folders, examples, print_json
 from heterps.cli.simulated import read_policies, read_scenario, read_window
 from heterps.config import PolicyConfig
@@ -23,10 +24,14 @@ EXAMPLES = examples(
     "heterps simulate --workers 1.0,2.3 --mode dssp --lower 3 --spread 12 --horizon 1000 --seed 0 --json",
     "heterps simulate --job job.yaml --workers 4x1.0 --compare bsp,asp,ssp:3,dssp:3:12 --target 0.95 --seeds 3",
     "heterps simulate --job job.yaml --workers 1.0,2.5 --advise --html policies.html",
+    "heterps simulate --spot generated --plan plan.json --cluster cluster.yaml --seeds 100",
+    "heterps simulate --spot trace.csv --plan plan.json --cluster cluster.yaml --json",
+    "heterps simulate --from runs/ctr --advise",
 )
 
 
 def simulate(
+    context: typer.Context,
     workers: Annotated[
         str | None, typer.Option(help="Seconds an iteration of each worker takes: 1.0,2.3 or 8x1.0,2.3.")
     ] = None,
@@ -34,6 +39,12 @@ def simulate(
         Path | None,
         typer.Option(
             help="A scenario file: workers, jitter, slow-downs, deaths, joins, server, latency. Options go before it."
+        ),
+    ] = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Take the workers, and how long each of their iterations took, from a run."
         ),
     ] = None,
     mode: Annotated[
@@ -44,8 +55,18 @@ def simulate(
         int | None, typer.Option(help="dssp: most extra iterations granted at once; 12 if left out.")
     ] = None,
     predictor: Annotated[str | None, typer.Option(help="dssp: last, ema or elapsed; last if left out.")] = None,
+    grant: Annotated[
+        str | None, typer.Option(help="dssp: who may be granted more, all or fastest; all if left out.")
+    ] = None,
+    release: Annotated[
+        str | None,
+        typer.Option(
+            help="dssp: a waiting worker goes on at the next push of the slowest, or at lower; next if left out."
+        ),
+    ] = None,
     hysteresis: Annotated[
-        int | None, typer.Option(help="dssp: a waiting worker goes on once its lead is lower less this.")
+        int | None,
+        typer.Option(help="dssp: with --release lower, a waiting worker goes on at a lead of lower less this."),
     ] = None,
     backup: Annotated[
         int | None, typer.Option(help="bsp: number of slowest workers that a round does not wait for.")
@@ -82,7 +103,12 @@ def simulate(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="--job: number of seeds to train with; 1 if left out.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="--job: number of seeds to train with; 1 if left out. --from with --advise: 5. --spot: number of "
+            "traces, or of times at which the job begins; 100, or 1 with a file.",
+        ),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="--job: passes over the data, instead of the job's.")
@@ -91,7 +117,19 @@ def simulate(
     processes: Annotated[
         int | None, typer.Option(min=1, help="--job: runs at a time; one for each core if left out.")
     ] = None,
-    advise: Annotated[bool, typer.Option("--advise", help="--job: say which policy to take here, and why.")] = False,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="--job, --from: say which policy to take here, and why.")
+    ] = False,
+    spot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACE",
+            help="Play a plan over a trace of spot capacity, a CSV or JSON file; generated: all spot units of a "
+            "resource go at once; independent: one by one.",
+        ),
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="--spot: the plan, as `heterps plan --out` wrote it.")] = None,
+    cluster: Annotated[Path | None, typer.Option(help="--spot: the cluster file that it was planned for.")] = None,
     window: Annotated[
         str | None, typer.Option(metavar="FROM:TO", help="What part of the time the timeline shows, in seconds.")
     ] = None,
@@ -105,8 +143,12 @@ def simulate(
     """Play workers of given speeds over a policy on a simulated clock, before any of them is rented.
 
     The same seed gives the same run, and the n-th iteration of a worker takes as long under every policy. With --job
-    every worker computes real gradients with the weights it would have had.
+    every worker computes real gradients with the weights it would have had. With --spot a plan is played instead, while
+    its spot units are taken back and come again: hours, USD and lost time against what was predicted.
     """
+    if spot is not None or plan is not None or cluster is not None:
+        _play_spot(context, spot, plan, cluster, seed=seed or 0, seeds=seeds, as_json=json)
+        return
     from heterps.report.page.simulation import write_page, write_svg
     from heterps.report.terminal.simulation_table import show_policies, show_simulation
 
@@ -117,16 +159,22 @@ def simulate(
         "target": target, "seeds": seeds, "epochs": epochs, "points": points, "processes": processes,
         "advise": advise or None,
     }  # fmt: skip
-    if job is None and (lone := [f"--{name}" for name, value in virtual.items() if value is not None]):
+    is_advised_by_run = from_run is not None and job is None and advise
+    fits = ("seeds", "advise") if is_advised_by_run else ()
+    lone = [f"--{name}" for name, value in virtual.items() if value is not None and name not in fits]
+    if job is None and lone:
         raise ConfigError(f"{', '.join(lone)}: only with --job FILE, which says what is trained.")
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"--target {target:g}: AUC, accuracy and R² are parts of one, as in 0.95.")
     given = {"workers": workers, "horizon_s": horizon, "iterations": iterations, "jitter": jitter, "seed": seed}
     given = {name: value for name, value in given.items() if value is not None}
+    if from_run is not None:
+        has_end = bool(job or scenario or horizon or iterations)
+        measured, given = measured_options(from_run, given, has_end=has_end)
     played = read_scenario(scenario, given, ends_by_itself=job is not None)
     options = {
-        "lower": lower, "spread": spread, "predictor": predictor, "hysteresis": hysteresis, "backup": backup,
-        "literal": literal or None,
+        "lower": lower, "spread": spread, "predictor": predictor, "grant": grant, "release": release,
+        "hysteresis": hysteresis, "backup": backup, "literal": literal or None,
     }  # fmt: skip
     options = {name: value for name, value in options.items() if value is not None}
     if job is not None:
@@ -139,6 +187,12 @@ def simulate(
             job, played, compare, target=target, seeds=seeds or 1, epochs=epochs, points=points, processes=processes,
             wants_advice=advise, html=html, as_json=json,
         )  # fmt: skip
+        return
+    if is_advised_by_run:
+        unfit = {"mode": mode, **options, "window": window, "trace": trace, "svg": svg, "html": html}
+        if flags := [f"--{name}" for name, value in unfit.items() if value is not None]:
+            raise ConfigError(f"{', '.join(flags)}: not with --advise. Name the policies with --compare, as dssp:3:12.")
+        advise_measured(measured, played, compare, seeds=seeds, as_json=json)
         return
     policies = read_policies(mode or "dssp", compare, options)
     shown = read_window(window, played)
@@ -155,6 +209,32 @@ def simulate(
         write_svg(svg, results[0])
     if html is not None:
         write_page(html, results)
+
+
+def _play_spot(
+    context: typer.Context,
+    trace: str | None,
+    plan: Path | None,
+    cluster: Path | None,
+    *,
+    seed: int,
+    seeds: int | None,
+    as_json: bool,
+) -> None:
+    """Play a plan over spot capacity. Raises ConfigError for options that have nothing to do with it."""
+    from heterps.cli.spot import play_spot
+
+    if trace is None:
+        raise ConfigError("--plan and --cluster: only with --spot TRACE, which says when there are spot units.")
+    known = {"spot", "plan", "cluster", "seed", "seeds", "json"}
+    unfit = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in known and context.params.get(option.name or "") not in (None, False)
+    ]
+    if unfit:
+        raise ConfigError(f"{', '.join(unfit)}: not with --spot, which plays a plan and no policy.")
+    play_spot(trace, plan, cluster, seed=seed, seeds=seeds, as_json=as_json)
 
 
 def _run(scenario: Scenario, policy: PolicyConfig, window: tuple[float, float] | None, trace: Path | None) -> SimResult:

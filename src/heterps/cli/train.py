@@ -18,8 +18,10 @@ EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 
 EXAMPLES = (
     "Examples: heterps train examples/ctr.yaml  |  heterps train examples/ctr.yaml --run runs/mine --resume"
+    "  |  heterps train examples/ctr.yaml --run runs/mine --resume --from 1234"
     "  |  heterps train examples/ctr.yaml --plan plan.json"
     "  |  heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12"
+    "  |  heterps train examples/ctr.yaml --profile profile.json --learn"
     "  |  heterps train examples/ctr.yaml --launcher local --profile profile.json --plan plan.json --emulate"
 )
 
@@ -53,7 +55,15 @@ def train(
         bool,
         typer.Option("--emulate", help="Emulate the units of the plan here, by the profile. Figures are then of them."),
     ] = False,
+    learn: Annotated[
+        bool,
+        typer.Option("--learn", help="Correct the profile by what this run measures, so that the next plan is better."),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="CHECKPOINT", help="With --resume: go back to this checkpoint of the run."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> int:
     """Train a job and write its run folder: job, plan, metrics, checkpoints, summary and report.
@@ -94,9 +104,14 @@ def train(
         raise ConfigError(
             "--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out."
         )
+    if source is not None and not resume:
+        raise ConfigError(
+            f"--from {source}: it says where a run goes on, so add --resume. A new run starts from another model by "
+            "`start` in the job."
+        )
     console = make_console(stderr=json)
     with TrainingProgress(console, has_stages=not is_inline) as progress:
-        finished = launch(loaded, run, resume=resume, observer=progress)
+        finished = launch(loaded, run, resume=source or resume, learn=learn, observer=progress)
     if json:
         print_json(finished.summary, indent=1)
     else:

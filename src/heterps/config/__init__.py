@@ -7,6 +7,7 @@
         -- tiers        memory for the tables, and the disk for the other rows
         -- servers      where the tables are, and how workers reach them
         -- workers      how workers reach each other
+        -- start        another model, or rows of files, to start from
         -- sync         when a worker may start its next iteration
         -- emulation    running units that this machine does not have
         -- checkpoint   how often to save, and how many checkpoints to keep
@@ -16,7 +17,7 @@
 Every field has a `description`; the reference of the job file is generated from them.
 """
 
-from heterps.config.cluster import PAPER_CLUSTER, Cluster, Resource
+from heterps.config.cluster import PAPER_CLUSTER, Cluster, Machine, Resource, Spot
 from heterps.config.data import Data, Schema
 from heterps.config.format import Format
 from heterps.config.job import Checkpoint, Job, Model, load_cluster, load_job, parse_job
@@ -42,6 +43,7 @@ from heterps.config.optimizers import (
     check_optimizer,
 )
 from heterps.config.servers import Faults, Servers, ValueCoding
+from heterps.config.start import RowFile, Start
 from heterps.config.storage import Storage
 from heterps.config.sync import ASP, BSP, DSSP, SSP, PolicyConfig, register_policy
 from heterps.config.tables import (
@@ -51,6 +53,7 @@ from heterps.config.tables import (
     Constant,
     Eviction,
     Initializer,
+    Never,
     Normal,
     Tables,
     Tiers,
@@ -65,8 +68,8 @@ __all__ = [
     "ASP", "BSP", "DSSP", "FTRL", "PAPER_CLUSTER", "SGD", "SSP", "Adagrad", "Adam", "AdamW", "Admission",
     "AfterSightings", "Always", "Checkpoint", "Clip", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
     "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Format", "Group", "Initializer", "Job",
-    "LinearRate", "Model", "Momentum", "Normal", "Optimizer", "Optimizers", "PolicyConfig", "Resource",
-    "RowAdagrad", "Schedule", "Schema", "Servers", "Split", "StepRate", "Storage", "Tables", "Tiers", "Uniform",
-    "Validation", "ValueCoding", "WithProbability", "Zero", "check_optimizer", "load_cluster", "load_job", "parse_job",
-    "register_policy",
+    "LinearRate", "Machine", "Model", "Momentum", "Never", "Normal", "Optimizer", "Optimizers", "PolicyConfig",
+    "Resource", "RowAdagrad", "RowFile", "Schedule", "Schema", "Servers", "Split", "Spot", "Start", "StepRate",
+    "Storage", "Tables", "Tiers", "Uniform", "Validation", "ValueCoding", "WithProbability", "Zero",
+    "check_optimizer", "load_cluster", "load_job", "parse_job", "register_policy",
 ]  # fmt: skip

@@ -71,6 +71,11 @@ class Schema(Frozen):
         "in both slots, and the same row in an embedding of both.",
     )
 
+    id_kinds: dict[Name, Literal["integer", "string"]] = Field(
+        {},
+        description='Kind of the ids of slots, as in {user: string}: 17 and "17" are different ids. Those that are not '
+        "given are found on the training data, and hold for all data that the model is used on.",
+    )
     features: Features = Field(
         {},
         description="Dense columns and slots that are made from columns of the data, as in {price: [log, standardise], "
@@ -108,9 +113,25 @@ class Schema(Frozen):
         """The slot whose ids `slot` holds: itself, unless `same_ids` names another."""
         return self.same_ids.get(slot, slot)
 
+    @property
+    def id_columns(self) -> tuple[str, ...]:
+        """The slots, and the parts of crosses: what holds ids."""
+        parts = (part for feature in self.features.values() for part in feature.cross)
+        return tuple(dict.fromkeys((*self.slots, *parts)))
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of the data whose ids are text, as far as kinds of ids are known."""
+        return self.sources(name for name, kind in self.id_kinds.items() if kind == "string")
+
     def sources(self, names: Iterable[str]) -> tuple[str, ...]:
         """The columns of the data that hold these columns and features, each once."""
         return tuple(dict.fromkeys(source for name in names for source in sources_of(self.features, name)))
+
+    def without_labels(self) -> Schema:
+        """The same columns of samples that have no label (yet): labels, weights and users are not read."""
+        fields = {name: getattr(self, name) for name in Schema.model_fields}
+        return _Unlabelled.model_construct(**{**fields, "weight": None, "user": None})
 
     def with_features(self, features: Features) -> Schema:
         """The same columns with other features, such as those with fitted numbers."""
@@ -147,8 +168,18 @@ class Schema(Frozen):
                 raise ValueError(f"same_ids: {slot}: {other} must be two of the slots: {', '.join(self.slots)}")
             if slot == other or other in self.same_ids:
                 raise ValueError(f"same_ids: {slot}: {other} must lead to a slot with ids of its own")
+        if strange := sorted(self.id_kinds.keys() - set(self.id_columns)):
+            raise ValueError(f"id_kinds: {', '.join(strange)} must be among the slots: {', '.join(self.slots)}")
         check_features(self.features, self.dense, self.slots)
         return self
+
+
+class _Unlabelled(Schema):
+    """Columns without labels, for samples that are scored."""
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        return ()
 
 
 Address = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(without_password)]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from heterps.config.base import Frozen, Name
 from heterps.config.cluster import PAPER_CLUSTER, Cluster
@@ -14,6 +14,7 @@ from heterps.config.data import Data
 from heterps.config.optimizers import Optimizers
 from heterps.config.policy_words import parse_policy
 from heterps.config.servers import Servers
+from heterps.config.start import Start
 from heterps.config.sync import BSP, AnyPolicy
 from heterps.config.tables import Tables, Tiers
 from heterps.config.validation import Validation
@@ -47,6 +48,12 @@ class Checkpoint(Frozen):
         2, description="Number of checkpoints to keep; at least two, so that a damaged one has a predecessor."
     )
 
+    full_every: Annotated[int, Field(ge=1, le=100)] = Field(
+        1,
+        description="Every how many checkpoints one has all rows; the others have those that changed since the one "
+        "before. 1: all have all rows.",
+    )
+
 
 class Job(Frozen):
     """Everything that defines a run."""
@@ -54,7 +61,9 @@ class Job(Frozen):
     name: Name = Field("job", description="Name of the run in reports.")
     model: Model = Field(Model(), description="The model to train.")
     data: Data = Field(description="The data to train on.")
-    optimizers: Optimizers = Field(Optimizers(), description="The optimizers of sparse and dense parameters.")
+    optimizers: Optimizers = Field(
+        Optimizers(), validate_default=True, description="The optimizers of sparse and dense parameters."
+    )
     tables: Tables = Field(Tables(), description="Initial values, admission and eviction of embedding rows.")
     tiers: Tiers | None = Field(
         None, description="Memory limit of embedding tables, and the disk for other rows; null: all rows are in memory."
@@ -63,6 +72,11 @@ class Job(Frozen):
         None, description="Parameter servers that hold the tables; null: the tables are in this process."
     )
     workers: Workers = Field(Workers(), description="The workers of the launchers `local` and `ray`.")
+    start: Start | None = Field(
+        None,
+        description="What the job starts from: another model, by its path or with the fields written out, or rows of "
+        "files; null: initial values. A resumed run goes on from its own checkpoint.",
+    )
     sync: AnyPolicy = Field(
         BSP(),
         description="When a worker may start its next iteration: bsp, asp, ssp:3, dssp:3:12, or the same with its "
@@ -74,6 +88,11 @@ class Job(Frozen):
     checkpoint: Checkpoint = Field(Checkpoint(), description="When the state is saved.")
     validation: Validation = Field(
         Validation(), description="When the model is validated on `data.validation`, and what follows from it."
+    )
+    on_divergence: Literal["warn", "raise"] = Field(
+        "warn",
+        description="What happens when the loss of an interval is far above that of earlier ones and of always saying "
+        "the average label: a warning, or the end of the run with an error.",
     )
     cluster: Cluster = Field(
         PAPER_CLUSTER, description="The resources that may be rented: written here, or the path of a cluster file."
@@ -108,6 +127,13 @@ class Job(Frozen):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Seed of initial values, shuffling and everything else that is random."
     )
+
+    @field_validator("optimizers")
+    @classmethod
+    def _suit_batches(cls, optimizers: Optimizers, info: ValidationInfo) -> Optimizers:
+        """Fill in what depends on the batch size."""
+        data = info.data.get("data")  # none if it is wrong, which is told
+        return optimizers.for_batches_of(data.batch_size) if data is not None else optimizers
 
     @field_validator("sync", mode="before")
     @classmethod

@@ -24,6 +24,13 @@ L2 = Annotated[
 ]
 
 
+_SAMPLE_GRADIENT = (
+    "Of embedding tables in a job: the size of the gradient of one sample, from which the sum of squares s starts, "
+    "whatever the batch size: s = (sample_gradient / batch_size)². 0.3 suits click models with layers above their "
+    "embeddings. Null: s starts at initial_accumulator."
+)
+
+
 class SGD(Frozen):
     """w -= lr * g"""
 
@@ -48,6 +55,7 @@ class Adagrad(Frozen):
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
     eps: PositiveFloat = Field(1e-10, description="Added to the denominator.")
     initial_accumulator: NonNegativeFloat = Field(0.0, description="What the sum of squares s starts at.")
+    sample_gradient: float | None = Field(None, gt=0, description=_SAMPLE_GRADIENT)
     weight_decay: L2 = 0.0
 
 
@@ -58,6 +66,7 @@ class RowAdagrad(Frozen):
     lr: PositiveFloat = Field(0.01, description="Learning rate.")
     eps: PositiveFloat = Field(1e-10, description="Added to the denominator.")
     initial_accumulator: NonNegativeFloat = Field(0.0, description="What the sum of squares s starts at.")
+    sample_gradient: float | None = Field(None, gt=0, description=_SAMPLE_GRADIENT)
     weight_decay: L2 = 0.0
 
 
@@ -250,6 +259,11 @@ class Optimizers(Frozen):
         (), description="Parameters, chosen by name, with a learning rate, decay or schedule of their own."
     )
 
+    freeze: tuple[Name, ...] = Field(
+        (),
+        description="Patterns of names, as in `groups`, of embedding tables and other parameters that are not trained: "
+        "their values and the state of their optimizer stay as they are, and a table gets no new rows.",
+    )
     clip: Clip | None = Field(None, description="Largest norms of gradients; null: gradients are used as they are.")
     accumulate: PositiveInt = Field(
         1,
@@ -257,9 +271,27 @@ class Optimizers(Frozen):
         "gradients add up to those of the batch, for the memory of one. The step does not change.",
     )
 
+    def for_batches_of(self, batch_size: int) -> Self:
+        """The same with the start of Adagrad's rows that `sample_gradient` means for means over so many samples.
+
+        A row is in one sample of a batch, mostly, and its gradient is that of the sample over the batch size. From 0
+        the first step of a row is as long as the learning rate, however small its gradient; from the size of gradients
+        it is short where the gradient says little (benchmarks/asynchronous).
+        """
+        if not isinstance(self.sparse, Adagrad | RowAdagrad) or self.sparse.sample_gradient is None:
+            return self
+        if self.sparse.initial_accumulator:
+            raise ValueError("sparse: give initial_accumulator or sample_gradient, not both")
+        start = {"initial_accumulator": (self.sparse.sample_gradient / batch_size) ** 2, "sample_gradient": None}
+        return self.model_copy(update={"sparse": self.sparse.model_copy(update=start)})
+
     def group_of(self, name: str) -> int | None:
         """The number of the group that a table or parameter of this name belongs to."""
         return next((number for number, group in enumerate(self.groups) if group.matches(name)), None)
+
+    def freezes(self, name: str) -> bool:
+        """Whether the table or parameter of this name is not trained."""
+        return any(fnmatchcase(name, pattern) for pattern in self.freeze)
 
     def of_table(self, name: str, optimizer: Optimizer, schedule: Schedule) -> tuple[Optimizer, Schedule]:
         """The optimizer and schedule of the embedding table `name`, whose module has these, or the job."""

@@ -8,7 +8,7 @@ from heterps.config.sync import POLICIES, PolicyConfig
 from heterps.errors import ConfigError
 from heterps.yamlfile import validate
 
-EXAMPLES = "write bsp, bsp+backup:1, asp, ssp:3, dssp:3:12, dssp:3:12+elapsed, dssp:3:12+hysteresis:1 or so"
+EXAMPLES = "write bsp, bsp+backup:1, asp, ssp:3, dssp:3:12, dssp:3:12+elapsed, dssp:3:12+fastest+lower or so"
 
 
 def parse_policy(text: str) -> PolicyConfig:

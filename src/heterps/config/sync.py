@@ -1,6 +1,6 @@
 """The settings of the synchronisation policies, which decide when a worker may start its next iteration.
 
-Command lines use a short form: `bsp`, `bsp+backup:1`, `asp`, `ssp:3`, `dssp:3:12`, `dssp:3:12+elapsed+hysteresis:1`.
+Command lines use a short form: `bsp`, `bsp+backup:1`, `asp`, `ssp:3`, `dssp:3:12`, `dssp:3:12+elapsed+lower`.
 `label` gives it, `heterps.sync.parse_policy` reads it.
 """
 
@@ -90,16 +90,30 @@ class DSSP(PolicyConfig):
     kind: Literal["dssp"] = "dssp"
     lower: Lead = Field(3, description="Largest lead at which no worker waits (the paper's s_L).")
     spread: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        12, description="Largest number of extra iterations granted to the fastest worker at once (the paper's r_max)."
+        12, description="Largest number of extra iterations granted to a worker at once (the paper's r_max)."
     )
     predictor: Literal["last", "ema", "elapsed"] = Field(
         "last",
         description="Prediction of an iteration's time: `last` is that of the last one, `ema` a moving average, and "
         "`elapsed` that of the last one, or more if the running iteration is already late.",
     )
-    hysteresis: Lead = Field(0, description="A waiting worker is released at a lead of lower - hysteresis.")
+    grant: Literal["all", "fastest"] = Field(
+        "all",
+        description="Who is granted extra iterations: `all` workers that would have to wait, or the `fastest` only, as "
+        "in the paper.",
+    )
+    release: Literal["next", "lower"] = Field(
+        "next",
+        description="When a waiting worker goes on: at the `next` push that raises the lowest clock, or once its lead "
+        "is back at `lower`, as in the paper.",
+    )
+    hysteresis: Lead = Field(
+        0, description="With `release: lower`, a waiting worker is released at a lead of lower - hysteresis."
+    )
     literal: bool = Field(
-        False, description="Use the algorithm as published, errors included, for comparison: it bounds nothing."
+        False,
+        description="Use the algorithm as published, errors included, for comparison: it bounds nothing, grants to the "
+        "fastest, and releases at lower.",
     )
 
     @property
@@ -110,6 +124,8 @@ class DSSP(PolicyConfig):
     def _check(self) -> Self:
         if self.hysteresis > self.lower:
             raise ValueError(f"hysteresis ({self.hysteresis}) must be at most lower ({self.lower})")
+        if self.hysteresis and self.release != "lower":
+            raise ValueError("hysteresis is about a release at lower: add `release: lower` (in short +lower)")
         if self.hysteresis and self.literal:
             raise ValueError("the printed algorithm (literal) knows no hysteresis: leave one of them out")
         return self

@@ -64,7 +64,13 @@ class WithProbability(Frozen):
     p: Annotated[float, Field(gt=0, le=1)] = Field(description="Probability at each push.")
 
 
-Admission = Always | AfterSightings | WithProbability
+class Never(Frozen):
+    """No key gets a row: only rows that the job starts with are trained."""
+
+    kind: Literal["never"] = "never"
+
+
+Admission = Always | AfterSightings | WithProbability | Never
 
 
 class Eviction(Frozen):
@@ -80,7 +86,9 @@ class Eviction(Frozen):
     )
     half_life: PositiveInt = Field(4096, description="Number of pushes to the table after which a use counts half.")
     max_bytes: PositiveInt | None = Field(
-        None, description="Memory for the rows of a table on each shard; when it is full, the coldest rows are deleted."
+        None,
+        description="Memory for the rows of a table and their index on each shard; when it is full, the coldest rows "
+        "are deleted. A push with more than a quarter as many new keys as fit may go beyond it.",
     )
     order: Literal["lfu", "lru"] = Field(
         "lfu", description="The coldest rows are those with the fewest decayed uses (lfu) or unused for longest (lru)."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from heterps.config.base import Frozen
 
@@ -20,7 +20,13 @@ class Workers(Frozen):
     lanes: PositiveInt | None = Field(
         None,
         description="Number of lanes through the stages. In BSP each lane takes a micro-batch of every batch, in the "
-        "other policies whole batches. Null: as many as keep all workers busy.",
+        "other policies whole batches, so that a gradient is about lanes - 1 updates old. Null: one lane a worker, and "
+        "in a pipeline as many as keep all workers busy.",
+    )
+    shares: Literal["equal", "fitted"] = Field(
+        "equal",
+        description="How a batch of BSP is divided among the workers of a plan of one stage: `equal`, or `fitted` to "
+        "how fast each worker is, which is measured, so that all are done at the same time.",
     )
     in_flight: PositiveInt | None = Field(
         None, description="Largest number of micro-batches under way in a worker; null: twice the number of stages."
@@ -35,6 +41,17 @@ class Workers(Frozen):
     )
     deadline_s: PositiveFloat = Field(
         120.0, description="Seconds without a message after which a worker counts as lost."
+    )
+    replacements: NonNegativeInt = Field(
+        6,
+        description="Number of lost workers within an hour that are replaced while the others go on, without a return "
+        "to a checkpoint. Beyond it, and where a model has buffers or `dense` is all_reduce, a lost worker ends the "
+        "run or uses up one of its `restarts`.",
+    )
+    backoff_s: NonNegativeFloat = Field(
+        1.0,
+        description="Seconds to wait before the second worker that is lost within an hour is replaced; twice as long "
+        "for each further one, up to a minute.",
     )
     restarts: NonNegativeInt = Field(
         0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,6 +52,12 @@ class Slots:
         np.cumsum(lengths, out=offsets[1:])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
         return Slots(names, self.keys[np.repeat(starts, lengths) + within], offsets)
+
+    def with_copies(self, copies: Mapping[str, str]) -> Slots:
+        """Return these slots and copies of some of them: {"negative": "item"} gives `negative` the ids of `item`."""
+        own = [name for name in self.names if name not in copies]
+        picked = self.select([*own, *copies.values()])
+        return Slots((*own, *copies), picked.keys, picked.offsets)
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,21 @@ def holds_numbers(kind: Any) -> bool:
 
 def check_columns(dataset: Dataset, schema: Schema) -> bool:
     """Raise DataError unless every file has the schema's columns with valid types; return whether slots hold lists."""
-    first_seen: dict[str, tuple[str, DataFile]] = {}
+    return _check(dataset, schema)[0]
+
+
+def find_id_kinds(dataset: Dataset, schema: Schema) -> Schema:
+    """Return the schema with the kind of the ids of every slot and part of a cross; DataError as in `check_columns`."""
+    _, kinds = _check(dataset, schema)
+    found = {name: kind for name in schema.id_columns if (kind := kinds.get(name, "null")) != "null"}
+    return schema.model_copy(update={"id_kinds": {**found, **schema.id_kinds}})
+
+
+def _check(dataset: Dataset, schema: Schema) -> tuple[bool, dict[str, str]]:
+    """Check all files; return whether slots hold lists, and the kind of the ids of each slot."""
+    first_seen: dict[str, tuple[str, str]] = {
+        name: (kind, "the training data") for name, kind in schema.id_kinds.items()
+    }
     ragged = False
     for file in dataset.files:
         in_file = {field.name: field.type for field in file.schema}
@@ -73,21 +87,21 @@ def check_columns(dataset: Dataset, schema: Schema) -> bool:
             raise _wrong_type(file, schema.user, types[schema.user], _USERS, "user")
         for name in schema.dense:
             _check_dense(file, name, types[name], schema.widths.get(name))
-        for name in schema.slots:
+        for name in schema.id_columns:
             kind = id_kind(types[name])
             if kind is None:
                 raise _wrong_type(file, name, types[name], _IDS, "slots")
-            ragged |= is_list(types[name])
-            seen, other = first_seen.setdefault(name, (kind, file))
+            ragged |= name in schema.slots and is_list(types[name])
+            seen, other = first_seen.setdefault(name, (kind, file.address))
             if kind != seen and "null" not in (kind, seen):
                 raise DataError(
-                    f"{file.address}: column {name} holds {kind} ids, but {seen} ids in {other.address}: the same id "
+                    f"{file.address}: column {name} holds {kind} ids, but {seen} ids in {other}: the same id "
                     "would get two keys. Write both files with one type; of text, name it in the job: "
                     f"data.format: {{types: {{{name}: string}}}}."
                 )
             if seen == "null":
-                first_seen[name] = (kind, file)
-    return ragged
+                first_seen[name] = (kind, file.address)
+    return ragged, {name: kind for name, (kind, _) in first_seen.items()}
 
 
 def _feature_types(file: DataFile, schema: Schema, types: Mapping[str, Any]) -> dict[str, Any]:

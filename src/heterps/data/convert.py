@@ -10,9 +10,7 @@ Compressed text is neither unpacked on disk nor held in memory as a whole.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +23,7 @@ from heterps.config.base import Record
 from heterps.data.file import DataFile
 from heterps.data.folder import HIDDEN_INFO_NAME, new_dataset
 from heterps.data.formats import format_of
+from heterps.data.parallel import in_order
 from heterps.data.sources import find_all_files, open_by, open_file
 from heterps.data.text.file import TextFile, compression_of
 from heterps.data.text.packed import PackedText
@@ -74,14 +73,15 @@ def convert(
         schema = _common_schema(files)
         pieces = (piece for file in files for piece in _pieces(file, schema))
 
-        def write(number: int, some: Sequence[_Piece]) -> int:
+        def write(task: tuple[int, Sequence[_Piece]]) -> int:
+            number, some = task
             table = pa.concat_tables([piece.load().cast(schema) for piece in some])
             path = target / f"part-{number:05d}.parquet"
-            pq.write_table(table, path, row_group_size=ROWS_PER_GROUP, compression="zstd")
+            pq.write_table(table, path, row_group_size=ROWS_PER_GROUP, compression="zstd", write_page_checksum=True)
             progress(table.num_rows)
             return int(table.num_rows)
 
-        rows = list(_in_order(write, _tasks(pieces), num_threads or os.cpu_count() or 1))
+        rows = list(in_order(write, enumerate(_tasks(pieces)), num_threads or os.cpu_count() or 1, "convert"))
         if not rows:
             raise DataError(f"{source}: no file holds a row to convert. Check the job that wrote them.")
         types = {field.name: str(field.type) for field in schema}
@@ -144,21 +144,3 @@ def _tasks(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
             task = []
     if task:
         yield task
-
-
-def _in_order(
-    write: Callable[[int, list[_Piece]], int], tasks: Iterable[list[_Piece]], num_threads: int
-) -> Iterator[int]:
-    """Run tasks on threads, a few ahead of those that are done, and iterate over their results in order."""
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="convert") as pool:
-        running: deque[Future[int]] = deque()
-        try:
-            for number, task in enumerate(tasks):
-                running.append(pool.submit(write, number, task))
-                if len(running) > num_threads:
-                    yield running.popleft().result()
-            while running:
-                yield running.popleft().result()
-        finally:
-            for future in running:
-                future.cancel()

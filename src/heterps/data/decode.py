@@ -23,6 +23,7 @@ from heterps.config import Schema
 from heterps.data.arrow import floats_of, integer_ids, nulls_of, read_floats, read_ids, without_dictionary
 from heterps.data.batch import NO_USER, FloatArray, KeyArray, OffsetArray
 from heterps.data.columns import is_list
+from heterps.data.digests import digest_of
 from heterps.data.feature_columns import FeatureColumns
 from heterps.data.kernels import interleave_floats, interleave_keys, place_bags
 from heterps.data.keys import mix_column, null_key, slot_seed
@@ -41,6 +42,7 @@ class DecodeCounts:
     num_rows: int = 0
     num_skipped: int = 0
     missing: dict[str, int] = field(default_factory=dict)  # column to null (and NaN) values
+    digest: str = ""  # of the decoded values of a row group
 
     @classmethod
     def total(cls, parts: Iterable[DecodeCounts]) -> DecodeCounts:
@@ -97,21 +99,23 @@ class Decoder:
         return DecodeCounts.total(self.counts_by_group.values())
 
     def decode(self, group: RowGroup) -> Block:
-        return self._decode(group, self._read(group))
+        return self.decode_table(group, self._read(group))
 
     def decode_all(self, groups: Sequence[RowGroup]) -> Iterator[Block]:
         """Decode row groups in order. Remote ones are read several at a time, for each answer takes a while."""
-        if len(groups) == 1 or all(is_local(group.file.fs) for group in groups):
+        at_once = num_at_once(groups)
+        if at_once == 1:
             yield from map(self.decode, groups)
             return
-        with ThreadPoolExecutor(min(_READ_AT_ONCE, len(groups)), thread_name_prefix="read") as pool:
-            yield from map(self._decode, groups, pool.map(self._read, groups))
+        with ThreadPoolExecutor(at_once, thread_name_prefix="read") as pool:
+            yield from map(self.decode_table, groups, pool.map(self._read, groups))
 
     def _read(self, group: RowGroup) -> Any:
         deciding = () if self._part is None else self._part.columns
         return group.file.read(group.index, tuple(dict.fromkeys((*self._schema.sources(self._columns), *deciding))))
 
-    def _decode(self, group: RowGroup, table: Any) -> Block:
+    def decode_table(self, group: RowGroup, table: Any) -> Block:
+        """Decode a row group that has been read; the table may have more columns than are needed."""
         columns = {name: self._features.column(table, name, str(group)) for name in self._columns}
         keep = np.ones(group.num_rows, np.bool_) if self._part is None else self._part.mask(group, table)
         self._counts = DecodeCounts(int(np.count_nonzero(keep)))
@@ -120,6 +124,7 @@ class Decoder:
         keys, offsets = self._bags(group, columns, keep) if self._ragged else self._keys(group, columns, keep)
         rows = np.flatnonzero(keep)
         self._counts.num_skipped = self._counts.num_rows - len(rows)
+        self._counts.digest = digest_of((dense, keys, offsets, label, rows))
         self.counts_by_group[group] = self._counts
         return Block(dense, keys, offsets, label, rows, self._users(group, columns))
 
@@ -257,6 +262,11 @@ class Decoder:
         if treatment == "skip":
             keep &= ~absent
         self._counts.missing[name] = self._counts.missing.get(name, 0) + count
+
+
+def num_at_once(groups: Sequence[RowGroup]) -> int:
+    """Number of row groups that are read at a time: one where all are on this machine."""
+    return 1 if all(is_local(group.file.fs) for group in groups) else min(_READ_AT_ONCE, len(groups))
 
 
 def key_column(column: Any, slot_name: str) -> KeyArray:

@@ -20,11 +20,23 @@ from heterps.data.batch import KeyArray
 from heterps.data.columns import holds_numbers, id_kind, is_list, is_number, list_width
 from heterps.data.decode import key_column
 from heterps.data.distinct import DistinctCounter
+from heterps.data.growth import fit_growth, worth_a_point
 from heterps.data.sources import Dataset, RowGroup, open_dataset, spread_groups
 from heterps.errors import DataError
 
+AHEAD = 10
+"""Distinct values are predicted for so many times the rows that were read."""
 MAX_SHOWN = 8
 """Number of items of a list that an example shows."""
+
+
+class ExpectedIds(Record):
+    """Number of distinct values expected among `rows` rows of the same kind, by Heaps' law."""
+
+    rows: int
+    distinct: int
+    low: int = Field(description="9 of 10 such numbers are expected between low and high.")
+    high: int
 
 
 class ColumnDescription(Record):
@@ -36,6 +48,9 @@ class ColumnDescription(Record):
     missing: int = Field(description="Number of values that are null or NaN.")
     missing_share: float = Field(description="Share of the values that are null or NaN.")
     distinct: int | None = Field(description="Number of distinct values, where the column can be a slot.")
+    expected: ExpectedIds | None = Field(
+        description="Distinct values expected in ten times as many rows, where enough row groups were read to tell."
+    )
     distinct_is_exact: bool | None = Field(description="False: by a HyperLogLog sketch, with an error of about 0.8 %.")
     min: float | None = Field(description="Of numbers, as are mean and max.")
     mean: float | None
@@ -80,7 +95,7 @@ def describe(
     stats = {field.name: _ColumnStats(field.type) for field in dataset.files[0].schema}
     for group, pieces in _read(groups, list(stats)):
         for name, piece in pieces.items():
-            stats[name].add(piece)
+            stats[name].add(piece, group.num_rows)
         progress(group.num_rows, rows_read)
     first = dataset.row_groups[0]
     head = first.file.read(first.index, list(stats)).slice(0, 1)
@@ -140,8 +155,11 @@ class _ColumnStats:
     high: float = -math.inf
     is_whole: bool = True  # all numbers are whole
     keys: DistinctCounter | None = field(default_factory=DistinctCounter)
+    rows: int = 0
+    points: list[tuple[int, int]] = field(default_factory=list)  # rows, and distinct values among them
 
-    def add(self, piece: _Piece) -> None:
+    def add(self, piece: _Piece, num_rows: int) -> None:
+        self.rows += num_rows
         self.count += piece.count
         self.missing += piece.missing
         self.total += piece.total
@@ -151,6 +169,8 @@ class _ColumnStats:
             self.keys = None
         elif self.keys is not None:
             self.keys.add(piece.keys)
+            if worth_a_point(self.rows, self.points):
+                self.points.append((self.rows, self.keys.count))
 
     @property
     def mean(self) -> float | None:
@@ -227,6 +247,7 @@ def _describe_column(name: str, stats: _ColumnStats, head: Any, label: str) -> C
         missing=stats.missing,
         missing_share=stats.missing / max(stats.count, 1),
         distinct=stats.keys.count if ids and stats.keys else None,
+        expected=_expected(stats) if ids else None,
         distinct_is_exact=stats.keys.is_exact if ids and stats.keys else None,
         min=stats.low if has_numbers else None,
         mean=stats.mean,
@@ -234,6 +255,15 @@ def _describe_column(name: str, stats: _ColumnStats, head: Any, label: str) -> C
         example=None if value is None else _shown(value),
         key=int(key_column(head.combine_chunks(), name)[0]) if "slots" in roles and not is_list(kind) else None,
     )
+
+
+def _expected(stats: _ColumnStats) -> ExpectedIds | None:
+    growth = fit_growth(stats.points)
+    if growth is None:
+        return None
+    rows = AHEAD * stats.rows
+    low, high = growth.interval(rows)
+    return ExpectedIds(rows=rows, distinct=round(growth.distinct(rows)), low=round(low), high=round(high))
 
 
 def _shown(value: Any) -> str:

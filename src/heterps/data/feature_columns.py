@@ -76,7 +76,8 @@ def _each_value(column: Any, change: Callable[[Any], Any]) -> Any:
         return change(column)
     column = column.cast(pa.large_list(column.type.value_type))
     values = change(without_dictionary(column.values))
-    return pa.LargeListArray.from_arrays(column.offsets, values, mask=pa.array(nulls_of(column)))
+    offsets = pa.array(column.offsets.to_numpy())  # Arrow refuses a mask beside a slice of offsets
+    return pa.LargeListArray.from_arrays(offsets, values, mask=pa.array(nulls_of(column)))
 
 
 def _changed(values: Any, feature: Feature, *, is_id: bool) -> Any:

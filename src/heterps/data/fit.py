@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from heterps.config import Job, Schema, Split
 from heterps.config.features import AnyStep, Bucketise, Feature, Standardise, is_fitted
 from heterps.data.arrow import floats_of, one_chunk
-from heterps.data.columns import check_columns, is_list
+from heterps.data.columns import check_columns, find_id_kinds, is_list
 from heterps.data.feature_columns import numbers_of
 from heterps.data.features import Numbers, transform
 from heterps.data.sources import Dataset, open_dataset, open_paths, spread_groups
@@ -38,16 +38,17 @@ FAR_FROM_UNIT = 20.0
 
 
 def fit_job(job: Job, waiting: Callable[[str], object] = lambda _: None) -> Job:
-    """Return the job with all numbers of its features, found on its training data where they are not given.
+    """Return the job with the kinds of its ids and all numbers of its features, found on its training data where they
+    are not given.
 
     Rows that are held out for validation are left out. `waiting` is told once what takes a while, if anything does.
     """
-    columns = job.data.columns
-    if all(feature.is_fitted for feature in columns.features.values()):
-        return job
-    split = job.data.validation
-    part = Part(split, held_out=False) if isinstance(split, Split) else None
-    fitted = fit_columns(open_paths(job.data, job.data.train), columns, waiting, part)
+    dataset = open_paths(job.data, job.data.train)
+    fitted = find_id_kinds(dataset, job.data.columns)
+    if not all(feature.is_fitted for feature in fitted.features.values()):
+        split = job.data.validation
+        part = Part(split, held_out=False) if isinstance(split, Split) else None
+        fitted = fit_columns(dataset, fitted, waiting, part)
     return job.model_copy(update={"data": job.data.model_copy(update={"columns": fitted})})
 
 

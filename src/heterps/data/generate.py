@@ -43,7 +43,7 @@ ROWS_PER_FILE = 2 * ROWS_PER_GROUP
 _BINS = 1 << 16
 
 # The fastest to read of what was measured (uncompressed, lz4, snappy; plain, dictionary, delta), and the smallest.
-_WRITER_OPTIONS = {"compression": "none", "use_dictionary": False}
+_WRITER_OPTIONS = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
 _ID_ENCODING = "DELTA_BINARY_PACKED"
 
 TASKS: dict[str, Callable[[int], Task]] = {

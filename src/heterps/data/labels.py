@@ -17,7 +17,12 @@ Values = NDArray[np.float64]
 
 
 def read_labels(schema: Schema, group: RowGroup, columns: dict[str, Any]) -> FloatArray:
-    """The labels and weights of all rows as Batch has them; DataError for a value that they cannot have."""
+    """The labels and weights of all rows as Batch has them; DataError for a value that they cannot have.
+
+    Rows without labels get zeros.
+    """
+    if not schema.target_columns:
+        return np.zeros(group.num_rows, np.float32)
     read = [_read(schema, name, label, group, columns[name]) for name, label in schema.all_labels.items()]
     if schema.weight is not None:
         read.append(_weights(schema.weight, group, columns[schema.weight]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +15,30 @@ from heterps.data.kernels import pick_bags
 
 BlockRows = tuple[Block, NDArray[np.int64]]
 """A decoded block, and indices of its rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchRows:
+    """The rows of a batch, in the blocks that have them, before they are gathered."""
+
+    schema: Schema
+    pieces: list[BlockRows]
+
+    def __len__(self) -> int:
+        return sum(len(rows) for _, rows in self.pieces)
+
+    def pick(self, bounds: Sequence[tuple[int, int]] | None = None) -> Batch:
+        """Gather the samples within these bounds, one after the other; None: all."""
+        if bounds is None:
+            return pick(self.schema, self.pieces)
+        starts = np.cumsum([0, *(len(rows) for _, rows in self.pieces)]).tolist()
+        wanted = [
+            (block, rows[max(first - start, 0) : max(last - start, 0)])
+            for first, last in bounds
+            for start, (block, rows) in zip(starts, self.pieces, strict=False)
+        ]
+        block, rows = self.pieces[0]
+        return pick(self.schema, [piece for piece in wanted if len(piece[1])] or [(block, rows[:0])])
 
 
 def pick(schema: Schema, pieces: list[BlockRows]) -> Batch:

@@ -28,10 +28,11 @@ from heterps.config import Job, Schema, Split
 from heterps.config.data import Paths
 from heterps.data.batch import Batch
 from heterps.data.columns import check_columns
-from heterps.data.decode import DecodeCounts, Decoder
+from heterps.data.decode import Block, DecodeCounts, Decoder, num_at_once
 from heterps.data.epoch import Epoch
 from heterps.data.kernels import permutation
-from heterps.data.pick import BlockRows, joined, pick
+from heterps.data.pick import BatchRows, BlockRows, joined
+from heterps.data.shared import SharedRows
 from heterps.data.sources import Dataset, RowGroup, open_dataset, open_paths
 from heterps.data.split import Part, fit_split
 from heterps.errors import DataError
@@ -64,8 +65,11 @@ class Reader:
 
     Batches span row groups: each has `batch_size` samples, except the last of an epoch, which has the rest. With a
     `part`, only the rows of that side of a split are there.
-    `counts` has the numbers of rows decoded so far, each counted once, and of missing values in them.
+    `counts` has the numbers of rows decoded so far, each counted once, and of missing values in them. Readers with the
+    same data and order that have the same `shared` folder decode each block once for all of them.
     """
+
+    shared: SharedRows | None = None
 
     def __init__(
         self,
@@ -132,6 +136,10 @@ class Reader:
         """Approximate number of batches in one block, at least 1: the length of a run of leases (leases.py)."""
         return max(1, self.num_rows // len(self.epoch(0).blocks) // self.batch_size)
 
+    def blocks_within(self, num_batches: int) -> int:
+        """Largest number of blocks that so many consecutive batches touch, about: batches may span blocks."""
+        return 2 + num_batches * self.batch_size * len(self.epoch(0).blocks) // self.num_rows
+
     def position_of(self, epoch: int, number: int) -> Position | None:
         """The start of batch `number` (from 0) of an epoch: the position that `read` gives with the batch before it.
 
@@ -166,7 +174,8 @@ class Reader:
         at = self.checked(position or Position())
         blocks = Blocks(self)
         while (read := blocks.batch(at)) is not None:
-            batch, after = read
+            rows, after = read
+            batch = rows.pick()
             if blocks.are_over(after):
                 yield batch, Position(at.epoch + 1, order=self.order)
                 return
@@ -194,7 +203,7 @@ class Reader:
         """Hash everything that decides the order of samples; `describe` gives the relevant facts of a row group."""
         groups = [describe(group) for group in self.dataset.row_groups]
         unused = {name for name in Schema.model_fields.keys() - _ALWAYS_HASHED if self._is_default(name)}
-        columns = self.schema.model_dump_json(exclude=unused)
+        columns = self.schema.model_dump_json(exclude={*unused, "id_kinds"})  # the types of columns are in the data
         decides = (groups, columns, self._seed, self._shuffle, self._block_rows)
         return xxhash.xxh3_64_hexdigest(repr(decides).encode())
 
@@ -226,10 +235,27 @@ class Reader:
     def decode(self, epoch: int, block: int) -> BlockRows:
         """Decode a block of an epoch; return it with its rows in their order, and remember their number."""
         groups = self.epoch(epoch).blocks[block]
-        blocks = list(self._decoder.decode_all(groups))
+        blocks = self._decode_groups(groups) if self.shared is None else self._decode_shared(groups, epoch, block)
         self._kept_rows.update((group, len(decoded.rows)) for group, decoded in zip(groups, blocks, strict=True))
         whole = blocks[0] if len(blocks) == 1 else joined(blocks)
         return whole, self._shuffled(whole.rows, epoch, block)
+
+    def _decode_groups(self, groups: Sequence[RowGroup]) -> list[Block]:
+        return list(self._decoder.decode_all(groups))
+
+    def _decode_shared(self, groups: Sequence[RowGroup], epoch: int, block: int) -> list[Block]:
+        """Decode what no other reader on this machine has decoded; counts are kept of all row groups."""
+        assert self.shared is not None
+        counts = self._decoder.counts_by_group
+
+        def decode(numbers: list[int]) -> Iterator[tuple[Block, DecodeCounts]]:
+            chosen = [groups[number] for number in numbers]
+            for group, decoded in zip(chosen, self._decode_groups(chosen), strict=True):
+                yield decoded, counts[group]
+
+        found = self.shared.decode((epoch, block), len(groups), decode, num_at_once(groups))
+        counts.update({group: counted for group, (_, counted) in zip(groups, found, strict=True)})
+        return [decoded for decoded, _ in found]
 
 
 def open_reader(job: Job, *, seed: int | None = None) -> Reader:
@@ -282,8 +308,8 @@ class Blocks:
         self._decoded.move_to_end(key)
         return self._decoded[key]
 
-    def batch(self, at: Position) -> tuple[Batch, Position] | None:
-        """Return the batch that starts at a position, and the position after it; None if no rows are left."""
+    def batch(self, at: Position) -> tuple[BatchRows, Position] | None:
+        """Return the rows of the batch that starts at a position, and the position after it; None if none are left."""
         num_blocks = len(self._reader.epoch(at.epoch).blocks)
         block, used, missing = at.block, at.row, self._reader.batch_size
         pieces: list[BlockRows] = []
@@ -298,7 +324,7 @@ class Blocks:
                 block, used = block + 1, 0
         if not pieces:
             return None
-        batch = pick(self._reader.schema, pieces)
+        batch = BatchRows(self._reader.schema, pieces)
         return batch, replace(at, block=block, row=used, samples=at.samples + len(batch), order=self._reader.order)
 
     def are_over(self, after: Position) -> bool:

@@ -2,13 +2,13 @@
 
     expect(0, 7) ---> [ wanted: (0, 7) (0, 8) (0, 12) ] --[1]--.        one batch at a time:
                                                                v
-    get(0, 7)    <--- [ made: at most `depth` ]  <--[4]-- prepare <--[3]-- gather <--[2]-- where does it start?
+    get(0, 7)    <--- [ made: at most `depth` ]  <--[4]-- prepare <--[3]-- rows <--[2]-- where does it start?
          |                                                                          (arithmetic; else decode on)
          '--[5]--> a batch that was not expected, or waits for space, is made next
 
 Batches are exactly those of `Reader.read`. Only wanted batches are gathered. Blocks without a wanted batch are not
 decoded, unless the schema may skip rows. Then the number of rows of a block is unknown, and a batch is found by
-decoding from the nearest known place: from a checkpoint (`seek`) or from blocks read before.
+decoding on from the blocks that were read before.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from heterps.data.batch import Batch
+from heterps.data.pick import BatchRows
 from heterps.data.prefetch import OwnsThread, start_thread
 from heterps.data.reader import Blocks, Position, Reader
-from heterps.errors import DataError, PeerLost
+from heterps.errors import PeerLost
 
 Key = tuple[int, int]
 """The epoch, and the number of a batch in it, from 0."""
@@ -31,7 +31,7 @@ BLOCKS_KEPT = 2
 
 
 class BatchStream(OwnsThread):
-    """Gives any batch of any epoch, after `prepare`; up to `depth` expected batches are made ahead of use.
+    """Gives any batch of any epoch, as `prepare` gathers it; up to `depth` expected batches are made ahead of use.
 
     With a depth of 0 there is no thread: a batch is made when it is asked for, by its caller.
 
@@ -40,7 +40,7 @@ class BatchStream(OwnsThread):
     garbage collected) the thread has ended.
     """
 
-    def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
+    def __init__(self, reader: Reader, depth: int, prepare: Callable[[BatchRows], Batch]) -> None:
         if depth < 0:
             raise ValueError(f"depth must be at least 0, got {depth}")
         self._state = _StreamState(reader, depth, prepare)
@@ -73,26 +73,12 @@ class BatchStream(OwnsThread):
         with self._state.changed:
             return self._state.num_batches(epoch)
 
-    def position(self, epoch: int, number: int) -> Position | None:
-        """The start of a batch, or after the last batch the start of the next epoch; None if it is unknown.
-
-        It is known for every batch that `get` returned, and for the next one unless that cannot be decoded.
-        """
-        with self._state.changed:
-            return self._state.reader.position_of(epoch, number) or self._state.known_positions.get((epoch, number))
-
-    def seek(self, epoch: int, number: int, position: Position) -> None:
-        """Record where a batch starts, as given by `position` of another stream of the same data, or `Reader.read`."""
-        with self._state.changed:
-            self._state.seek((epoch, number), position)
-
 
 class _StreamState:
     """The state that both threads share. The thread does not refer to the stream, whose deletion ends the thread."""
 
-    def __init__(self, reader: Reader, depth: int, prepare: Callable[[Batch], Batch]) -> None:
+    def __init__(self, reader: Reader, depth: int, prepare: Callable[[BatchRows], Batch]) -> None:
         self.reader = reader
-        self.known_positions: dict[Key, Position] = {}
         self.changed = threading.Condition()  # guards what is below, and the reader's epochs
         self.depth = depth
         self._prepare = prepare
@@ -158,22 +144,6 @@ class _StreamState:
                 self._ends[epoch] = -(-num_rows // self.reader.batch_size)
         return self._ends.get(epoch)
 
-    def seek(self, key: Key, position: Position) -> None:
-        self.reader.checked(position)
-        epoch, number = key
-        if position == Position(epoch + 1, order=position.order):
-            self._ends[epoch] = number
-        elif position.epoch != epoch or position.samples != number * self.reader.batch_size:
-            raise DataError(
-                f"the position to go on from, sample {position.samples} of epoch {position.epoch}, is not the start "
-                f"of batch {number} of epoch {epoch} with {self.reader.batch_size} samples a batch. Set "
-                "data.batch_size as it was, or start a new run."
-            )
-        else:
-            self.reader.epoch(epoch).set_first_row(position.block, position.samples - position.row)
-        self.known_positions[key] = position
-        self.changed.notify_all()
-
     def close(self) -> None:
         with self.changed:
             self._closed = True
@@ -219,10 +189,7 @@ class _StreamState:
             return None
         found = self._blocks.batch(position)
         assert found is not None, f"batch {number} of epoch {epoch} is known to be there"
-        batch = self._prepare(found[0])  # [3]
-        with suppress(DataError):  # an error of the next batch is raised by `get` of that one
-            self._find(epoch, number + 1)  # a checkpoint after this batch needs the start of the next
-        return batch
+        return self._prepare(found[0])  # [3]
 
     def _find(self, epoch: int, number: int) -> Position | None:
         """Find the start of a batch [2]; None if the epoch has fewer, which is known from then on."""

@@ -16,8 +16,11 @@ from heterps.data.reader import open_reader, open_test_reader, open_validation_r
 from heterps.data.sources import Dataset, open_paths
 from heterps.data.split import fit_split
 from heterps.errors import ConfigError, ModelError
-from heterps.launch.by_plan import default_plan, run_by_plan, throughput_in_rounds
+from heterps.launch.by_plan import default_plan, predict, run_by_plan, throughput_in_rounds
 from heterps.launch.from_python import job_from_python
+from heterps.launch.learning import check_learns
+from heterps.launch.learning import learn as learn_from
+from heterps.launch.whole_steps import with_whole_steps
 from heterps.model.build import build_model, imported_script
 from heterps.model.named import Given
 from heterps.model.trace import trace
@@ -29,11 +32,13 @@ from heterps.profiling.profile import load_profile
 from heterps.report.meaning import not_rented, over_fitting
 from heterps.report.page.run import render_run
 from heterps.report.summary import summarise
+from heterps.serving.load import LoadedModel, load
 from heterps.training.metrics.metrics import better
 from heterps.training.model.objectives import Objectives
 from heterps.training.run.control import refuse_if_running
 from heterps.training.run.folder import Run, choose_folder
 from heterps.training.run.observer import Observer, Observers
+from heterps.training.run.start import check_start
 
 QUICK_PROFILE_S = 1.0
 """Seconds that a run without a profile spends on making one, so that every run has a prediction."""
@@ -46,6 +51,10 @@ class FinishedRun:
     folder: Path
     summary: dict[str, Any]
 
+    def load(self, model: Given | None = None) -> LoadedModel:
+        """The trained model, to predict with and to ask for vectors: see heterps.load."""
+        return load(self.folder, model=model)
+
 
 def train(
     job: Job | str | Path | None = None,
@@ -53,7 +62,8 @@ def train(
     *,
     model: Given | None = None,
     data: Any = None,
-    resume: bool = False,
+    resume: bool | str | Path = False,
+    learn: bool = False,
     observer: Observer | Sequence[Observer] | None = None,
     **fields: Any,
 ) -> FinishedRun:
@@ -61,7 +71,8 @@ def train(
 
     model     a torch.nn.Module (which is copied, and stays as it is), its class, a function that makes one, or a name
     data      a path, a DataFrame of pandas or polars, an Arrow table, a dict of columns, or a torch DataLoader
-    resume    go on with the run in `folder`, from its last checkpoint
+    resume    go on with the run in `folder`, from its last checkpoint, or from the one that is named
+    learn     correct the job's profile by what this run measures, so that the next prediction is better
     observer  is told of steps, lines of metrics, checkpoints and the end; several are a list
     fields    fields of a job, of its `data` and of its `data.columns`, by their names: label, slots, batch_size,
               launcher, optimizers, ...; `test` and `validation` take what `data` takes. `model_args` are the arguments
@@ -76,7 +87,7 @@ def train(
     where = None if folder is None else Path(folder)
     if job is None:
         with job_from_python(model, data, where, fields) as made:
-            return _train(made, where, resume=resume, observer=watch)
+            return _train(made, where, resume=resume, learns=learn, observer=watch)
     if model is not None or data is not None or fields:
         named = [name for name, value in (("model", model), ("data", data)) if value is not None]
         raise ConfigError(f"a job has everything already, so leave out {', '.join([*named, *fields])}, or the job.")
@@ -85,15 +96,24 @@ def train(
             f"a job is a heterps.Job or the path of a job file; got a {type(job).__name__}. A model and its data are "
             "given as heterps.train(model=..., data=...)."
         )
-    return _train(job if isinstance(job, Job) else load_job(job), where, resume=resume, observer=watch)
+    return _train(job if isinstance(job, Job) else load_job(job), where, resume=resume, learns=learn, observer=watch)
 
 
-def _train(job: Job, folder: Path | None, *, resume: bool, observer: Observer) -> FinishedRun:
+def _train(
+    job: Job, folder: Path | None, *, resume: bool | str | Path, learns: bool, observer: Observer
+) -> FinishedRun:
     _refuse_unhonoured(job)
+    if learns:
+        check_learns(job)
     given = _given_plan(job)
+    source, resume = (None, resume) if isinstance(resume, bool) else (resume, True)
     run = Run(folder if folder is not None else choose_folder(job, resume=resume))
     refuse_if_running(run.folder)
-    if resume:
+    if not resume:
+        check_start(job)
+    else:
+        if source is not None:
+            run.go_back_to(source)
         _tell_replanned(job, run, observer)
         job = run.with_fitted(job)
         run.resume(job)
@@ -115,9 +135,15 @@ def _train(job: Job, folder: Path | None, *, resume: bool, observer: Observer) -
     else:
         plan = given or default_plan(job)
     job, plan, outcome = run_by_plan(job, run, plan, resume=resume, observer=observer, shown=shown)
-    summary = summarise(job, plan, outcome, shown, throughput_in_rounds(job, plan))
+    predicted = predict(job, plan)
+    is_elsewhere = job.plan is not None and plan.is_predicted and predicted is not None
+    promised = shown or (plan if is_elsewhere else None)
+    in_rounds = throughput_in_rounds(job, plan) if predicted is None else None
+    summary = summarise(job, plan, outcome, predicted, promised, in_rounds)
     warnings += [*outcome.doubts, *filter(None, [over_fitting(summary)])]
     summary |= {"warnings": warnings} if warnings else {}
+    summary |= {"start": run.start} if run.start is not None else {}
+    summary |= {"learned": learn_from(job, plan, summary)} if learns else {}
     run.write_json("summary.json", summary)
     run.write("report.html", render_run(job, shown or plan, summary, run.metrics()))
     observer.finished(summary)
@@ -132,11 +158,11 @@ def _refuse_unhonoured(job: Job) -> None:
             "out"
         )
     if (metric := job.validation.metric) is not None:
-        known = Objectives(job.data.columns).metrics().figures()
+        known = Objectives(job.data.columns).metrics().names()
         if metric not in known:
             raise ConfigError(f"validation.metric: there is no {metric!r} for these labels, only {', '.join(known)}.")
         better(metric, 0.0, 0.0)  # refuses those that have no better
-    if job.optimizers.groups:  # their patterns must match names of the model
+    if job.optimizers.groups or job.optimizers.freeze:  # their patterns must match names of the model
         model_tables(build_model(job.model, job.data.columns, job.seed), job.optimizers)
 
 
@@ -182,7 +208,7 @@ def _inline_plan(job: Job, num_samples: int, observer: Observer) -> Plan:
             "the prediction is of this job with its tables in this process: servers take cores and time of their own."
         )
     if job.profile is not None:
-        profile = load_profile(job.profile)
+        profile = load_profile(job.profile).at_batch_size(job.data.batch_size)
     else:
         model = build_model(job.model, job.data.columns, job.seed)
         try:
@@ -192,4 +218,6 @@ def _inline_plan(job: Job, num_samples: int, observer: Observer) -> Plan:
             return unpredicted_plan(job.cluster, num_cores=job.num_threads)
         cpu = f"{cpu_resource(job.cluster)}={LOCAL}"
         profile = profile_job(job, [cpu], budget_s=QUICK_PROFILE_S, units="parts")  # processes take long to start
+        if QUICK_PROFILE_S > 0:
+            profile = with_whole_steps(profile, job, [job.num_threads], seconds=QUICK_PROFILE_S)
     return inline_plan(profile, job.cluster, num_cores=job.num_threads, samples=num_samples)

@@ -9,29 +9,47 @@ plan --> train --> outcome --> summary, report
 
 from __future__ import annotations
 
-from heterps.checkpoint import saved_samples
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+
 from heterps.config import Job
 from heterps.data.reader import open_reader
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import inline_fleet, signals
 from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
+from heterps.launch.ray.cluster import KeptRay
 from heterps.launch.ray.reservations import NoPlace
 from heterps.launch.restarts import last_words, may_restart, restart_words
 from heterps.model.build import build_model
 from heterps.model.trace import trace
-from heterps.planning.local import local_plan
+from heterps.planning.local import ThisMachine, local_plan, local_prediction
 from heterps.planning.plan import Plan
+from heterps.planning.prediction import Prediction
 from heterps.profiling.profile import load_profile
+from heterps.profiling.units import num_cores
+from heterps.temporary import owned_folder, temporary_name
 from heterps.training.coordinator.coordinator import Emulated, train_staged
+from heterps.training.coordinator.fleet import Fleet
 from heterps.training.coordinator.reconfiguration import Replanned
-from heterps.training.protocol.emulation import StagePace, choose_scale, lacks_devices, stage_seconds
+from heterps.training.protocol.emulated_units import (
+    EmulatedServer,
+    memory_bytes,
+    server_byte_s,
+    stage_seconds,
+    unit_port,
+)
+from heterps.training.protocol.emulation import choose_scale, lacks_devices
 from heterps.training.protocol.layout import Layout, job_layout
-from heterps.training.protocol.predicted import round_seconds, server_seconds
-from heterps.training.protocol.stage_tables import stage_tables
+from heterps.training.protocol.predicted import check_costs, round_seconds
 from heterps.training.run.control import Control
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
+from heterps.wire.ports import Port
+
+OpenFleet = Callable[..., AbstractContextManager[tuple[Fleet, str]]]
 
 
 def run_by_plan(
@@ -46,13 +64,14 @@ def run_by_plan(
         run.create(job)  # only now: a job that cannot run leaves no folder behind
     num_restarts, lost = 0, ""  # the words of the loss, if that is why training begins again
     before: tuple[Job, Plan] | None = None  # the job and its plan, if another plan is why
-    with Control(run.folder) as control, signals() as received:
+    with Control(run.folder) as control, signals() as received, KeptRay() as kept:
         while True:
-            run.write("plan.json", (shown or plan).model_dump_json(indent=1, exclude_none=True) + "\n")
+            (shown or plan.model_copy(update={"prediction": predict(job, plan)})).write(run.folder / "plan.json")
             try:
                 outcome = train_once(
                     job, run, plan,
                     resume=resume, observer=observer, emulated=emulated, control=control, received=received,
+                    kept=kept,
                 )  # fmt: skip
             except (PeerLost, NoPlace) as error:
                 if isinstance(error, NoPlace) and before is not None:
@@ -62,7 +81,7 @@ def run_by_plan(
                     observer.warned(f"the job goes on by the plan before, {describe(plan)}: {error}")
                 elif may_restart(error, job, num_restarts, received):
                     num_restarts, resume, lost, before = num_restarts + 1, True, str(error), None  # [2]
-                    observer.warned(restart_words(error, saved_samples(run.checkpoints), num_restarts, job))
+                    observer.warned(restart_words(error, run.saved_samples, num_restarts, job))
                 elif (words := last_words(error, lost, job, num_restarts)) is not None:
                     raise PeerLost(words) from error
                 else:
@@ -87,14 +106,22 @@ def train_once(
     emulated: Emulated | None = None,
     control: Control | None = None,
     received: list[str] | None = None,
+    kept: KeptRay | None = None,
 ) -> Outcome | Replanned:
     """Trains `job` by `plan` on its launcher. Ctrl-C and SIGTERM end the run after saving everything.
 
     received  names of the signals that have come, also those from before this call
+    kept      the Ray of the run, which this call leaves open
     """
     received = [] if received is None else received
-    open_fleet = {"inline": inline_fleet, "local": local_fleet, "ray": ray_fleet}[job.launcher]
-    with open_fleet(job, run, plan, observer=observer, emulated=emulated, received=received) as (fleet, folder):
+    fleets: dict[str, OpenFleet] = {"inline": inline_fleet, "local": local_fleet, "ray": partial(ray_fleet, kept=kept)}
+    open_fleet = fleets[job.launcher]
+    with ExitStack() as opened:
+        if emulated is not None:
+            opened.enter_context(owned_folder(Path(emulated.folder)))
+        fleet, folder = opened.enter_context(
+            open_fleet(job, run, plan, observer=observer, emulated=emulated, received=received)
+        )
         return train_staged(
             job,
             run,
@@ -119,7 +146,33 @@ def default_plan(job: Job) -> Plan:
         num_workers=job.num_threads,
         batch_size=job.data.batch_size,
         samples=open_reader(job).num_rows * job.data.epochs,
+        here=this_machine(job),
     )
+
+
+def this_machine(job: Job) -> ThisMachine | None:
+    """This machine, if all workers and servers of the job are real processes of it; None if units are elsewhere."""
+    if job.launcher == "inline" or job.emulation is not None or job.ray_address is not None:
+        return None
+    return ThisMachine(num_cores(), job.sync.in_rounds)
+
+
+def predict(job: Job, plan: Plan) -> Prediction | None:
+    """Predict a run of `job` by `plan` as real processes of this machine, or inline as the plan says.
+
+    None for units elsewhere, for emulated ones, and without a profile of all layers on the resources of the plan.
+    """
+    if job.launcher == "inline":
+        return plan.prediction
+    if (here := this_machine(job)) is None or job.profile is None:
+        return None
+    layout = job_layout(job, plan)
+    try:
+        profile = load_profile(job.profile).at_batch_size(job.data.batch_size)
+        check_costs(profile.on(job.cluster), layout)
+    except ConfigError:
+        return None  # also in trials for a profile that is still to be made
+    return local_prediction(profile, job.cluster, plan.stages, layout.num_lanes, here)
 
 
 def describe(plan: Plan) -> str:
@@ -141,26 +194,43 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
             "and name it with --profile, or in the job as `profile`"
         )
     profile = load_profile(job.profile)
-    batch_size = job.data.batch_size
     layout = job_layout(job, plan)
     num_servers = max(plan.servers.count, 1)
     scale = job.emulation.scale or choose_scale(job, profile, layout, num_servers)
+    folder = temporary_name("ports-")
 
-    def paces(of: Layout) -> list[StagePace]:
-        return stage_seconds(profile, job.cluster, of, batch_size)
+    def port(resource: str, number: int, prefix: str = "") -> Port | None:
+        found = unit_port(profile, job.cluster, resource, number)
+        return None if found is None else Port(prefix + found[0], found[1], scale, folder)
 
-    paces(layout)  # what is missing in the profile shows here
-    updates = _updates_a_batch(job, layout)
-    batch_s = server_seconds(profile, num_servers, batch_size)
-    pace = {"batch_s": batch_s, "updates_a_batch": updates, "scale": scale} if updates and batch_s else None
-    return Emulated(scale, paces, pace)
+    def port_of(worker: str, of: Layout) -> Port | None:
+        """Units of a resource are numbered over all stages that have some."""
+        resource = of.stages[of.stage_of(worker)].resource
+        alike = [name for stage in of.stages if stage.resource == resource for name in stage.workers]
+        return port(resource, alike.index(worker))
+
+    def server(number: int) -> EmulatedServer:
+        resource = job.cluster.server_resource
+        said = job.cluster.resources[resource].port_gbps is not None or not job.cluster.sold_alone(resource)
+        own = port(resource, number, "server-") if said else None
+        return EmulatedServer(server_byte_s(profile), scale, memory_bytes(job.cluster, resource), own)
+
+    stage_seconds(profile, job.cluster, layout)  # what is missing in the profile shows here
+    if job.launcher == "ray" and job.ray_address and any(port_of(worker, layout) for worker in layout.workers):
+        raise ConfigError(
+            "the ports of emulated machines are kept on one real machine, and ray_address may name several: leave "
+            "--address out, so that Ray is started here, or use --launcher local"
+        )
+    return Emulated(scale, lambda of: stage_seconds(profile, job.cluster, of), port_of, server, folder)
 
 
 def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
     """Samples a second by `plan` in BSP, where batches wait for each other; the plan's own prediction omits that.
 
-    None with another policy, and where the job has no profile for the units of the plan.
+    None with another policy, where the prediction knows the policy, and without a profile for the units of the plan.
     """
+    if plan.prediction is not None or plan.sync is not None:
+        return None
     if job.launcher == "inline" or not job.sync.in_rounds or job.profile is None or not plan.is_predicted:
         return None
     batch_size = job.data.batch_size
@@ -170,12 +240,3 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
         return batch_size / round_seconds(profile, job.cluster, layout, plan.servers.count, batch_size)
     except ConfigError:
         return None
-
-
-def _updates_a_batch(job: Job, layout: Layout) -> int:
-    """Number of updates that one batch makes, summed over all tables on servers."""
-    model = build_model(job.model, job.data.columns, job.seed)
-    tables = stage_tables(job, model, trace(model), [stage.first for stage in layout.stages])
-    served = tables.on_servers(job.workers.dense == "servers")
-    names = [spec.name for spec in served.sparse] + [spec.name for spec in served.dense]
-    return sum(1 if layout.in_rounds else len(tables.stages[name]) for name in names)

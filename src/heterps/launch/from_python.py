@@ -17,13 +17,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from heterps.config import Format, Job, Schema, Split, Storage
 from heterps.config.data import Data
 from heterps.data.describe import describe
-from heterps.data.frames import as_table, is_loader, write_table
+from heterps.data.frames import as_tables, is_loader, write_tables
 from heterps.data.starter import guess_columns, guess_label
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, ModelError
 from heterps.model.named import Given, name_model
+from heterps.nn import embeddings
 
 SAMPLE_ROWS = 500_000
 """Number of rows from which the roles of columns are guessed."""
@@ -58,6 +61,8 @@ def job_from_python(model: Given | None, data: Any, folder: Path | None, fields:
         if of_data.get(name) is not None and not _is_split(of_data[name]):
             of_data[name] = _paths(of_data[name], columns, frames)
     columns = _with_guesses(columns, of_data)
+    if isinstance(model, nn.Module) and "start" not in fields:
+        _refuse_rows(model)
     model = model if model is not None else "deepfm" if columns["dense"] else "ctr_dnn"
     of_job = {name: value for name, value in fields.items() if name in OF_JOB}
     if fields.get("validate") is not None:
@@ -66,6 +71,15 @@ def job_from_python(model: Given | None, data: Any, folder: Path | None, fields:
         of_job.setdefault("name", factory.rpartition(":")[2])
         chosen = {"factory": factory, "args": fields.get("model_args") or {}}
         yield Job(**of_job, model=chosen, data={**of_data, "columns": columns})
+
+
+def _refuse_rows(model: nn.Module) -> None:
+    """ModelError where a model has rows of its own, which training would not begin with."""
+    if trained := [name for name, module in embeddings(model) if module.has_rows]:
+        raise ModelError(
+            f"{type(model).__name__} has rows in {', '.join(trained)}, but train() copies a model without its rows. "
+            "Save it with heterps.save(model, folder), and give start=folder; or give a model that is new."
+        )
 
 
 def _is_split(value: Any) -> bool:
@@ -80,8 +94,8 @@ def _paths(data: Any, columns: Mapping[str, Any], frames: Path) -> str | list[st
     if isinstance(data, Sequence) and all(isinstance(path, (str, Path)) for path in data):
         return [str(path) for path in data]
     label = columns.get("label") or next(iter(columns.get("labels") or ["label"]))
-    table = as_table(data, label=label, dense=columns.get("dense", ()), slots=columns.get("slots", ()))
-    return str(write_table(table, frames))
+    tables = as_tables(data, label=label, dense=columns.get("dense", ()), slots=columns.get("slots", ()))
+    return str(write_tables(tables, frames))
 
 
 def _with_guesses(columns: Mapping[str, Any], of_data: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import Channel, MemoryNetwork, ServerChannel
 from heterps.wire.address import socket_folder
+from heterps.wire.ports import Limited
 from heterps.wire.stack import layered
 
 FAILED_S = 2.0
@@ -63,7 +65,7 @@ def local_fleet(
                 observer.waiting,
                 firsts=[stage.first for stage in plan.stages],
                 count=plan.servers.count,
-                pace=emulated.server_pace if emulated else None,
+                emulated=emulated.server if emulated else None,
                 logs=logs,
             )
         )
@@ -102,12 +104,14 @@ class ProcessFleet:
         self._logs = logs
         self._children: dict[str, Child] = {}
         self._stages: dict[str, int] = {}
+        self._incarnations: Counter[str] = Counter()
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         for worker in workers:
             log = self._logs / f"{worker.name}.log"
             child = self._children[worker.name] = Child(worker.name, "heterps.launch.worker_process", log=log)
             self._stages[worker.name] = worker.stage
+            self._incarnations[worker.name] += 1
             child.send(
                 {
                     "job": str(self._job_file),
@@ -115,6 +119,7 @@ class ProcessFleet:
                     "servers": list(self._servers.addresses),
                     "worker": msgspec.to_builtins(worker),
                     "log": str(log),
+                    "incarnation": self._incarnations[worker.name],
                 }
             )
 
@@ -128,7 +133,8 @@ class ProcessFleet:
         self._servers.check()
         stages = {child: f"stage {self._stages[name] + 1}" for name, child in self._children.items()}
         if (lost := lost_child(stages)) is not None:
-            raise WorkerLost(lost.peer, str(lost), lost.cause)
+            preempted = "preempted" in self._children[lost.peer].last_answer
+            raise WorkerLost(lost.peer, str(lost), lost.cause, is_preempted=preempted)
 
     def close(self, within_s: float) -> None:
         """Ends all processes: waits a while for those that end by themselves, then kills the rest."""
@@ -202,14 +208,17 @@ class ThreadFleet:
                     traceback.print_exc(file=file)
 
     def _work(self, worker: WorkerStart, log: str) -> None:
-        mailbox = Mailbox(self._network.channel(worker.name), coding=self._job.workers.values)
+        channel: Channel = self._network.channel(worker.name)
+        if worker.port is not None:
+            channel = Limited(channel, worker.port)
+        mailbox = Mailbox(channel, coding=self._job.workers.values)
         try:
             run_worker(
                 self._job,
                 worker,
                 mailbox,
                 worker.name,
-                lambda tables: self._servers.connect(worker.name, tables),
+                lambda tables: self._servers.connect(worker.name, tables, worker.port),
                 self._stop.is_set,
                 log,
             )

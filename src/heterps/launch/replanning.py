@@ -55,6 +55,7 @@ class Proposal:
     throughput: float | None  # the floor that was planned for
     cannot_stay: str  # why what runs cannot go on as it is; "": it can
     is_given: bool  # the new plan, by the user
+    measured: float | None = None  # samples a second of what runs, in the open interval
     left_out: tuple[str, ...] = ()  # resources that were not planned with: this machine has no such device
 
     @property
@@ -83,26 +84,37 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
     old = _billed(running, profile, cluster, left)
     floor = wishes.throughput or _first_throughput(found.folder, profile, cluster, left) or old.throughput or None
     cannot_stay = _cannot_stay(old, cluster, floor)
+    measured = min((stage.get("samples_per_s") or 0.0 for stage in status["stages"]), default=0.0) or None
     if wishes.plan is not None:
         given = load_plan(wishes.plan)
         layers = running.layers or given.layers
         if layers is not None:
             check_plan(given, layers, job.data.batch_size, cluster, where=str(wishes.plan))
-        return Proposal(old, _billed(given, profile, cluster, left), cluster, left, floor, cannot_stay, True)
+        new = _billed(given, profile, cluster, left)
+        return Proposal(old, new, cluster, left, floor, cannot_stay, True, measured)
     assert profile is not None
     if floor is None:
         raise ConfigError("what runs cannot be billed with this cluster: say with --throughput how fast to be")
     left_out = lacks_devices(job.model_copy(update={"cluster": cluster}), cluster.resources)
     here = new_cluster(cluster, Wishes(limits=dict.fromkeys(left_out, 0)))
     try:
-        new = planning.plan(profile, here, throughput=floor, samples=left, method=wishes.method, seed=wishes.seed)
+        new = planning.plan(
+            profile,
+            here,
+            throughput=floor,
+            samples=left,
+            method=wishes.method,
+            seed=wishes.seed,
+            cost="real" if running.rented is not None or cluster.has_facts else "paper",
+            sync=running.sync,
+        )
     except PlanInfeasible as error:
         if not left_out:
             raise
         raise PlanInfeasible(
             f"{error} Not planned with, because this machine has no such device: {', '.join(left_out)}."
         ) from error
-    return Proposal(old, new, cluster, left, floor, cannot_stay, False, tuple(left_out))
+    return Proposal(old, new, cluster, left, floor, cannot_stay, False, measured, tuple(left_out))
 
 
 def write_files(folder: Path, proposal: Proposal) -> Replan:
@@ -119,11 +131,19 @@ def write_files(folder: Path, proposal: Proposal) -> Replan:
     return asked
 
 
-def remove_files(folder: Path, asked: Replan) -> None:
-    """Removes the files of a plan that the job refused."""
-    for name in (asked.plan, asked.cluster):
-        if name is not None:
-            (folder / name).unlink(missing_ok=True)
+def ask_to_follow(found: Found, proposal: Proposal) -> tuple[Path, str]:
+    """[3] Have the job that was `found` go on by the new plan; returns the plan's file and what the job says.
+
+    Raises ConfigError where the job refuses; then no file is left.
+    """
+    asked = write_files(found.folder, proposal)
+    told = found.ask(asked)
+    if told.is_error:
+        for name in (asked.plan, asked.cluster):
+            if name is not None:
+                (found.folder / name).unlink(missing_ok=True)
+        raise ConfigError(told.text)
+    return found.folder / asked.plan, told.text
 
 
 def new_cluster(cluster: Cluster, wishes: Wishes) -> Cluster:
@@ -153,21 +173,27 @@ def _profile(job: Job, found: Found, wishes: Wishes) -> Profile | None:
 
 def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int) -> Plan:
     """The plan with its bill for that many samples at these prices, whether it is within the limits or not."""
-    from heterps.planning.cost import Problem, bill
+    from heterps.config.policy_words import parse_policy
+    from heterps.planning.bill import bill
+    from heterps.planning.cost import Problem
+    from heterps.planning.real import Conditions
 
     unknown = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "not predicted"}
     if profile is None or not set(plan.units) <= set(cluster.resources):
         return plan.model_copy(update=unknown)
     limits = {name: max(resource.limit, plan.units.get(name, 0)) for name, resource in cluster.resources.items()}
     roomy = new_cluster(cluster, Wishes(limits=limits))
-    problem = Problem(profile, roomy, throughput=1.0, samples=samples)
+    policy = parse_policy(plan.sync) if plan.sync is not None else None
+    conditions = Conditions(policy) if plan.rented is not None or cluster.has_facts else None
+    problem = Problem(profile, roomy, throughput=1.0, samples=samples, conditions=conditions)
     if problem.num_layers != plan.stages[-1].last + 1:
         raise ConfigError(
             f"the profile of {profile.model!r} has {problem.num_layers} layers and the plan has "
             f"{plan.stages[-1].last + 1}: it is of another model"
         )
     predicted = bill(problem, plan.stages, max(plan.servers.count, 1))
-    figures = {"throughput": predicted.throughput, "hours": predicted.hours, "usd": predicted.usd}
+    figures: dict[str, Any] = {"throughput": predicted.throughput, "hours": predicted.hours, "usd": predicted.usd}
+    figures |= {"rented": predicted.rented, "lanes": predicted.lanes}
     return plan.model_copy(update=figures | {"bottleneck": predicted.bottleneck, "gap": None, "optimal_usd": None})
 
 
@@ -182,7 +208,7 @@ def _cannot_stay(plan: Plan, cluster: Cluster, floor: float | None) -> str:
     for name, count in plan.units.items():
         if name not in cluster.resources:
             return f"the cluster has no {name!r} any more"
-        if count > (limit := cluster.resources[name].limit):
+        if count > (limit := cluster.most_units(name)):
             return f"it has {count} units of {name!r}, and the limit is {limit}"
     if plan.is_predicted and floor is not None and plan.throughput < floor * (1 - CHEAPER):
         return f"it is predicted to do {plan.throughput:,.0f} samples/s, and {floor:,.0f} are wanted"

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
+
+import msgspec
 
 from heterps.checkpoint import RowFolder
 from heterps.config import Faults, Job, Servers
-from heterps.errors import ConfigError, PeerLost
+from heterps.errors import ConfigError, HeterpsError, PeerLost
 from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Child, ChildFailed
 from heterps.ps.client.connect import connect
@@ -24,11 +26,12 @@ from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.report.figures import plural
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
+from heterps.training.protocol.emulated_units import EmulatedServer
 from heterps.training.protocol.emulation import ServerPace
-from heterps.training.run.folder import Run
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
 from heterps.wire.address import socket_folder
 from heterps.wire.keys import load_keys
+from heterps.wire.ports import Limited, Port
 
 START_S = 180.0
 """Seconds that a server gets to import its modules, compile kernels for the first time, and make the tables."""
@@ -36,8 +39,11 @@ STOP_S = 10.0
 WATCH_S = 0.2
 """Seconds between two looks at whether a server has ended."""
 
-Connect = Callable[[str, Tables], JobClient]
-"""Makes a client of the servers for the worker with this name."""
+
+class Connect(Protocol):
+    """Makes a client of the servers for the worker with this name, behind the port of its emulated machine."""
+
+    def __call__(self, worker: str, tables: Tables, port: Port | None = None) -> JobClient: ...
 
 
 @dataclass
@@ -48,9 +54,12 @@ class RunningServers:
     addresses: Sequence[str] = ()  # for workers that are processes of their own
     network: MemoryNetwork | None = None  # for workers that are threads beside servers that are threads
     children: Sequence[Child] = ()
+    failures: Sequence[HeterpsError] = ()  # of servers that are threads
 
     def check(self) -> None:
         """An error where a server that was started has ended on its own: its own error, or else a PeerLost."""
+        if self.failures:
+            raise self.failures[0]
         if (lost := lost_child(dict.fromkeys(self.children, ""))) is not None:
             raise lost.cause or lost
 
@@ -72,6 +81,8 @@ def _loss_of(child: Child, what: str) -> PeerDied | None:
         cause = error_of(child.last_answer["kind"], f"{child.name}: {child.last_answer['error']}")
         return PeerDied(child.name, str(cause), cause)
     who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
+    if "preempted" in child.last_answer:
+        return PeerDied(child.name, f"{who} was told to leave (SIGTERM)")
     return PeerDied(child.name, f"{who} {how}")
 
 
@@ -83,7 +94,7 @@ def run_servers(
     *,
     firsts: Sequence[int] = (0,),
     count: int | None = None,
-    pace: Mapping[str, Any] | None = None,
+    emulated: Callable[[int], EmulatedServer] | None = None,
     logs: Path | None = None,
 ) -> Iterator[RunningServers]:
     """The servers of the job that is written in `job_file`, while the context lasts.
@@ -91,7 +102,7 @@ def run_servers(
     waiting  is told what takes long
     firsts   the first layers of the job's stages
     count    number of servers, where the job does not say it
-    pace     speed of emulated servers: fields of emulation.ServerPace
+    emulated what the server with a number can do, if servers are emulated
     logs     folder for the output of processes
 
     Where a server ends on its own, its error is raised at once, instead of the errors that workers meet because of it.
@@ -103,12 +114,12 @@ def run_servers(
         return
     number = servers.count or count or 1
     if servers.channel == "memory" or (job.launcher != "inline" and job.workers.channel == "memory"):
-        row_files = RowFolder(Run(job_file.parent).checkpoints)
-        with _threads(servers, number, job.seed, pace, row_files) as running:
+        row_files = RowFolder(job_file.parent)
+        with _threads(servers, number, job.seed, emulated, row_files) as running:
             yield running
     else:
         waiting(f"starting {plural(number, 'server')}")
-        with _processes(servers, number, job.seed, job_file, firsts, pace, logs) as running:
+        with _processes(servers, number, job.seed, job_file, firsts, emulated, logs) as running:
             yield running
 
 
@@ -119,13 +130,14 @@ def _found(servers: Servers, seed: int) -> Connect:
     lock = threading.Lock()
     checked: list[bool] = []
 
-    def reach(worker: str, tables: Tables) -> JobClient:
+    def reach(worker: str, tables: Tables, port: Port | None = None) -> JobClient:
         client = connect(
             f"{worker}-{life}",
             roster,
             tables,
             keys=keys,
-            options=client_options(servers, tables),
+            port=port,
+            options=client_options(servers, tables, port),
             faults=servers.faults,
             seed=seed,
         )
@@ -155,15 +167,31 @@ def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) ->
 
 @contextmanager
 def _threads(
-    servers: Servers, count: int, seed: int, pace: Mapping[str, Any] | None, row_files: RowFolder
+    servers: Servers,
+    count: int,
+    seed: int,
+    emulated: Callable[[int], EmulatedServer] | None,
+    row_files: RowFolder,
 ) -> Iterator[RunningServers]:
     """Servers as threads of this process, made when the tables are known; they end with the context."""
     network, stop, lock = MemoryNetwork(), threading.Event(), threading.Lock()
     roster = Roster(tuple(Seat(f"server-{number}") for number in range(count)))
     started: list[threading.Thread] = []
+    failures: list[HeterpsError] = []
+    clients: list[JobClient] = []
 
-    def channel(name: str) -> Channel:
+    def run(server: Server, socket: Channel, pace: ServerPace | None) -> None:
+        try:
+            serve(server, socket, stop.is_set, pace=pace)
+        except HeterpsError as error:
+            failures.append(error)
+            for client in clients:  # nobody should wait for an answer until its deadline
+                client.close()
+
+    def channel(name: str, port: Port | None = None) -> Channel:
         plain: Channel = network.channel(name)
+        if port is not None:
+            plain = Limited(plain, port)
         return plain if servers.faults == Faults() else Checked(Faulty(plain, servers.faults, seed))
 
     def end(thread: threading.Thread) -> None:
@@ -174,26 +202,32 @@ def _threads(
 
         def start(tables: Tables) -> None:
             shares = tables.share_memory(count)
-            for seat in roster.servers:
+            for number, seat in enumerate(roster.servers):
                 server = Server(seat.name, roster, shares, row_files=row_files)
-                socket = channel(seat.name)
+                can = emulated(number) if emulated else None
+                socket = channel(seat.name, can.port if can else None)
                 opened.callback(socket.close)
-                paced = ServerPace(**pace) if pace else None
-                thread = threading.Thread(
-                    target=serve, args=(server, socket, stop.is_set, 0.1, paced), name=seat.name, daemon=True
-                )
+                paced = ServerPace(can) if can else None
+                thread = threading.Thread(target=run, args=(server, socket, paced), name=seat.name, daemon=True)
                 thread.start()
                 started.append(thread)
                 opened.callback(end, thread)
 
-        def reach(worker: str, tables: Tables) -> JobClient:
+        def reach(worker: str, tables: Tables, port: Port | None = None) -> JobClient:
             with lock:
                 if not started:
                     start(tables)
             name = f"{worker}/client"  # the worker's own end of the network has the worker's name
-            return RemoteClient(worker, channel(name), roster, tables, options=client_options(servers, tables))
+            options = client_options(servers, tables, port)
+            clients.append(RemoteClient(worker, channel(name, port), roster, tables, options=options))
+            return clients[-1]
 
-        yield RunningServers(reach, network=network)
+        running = RunningServers(reach, network=network, failures=failures)
+        try:
+            yield running
+        except PeerLost:
+            running.check()
+            raise
 
 
 @contextmanager
@@ -203,7 +237,7 @@ def _processes(
     seed: int,
     job_file: Path,
     firsts: Sequence[int],
-    pace: Mapping[str, Any] | None,
+    emulated: Callable[[int], EmulatedServer] | None,
     logs: Path | None,
 ) -> Iterator[RunningServers]:
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
@@ -215,22 +249,24 @@ def _processes(
             name = f"server-{shard}"
             child = Child(name, "heterps.launch.server_process", log=logs / f"{name}.log" if logs else None)
             opened.callback(child.stop, STOP_S)
-            start = {"job": str(job_file), "addresses": addresses, "shard": shard, "firsts": list(firsts), "pace": pace}
+            can = msgspec.to_builtins(emulated(shard)) if emulated else None
+            start = {"job": str(job_file), "addresses": addresses, "shard": shard, "firsts": list(firsts), "can": can}
             child.send(start)
             children.append(child)
         roster = first_roster(addresses)
         ready: list[Child] = []
         clients: list[JobClient] = []
 
-        def reach(worker: str, tables: Tables) -> JobClient:
+        def reach(worker: str, tables: Tables, port: Port | None = None) -> JobClient:
             for child in children[len(ready) :]:
                 try:
                     child.answer(START_S, "makes its tables")
                 except ChildFailed as error:
                     raise error_of(error.kind, str(error)) from None
                 ready.append(child)
-            options = client_options(servers, tables)
-            clients.append(connect(worker, roster, tables, options=options, faults=servers.faults, seed=seed))
+            options = client_options(servers, tables, port)
+            client = connect(worker, roster, tables, options=options, faults=servers.faults, seed=seed, port=port)
+            clients.append(client)
             return clients[-1]
 
         running = RunningServers(reach, addresses, children=children)

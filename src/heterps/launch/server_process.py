@@ -12,13 +12,15 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from heterps.checkpoint import RowFolder
 from heterps.config import load_job
 from heterps.launch.servers import first_roster, job_tables, run_server
 from heterps.processes import give_answer, reserve_stdout, watch_input
 from heterps.ps.server.server import Server
-from heterps.training.protocol.emulation import ServerPace
-from heterps.training.run.folder import Run
+from heterps.temporary import delete_if_abandoned
+from heterps.training.protocol.emulated_units import EmulatedServer
 
 
 def main() -> None:
@@ -31,7 +33,7 @@ def main() -> None:
             roster.servers[start["shard"]].name,
             roster,
             job_tables(job, start["firsts"]),
-            row_files=RowFolder(Run(Path(start["job"]).parent).checkpoints),
+            row_files=RowFolder(Path(start["job"]).parent),
         )
         orphaned = watch_input()
         run_server(
@@ -42,11 +44,10 @@ def main() -> None:
             servers=job.servers,
             seed=job.seed,
             ended=orphaned.is_set,
-            pace=ServerPace(**start["pace"]) if start["pace"] else None,
+            emulated=msgspec.convert(start["can"], EmulatedServer) if start["can"] else None,
         )
-        if orphaned.is_set():  # nobody else removes the folder of the sockets, once the last server has left it
-            with suppress(OSError):
-                Path(start["addresses"][0].removeprefix("ipc://")).parent.rmdir()
+        with suppress(OSError):  # its owner lives, and will do it
+            delete_if_abandoned(Path(start["addresses"][0].removeprefix("ipc://")).parent)
     except Exception as error:  # told to the process that waits
         traceback.print_exc()
         give_answer(answers, {"kind": type(error).__name__, "error": f"{type(error).__name__}: {error}"})

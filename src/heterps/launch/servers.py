@@ -22,9 +22,11 @@ from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
+from heterps.training.protocol.emulated_units import EmulatedServer
 from heterps.training.protocol.emulation import ServerPace
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.wire.keys import Keys
+from heterps.wire.ports import Port
 from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel
 
@@ -35,8 +37,12 @@ def job_tables(job: Job, firsts: Sequence[int] = (0,)) -> Tables:
     return stage_tables(job, model, trace_or_whole(model), firsts).on_servers(job.workers.dense == "servers")
 
 
-def client_options(servers: Servers, tables: Tables) -> Options:
-    """Options of the clients through which workers talk to the servers of a job."""
+def client_options(servers: Servers, tables: Tables, port: Port | None = None) -> Options:
+    """Options of the clients through which workers talk to the servers of a job.
+
+    Behind an emulated port an answer may be long in coming, and a request that is sent again would fill the port.
+    """
+    retry_s = servers.retry_s if port is None else max(servers.retry_s, servers.deadline_s / 2)
     names = [spec.name for spec in tables.sparse] + [spec.name for spec in tables.dense]
     if unknown := sorted(set(servers.codings) - {*names, DENSE}):
         raise ConfigError(f"servers.codings: the job has no table {unknown[0]!r}; it has {', '.join(names)}")
@@ -45,7 +51,8 @@ def client_options(servers: Servers, tables: Tables) -> Options:
     chosen |= {spec.name: servers.codings.get(spec.name, of_dense) for spec in tables.dense}
     return Options(
         deadline_s=servers.deadline_s,
-        first_retry_s=servers.retry_s,
+        first_retry_s=retry_s,
+        longest_retry_s=max(retry_s, Options.longest_retry_s),
         codings={name: Coding(c.values, c.compression, c.least_bytes) for name, c in chosen.items()},
     )
 
@@ -98,20 +105,20 @@ def run_server(
     servers: Servers | None = None,
     seed: int = 0,
     ended: Callable[[], bool] = lambda: False,
-    pace: ServerPace | None = None,
+    emulated: EmulatedServer | None = None,
 ) -> None:
     """Serves at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
 
     servers  the job's configuration of its servers, with their injected faults
-    pace     speed of an emulated server
+    emulated what an emulated server can do
     """
     warm_up_server(server)
     with _stop_signals() as stopped:
         socket = ServerChannel(server.name, address, keys=keys)
-        channel = layered(socket, (servers or Servers()).faults, seed)
+        channel = layered(socket, (servers or Servers()).faults, seed, emulated.port if emulated else None)
         try:
             ready(socket.address)
-            serve(server, channel, lambda: stopped() or ended(), pace=pace)
+            serve(server, channel, lambda: stopped() or ended(), pace=ServerPace(emulated) if emulated else None)
         finally:
             channel.close()
 

@@ -50,22 +50,28 @@ def work(
     torch.set_num_threads(1)  # a worker is one unit
     listening = ServerChannel(worker.name, address, keys=keys)
     reaching = ClientChannel(worker.name, {}, keys=keys)
-    mailbox = Mailbox(layered(listening), layered(reaching), reaching.connect, job.workers.values)
+    port = worker.port
+    ways = layered(listening, port=port), layered(reaching, port=port)
+    mailbox = Mailbox(*ways, reaching.connect, job.workers.values)
     roster, how = first_roster(servers), job.servers or Servers()
 
     def reach(tables: Tables) -> JobClient:
         warm_up()  # while the servers start
-        return connect(
+        reached = connect(
             client or worker.name,
             roster,
             tables,
             incarnation=incarnation,
             keys=server_keys,
-            options=client_options(how, tables),
+            options=client_options(how, tables, port),
             faults=how.faults,
             seed=job.seed,
             start_s=START_S,
+            port=port,
         )
+        if incarnation > 1:  # from now on the servers refuse what may still come from the one before
+            reached.greet().result()
+        return reached
 
     try:
         mailbox.connect({COORDINATOR: coordinator})

@@ -10,11 +10,9 @@ and the end is an exception out of the coordinator's loop: what is under way is 
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from heterps.config import Checkpoint, Emulation, Job, Servers
@@ -24,6 +22,7 @@ from heterps.launch.by_plan import emulation_of, run_by_plan
 from heterps.model.build import build_model
 from heterps.planning.plan import Plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
+from heterps.temporary import temporary_folder
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.protocol.layout import job_layout
 from heterps.training.run.folder import Run
@@ -55,7 +54,7 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
         "data": job.data.model_copy(update={"test": None, "epochs": MANY_EPOCHS}),
         "checkpoint": Checkpoint(every_samples=None, every_minutes=None),
         "plan": None,
-        "workers": job.workers.model_copy(update={"restarts": 0}),
+        "workers": job.workers.model_copy(update={"restarts": 0, "replacements": 0}),
         "servers": (job.servers or Servers()).model_copy(update={"count": None, "addresses": (), "key": None}),
     }
     if emulate and job.emulation is None:
@@ -123,9 +122,9 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
     interval = INTERVAL if layout.in_rounds else max(INTERVAL, layout.num_lanes)  # every lane has had its batch
     job = job.model_copy(update={"metrics_every_samples": interval * job.data.batch_size})
     watch = _Watch(seconds, num_batches, len(plan.stages))
-    with tempfile.TemporaryDirectory(prefix="heterps-trial-") as folder:
+    with temporary_folder("trial-") as folder:
         try:
-            *_, outcome = run_by_plan(job, Run(Path(folder) / "run"), plan, resume=False, observer=watch)
+            *_, outcome = run_by_plan(job, Run(folder / "run"), plan, resume=False, observer=watch)
         except _Enough:
             return watch.trial(plan, job.data.batch_size, is_emulated=job.emulation is not None)
     raise TrialStopped(outcome.stopped_by or "the data is over")

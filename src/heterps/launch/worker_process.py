@@ -1,10 +1,11 @@
 """One worker as a process of its own: `python -m heterps.launch.worker_process`, started by local.py.
 
-{"job": "run/job.yaml", "folder": "/tmp/...", "servers": ["ipc://..."], "worker": {"name": ..., "stage": ..., ...}}
+{"job": "run/job.yaml", "folder": "/tmp/...", "servers": ["ipc://..."], "worker": {"name": ..., "stage": ..., ...},
+ "log": "run/logs/...", "incarnation": 1}
 a message Stop, or the end of input      the end, with the word {"stopped": true}
 an error                                 the end, with {"kind": "ModelError", "error": "..."}: the coordinator may have
                                          heard it as a message, which the end of a process can overtake
-SIGTERM                                  the end, without a word
+SIGTERM                                  the end, with the word {"preempted": true}: somebody needs the machine
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def main() -> None:
         traceback.print_exc()
         kind, text = kind_and_text(error, start["log"])
         word = {"kind": kind, "error": text}
-    if not terminated.is_set():
-        with suppress(OSError):  # nobody is there any more to hear it
-            give_answer(answers, word)
+    if terminated.is_set():
+        word = {"preempted": True}
+    with suppress(OSError):  # nobody is there any more to hear it
+        give_answer(answers, word)
     if os.getppid() != parent:  # nobody else removes the folders of the sockets
         shutil.rmtree(start["folder"], ignore_errors=True)
         clear(Path(start["job"]).parent, parent)
@@ -65,6 +67,7 @@ def _work(start: dict[str, Any], stopped: Callable[[], bool]) -> None:
         server_keys=load_keys(job.servers.key) if job.servers is not None and job.servers.key is not None else None,
         stopped=stopped,
         log=start["log"],
+        incarnation=start["incarnation"],
     )
 
 

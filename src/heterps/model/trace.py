@@ -31,6 +31,7 @@ from torch import fx, nn
 
 from heterps.errors import ModelError
 from heterps.model.kinds import is_whole, kind_of
+from heterps.model.parts import parts_of
 from heterps.nn import SparseEmbedding
 
 ONE_AT_A_TIME = threading.Lock()
@@ -73,7 +74,8 @@ class Trace:
 def trace(model: nn.Module) -> Trace:
     """Trace `model` into layers; it is called with its required arguments, optional ones keep their defaults.
 
-    Modules of torch.nn, SparseEmbedding and modules marked `whole` become one layer each; others are traced inside.
+    Modules of torch.nn, SparseEmbedding and modules marked `whole` become one layer each; others are traced inside, and
+    so are transformer encoders (parts.py).
     Raises ModelError, which names the line of the model's code that torch.fx cannot trace.
     """
     tracer = _Tracer()
@@ -127,7 +129,7 @@ class _Tracer(fx.Tracer):
     ) -> Any:
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
+        return super().call_module(m, parts_of(m) or forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         if threading.get_ident() != self._thread:
@@ -135,7 +137,9 @@ class _Tracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, SparseEmbedding) or is_whole(m) or super().is_leaf_module(m, module_qualified_name)
+        if isinstance(m, SparseEmbedding) or is_whole(m):
+            return True
+        return parts_of(m) is None and super().is_leaf_module(m, module_qualified_name)
 
 
 def _defaults(model: nn.Module) -> dict[str, object]:

@@ -7,14 +7,16 @@
 The values are a leaf of autograd: `values.grad` holds exactly the gradients that the servers need. So a SparseEmbedding
 works with any module, loss and training loop of plain PyTorch; after `backward`, `push_gradients(model)` replaces the
 optimizer's step for the tables.
+
+Copies and `state_dict`s have no rows: state.py sees to it that none is lost unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -46,14 +48,17 @@ from heterps.lookups import (
     joined_gradients,
     prepared,
 )
+from heterps.nn.state import ModuleWithRows
 from heterps.ps.client.local import LocalClient, RowClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 
 Pooling = Literal["sum", "mean", "none"]
+ALONE: Optimizer = Adagrad(lr=0.05)
+"""Optimizer of the tables of a module that has none of its own and is not bound."""
 
 
-class SparseEmbedding(nn.Module):
+class SparseEmbedding(ModuleWithRows):
     """An embedding of the keys of some slots. Its rows are on tables, not in the module or its `state_dict`.
 
     slots       names of the slots to read; a batch may have others
@@ -120,9 +125,15 @@ class SparseEmbedding(nn.Module):
         self._groups = [self.slots] if tables == "one" else [(slot,) for slot in self.slots]
         self._tables: list[str] = []
         self._client: RowClient | None = None
+        self._frozen: frozenset[str] = frozenset()
         self._is_alone = False  # it made its tables itself
         self._uses: dict[int, RowUse] = {}  # by id of the values
         self.register_buffer("_like", torch.empty(0), persistent=False)  # follows `module.to(device, dtype)`
+
+    @property
+    def window(self) -> Window | None:
+        """The part of each bag that is looked up; None: all of it."""
+        return self._window
 
     def extra_repr(self) -> str:
         return f"{len(self.slots)} slots, dim={self.dim}, pooling={self.pooling}, tables={len(self._groups)}"
@@ -166,16 +177,21 @@ class SparseEmbedding(nn.Module):
             return [self.table]
         return [name] if len(self._groups) == 1 else [f"{name}.{group[0]}" for group in self._groups]
 
-    def bind(self, client: RowClient, tables: Sequence[str]) -> None:
-        """Take rows from these `tables` of `client` from now on: one table, or one per slot."""
+    def slots_of(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Its tables, each with the slots that have rows in it; `name` is its name in the model."""
+        return list(zip(self.names_in(name), self._groups, strict=True))
+
+    def bind(self, client: RowClient, tables: Sequence[str], frozen: Collection[str] = ()) -> None:
+        """Take rows from these `tables` of `client` from now on, one or one per slot. `frozen` tables learn nothing."""
         self._client, self._tables, self._uses = client, list(tables), {}
+        self._frozen = frozenset(frozen)
         self._is_alone = False
 
     @property
     def client(self) -> RowClient:
         """The client that has the rows. A module that was not bound creates its own tables in this process."""
         if self._client is None:
-            specs = self.table_specs("embedding", Adagrad(lr=0.05))
+            specs = self.table_specs("embedding", ALONE)
             self.bind(LocalClient(specs, {}), [spec.name for spec in specs])
             assert self._client is not None
             self._is_alone = True
@@ -192,9 +208,10 @@ class SparseEmbedding(nn.Module):
             )
         return client
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state without tables: a copy of the module is unbound, since rows are not part of it."""
-        return {**self.__dict__, "_client": None, "_tables": [], "_uses": {}}
+    @property
+    def held(self) -> tuple[RowClient | None, list[str]]:
+        """The client that has the rows and the names of its tables there; no client before the first use."""
+        return self._client, list(self._tables)
 
     # --- forward and push --------------------------------------------------------------------------------------------
 
@@ -234,7 +251,7 @@ class SparseEmbedding(nn.Module):
         for (table, part), future in zip(parts, futures, strict=True):
             rows = torch.from_numpy(future.result())
             values = functional.embedding(torch.from_numpy(part.lookup.inverse), rows).to(self._like)
-            if self.training and torch.is_grad_enabled():
+            if self.training and torch.is_grad_enabled() and table not in self._frozen:
                 values.requires_grad_()
                 values.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     partial(self._on_gradient, table, part)

@@ -3,16 +3,18 @@
 SparseEmbedding "items"                     --> sparse table `items`
 SparseSequence "history", table="items"     --> the same table: the rows of an item are learned from both
 all other parameters                        --> dense table `dense`, and one for each group of optimizers
+tables and parameters that are frozen       --> tables of the same kinds that are pulled and not pushed to
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from torch import nn
 
-from heterps.config import Optimizers, Tables, Tiers
+from heterps.config import Never, Optimizers, Tables, Tiers
 from heterps.errors import ConfigError, ModelError
 from heterps.lookups import RowUse, joined_gradients
 from heterps.nn.embedding import embeddings
@@ -51,19 +53,22 @@ def model_tables(
     if tiers is not None:
         whole = sum(spec.dim for spec in sparse)
         sparse = [replace(spec, tiers=tiers.share(spec.dim, whole)) for spec in sparse]
-    trained = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
-    sizes: dict[int | None, int] = {None: 0}
-    for name, size in trained.items():
-        group = optimizers.group_of(name)
-        sizes[group] = sizes.get(group, 0) + size
-    _check_groups(optimizers, [spec.name for spec in sparse] + list(trained))
-    dense = [DenseSpec(dense_name(group), size, *optimizers.of_dense(group)) for group, size in sizes.items()]
-    return ModelTables(tuple(sparse), tuple(dense))
+    parameters = {name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    dense = {DENSE: DenseSpec(DENSE, 0, *optimizers.of_dense(None))}
+    for name, size in parameters.items():
+        table, group = dense_name(name, optimizers), optimizers.group_of(name)
+        empty = DenseSpec(table, 0, *optimizers.of_dense(group), is_frozen=optimizers.freezes(name))
+        known = dense.setdefault(table, empty)
+        dense[table] = replace(known, size=known.size + size)
+    _check_patterns(optimizers, [spec.name for spec in sparse] + list(parameters))
+    return ModelTables(tuple(sparse), tuple(dense.values()))
 
 
-def dense_name(group: int | None) -> str:
-    """The name of the table of the dense parameters of a group of the job's optimizers; None: of those in no group."""
-    return DENSE if group is None else f"{DENSE}@{group + 1}"
+def dense_name(parameter: str, optimizers: Optimizers) -> str:
+    """The name of the dense table of a parameter: those of each group of optimizers, and frozen ones, are apart."""
+    group = optimizers.group_of(parameter)
+    table = DENSE if group is None else f"{DENSE}@{group + 1}"
+    return f"{table}-frozen" if optimizers.freezes(parameter) else table
 
 
 def _each_once(specs: Iterable[TableSpec]) -> list[TableSpec]:
@@ -81,23 +86,30 @@ def _each_once(specs: Iterable[TableSpec]) -> list[TableSpec]:
 
 def _in_group(spec: TableSpec, optimizers: Optimizers) -> TableSpec:
     optimizer, schedule = optimizers.of_table(spec.name, spec.optimizer, spec.schedule)
-    return replace(spec, optimizer=optimizer, schedule=schedule)
+    spec = replace(spec, optimizer=optimizer, schedule=schedule)
+    return replace(spec, is_frozen=True, admission=Never()) if optimizers.freezes(spec.name) else spec
 
 
-def _check_groups(optimizers: Optimizers, names: Sequence[str]) -> None:
-    """ConfigError where a group is of nothing: most probably its pattern is misspelled."""
-    for group in optimizers.groups:
-        if not any(group.matches(name) for name in names):
+def _check_patterns(optimizers: Optimizers, names: Sequence[str]) -> None:
+    """ConfigError where a pattern matches nothing, most probably misspelled, or where nothing is left to train."""
+    patterns = [("groups", group.match) for group in optimizers.groups]
+    for field, pattern in patterns + [("freeze", pattern) for pattern in optimizers.freeze]:
+        if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(
-                f"optimizers.groups: {group.match} matches no table or parameter of the model, which has "
+                f"optimizers.{field}: {pattern} matches no table or parameter of the model, which has "
                 f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
             )
+    if optimizers.freeze and all(optimizers.freezes(name) for name in names):
+        raise ConfigError("optimizers.freeze: every table and parameter is frozen, so there is nothing to train.")
 
 
-def bind_tables(model: nn.Module, client: RowClient) -> None:
-    """Let the embeddings of `model` take their rows from `client`, which must have the tables of `model_tables`."""
+def bind_tables(model: nn.Module, client: RowClient, frozen: Collection[str] = ()) -> None:
+    """Let the embeddings of `model` take their rows from `client`, which must have the tables of `model_tables`.
+
+    Rows of `frozen` tables get no gradients.
+    """
     for name, module in embeddings(model):
-        module.bind(client, module.names_in(name))
+        module.bind(client, module.names_in(name), frozen)
 
 
 def push_gradients(model: nn.Module) -> None:

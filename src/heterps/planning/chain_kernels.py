@@ -6,10 +6,17 @@ import functools
 
 import numpy as np
 
-from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules
-from heterps.planning.kernels import EXAMPLE, busy_s, compiled, compiled_inline, find_stations, least_count
-
-UNLIMITED = 1 << 40
+from heterps.planning.cost import UNLIMITED, Floats, Ints, KernelInputs, Schedules
+from heterps.planning.kernels import (
+    EXAMPLE,
+    busy_s,
+    compiled,
+    compiled_inline,
+    find_stations,
+    least_count,
+    least_for_memory,
+    station_count,
+)
 
 # --- chains ----------------------------------------------------------------------------------------------------------
 #
@@ -17,12 +24,15 @@ UNLIMITED = 1 << 40
 #
 #     weight = price * max( lo * k(hi),  min over tau in [lo, hi] of max(tau, P + P*A/(tau-A), Q + Q*D/(tau-D)) )
 #
-# by whole counts on the left (k only grows towards lo) and real-valued ones on the right (convex, least at ET(1)). With
-# lo == hi == tau it is exactly price * k * tau. The lightest chain of stages, with neighbours on different resources,
+# by whole counts on the left (k only grows towards lo) and real-valued ones on the right (convex, least at ET(1)), and
+# price * k(hi) for its start-up; and at least price * k(hi) times the seconds that are paid at lo. Its traffic is added
+# to either. With lo == hi == tau it is exactly price * k * (tau + start) and traffic. The lightest chain of stages,
+# with neighbours on different resources,
 #
 #     layer     0    1    2    3    4    5
 #     cpu      [======stage=====]                   to_go[j, t]: least weight of layers j.. if a stage on t starts at j
-#     v100                      [====stage=====]    others[j, t]: least to_go[j, s] of s != t: may follow a stage on t
+#     v100                      [====stage=====]    others[j, t]: least to_go[j, s] of s != t, which may follow a stage
+#                                                   on t, with the traffic between them
 #
 # then bounds the cost of every schedule on the interval from below, and with lo == hi gives the best one if no limit on
 # the sum of units binds.
@@ -37,8 +47,12 @@ def real_units_s(p: float, a: float, tau: float) -> float:
 @compiled
 def lightest_chain(
     terms: Floats,
+    borders: Floats,
     prices: Floats,
     limits: Ints,
+    memory: Floats,
+    started: Floats,
+    paid: Floats,
     lo: float,
     hi: float,
     cutoff: float,
@@ -57,8 +71,9 @@ def lightest_chain(
     others[num_layers] = 0.0
     for first in range(num_layers - 1, -1, -1):
         for t in range(num_resources):
-            p, a = 0.0, 0.0
+            p, a = terms[t, first, 8], 0.0
             q, d = terms[t, first, 4], terms[t, first, 5]
+            held, divided, traffic = 0.0, 0.0, 0.0
             best = np.inf
             count = 1
             for b in range(first, num_layers if limits[t] > 0 else first):
@@ -66,17 +81,29 @@ def lightest_chain(
                 a += terms[t, b, 1]
                 q += terms[t, b, 2]
                 d += terms[t, b, 3]
-                if busy_s(p, a, q, d, count) > hi:
+                held += terms[t, b, 9]
+                divided += terms[t, b, 10]
+                traffic += terms[t, b, 12]
+                if busy_s(p, a, q, d, count) > hi or held + divided > memory[t]:
                     count = least_count(p, a, q, d, hi, limits[t])
+                    count = max(count, least_for_memory(held, divided, memory[t], limits[t]))
                     if count > limits[t]:
                         break
-                units_s = lo * count
+                sent_q, sent_d = q + terms[t, b, 6], d + terms[t, b, 7]
+                needed = count
+                if busy_s(p, a, sent_q, sent_d, count) > hi:
+                    needed = max(least_count(p, a, sent_q, sent_d, hi, limits[t]), count)
+                    if needed > limits[t]:
+                        continue
+                units_s = lo * needed
                 if lo < hi:
-                    at = min(max(p + a, q + d, lo), hi)
-                    units_s = max(units_s, real_units_s(p, a, at), real_units_s(q, d, at))
-                if prices[t] * units_s > cutoff:
+                    at = min(max(p + a, sent_q + sent_d, lo), hi)
+                    units_s = max(units_s, real_units_s(p, a, at), real_units_s(sent_q, sent_d, at))
+                is_sent = sent_q > q or sent_d > d  # which the stage saves that has one more layer
+                if prices[t] * (lo * count if is_sent else units_s) > cutoff:
                     break
-                weight = prices[t] * units_s + others[b + 1, t]
+                units_s = max(units_s + started[t] * needed, paid[t] * needed)
+                weight = prices[t] * units_s + traffic + others[b + 1, t]
                 if weight < best:
                     best = weight
                     last[first, t] = b
@@ -84,8 +111,8 @@ def lightest_chain(
         for t in range(num_resources):
             others[first, t] = np.inf
             for s in range(num_resources):
-                if s != t and to_go[first, s] < others[first, t]:
-                    others[first, t] = to_go[first, s]
+                if s != t and to_go[first, s] + borders[first, t, s] < others[first, t]:
+                    others[first, t] = to_go[first, s] + borders[first, t, s]
                     follow[first, t] = s
     return float(min(to_go[0].min(), cutoff))
 
@@ -106,11 +133,10 @@ def read_chain(to_go: Floats, last: Ints, follow: Ints, schedule: Schedules) -> 
 def count_units(given: KernelInputs, schedule: Schedules, units: Ints) -> None:
     """Write the units of every resource [T] that a schedule and the servers need to meet tau_max, without limits."""
     most = schedule.shape[0] + 1
-    stations, resource = np.empty((most, 4)), np.empty(most, np.int64)
+    stations, resource = np.empty((most, 6)), np.empty(most, np.int64)
     units[:] = 0
     for i in range(find_stations(given, schedule, stations, resource)):
-        p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
-        units[resource[i]] += least_count(p, a, q, d, given.tau_max, UNLIMITED)
+        units[resource[i]] += station_count(stations, i, given.tau_max, UNLIMITED)
 
 
 # --- labels ----------------------------------------------------------------------------------------------------------
@@ -179,9 +205,13 @@ def move(weight: Floats, bound: Floats, units: Ints, before: Ints, source: int, 
 @compiled
 def extend_labels(
     terms: Floats,
+    borders: Floats,
     prices: Floats,
     multipliers: Floats,
     limits: Ints,
+    memory: Floats,
+    started: Floats,
+    most: Ints,
     tracked: Ints,
     tau: float,
     cutoff: float,
@@ -197,7 +227,7 @@ def extend_labels(
     `others`, bounds and the cutoff are at prices + multipliers; weights are at prices. State (j, t) has num[j, t]
     labels in slots from (j * T + t) * (width + 1); the last slot is for a new label. Label 0, in (0, 0), is the empty
     chain. before[i] is the label that i extends. Only the limits of `tracked` resources are enforced: the fewer there
-    are, the more labels are dominated.
+    are, the more labels are dominated. A stage on t has at most most[t] units.
     """
     num_resources, num_layers = terms.shape[0], terms.shape[1]
     slots = weight.shape[0] // ((num_layers + 1) * num_resources)
@@ -210,18 +240,26 @@ def extend_labels(
     is_tracked[tracked] = True
     for first in range(num_layers):
         for t in range(num_resources):
-            p, a = 0.0, 0.0
+            p, a = terms[t, first, 8], 0.0
             q, d = terms[t, first, 4], terms[t, first, 5]
+            held, divided, traffic = 0.0, 0.0, 0.0
             for b in range(first, num_layers):
                 p += terms[t, b, 0]
                 a += terms[t, b, 1]
                 q += terms[t, b, 2]
                 d += terms[t, b, 3]
-                count = least_count(p, a, q, d, tau, limits[t])
-                if count > limits[t]:
+                held += terms[t, b, 9]
+                divided += terms[t, b, 10]
+                traffic += terms[t, b, 12]
+                least = least_for_memory(held, divided, memory[t], most[t])
+                if least > most[t] or busy_s(p, a, q, d, most[t]) > tau:
                     break
+                count = max(least_count(p, a, q + terms[t, b, 6], d + terms[t, b, 7], tau, most[t]), least)
+                if count > most[t]:
+                    continue
                 start = ((b + 1) * num_resources + t) * slots
-                rest = others[b + 1, t] + (prices[t] + multipliers[t]) * count * tau
+                span = tau + started[t]
+                rest = others[b + 1, t] + (prices[t] + multipliers[t]) * count * span + traffic
                 for s in range(num_resources):
                     if s == t and first > 0:
                         continue
@@ -229,13 +267,13 @@ def extend_labels(
                     for label in range(source, source + num[first, s]):  # [1]
                         if is_tracked[t] and units[label, t] + count > limits[t]:  # [2]
                             continue
-                        paid = weight[label] + rest
+                        paid = weight[label] + rest + borders[first, s, t]
                         for r in tracked:
-                            paid += multipliers[r] * units[label, r] * tau
+                            paid += multipliers[r] * units[label, r] * (tau + started[r])
                         if paid > cutoff:  # [3]
                             continue
                         new = start + num[b + 1, t]
-                        weight[new] = weight[label] + prices[t] * count * tau
+                        weight[new] = weight[label] + prices[t] * count * span + traffic + borders[first, s, t]
                         bound[new] = paid
                         units[new] = units[label]
                         units[new, t] += count
@@ -250,13 +288,16 @@ def extend_labels(
 @functools.cache
 def compile_all() -> None:
     """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
-    (terms, prices, limits, *_), tracked = EXAMPLE, np.zeros(1, np.int64)
+    terms, prices, limits, tracked = EXAMPLE.terms, EXAMPLE.prices, EXAMPLE.limits, np.zeros(1, np.int64)
+    memory, started, borders = EXAMPLE.memory, EXAMPLE.started, EXAMPLE.borders
     to_go, others = np.zeros((2, 1)), np.zeros((2, 1))
     last, follow, num = np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64), np.zeros((2, 1), np.int64)
-    lightest_chain(terms, prices, limits, 9.0, 9.0, 99.0, to_go, others, last, follow)
+    lightest_chain(
+        terms, borders, prices, limits, memory, started, started, 9.0, 9.0, 99.0, to_go, others, last, follow
+    )
     read_chain(to_go, last, follow, np.zeros(1, np.int16))
     count_units(EXAMPLE, np.zeros(1, np.int16), num[0])
     extend_labels(
-        terms, prices, np.zeros(1), limits, tracked, 9.0, 99.0, others,
+        terms, borders, prices, np.zeros(1), limits, memory, started, limits, tracked, 9.0, 99.0, others,
         np.zeros(4), np.zeros(4), np.zeros((4, 1), np.int64), np.zeros(4, np.int64), num,
     )  # fmt: skip

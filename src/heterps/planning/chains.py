@@ -6,7 +6,8 @@
                 4. otherwise labels, which carry the units used; few suffice for most problems
                 5. still undecided: the multipliers with the highest bound, then more labels, which that bound prunes
 
-`weight` is tau * rate throughout: a bill in USD, divided by the constant Problem.hours_per_tau.
+`weight` is a bill in USD, divided by the constant Problem.hours_per_tau: tau * rate if units are sold one by one. Where
+they are not (market.py), chains are found at prices that no cover undercuts, and labels are weighed by their cover.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps.planning import chain_kernels as kernels
-from heterps.planning.cost import ROUNDING, Floats, Ints, KernelInputs, Problem, Schedules
-from heterps.planning.kernels import least_count
+from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
+from heterps.planning.kernels import least_count, traffic_of
+from heterps.planning.labels import Labels
+from heterps.planning.market import cover, paid_s, stretch
 
 LABELS = (12, 48, 192)
 """Largest number of labels per state, by effort."""
@@ -50,16 +53,26 @@ class Chains:
     """Finds the cheapest chains of stages for one problem, at its own or other prices and limits."""
 
     def __init__(self, problem: Problem, prices: Floats | None = None, limits: Ints | None = None) -> None:
-        self.terms = problem.terms
+        self.terms, self._borders, self._pays_egress = problem.terms, problem.borders, problem.pays_egress
+        if prices is not None and self._pays_egress:  # other prices count units, and units only
+            self.terms, self._borders, self._pays_egress = self.terms.copy(), np.zeros_like(self._borders), False
+            self.terms[:, :, 12:] = 0.0
+        self._disk_usd = problem.disk_usd if prices is None else 0.0
+        self._most_traffic = float(self.terms[:, :, 12].max(axis=0).sum() + self._borders.max(axis=(1, 2)).sum())
         self.prices = problem.prices if prices is None else prices
         self.limits = problem.limits if limits is None else limits
-        self.server, self.server_s = problem.server, problem.server_s
+        self.server, self.server_s, self.least_servers = problem.server, problem.server_s, problem.least_servers
+        self._given = problem.kernel_inputs
+        self._memory, self._started = problem.memory, problem.market.started
+        self._most = problem.most_workers
+        self._offers = None if problem.market.linear or prices is not None else problem.market.offers
         num_resources, num_layers = self.terms.shape[:2]
         self.multipliers = np.zeros(num_resources)
         table = (num_layers + 1, num_resources)
         self._to_go, self._others = np.empty(table), np.empty(table)
         self._last, self._follow = np.zeros(table, np.int64), np.zeros(table, np.int64)
-        self._tracked = np.zeros(num_resources, np.bool_)  # the limits that have ever been exceeded
+        # The resources whose units labels compare: those whose limits have ever been exceeded, or all of a market.
+        self._tracked = np.full(num_resources, self._offers is not None)
         self._columns: list[Schedules] = []  # the chains that determined the current multipliers
 
     def fastest_s(self) -> float:
@@ -67,14 +80,20 @@ class Chains:
         if self.server_s > 0 and (self.server < 0 or self.limits[self.server] < 1):
             return np.inf
         p, a, q, d = (self.terms[:, :, i] for i in range(4))
-        units = np.maximum(self.limits, 1)[:, None]
+        units = np.maximum(np.minimum(self.limits, self._most), 1)[:, None]
         busy = np.where(self.limits[:, None] > 0, np.maximum(a + p / units, d + q / units), np.inf)
         servers = self.server_s / self.limits[self.server] if self.server_s > 0 else 0.0
         return float(max(busy.min(axis=0).max(), servers))
 
     def heaviest(self, tau: float) -> float:
         """Upper bound on the weight of all plans with this tau."""
-        return tau * float(self.prices @ self.limits) * (1 + 1e-9)
+        if self._offers is not None:
+            offers = self._offers
+            paid = np.array([paid_s(offers, j, tau) for j in range(len(offers.usd))])
+            most = float((offers.usd * paid) @ offers.limits) + self._disk_usd * tau + self._most_traffic
+            return most * stretch(float(offers.risk @ offers.limits)) * (1 + 1e-9)
+        most = float(self.prices @ ((tau + self._started) * self.limits)) + self._disk_usd * tau + self._most_traffic
+        return most * (1 + 1e-9)
 
     def bound(self, lo: float, hi: float, cutoff: float) -> float:
         """Lower bound on the weight of plans with a tau in [lo, hi]; at most the cutoff."""
@@ -89,7 +108,7 @@ class Chains:
         A `scarcity` above 0 raises the prices of rare resources, so that sums exceed limits less often.
         """
         free, _ = self._servers(tau, tau)
-        dear = scarcity * float(self.prices @ self.limits) / self.limits / len(self.limits)
+        dear = scarcity * float(self.prices @ self.limits) / np.maximum(self.limits, 1) / len(self.limits)
         if free is None:
             return None
         self._lightest(tau, tau, free, dear, np.inf)
@@ -110,8 +129,12 @@ class Chains:
             return best
         units = self._units(schedule, tau)
         self._tracked |= units > free
-        if not (self.multipliers * (units - free)).any() and (units <= free).all():
-            return Chain(bound, schedule)
+        if (units <= free).all():
+            weight = self._weigh(units + (self.limits - free), tau, schedule, bound)
+            if weight <= bound * (1 + ROUNDING) and not (self.multipliers * (units - free)).any():
+                return Chain(weight, schedule)
+            if self._offers is not None and weight < best.weight:
+                best = Chain(weight, schedule)
         if self._others.size <= SMALL:  # [4]
             best, missed = self._by_labels(tau, best, free, servers, LABELS[0])
             bound = max(bound, min(missed, best.weight))
@@ -127,24 +150,49 @@ class Chains:
         raise Undecided(best.schedule, bound)
 
     def _servers(self, lo: float, hi: float) -> tuple[Ints | None, float]:
-        """Return the units of each resource that the servers leave, or None if they need too many, and their weight."""
+        """Return the units of each resource that the servers leave, or None if they need too many, and the weight of
+        the servers with their disks.
+        """
         if self.server_s == 0:
             return self.limits, 0.0
         limit = int(self.limits[self.server]) if self.server >= 0 else 0
-        count = least_count(self.server_s, 0.0, 0.0, 0.0, hi, limit)
+        count = max(least_count(self.server_s, 0.0, 0.0, 0.0, hi, limit), self.least_servers)
         if count > limit:
             return None, np.inf
         free = self.limits.copy()
         free[self.server] -= count
-        return free, float(self.prices[self.server]) * max(lo * count, self.server_s)
+        seconds = max(lo * count, self.server_s) + float(self._started[self.server]) * count
+        seconds = max(seconds, float(self._paid(lo)[self.server]) * count)
+        return free, float(self.prices[self.server]) * seconds + self._disk_usd * lo
+
+    def _weigh(self, units: Ints, tau: float, schedule: Schedules, linear: float) -> float:
+        """Return what all `units` cost, with servers: the cheapest cover, or `linear` if they are sold one by one."""
+        if self._offers is None:
+            return linear
+        taken = np.empty(len(self._offers.usd), np.int64)
+        return float(cover(self._offers, units, tau, self._traffic(schedule) + self._disk_usd * tau, taken))
+
+    def _traffic(self, schedule: Schedules) -> float:
+        return float(traffic_of(self._given, schedule)) if self._pays_egress else 0.0
 
     def _lightest(self, lo: float, hi: float, free: Ints, multipliers: Floats, cutoff: float) -> float:
-        refund = hi * float(multipliers @ free)
+        refund = float(multipliers @ ((hi + self._started) * free))
         weight = kernels.lightest_chain(
-            self.terms, self.prices + multipliers, free, lo, hi, cutoff + refund,
+            self.terms, self._borders, self.prices + multipliers, np.minimum(free, self._most), self._memory,
+            self._started, self._paid(lo),
+            lo, hi, cutoff + refund,
             self._to_go, self._others, self._last, self._follow,
         )  # fmt: skip
         return float(weight) - refund
+
+    def _paid(self, tau: float) -> Floats:
+        """Return the least seconds [T] that a unit of each resource is paid for, if a batch takes tau."""
+        if self._offers is None or not (self._offers.step.any() or self._offers.least.any()):
+            return tau + self._started
+        having = self._offers.units > 0
+        paid = np.array([paid_s(self._offers, j, tau) for j in range(len(having))])
+        least = np.where(having, paid[:, None], np.inf).min(axis=0)
+        return np.where(np.isfinite(least), least, 0.0)
 
     def _read(self) -> Schedules | None:
         """Read the schedule of the lightest chain; None if there is none below the cutoff."""
@@ -156,7 +204,7 @@ class Chains:
 
     def _units(self, schedule: Schedules, tau: float) -> Ints:
         units = np.empty(len(self.limits), np.int64)
-        stages = KernelInputs(self.terms, self.prices, self.limits, server=-1, server_s=0.0, tau_max=tau)
+        stages = self._given._replace(server=-1, server_s=0.0, tau_max=tau)
         kernels.count_units(stages, schedule, units)
         return units
 
@@ -171,9 +219,14 @@ class Chains:
         columns = [(schedule, self._units(schedule, tau)) for schedule in self._columns]
         highest, best = -np.inf, self.multipliers
         for _ in range(MOST_COLUMNS):
-            units = np.array([free, *(used for _, used in columns)])
-            rates = np.array([(ceiling - servers) / tau, *(float(self.prices @ used) for _, used in columns)])
-            mixed = linprog(rates, units.T, free, np.ones((1, len(rates))), [1.0], method="highs-ds")
+            span = tau + self._started
+            units = np.array([free, *(used for _, used in columns)]) * (span / tau)
+            fixed = np.array([0.0, *(self._traffic(schedule) / tau for schedule, _ in columns)])
+            rates = np.array([(ceiling - servers) / tau, *(float(self.prices @ used) for used in units[1:])]) + fixed
+            mixed = linprog(rates, units.T, units[0], np.ones((1, len(rates))), [1.0], method="highs-ds")
+            if not mixed.success:  # the solver gave up on its numbers: what is known so far is a bound as well
+                self.multipliers = best
+                return min(max(highest, 0.0), ceiling)
             multipliers = np.maximum(-mixed.ineqlin.marginals, 0.0)
             bound = self._lightest(tau, tau, free, multipliers, np.inf) + servers
             if bound > highest:
@@ -190,14 +243,25 @@ class Chains:
     def _by_labels(self, tau: float, known: Chain, free: Ints, servers: float, width: int) -> tuple[Chain, float]:
         """Return the lighter of the known chain and the best that labels find, and a bound on the weight of others."""
         self._lightest(tau, tau, free, self.multipliers, np.inf)
-        refund = tau * float(self.multipliers @ free)
+        refund = float(self.multipliers @ ((tau + self._started) * free))
         while True:
             tracked = np.flatnonzero(self._tracked | (self.multipliers > 0))
-            labels = Labels(width, *self._others.shape)
+            labels = WeighedLabels(width, len(self._others) - 1, self._others.shape[1])
             missed = servers - refund + kernels.extend_labels(
-                self.terms, self.prices, self.multipliers, free, tracked, tau, known.weight - servers + refund,
+                self.terms, self._borders, self.prices, self.multipliers, free, self._memory, self._started,
+                np.minimum(free, self._most), tracked, tau,
+                known.weight - servers + refund,
                 self._others, labels.weight, labels.bound, labels.units, labels.before, labels.num,
             )  # fmt: skip
+            if self._offers is not None:
+                weights = {
+                    at: self._weigh(labels.units[at] + (self.limits - free), tau, labels.schedule(at), 0.0)
+                    for at in labels.ends()
+                }
+                label = min(weights, key=weights.__getitem__, default=-1)
+                if label < 0 or weights[label] >= known.weight:
+                    return known, missed
+                return Chain(weights[label], labels.schedule(label)), missed
             label = labels.lightest()
             if label < 0 or labels.weight[label] + servers >= known.weight:
                 return known, missed
@@ -207,32 +271,14 @@ class Chains:
             self._tracked |= over
 
 
-class Labels:
+class WeighedLabels(Labels):
     """The arrays of chain_kernels.extend_labels."""
 
-    def __init__(self, width: int, num_borders: int, num_resources: int) -> None:
-        self._slots = width + 1
-        total = num_borders * num_resources * self._slots
-        self.weight, self.bound = np.empty(total), np.empty(total)
-        self.units = np.empty((total, num_resources), np.int64)
-        self.before = np.empty(total, np.int64)
-        self.num = np.empty((num_borders, num_resources), np.int64)
+    def __init__(self, width: int, num_layers: int, num_resources: int) -> None:
+        super().__init__(width, num_layers, num_resources)
+        self.weight, self.bound = np.empty(self.total), np.empty(self.total)
+        self.units = np.empty((self.total, num_resources), np.int64)
 
     def lightest(self) -> int:
-        """Index of the lightest label that covers all layers; -1 if there is none."""
-        end = (len(self.num) - 1) * self.num.shape[1]
-        labels = [
-            label
-            for t, num in enumerate(self.num[-1].tolist())
-            for label in range((end + t) * self._slots, (end + t) * self._slots + num)
-        ]
-        return min(labels, key=lambda label: float(self.weight[label]), default=-1)
-
-    def schedule(self, label: int) -> Schedules:
-        num_resources = self.num.shape[1]
-        schedule = np.empty(len(self.num) - 1, np.int16)
-        while (before := int(self.before[label])) >= 0:
-            end, resource = divmod(label // self._slots, num_resources)
-            schedule[before // self._slots // num_resources : end] = resource
-            label = before
-        return schedule
+        """Return the index of the lightest label that covers all layers; -1 if there is none."""
+        return min(self.ends(), key=lambda label: float(self.weight[label]), default=-1)

@@ -9,10 +9,9 @@
     [3] Proportional fitting: each sum in turn scales its terms by target / current value, until all sums hold. Layers
         in several stages are corrected by all of them, each by no more than needed.
 
-A worker on real units reports the time of computing, and of communication that computing did not hide. If
-communication is visible, both sides are known: CT = compute, DT = compute + communication. Otherwise DT is at most the
-worker's busy time. An emulated unit is busy for max(CT, DT) and does not distinguish the sides: both are scaled alike.
-Servers do not report their work, so server_s stays.
+A worker, on a real unit or an emulated one, reports the time of computing, and of communication that computing did not
+hide. If communication is visible, both sides are known: CT = compute, DT = compute + communication. Otherwise DT is at
+most the worker's busy time. Servers do not report their work, so server_s stays.
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ def _observe(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_StageT
     moved = np.append(layers, len(compute.fixed) + layers[0])
     of_compute = compute.observed[tuple(layers.tolist())] = []
     of_comm = comm.observed[tuple(moved.tolist())] = []
-    real = [visit.measured for visit in visits if not visit.is_emulated]
-    shows = any(measured.communicate_s > VISIBLE * measured.busy_s for measured in real)
+    shows = any(visit.measured.communicate_s > VISIBLE * visit.measured.busy_s for visit in visits)
     for number, visit in enumerate(visits, 1):
         compute_s, comm_s = compute.seconds(layers, visit.count), comm.seconds(moved, visit.count)
         most_s = BOUND**number * max(compute_s, comm_s) or math.inf
@@ -131,25 +129,13 @@ def _observe(compute: _Side, comm: _Side, layers: Ints, visits: Sequence[_StageT
         def bounded(seconds: float, predicted_s: float, most_s: float = most_s, number: int = number) -> float:
             return min(max(seconds, predicted_s / BOUND**number), most_s)
 
-        if visit.is_emulated:
-            seen_compute, seen_comm = _emulated_sides(visit, compute_s, comm_s)
-        else:
-            seen_compute, seen_comm = _real_sides(visit, shows or comm_s > compute_s)
+        seen_compute, seen_comm = _sides_of(visit, shows or comm_s > compute_s)
         of_compute.append(replace(seen_compute, seconds=bounded(seen_compute.seconds, compute_s)))
         of_comm.append(replace(seen_comm, seconds=bounded(seen_comm.seconds, comm_s)))
 
 
-def _emulated_sides(visit: _StageTrial, compute_s: float, comm_s: float) -> tuple[_Observation, _Observation]:
-    """Return the observations of compute and communication of an emulated stage, given the predicted seconds."""
-    busy_s, predicted_s = visit.measured.busy_s, max(compute_s, comm_s)
-    if predicted_s == 0:
-        return _Observation(visit.count, busy_s), _Observation(visit.count, 0.0)
-    ratio = busy_s / predicted_s
-    return _Observation(visit.count, ratio * compute_s), _Observation(visit.count, ratio * comm_s)
-
-
-def _real_sides(visit: _StageTrial, shows: bool) -> tuple[_Observation, _Observation]:
-    """Return the observations of compute and communication of a real stage; `shows`: communication is visible."""
+def _sides_of(visit: _StageTrial, shows: bool) -> tuple[_Observation, _Observation]:
+    """Return the observations of compute and communication of a stage; `shows`: communication is visible."""
     busy_s = visit.measured.busy_s
     if shows and visit.measured.communicate_s > 0:
         return _Observation(visit.count, visit.measured.compute_s), _Observation(visit.count, busy_s)

@@ -14,6 +14,10 @@ The slowest station decides: tau = max ET seconds a batch, throughput = B0/tau, 
 
     usd = hours * rate      hours = L*M/throughput/3600      rate = sum usd_per_hour*count
 
+That is the paper's bill. Facts about machines (real.py) add to the same sums: a stage also pays to send its output (Q,
+D of its last layer) and for the launcher's overhead (P of its first), holds W + S/k bytes of a unit's memory, and units
+are paid for as they are sold (market.py), and traffic between zones is paid for (egress.py).
+
 Sums run from a stage's first layer onwards, never as differences of prefix sums, which lose precision if a slow layer
 precedes a fast one. The compiled kernels add in the same order, so that both give the same floats.
 """
@@ -29,9 +33,22 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heterps.config import Cluster
+from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError
-from heterps.planning.plan import Stage
+from heterps.planning.egress import border_weights, server_weights
+from heterps.planning.fit import check_fit
+from heterps.planning.market import Market, Offers, least_growth, make_market, without_facts
+from heterps.planning.real import (
+    Conditions,
+    check_conditions,
+    disk_usd_per_hour,
+    lanes_to_try,
+    least_for_memory,
+    least_servers,
+    memory_bytes,
+    real_terms,
+    server_seconds,
+)
 from heterps.profiling.profile import Cost, Profile
 
 Floats = npt.NDArray[np.float64]
@@ -42,6 +59,10 @@ ROUNDING = 1e-12
 """Relative difference below which seconds are equal: far above rounding errors, far below what can be measured."""
 
 
+UNLIMITED = 1 << 40
+"""A number of units that no plan has."""
+
+
 class Terms(NamedTuple):
     """A station's seconds for one profiling batch, split by what more units divide."""
 
@@ -49,6 +70,9 @@ class Terms(NamedTuple):
     compute_fixed: float  # A
     comm_divided: float  # Q
     comm_fixed: float  # D
+    held: float = 0.0  # W: bytes that each unit holds whatever its share
+    divided: float = 0.0  # S: bytes that the units divide
+    least: float = 1.0  # the least count whose memory suffices
 
     def compute_s(self, count: int) -> float:
         return self.compute_fixed + self.compute_divided / count
@@ -58,17 +82,9 @@ class Terms(NamedTuple):
 
     def busy_s(self, count: int) -> float:
         """Seconds for which `count` units are busy with one profiling batch: ET(k)."""
+        if count < self.least:
+            return math.inf
         return max(self.compute_s(count), self.comm_s(count))
-
-
-@dataclass(frozen=True)
-class Bill:
-    """The predicted throughput and cost of stages and servers."""
-
-    throughput: float  # samples a second
-    hours: float
-    usd: float
-    bottleneck: str
 
 
 class KernelInputs(NamedTuple):
@@ -80,6 +96,15 @@ class KernelInputs(NamedTuple):
     server: int
     server_s: float
     tau_max: float
+    least_servers: int
+    memory: Floats
+    started: Floats
+    linear: bool
+    batch_size: int
+    offers: Offers
+    most_workers: int
+    borders: Floats
+    disk_usd: float
 
 
 @dataclass(frozen=True)
@@ -96,6 +121,8 @@ class Problem:
     throughput: float  # the floor, samples a second
     samples: float
     epochs: float = 1
+    conditions: Conditions | None = None  # None: the paper's bill, whatever the cluster says of its machines
+    reached: float = 1.0  # share of the throughput of the slowest station that whole runs reach: seconds are over it
     resources: tuple[str, ...] = field(init=False)
     given: Profile = field(init=False)  # the profile before costs were taken from kinds
 
@@ -104,11 +131,26 @@ class Problem:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} must be a number above 0 (got {value}).")
-        usable = tuple(name for name, resource in self.cluster.resources.items() if resource.limit > 0)
+        if self.conditions is not None:
+            check_conditions(self.conditions)
+        usable = tuple(name for name, resource in self.cluster.resources.items() if self._is_rented(resource))
         object.__setattr__(self, "resources", usable)
         object.__setattr__(self, "given", self.profile)
         object.__setattr__(self, "profile", self.profile.on(self.cluster))
-        _check_fit(self.profile, usable, self.cluster.server_resource)
+        check_fit(self.profile, usable, self.cluster.server_resource)
+        if (
+            self.conditions is not None
+            and self.server_s == 0
+            and not self.terms[:, :, :4].any(axis=2).all(axis=0).any()
+        ):
+            raise ConfigError(
+                f"the profile of {self.profile.model!r} says that no layer takes any time, neither to compute nor on "
+                "the ports of the cluster, so no throughput or cost follows from it. Profile the model again."
+            )
+
+    def _is_rented(self, resource: Resource) -> bool:
+        spot = resource.spot if self.conditions is not None else None
+        return resource.limit > 0 or (spot is not None and spot.limit > 0)
 
     @property
     def num_layers(self) -> int:
@@ -132,35 +174,151 @@ class Problem:
 
     @cached_property
     def terms(self) -> Floats:
-        """Array [T, N, 6]: P, A, Q, D of each layer, then Q and D of its input. A is infinite if there is no cost."""
-        return np.array(
-            [[layer_terms(layer.costs.get(name)) for layer in self.profile.layers] for name in self.resources]
-        )
+        """Array [T, N, 14]: P, A, Q, D of each layer, Q and D of its input, Q and D of its output, P of a stage that
+        begins with it, W and S, the bytes that it holds, the seconds of a server for each worker's weights, and what
+        its traffic with servers costs, in all and for each worker. A is infinite if there is no cost.
+        """
+        if self.conditions is not None:
+            terms = np.concatenate(
+                [
+                    real_terms(self.profile, self.cluster, self.resources, self.conditions),
+                    server_weights(self.profile, self.cluster, self.resources, self.conditions),
+                ],
+                axis=2,
+            )
+        else:
+            layers = self.profile.layers
+            terms = np.array([[layer_terms(layer.costs.get(name)) for layer in layers] for name in self.resources])
+        if self.reached != 1:
+            terms[:, :, [*range(9), 11]] /= self.reached
+        return terms
 
     @cached_property
+    def borders(self) -> Floats:
+        """Array [N, T, T]: what the input of a layer costs on its way from one resource to another, in weights."""
+        if self.conditions is None:
+            return np.zeros((self.num_layers, len(self.resources), len(self.resources)))
+        return border_weights(self.profile, self.cluster, self.resources)
+
+    @property
+    def pays_egress(self) -> bool:
+        """Whether some traffic between the resources is paid for."""
+        return bool(self.borders.any() or self.terms[:, :, 12:].any())
+
+    @cached_property
+    def market(self) -> Market:
+        """What is offered of the resources; in the paper's bill single units without a start."""
+        cluster = self.cluster if self.conditions is not None else without_facts(self.cluster)
+        return make_market(cluster, self.resources, self.num_batches)
+
+    @property
+    def in_rounds(self) -> bool:
+        """Whether all workers share each batch, and the next begins when it is applied (BSP)."""
+        return self.conditions is not None and self.conditions.in_rounds
+
+    @cached_property
+    def lanes_of(self) -> Ints:
+        """Numbers of micro-batches that are considered in rounds."""
+        assert self.conditions is not None
+        return np.array(lanes_to_try(self.conditions, self.profile.batch_size), np.int64)
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds of a round that the launcher takes besides layers and servers."""
+        assert self.conditions is not None
+        overhead = (self.profile.overheads or {}).get(self.conditions.launcher)
+        return overhead.batch_s / self.reached if overhead is not None else 0.0
+
+    @property
+    def num_batches(self) -> float:
+        return self.samples * self.epochs / self.profile.batch_size
+
+    @property
     def prices(self) -> Floats:
-        """Array [T]: USD per unit and hour."""
-        return np.array([self.cluster.resources[name].usd_per_hour for name in self.resources])
+        """Array [T]: USD per unit and hour; with machines or spot units a lower bound of it."""
+        return self.market.prices
 
-    @cached_property
+    @property
     def limits(self) -> Ints:
         """Array [T]: largest number of units that may be rented."""
-        return np.array([self.cluster.resources[name].limit for name in self.resources], dtype=np.int64)
+        return self.market.limits
+
+    @cached_property
+    def memory(self) -> Floats:
+        """Array [T]: bytes of one unit's memory."""
+        if self.conditions is None:
+            return np.full(len(self.resources), np.inf)
+        return np.array([memory_bytes(self.cluster, name) for name in self.resources])
+
+    @cached_property
+    def holds_whole_batches(self) -> bool:
+        """Whether workers take whole batches, and have a memory that may be too small for those of a pipeline."""
+        is_whole = self.conditions is not None and self.conditions.takes_whole_batches
+        return is_whole and bool(np.isfinite(self.memory).any())
 
     @cached_property
     def server_s(self) -> float:
         """Seconds that one server unit spends on a batch (V)."""
-        return math.fsum(layer.server_s for layer in self.profile.layers)
+        if self.conditions is not None:
+            return server_seconds(self.profile, self.cluster, self.conditions) / self.reached
+        return math.fsum(layer.server_s for layer in self.profile.layers) / self.reached
+
+    @property
+    def needs_servers(self) -> bool:
+        """Whether the model has parameters that servers keep."""
+        return any(layer.server_s > 0 for layer in self.profile.layers)
+
+    @cached_property
+    def least_servers(self) -> int:
+        """Smallest number of servers whose memory and disks hold the tables in the end."""
+        if self.conditions is None:
+            return 1
+        return least_servers(self.profile, self.cluster, self.samples, self.conditions)
+
+    @cached_property
+    def disk_usd(self) -> float:
+        """USD per hour of the servers' disks."""
+        if self.conditions is None:
+            return 0.0
+        return disk_usd_per_hour(self.profile, self.cluster, self.samples, self.conditions)
+
+    def growth(self, tau: float, slower: float) -> float:
+        """Least ratio of what the same units cost at tau to what they cost at `slower`, a larger tau."""
+        if self.market.linear and not self.market.started.any():
+            return tau / slower
+        return float(least_growth(self.market.offers, tau, slower))
+
+    def slower_s(self, tau: float, share: float) -> float:
+        """Largest seconds up to tau at which units may cost less than `share` of what they cost at tau."""
+        if self.market.linear and not self.market.started.any():
+            return tau * min(share, 1.0)
+        if share > 1 + ROUNDING:
+            return tau
+        share = min(share, 1.0)
+        low, high = 0.0, tau
+        while (middle := (low + high) / 2) not in (low, high):
+            low, high = (middle, high) if self.growth(middle, tau) < share else (low, middle)
+        return low
+
+    @property
+    def most_workers(self) -> int:
+        """Largest number of workers of a stage, whatever the limits."""
+        asked = self.conditions.most_workers if self.conditions is not None else None
+        return UNLIMITED if asked is None or self.in_rounds else asked
 
     @property
     def server(self) -> int:
         """Index of the server resource in `resources`; -1 if its limit is 0."""
-        name = self.cluster.server_resource
-        return self.resources.index(name) if name in self.resources else -1
+        return {name: t for t, name in enumerate(self.resources)}.get(self.cluster.server_resource, -1)
 
     @property
     def kernel_inputs(self) -> KernelInputs:
-        return KernelInputs(self.terms, self.prices, self.limits, self.server, self.server_s, self.tau_max)
+        market = self.market
+        return KernelInputs(
+            self.terms, market.prices, market.limits, self.server, self.server_s, self.tau_max,
+            self.least_servers, self.memory, market.started, market.linear, self.profile.batch_size,
+            market.offers, self.most_workers, self.borders, self.disk_usd,
+        )  # fmt: skip
 
     def layer_names(self, first: int, last: int) -> str:
         names = [layer.name for layer in self.profile.layers]
@@ -169,7 +327,7 @@ class Problem:
 
 def layer_terms(cost: Cost | None) -> tuple[float, ...]:
     if cost is None:
-        return (0.0, math.inf, 0.0, 0.0, 0.0, 0.0)
+        return (0.0, math.inf, *[0.0] * 12)
     return (
         cost.alpha * cost.compute_s,
         (1 - cost.alpha) * cost.compute_s,
@@ -177,19 +335,26 @@ def layer_terms(cost: Cost | None) -> tuple[float, ...]:
         (1 - cost.beta) * cost.sync_s,
         cost.beta * cost.input_s,
         (1 - cost.beta) * cost.input_s,
+        *[0.0] * 8,
     )
 
 
 def stage_terms(problem: Problem, first: int, last: int, resource: int) -> Terms:
     rows = problem.terms[resource, first : last + 1].tolist()
-    compute_divided = compute_fixed = 0.0
-    comm_divided, comm_fixed = rows[0][4:]
+    compute_divided, compute_fixed = rows[0][8], 0.0
+    comm_divided, comm_fixed = rows[0][4:6]
+    held = divided = 0.0
     for row in rows:
         compute_divided += row[0]
         compute_fixed += row[1]
         comm_divided += row[2]
         comm_fixed += row[3]
-    return Terms(compute_divided, compute_fixed, comm_divided, comm_fixed)
+        held += row[9]
+        divided += row[10]
+    least = least_for_memory(held, divided, float(problem.memory[resource]))
+    return Terms(
+        compute_divided, compute_fixed, comm_divided + rows[-1][6], comm_fixed + rows[-1][7], held, divided, least
+    )
 
 
 def runs(schedule: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -199,53 +364,3 @@ def runs(schedule: Sequence[int]) -> list[tuple[int, int, int]]:
         (first, after - 1, int(schedule[first]))
         for first, after in zip(borders, [*borders[1:], len(schedule)], strict=True)
     ]
-
-
-def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:
-    """Compute the bill of stages that cover the layers in order, whether or not they meet floor and limits."""
-    used = [0] * len(problem.resources)
-    slowest_s, bottleneck = 0.0, ""
-    if problem.server_s > 0:
-        slowest_s, bottleneck = problem.server_s / num_servers, f"servers on {problem.cluster.server_resource}"
-        used[problem.server] += num_servers
-    for stage in stages:
-        resource = problem.resources.index(stage.resource)
-        used[resource] += stage.count
-        terms = stage_terms(problem, stage.first, stage.last, resource)
-        if terms.busy_s(stage.count) > slowest_s:
-            slowest_s = terms.busy_s(stage.count)
-            side = "compute" if terms.compute_s(stage.count) >= terms.comm_s(stage.count) else "communication"
-            bottleneck = f"{problem.layer_names(stage.first, stage.last)} on {stage.resource} ({side})"
-    throughput = problem.profile.batch_size / slowest_s
-    if problem.throughput * (1 - 2 * ROUNDING) <= throughput < problem.throughput:
-        throughput = problem.throughput  # met, but for rounding: see tau_max
-    hours = problem.samples * problem.epochs / throughput / 3600
-    rate = math.fsum(float(price) * count for price, count in zip(problem.prices, used, strict=True))
-    return Bill(throughput, hours, hours * rate, bottleneck)
-
-
-def _check_fit(profile: Profile, usable: Sequence[str], server_resource: str) -> None:
-    """Raise ConfigError unless every resource has costs (the servers' may have none) and every layer can run."""
-    missing = [name for name in usable if name not in (*profile.resources, server_resource)]
-    if missing:
-        raise ConfigError(
-            f"the cluster has resource {', '.join(map(repr, missing))}, but the profile of {profile.model!r} has costs "
-            f"for {', '.join(map(repr, profile.resources))} only. Profile the model for it, say with `kind` in the "
-            "cluster which of these it is, or set its limit to 0."
-        )
-    for layer in profile.layers:
-        if not any(name in layer.costs for name in usable):
-            raise ConfigError(
-                f"layer {layer.name!r} can run on {', '.join(map(repr, layer.costs))} only, and the cluster rents "
-                f"{', '.join(map(repr, usable))}. Profile it for one of these, or add a resource to the cluster."
-            )
-    instant = [any(_is_free(layer.costs[name]) for name in usable if name in layer.costs) for layer in profile.layers]
-    if all(instant) and not any(layer.server_s > 0 for layer in profile.layers):
-        raise ConfigError(
-            f"the profile of {profile.model!r} says that no layer takes any time (compute_s, sync_s and server_s are "
-            "all 0), so no throughput or cost follows from it. Profile the model again."
-        )
-
-
-def _is_free(cost: Cost) -> bool:
-    return cost.compute_s == 0 and cost.sync_s == 0

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from heterps.errors import ConfigError
-from heterps.planning.cost import Problem, bill, stage_terms
+from heterps.planning.bill import bill
+from heterps.planning.cost import Problem, stage_terms
 from heterps.planning.frontier import NEXT, slowest_floor
 from heterps.planning.optimum import cheapest, with_floor, with_limits, with_resources
 from heterps.planning.plan import Plan, Stage
@@ -117,8 +118,14 @@ def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
         terms = stage_terms(problem, stage.first, stage.last, problem.resources.index(stage.resource))
         name = problem.layer_names(stage.first, stage.last)
         rows.append((name, stage.resource, stage.count, terms.compute_s(stage.count), terms.comm_s(stage.count)))
-    if problem.server_s > 0:
-        rows.append(("servers", plan.servers.resource, plan.servers.count, problem.server_s / plan.servers.count, 0.0))
+    if problem.needs_servers:
+        moved_s = sum(
+            stage.count * float(problem.terms[problem.resources.index(stage.resource), number, 11])
+            for stage in plan.stages
+            for number in range(stage.first, stage.last + 1)
+        )
+        server_s = (problem.server_s + moved_s) / plan.servers.count
+        rows.append(("servers", plan.servers.resource, plan.servers.count, server_s, 0.0))
     slowest_s = max(max(compute_s, comm_s) for *_, compute_s, comm_s in rows)
     return tuple(Station(*row, busy=max(row[3:]) / slowest_s) for row in rows)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from heterps.errors import PlanInfeasible
 from heterps.planning.chain_kernels import count_units
 from heterps.planning.chains import Chains, Undecided
 from heterps.planning.cost import ROUNDING, Problem, Schedules, Terms, stage_terms
-from heterps.planning.optimum import find_cheapest, with_floor, with_limits
+from heterps.planning.infeasible_real import fastest_in_rounds, memory_reason
+from heterps.planning.optimum import find_cheapest, with_conditions, with_floor, with_limits
 from heterps.planning.plan import Plan
 from heterps.planning.provisioners.base import to_plan
 from heterps.planning.provisioners.exact import exact
@@ -78,6 +79,20 @@ def explain_infeasible(
             else f"{by} found no plan for {asked} in the seconds or evaluations that it was given, but "
             f"there is one, for {usd}: give it more{', or use method exact' if method != 'exact' else ''}."
         )
+    if problem.conditions is not None and (short := memory_reason(problem)) is not None:
+        return PlanInfeasible(f"no plan fits into the memory: {short}")
+    if problem.in_rounds:
+        return _explain_rounds(problem, asked)
+    if problem.conditions is not None and problem.conditions.max_staleness is not None:
+        any_age = replace(problem.conditions, max_staleness=None, most_workers=None)
+        stale, _ = find_cheapest(with_conditions(problem, any_age))
+        if stale is not None:
+            return PlanInfeasible(
+                f"no plan for {asked} has a staleness of {problem.conditions.max_staleness} or less: the cheapest of "
+                f"all has {(stale.lanes or 1) - 1}, for {stale.usd:,.2f} USD. Allow a larger --max-staleness, ask for "
+                "less, or use --sync bsp, in which gradients are not stale."
+            )
+        return explain_infeasible(with_conditions(problem, any_age), method, provisioner=provisioner, finished=finished)
     opened = _opened(problem)
     if problem.tau_max < slowest_station(opened).fixed_s:  # [2]
         bound = problem.profile.batch_size / slowest_station(opened).fixed_s
@@ -96,6 +111,17 @@ def explain_infeasible(
     return PlanInfeasible(f"{why} To reach {asked}, {', or '.join(remedies)}.")
 
 
+def _explain_rounds(problem: Problem, asked: str) -> PlanInfeasible:
+    fastest, _ = highest_throughput(problem)
+    if fastest is None:
+        return PlanInfeasible("the limits are too low for any plan in rounds, however slow: raise them.")
+    return PlanInfeasible(
+        f"no plan in rounds within the limits was found that reaches {asked}. The highest throughput that was found is "
+        f"{_number(fastest.throughput)} samples/s: ask for that or less, raise limits, or use a policy without rounds "
+        "(--sync ssp:3), in which workers do not wait for each other."
+    )
+
+
 def slowest_station(problem: Problem) -> Slowest:
     """Find the station that decides the smallest possible tau over all schedules with unlimited units.
 
@@ -109,7 +135,9 @@ def slowest_station(problem: Problem) -> Slowest:
             best: Slowest | None = None
             for last in range(first, num_layers):
                 stage = Slowest(first, last, t, stage_terms(problem, first, last, t))
-                if best is not None and stage.fixed_s >= best.fixed_s:
+                sent_s = float(problem.terms[t, last, 7])  # which a stage with one more layer saves
+                kept_s = max(stage.terms.compute_fixed, stage.terms.comm_fixed - sent_s)
+                if best is not None and kept_s * (1 - ROUNDING) >= best.fixed_s:
                     break
                 rest = (
                     _fastest([r for s, r in enumerate(reach[last + 1]) if s != t]) if last + 1 < num_layers else nothing
@@ -132,8 +160,10 @@ def _fastest(stations: list[Slowest | None]) -> Slowest | None:
 def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
     """Find the fastest plan within the limits, to a millionth, or None if they are too low for any plan.
 
-    The second value says whether that is proven; if not, there may be a faster plan.
+    The second value says whether that is proven; if not, there may be a faster plan. In rounds to a hundredth.
     """
+    if problem.in_rounds:
+        return fastest_in_rounds(problem, problem.profile.batch_size / slowest_s(problem)), False
     slow, fast = slowest_s(problem), Chains(problem).fastest_s()
     fastest, sure = _within_limits(problem, slow)
     if fastest is None:
@@ -152,7 +182,11 @@ def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
 
 def slowest_s(problem: Problem) -> float:
     """Upper bound on the seconds per batch of all plans, including rounding errors."""
-    return (float(problem.terms[np.isfinite(problem.terms)].sum()) + problem.server_s) * (1 + ROUNDING)
+    seconds = problem.terms[:, :, :9]
+    most = float(seconds[np.isfinite(seconds)].sum()) + problem.server_s
+    if problem.in_rounds:  # what no units divide is paid for every micro-batch, and every worker has its weights
+        most = (most + problem.overhead_s) * int(problem.lanes_of.max()) + float(problem.terms[:, :, 11].sum() * 1e4)
+    return most * (1 + ROUNDING)
 
 
 def single_raises(problem: Problem) -> list[LimitRaise]:

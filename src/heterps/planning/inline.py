@@ -4,17 +4,23 @@
 
         seconds for a batch = sum of compute_s (1 - alpha + alpha / k)  +  (sum of server_s + input_s of layer 0) / k
 
+times what real steps took of such a sum when the profile was made (`whole_steps`): the sum does not know that one
+thread hands out the work of the others, that a reader works ahead, or that a small batch is not divided.
+
 Nothing crosses a network, so no layer pays sync_s. A model that cannot be traced into layers is still trained, as one
 layer, with a plan that predicts nothing.
 """
 
 from __future__ import annotations
 
+import math
+
 from heterps.config import Cluster
 from heterps.devices import is_cpu
 from heterps.errors import ConfigError
 from heterps.planning.plan import Plan, PlannedServers, Stage
-from heterps.profiling.profile import Profile
+from heterps.planning.prediction import DRIFT, UNTESTED, Prediction, combined
+from heterps.profiling.profile import Cost, Profile
 
 
 def cpu_resource(cluster: Cluster) -> str:
@@ -28,15 +34,53 @@ def cpu_resource(cluster: Cluster) -> str:
     return min(cpus, key=lambda name: cpus[name])
 
 
-def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: float) -> Plan:
-    """Make the plan of an inline run over `samples` samples in total, with its bill."""
+def inline_prediction(profile: Profile, cluster: Cluster, num_cores: int) -> Prediction:
+    """Predict an inline run with this many threads. Raises ConfigError if a layer has no cost on the CPU resource."""
+    layers = layer_seconds(profile, cluster, num_cores)
+    ratio = profile.whole_step(num_cores)
+    if ratio is None:
+        error = combined(profile_error(profile, cluster), UNTESTED, DRIFT)
+        return layers.model_copy(update={"error": error, "basis": "the sum of the layers"})
+    return layers.model_copy(
+        update={
+            "overhead_s": layers.overhead_s + (ratio - 1) * layers.seconds,
+            "error": combined(profile.whole_steps_error or 0.0, DRIFT),
+            "basis": "real steps on this machine",
+        }
+    )
+
+
+def layer_seconds(profile: Profile, cluster: Cluster, num_cores: int) -> Prediction:
+    """Add up the seconds of all layers, their tables and the reading of a batch, in one process with so many cores."""
+    costs, _ = _costs(profile, cluster)
+    return Prediction(
+        compute_s=sum(cost.compute_s * (1 - cost.alpha + cost.alpha / num_cores) for cost in costs),
+        servers_s=sum(layer.server_s for layer in profile.layers) / num_cores,
+        overhead_s=costs[0].input_s / num_cores,
+        error=0.0,
+    )
+
+
+def profile_error(profile: Profile, cluster: Cluster) -> float:
+    """Return the relative standard error of the compute seconds of all layers on the CPU resource."""
+    costs, _ = _costs(profile, cluster)
+    total_s = sum(cost.compute_s for cost in costs)
+    return math.hypot(*(cost.compute_s * (cost.error or 0.0) for cost in costs)) / total_s if total_s > 0 else 0.0
+
+
+def _costs(profile: Profile, cluster: Cluster) -> tuple[list[Cost], str]:
     resource = cpu_resource(cluster)
     costs = [layer.costs[resource] for layer in profile.on(cluster).layers if resource in layer.costs]
     if len(costs) < len(profile.layers):
         raise ConfigError(f"the profile has no cost for every layer on {resource!r}; profile that resource first.")
-    compute_s = sum(cost.compute_s * (1 - cost.alpha + cost.alpha / num_cores) for cost in costs)
-    shared_s = sum(layer.server_s for layer in profile.layers) + costs[0].input_s
-    throughput = profile.batch_size / (compute_s + shared_s / num_cores)
+    return costs, resource
+
+
+def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: float) -> Plan:
+    """Make the plan of an inline run over `samples` samples in total, with its bill."""
+    costs, resource = _costs(profile, cluster)
+    prediction = inline_prediction(profile, cluster, num_cores)
+    throughput = profile.batch_size / prediction.seconds
     hours = samples / throughput / 3600
     return Plan(
         method="inline",
@@ -47,9 +91,11 @@ def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: 
         usd=hours * num_cores * cluster.resources[resource].usd_per_hour,
         bottleneck="this machine",
         evaluations=1,
+        batch_size=profile.batch_size,
         model=profile.model,
         layers=tuple(layer.name for layer in profile.layers),
         estimated=(resource,) if any(cost.estimated for cost in costs) else (),
+        prediction=prediction,
     )
 
 

@@ -1,7 +1,7 @@
-"""The online phase of the learned scheduler: short trials of its plans replace the cost model's bills.
+"""The online phase of a search: short trials of its plans replace the cost model's bills.
 
-    pre-training          policy --> schedules --> bills of the cost model --> policy
-    on-line               policy --> schedule
+    before                search --> schedules --> bills of the cost model --> search
+    on-line               search --> schedule
                            ^          [1] counts for it, by the profile as corrected so far
                            |          [2] a trial, unless this plan had one
                            |          [3] the profile is corrected by all trials so far (correct.py)
@@ -9,7 +9,7 @@
 
 The cost model knows single stations only: a pipeline that fills and drains is slower than its slowest station.
 `reached` is the fraction of that station's throughput that whole runs reach, the median of all trials; counts are
-chosen for floor / reached.
+chosen for floor / reached. The corrected profile keeps it, and later trials begin with it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ import numpy as np
 
 from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.api import QUICK_S, compare
+from heterps.planning.bill import bill
 from heterps.planning.correct import correct
-from heterps.planning.cost import Problem, Schedules, bill
+from heterps.planning.cost import Problem, Schedules
 from heterps.planning.infeasible import explain_infeasible
 from heterps.planning.plan import Plan
 from heterps.planning.provisioners.base import Bills, to_plan
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers import make_scheduler
 from heterps.planning.schedulers.base import SearchBudget, Unproven, search
-from heterps.planning.schedulers.rl import Reinforce
+from heterps.planning.schedulers.changes import Changes
 from heterps.planning.trial import RunTrial, Trial, TrialStopped
 from heterps.profiling.profile import Profile
 
@@ -38,7 +39,7 @@ NOISE = 0.02
 """Relative shortfall at which a trial still counts as meeting the floor: short runs are no more precise."""
 
 LEAST_REACHED = 0.25
-MOST_BATCH = 4  # trials between two steps of the policy
+MOST_BATCH = 4  # trials between two feedbacks
 UNTRIED = 1e3
 """Violation of a schedule for which no trial was left: larger than that of all schedules that were tried."""
 
@@ -98,18 +99,17 @@ def measure(
     seconds: float | None = 60.0,
     on_trial: Callable[[int, Plan], None] = lambda _number, _plan: None,
 ) -> Measurement:
-    """Pre-train a policy by the cost model, for `evaluations` bills or `seconds`, then measure up to `trials` of its
-    plans with `run`.
+    """Search by the cost model, for `evaluations` bills or `seconds`, then measure up to `trials` plans with `run`.
 
     `on_trial` is called with the number and the plan of each trial before it starts. It ends early, with the results so
-    far, if the policy has no new plan, or if `run` raises TrialStopped or KeyboardInterrupt. An error of the first
+    far, if the search has no new plan, or if `run` raises TrialStopped or KeyboardInterrupt. An error of the first
     trial is raised; an error of a later one becomes the reason of its attempt. Raises PlanInfeasible if there is no
     plan by the given profile.
     """
     optimum = compare(problem, others="none", seconds=QUICK_S).chosen
     scheduler = make_scheduler(method, problem, seed)
-    if not isinstance(scheduler, Reinforce):
-        raise ConfigError(f"trials are of the plans of a learned scheduler, rl or rl-rnn, and {method!r} is none.")
+    if not isinstance(scheduler, Changes):
+        raise ConfigError(f"trials are for the methods rl, rl-scratch, rl-rnn and changes, and {method!r} is none.")
     found = search(problem, scheduler, SearchBudget(evaluations, seconds))
     if found.schedule is None:
         raise explain_infeasible(problem, method, provisioner="exact", finished=found.finished)
@@ -122,7 +122,7 @@ def measure(
 class _UntilTrialsEnd(Unproven):
     """A scheduler that ends with the trials."""
 
-    def __init__(self, scheduler: Reinforce, trials: Trials) -> None:
+    def __init__(self, scheduler: Changes, trials: Trials) -> None:
         self._scheduler, self._trials = scheduler, trials
 
     def propose(self) -> Schedules | None:
@@ -139,7 +139,7 @@ class Trials:
         self, problem: Problem, run: RunTrial, most: int, method: str, on_trial: Callable[[int, Plan], None]
     ) -> None:
         self._given, self._run, self._most, self._method, self._on_trial = problem, run, most, method, on_trial
-        self._profile, self._reached = problem.given, 1.0
+        self._profile, self._reached = problem.given, problem.given.reached or 1.0
         self._attempts: list[Attempt] = []
         self._by_plan: dict[object, Attempt] = {}
         self._stopped_by: str | None = None
@@ -162,14 +162,18 @@ class Trials:
         best = min(keeping, key=lambda a: a.usd) if keeping else max(measured, key=lambda a: a.throughput)
         before = _mean_error(self._given, measured, 1.0)
         after = _mean_error(self._problem(1.0), measured, self._reached)
+        policy = self._given.conditions.sync if self._given.conditions is not None else None
+        told = {"reached": self._reached, "reached_for": policy.label if policy is not None else None}
+        profile = self._profile.model_copy(update={"version": 2, **told})
         return Measurement(
-            tuple(self._attempts), best, optimum, self._profile, self._reached, before, after, self._stopped_by
+            tuple(self._attempts), best, optimum, profile, self._reached, before, after, self._stopped_by
         )
 
     def _problem(self, reached: float) -> Problem:
         """The problem with the profile as corrected so far, and a floor for the slowest station."""
         given = self._given
-        return Problem(self._profile, given.cluster, given.throughput / reached, given.samples, given.epochs)
+        floor = given.throughput / reached
+        return Problem(self._profile, given.cluster, floor, given.samples, given.epochs, conditions=given.conditions)
 
     def _bill(self, schedule: Schedules) -> Bills:
         """Return the bill of one schedule as measured by its trial."""
@@ -226,7 +230,8 @@ class Trials:
         given = self._given
         hours = given.samples * given.epochs / trial.throughput / 3600
         keeps_floor = trial.throughput >= given.throughput * (1 - NOISE)
-        return Attempt(plan, trial, hours, hours * plan.usd_per_hour(given.cluster), keeps_floor)
+        usd = hours * plan.usd_per_hour(given.cluster) + (plan.egress_usd or 0.0)
+        return Attempt(plan, trial, hours, usd, keeps_floor)
 
     def _correct(self) -> None:
         measured = [attempt for attempt in self._attempts if attempt.trial is not None]

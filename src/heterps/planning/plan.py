@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from heterps.config import Cluster
 from heterps.errors import ConfigError
+from heterps.planning.prediction import Prediction
 from heterps.profiling.profile import FiniteRecord
 from heterps.yamlfile import read_model
+
+SPOT = "-spot"
+"""What the name of an offer of spot units ends with."""
 
 
 class Stage(FiniteRecord):
@@ -48,10 +52,30 @@ class Plan(FiniteRecord):
 
     provisioner: str = "exact"
     batch_size: PositiveInt | None = Field(None, description="Number of samples per batch.")
+    samples: PositiveFloat | None = Field(
+        None, description="Samples of the job, all epochs together, that `hours` and `usd` are for."
+    )
     model: str | None = Field(None, description="The model's name in the profile.")
     layers: tuple[str, ...] | None = Field(None, description="Names of the layers, in order.")
     estimated: tuple[str, ...] = Field(
         (), description="Resources whose costs in this plan are estimates.", exclude_if=lambda names: not names
+    )
+
+    prediction: Prediction | None = Field(
+        None, description="Seconds of a batch by term, and their error.", exclude_if=lambda value: value is None
+    )
+    sync: str | None = Field(None, description="The policy that the prediction is for; null: a batch is divided.")
+    lanes: PositiveInt | None = Field(
+        None, description="Number of micro-batches of a batch in rounds, else of batches under way."
+    )
+    rented: dict[str, PositiveInt] | None = Field(
+        None, description="Number of each offer that is rented: machines, units and spot units. Null: single units."
+    )
+    egress_usd: NonNegativeFloat | None = Field(
+        None,
+        description="The part of `usd` for traffic between zones, but for what interruptions let it send again; absent "
+        "where traffic is free.",
+        exclude_if=lambda value: value is None,
     )
 
     measured: Literal["trial", "emulated trial"] | None = Field(
@@ -74,11 +98,24 @@ class Plan(FiniteRecord):
         return used
 
     def usd_per_hour(self, cluster: Cluster) -> float:
-        """Price per hour of all units of the plan, including servers."""
+        """Price per hour of all units of the plan, including servers, as they are rented."""
+        if self.rented is not None:
+            return sum(count * offer_price(cluster, name) for name, count in self.rented.items())
         return sum(count * cluster.resources[name].usd_per_hour for name, count in self.units.items())
 
     def write(self, path: str | Path) -> None:
         Path(path).write_text(self.model_dump_json(indent=1, exclude_none=True) + "\n", encoding="utf-8")
+
+
+def offer_price(cluster: Cluster, name: str) -> float:
+    """Return the USD per hour of one of an offer: a machine, a unit or a spot unit."""
+    if name in cluster.machines:
+        return cluster.machines[name].usd_per_hour
+    if name in cluster.resources:
+        return cluster.resources[name].usd_per_hour
+    spot = cluster.resources[name.removesuffix(SPOT)].spot
+    assert spot is not None, "an offer is a machine, a unit or a spot unit"
+    return spot.usd_per_hour
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -108,7 +145,7 @@ def check_plan(plan: Plan, layers: Sequence[str], batch_size: int, cluster: Clus
                 f"{where}: the plan rents {name!r}, and the job's cluster has {', '.join(cluster.resources)} only. Give"
                 " the job the cluster that was planned for."
             )
-        if count > (limit := cluster.resources[name].limit):
+        if count > (limit := cluster.most_units(name)):
             raise ConfigError(
                 f"{where}: the plan rents {count} units of {name!r}, and the job's cluster has a limit of {limit}. "
                 "Raise the limit, or plan again for this cluster."

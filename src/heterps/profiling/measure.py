@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,14 +26,23 @@ def measure_compute(sandbox: Sandbox, parts: Parts, budget_s: float) -> dict[flo
     return dict(zip(parts, time_interleaved(steps, budget_s, sandbox.device), strict=True))
 
 
-def measure_server(sandbox: Sandbox, values: Values, budget_s: float, table_bytes: int) -> tuple[float, float]:
-    """Measure the seconds of one server for the layer's rows and weights per batch, and for its weights alone.
+class ServerSeconds(NamedTuple):
+    """Seconds of one server for a layer's parameters, for one batch."""
 
-    A step on all weights takes the same time for any batch size. The tables are filled to about `table_bytes`.
-    """
+    whole_s: float = 0.0
+    fixed_s: float = 0.0  # for its weights, whatever the size of the batch
+    moves_s: float = 0.0  # the part of that for handing weights out and taking gradients in
+
+
+def measure_server(sandbox: Sandbox, values: Values, budget_s: float, table_bytes: int) -> ServerSeconds:
+    """Measure one server's work for the layer's rows and weights. The tables are filled to about `table_bytes`."""
     rows, weights = sandbox.server_work(values, table_bytes)
     timings = [timing.median_s for timing in time_interleaved([*rows, *weights], budget_s, CPU)]
-    return sum(timings), sum(timings[len(rows) :])
+    rows_s = sum(timings[: len(rows)])
+    if not weights:
+        return ServerSeconds(rows_s)
+    step_s, moves_s = timings[len(rows) :]
+    return ServerSeconds(rows_s + step_s, step_s, min(moves_s, step_s))
 
 
 LINK_BYTES = (64 * 1024, 1024 * 1024, 8 * 1024 * 1024)

@@ -7,14 +7,18 @@ profile can be scaled to another batch size:
     sync_s(b) = sync_fixed_s + (sync_s - sync_fixed_s) * b / batch_size        the other seconds likewise
 
 so that small batches are bound by communication and large ones by compute.
+
+Version 2 adds what the bill of real machines needs (planning/real.py): bytes that pass a port or fill a memory, what a
+launcher costs beside the layers, and how sure each figure is. A field that is null was not measured.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from heterps.config import Cluster
 from heterps.config.base import Record
@@ -23,6 +27,10 @@ from heterps.offers import OFFERS
 from heterps.yamlfile import read_model
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class FiniteRecord(Record):
@@ -47,6 +55,9 @@ class Cost(FiniteRecord):
     sync_fixed_s: NonNegativeFloat = Field(0.0, description="The part of sync_s that does not grow with the batch.")
     input_fixed_s: NonNegativeFloat = Field(0.0, description="The part of input_s that does not grow with the batch.")
     spread: NonNegativeFloat = Field(0.0, description="Half the interquartile range of compute_s, over its median.")
+    error: NonNegativeFloat | None = Field(
+        None, description="Relative standard error of compute_s.", exclude_if=_is_none
+    )
     estimated: bool = Field(False, description="Whether it is estimated by a roofline, not measured.")
     corrected: bool = Field(
         False,
@@ -85,6 +96,26 @@ class LayerProfile(FiniteRecord):
     output_bytes: NonNegativeInt = 0
     server_s: NonNegativeFloat = Field(0.0, description="Seconds of one server unit for the layer's parameters.")
     server_fixed_s: NonNegativeFloat = Field(0.0, description="The part of server_s that does not grow with the batch.")
+    server_moves_s: NonNegativeFloat | None = Field(
+        None,
+        description="The part of server_fixed_s for handing out and taking in all weights once, without the step: each "
+        "worker of a round costs it again.",
+        exclude_if=_is_none,
+    )
+    dense_bytes: NonNegativeInt | None = Field(
+        None,
+        description="Bytes of the weights that are not rows of tables. Weights that layers share count once, in the "
+        "first of them.",
+        exclude_if=_is_none,
+    )
+    row_bytes: NonNegativeInt | None = Field(
+        None,
+        description="Bytes of the keys and rows that a batch pulls, and of the keys and gradients that it pushes.",
+        exclude_if=_is_none,
+    )
+    activation_bytes: NonNegativeInt | None = Field(
+        None, description="Bytes that forward keeps for backward.", exclude_if=_is_none
+    )
     costs: dict[str, Cost] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -98,6 +129,8 @@ class LayerProfile(FiniteRecord):
             "input_bytes": round(self.input_bytes * ratio),
             "output_bytes": round(self.output_bytes * ratio),
             "server_s": _scaled(self.server_s, self.server_fixed_s, ratio),
+            "row_bytes": None if self.row_bytes is None else round(self.row_bytes * ratio),
+            "activation_bytes": None if self.activation_bytes is None else round(self.activation_bytes * ratio),
             "costs": {name: cost.scaled(ratio) for name, cost in self.costs.items()},
         }
         return self.model_copy(update=update)
@@ -111,13 +144,81 @@ def _scaled_share(share: float, before_s: float, after_s: float, ratio: float) -
     return min(share * before_s * ratio / after_s, 1.0) if after_s > 0 else share
 
 
+class TableGrowth(FiniteRecord):
+    """The rows of a table after n samples: coefficient * n ** exponent (Heaps' law), fitted on the data."""
+
+    name: str
+    row_bytes: PositiveInt = Field(description="Bytes of a row on a server: values, optimizer state and index.")
+    coefficient: NonNegativeFloat
+    exponent: Share
+    error: NonNegativeFloat = Field(
+        0.0, description="Standard error of the logarithm of the rows, at the samples that were looked at."
+    )
+    exponent_error: NonNegativeFloat = Field(
+        0.0, description="Standard error of the exponent: the error grows by it with each e-fold of the samples."
+    )
+    samples: NonNegativeInt = Field(0, description="Number of samples that were looked at.")
+
+    def rows(self, samples: float) -> float:
+        """Return the number of distinct ids expected among `samples` samples."""
+        return min(self.coefficient * samples**self.exponent, math.inf) if samples > 0 else 0.0
+
+
+class Overhead(FiniteRecord):
+    """What a launcher spends besides the layers and the servers, measured with a model that computes nothing."""
+
+    batch_s: NonNegativeFloat = Field(0.0, description="Seconds of a worker per batch.")
+    worker_s: NonNegativeFloat = Field(0.0, description="Further seconds per batch and worker beyond the first.")
+    message_s: NonNegativeFloat = Field(0.0, description="Seconds per message between stages, in rounds.")
+    free_message_s: NonNegativeFloat = Field(
+        0.0, description="Seconds per message between stages where workers do not wait for each other."
+    )
+    free_fixed_s: NonNegativeFloat = Field(
+        0.0, description="Seconds per batch where workers do not wait for each other, however many they are."
+    )
+    free_divided_s: NonNegativeFloat = Field(
+        0.0, description="Further seconds per batch there, which the workers divide among themselves."
+    )
+    error: NonNegativeFloat = Field(0.0, description="Relative standard error.")
+
+
 class Profile(FiniteRecord):
     """The costs of all layers of a model, for batches of `batch_size` samples."""
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
     model: str
     batch_size: PositiveInt
     layers: tuple[LayerProfile, ...] = Field(min_length=1)
+    tables: tuple[TableGrowth, ...] | None = Field(
+        None, description="Growth of the tables, if the data was looked at.", exclude_if=_is_none
+    )
+    overheads: dict[str, Overhead] | None = Field(
+        None, description="Overhead of each launcher that was measured, by its name.", exclude_if=_is_none
+    )
+    whole_steps: dict[int, PositiveFloat] | None = Field(
+        None,
+        description="By the number of threads: seconds of a real step in one process on this machine, over what the "
+        "layers add up to.",
+        exclude_if=_is_none,
+    )
+    whole_steps_error: NonNegativeFloat | None = Field(
+        None, description="Relative standard error of whole_steps.", exclude_if=_is_none
+    )
+    reached: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="Share of the throughput of the slowest station that whole runs reached in trials of plans.",
+        exclude_if=_is_none,
+    )
+    reached_for: str | None = Field(
+        None,
+        description="The policy that predictions of those trials were for; null: a batch was divided as in the paper.",
+        exclude_if=_is_none,
+    )
+    contention: dict[str, Annotated[float, Field(ge=1)]] | None = Field(
+        None,
+        description="By resource: seconds of a unit while all units of its machine compute, over those of one alone.",
+        exclude_if=_is_none,
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -182,6 +283,12 @@ class Profile(FiniteRecord):
 
     def estimated(self, resource: str) -> bool:
         return any(layer.costs[resource].estimated for layer in self.layers if resource in layer.costs)
+
+    def whole_step(self, num_threads: int) -> float | None:
+        """Seconds of a real step over the sum of its layers, measured with this or the nearest number of threads."""
+        if not self.whole_steps:
+            return None
+        return self.whole_steps[min(self.whole_steps, key=lambda known: abs(math.log(known / num_threads)))]
 
     def write(self, path: str | Path) -> None:
         Path(path).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -10,7 +10,8 @@
     server_s            pulls, pushes and optimizer steps, timed here
 
 alpha and beta of a core of this machine come from real runs of two units if there are processes for them (see
-`heterps.profiling.units`), and otherwise from parts of the batch on one unit. The fixed parts of sync_s and input_s
+`heterps.profiling.units`), and otherwise from parts of the batch on one unit. Layers that are alike share what was
+measured for any of them (see `heterps.profiling.pool`). The fixed parts of sync_s and input_s
 follow from the whole batch and half of it.
 
 beta is fitted on sync_s if the layer has parameters: half of a batch has more than half of its distinct rows, and every
@@ -20,7 +21,7 @@ promises too much. Layers without parameters have the beta of their input, so st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,8 @@ from heterps.model.trace import Layer, trace
 from heterps.profiling.batches import batch_size_of, divide, model_inputs
 from heterps.profiling.estimate import estimate_compute, estimate_embedding
 from heterps.profiling.fit import fit_fixed, fit_share
-from heterps.profiling.measure import CPU, Parts, measure_compute, measure_link, measure_server
+from heterps.profiling.measure import CPU, Parts, ServerSeconds, measure_compute, measure_link, measure_server
+from heterps.profiling.pool import pooled
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.profiling.sandbox import LayerTraffic, Sandbox
 from heterps.profiling.servers import TABLE_BYTES
@@ -98,21 +100,32 @@ def profile(
     parts = divide(traced, inputs, batch_size, UNITS)
     stages = split(traced, range(1, len(traced.layers)))
     profiles = []
+    shared: set[int] = set()  # ids of the parameters of the layers so far
+    kept: set[str] = set()  # names of the values that these layers keep for backward
     with units() as processes, torch_threads(1), torch.random.fork_rng(), torch.enable_grad():
         for layer, stage in zip(traced.layers, stages, strict=True):
             if progress:
                 progress(layer, len(traced.layers))
             try:
                 visit = _LayerProfiler(
-                    stage, parts, optimizers, precision, budget_s / len(stages), table_bytes, processes
+                    stage, parts, optimizers, precision, budget_s / len(stages), table_bytes, processes, shared, kept
                 )
                 profiles.append(visit.profile(layer, targets, read_s if layer.index == 0 else None))
                 parts = visit.outputs()
+                shared |= {id(parameter) for parameter in stage.module.parameters()}
             except HeterpsError:
                 raise
             except Exception as error:  # the model's own code, or memory that is not there
                 raise ModelError(_cannot_run(layer, stage, parts[1.0], error)) from error
-    return Profile(model=name or type(model).__name__, batch_size=batch_size, layers=tuple(profiles))
+        contention = processes.contention if processes else None
+    local = [target.name for target in targets if target.device is None]
+    return Profile(
+        version=2,
+        model=name or type(model).__name__,
+        batch_size=batch_size,
+        layers=pooled(profiles),
+        contention=dict.fromkeys(local, contention) if contention is not None else None,
+    )
 
 
 def find_targets(resources: Sequence[str]) -> list[Target]:
@@ -144,6 +157,8 @@ class _LayerProfiler:
         budget_s: float,
         table_bytes: int,
         units: Units | None,
+        shared: Collection[int],
+        kept: set[str],
     ) -> None:
         self._units = units if len(parts) > 1 else None  # one sample cannot be divided
         self._stage = stage
@@ -151,18 +166,17 @@ class _LayerProfiler:
         self._optimizers, self._precision = optimizers, precision
         self._budget_s = budget_s
         self._table_bytes = table_bytes
-        self._host = Sandbox(stage, CPU, optimizers, precision)
+        self._shared, self._kept = shared, kept
+        self._host = Sandbox(stage, CPU, optimizers, precision, shared)
         self._traffic = {k: self._host.traffic(values) for k, values in parts.items()}
         self._timings: dict[torch.device, dict[float, Timing]] = {}
         self._shares: tuple[float, float] | None = None
 
     def profile(self, layer: Layer, targets: Sequence[Target], read_s: float | None) -> LayerProfile:
         whole = self._traffic[1.0]
-        server_s = server_fixed_s = 0.0
+        server = ServerSeconds()
         if whole.sync:
-            server_s, server_fixed_s = measure_server(
-                self._host, self._parts[1.0], self._budget_s / 4, self._table_bytes
-            )
+            server = measure_server(self._host, self._parts[1.0], self._budget_s / 4, self._table_bytes)
         if self._units:
             self._units.enter(layer.name)
         return LayerProfile(
@@ -171,8 +185,12 @@ class _LayerProfiler:
             input_bytes=whole.input,
             weight_bytes=whole.weights,
             output_bytes=whole.output,
-            server_s=server_s,
-            server_fixed_s=server_fixed_s,
+            server_s=server.whole_s,
+            server_fixed_s=server.fixed_s,
+            server_moves_s=server.moves_s,
+            dense_bytes=whole.dense,
+            row_bytes=whole.rows,
+            activation_bytes=self._activation_bytes(),
             costs={target.name: self._cost(layer, target, read_s) for target in targets},
         )
 
@@ -180,12 +198,19 @@ class _LayerProfiler:
         """The inputs of the next layer, for the whole batch and for its parts."""
         return {k: self._host.forward(values) for k, values in self._parts.items()}
 
+    def _activation_bytes(self) -> int:
+        """Bytes that forward keeps for backward, besides the values that a layer before this one keeps already."""
+        sizes = self._host.activations(self._parts[1.0])
+        new = sum(size for name, size in sizes.items() if name not in self._kept)
+        self._kept.update(name for name, size in sizes.items() if name and size)
+        return new
+
     def _cost(self, layer: Layer, target: Target, read_s: float | None) -> Cost:
-        spread = 0.0
+        spread, error = 0.0, None
         if target.here is not None:
             timings = self._measured(target.here)
             compute: Seconds = {k: timing.median_s for k, timing in timings.items()}
-            spread = timings[1.0].spread
+            spread, error = timings[1.0].spread, timings[1.0].error
         else:
             assert target.device is not None, "a core of this machine is always here"
             compute = self._estimated(layer, target.device)
@@ -207,12 +232,17 @@ class _LayerProfiler:
             sync_fixed_s=fit_fixed(sync),
             input_fixed_s=fit_fixed(border),
             spread=spread,
+            error=error,
             estimated=target.here is None,
         )
 
     def _measured(self, device: torch.device) -> dict[float, Timing]:
         if device not in self._timings:
-            sandbox = self._host if device == CPU else Sandbox(self._stage, device, self._optimizers, self._precision)
+            sandbox = (
+                self._host
+                if device == CPU
+                else Sandbox(self._stage, device, self._optimizers, self._precision, self._shared)
+            )
             share = 3 / 8 if self._units else 3 / 4
             self._timings[device] = measure_compute(sandbox, self._parts, self._budget_s * share)
         return self._timings[device]
@@ -224,15 +254,13 @@ class _LayerProfiler:
         """
         if self._shares is None:
             k = list(self._traffic)[1]
-            alone_s, together_s = units.compute(self._budget_s * 2 / 8)
-            alpha = fit_share({1.0: alone_s, k: together_s})
+            alpha = fit_share({1.0: 1.0, k: units.compute(self._budget_s * 2 / 8)})
             whole, half = self._traffic[1.0], self._traffic[k]
             moved = [t.sync if whole.sync else t.border + t.border_back for t in (whole, half)]
             if not whole.sync and reading_beta is not None:
                 beta = reading_beta
             else:
-                alone_s, together_s = units.move(moved, self._budget_s / 8)
-                beta = fit_share({1.0: alone_s, k: together_s})
+                beta = fit_share({1.0: 1.0, k: units.move(moved, self._budget_s / 8)})
             self._shares = alpha, beta
         return self._shares
 

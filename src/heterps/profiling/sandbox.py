@@ -8,7 +8,7 @@ is timed separately.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from heterps.data.batch import Slots
 from heterps.devices import Precision, computing_in
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.nn import embeddings
-from heterps.profiling.servers import ReadyRows, dense_work, sparse_work
+from heterps.profiling.servers import ReadyRows, dense_work, moving_work, sparse_work
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,29 @@ class LayerTraffic:
     border: int  # all values that are live at its first border, forward
     border_back: int  # the gradients of these values
     sync: int  # rows or weights from the servers, and their gradients to the servers
+    dense: int  # weights that are not rows of tables
+    rows: int  # keys and rows that are pulled, and keys and gradients that are pushed
     spread: int  # table rows gathered for the batch, and their gradients: they move between host and device
     weights: int  # parameters, and the distinct rows of the batch
 
 
 class Sandbox:
-    """A copy of a layer, in training mode, on `device`."""
+    """A copy of a layer, in training mode, on `device`.
+
+    shared  ids of parameters that belong to layers before this one: the servers hold them once, and have them already
+    """
 
     def __init__(
-        self, stage: StageModule, device: torch.device, optimizers: Optimizers, precision: Precision = "fp32"
+        self,
+        stage: StageModule,
+        device: torch.device,
+        optimizers: Optimizers,
+        precision: Precision = "fp32",
+        shared: Collection[int] = (),
     ) -> None:
         module = copy.deepcopy(stage.module).to(device).train()
+        of_others = [id(p) in shared for p in stage.module.parameters()]
+        self._own = [p for p, is_shared in zip(module.parameters(), of_others, strict=True) if not is_shared]
         self.device, self._precision = device, precision
         self._stage = replace(stage, module=module)
         self._optimizers = optimizers
@@ -89,24 +101,51 @@ class Sandbox:
             output=num_bytes(made),
             border=num_bytes(inputs),
             border_back=num_bytes([v for v in tree_leaves(inputs) if _takes_gradient(v)]),
-            sync=sum(request.sync_bytes for request in requests) + 2 * num_bytes(self._trained),
+            sync=sum(request.sync_bytes for request in requests) + 2 * num_bytes(self._own_trained),
+            dense=num_bytes(self._own),
+            rows=sum(request.sync_bytes for request in requests),
             spread=sum(request.spread_bytes for request in requests),
-            weights=sum(request.row_bytes for request in requests) + num_bytes(list(self._stage.module.parameters())),
+            weights=sum(request.row_bytes for request in requests) + num_bytes(self._own),
         )
+
+    def activations(self, values: Values) -> dict[str, int]:
+        """Return the bytes that forward keeps for backward, by the name of the value; under "" those without a name."""
+        kept: dict[int, int] = {}  # bytes of storages, by address
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        inputs = self._inputs(values)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            run = self._run(inputs)
+        for parameter in self._stage.module.parameters():
+            kept.pop(parameter.untyped_storage().data_ptr(), None)
+        named = {}
+        for name, value in {**inputs, **run.outputs}.items():
+            of_value = [leaf.untyped_storage().data_ptr() for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+            named[name] = sum(kept.pop(address, 0) for address in of_value)
+        return {**named, "": sum(kept.values())}
 
     def server_work(
         self, values: Values, table_bytes: int
     ) -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
-        """Return functions that do one server's work for a step on `values`: those for rows, and that for weights.
+        """Return functions that do one server's work for a step on `values`: those for rows, and two for weights.
 
-        Each hands out parameters and applies their gradients. All tables together take about `table_bytes`.
+        Each hands out parameters and applies their gradients; the second for weights only takes the gradients in. All
+        tables together take about `table_bytes`.
         """
         self._client.requests.clear()
         self.forward(values)
         requests = list(self._client.requests)
         rows = [sparse_work(request, table_bytes // len(requests)) for request in requests]
-        num_values = sum(p.numel() for p in self._trained)
-        return rows, [dense_work(num_values, self._optimizers.dense)] if num_values else []
+        num_values = sum(p.numel() for p in self._own_trained)
+        return rows, [dense_work(num_values, self._optimizers.dense), moving_work(num_values)] if num_values else []
+
+    @property
+    def _own_trained(self) -> list[Tensor]:
+        return [parameter for parameter in self._own if parameter.requires_grad]
 
     def _run(self, inputs: Values) -> StageRun:
         with computing_in(self._precision, self.device):

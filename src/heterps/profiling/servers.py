@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from heterps.config import Optimizer
 from heterps.ps.client.local import done
 from heterps.ps.keys.dedup import Lookup, sum_rows
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.sparse import SparseTable
@@ -68,6 +68,11 @@ class ReadyRows:
         self._specs = {spec.name: spec for spec in specs}
         self._rows: dict[str, FloatArray] = {}
 
+    def rows_here(self, table: str) -> int:
+        """Return 0: there are no rows to keep."""
+        del table
+        return 0
+
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         del create  # there is no table to create rows in
         spec, needed = self._specs[table], len(lookup.unique)
@@ -78,7 +83,9 @@ class ReadyRows:
             self._rows[table] = rows.astype(np.float32)
         return done(self._rows[table][:needed])
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push(
+        self, table: str, lookup: Lookup, grads: FloatArray, round: Round | Iteration | None = None
+    ) -> Future[None]:
         del round  # there is no other part
         summed = np.empty((len(lookup.unique), self._specs[table].dim), np.float32)
         sum_rows(grads, lookup.sources, lookup.starts, 0, len(lookup.unique), summed)
@@ -114,5 +121,17 @@ def dense_work(num_values: int, optimizer: Optimizer) -> Callable[[], None]:
     def work() -> None:
         np.copyto(weights, table.values)
         table.push(gradients)
+
+    return work
+
+
+def moving_work(num_values: int) -> Callable[[], None]:
+    """Return a function that hands out all values of a dense table and adds one worker's gradients to a sum."""
+    values, sums = np.ones(num_values, np.float32), np.zeros(num_values, np.float32)
+    weights, gradients = np.empty(num_values, np.float32), np.full(num_values, 1e-3, np.float32)
+
+    def work() -> None:
+        np.copyto(weights, values)
+        np.add(sums, gradients, out=sums)
 
     return work

@@ -1,9 +1,9 @@
 """Two units of this machine as two processes that run a layer at once, to fit alpha and beta.
 
-                 alone                              together
-    unit 1   [whole batch][whole batch]...      [half][half][half]...
-    unit 2                                      [half][half][half]...
-                 T(1)                               T(2) = the slower of both
+                 alone                              together                      both, on a batch each
+    unit 1   [whole batch][whole batch]...      [half][half][half]...         [whole batch][whole batch]...
+    unit 2                                      [half][half][half]...         [whole batch][whole batch]...
+                 T(1)                               T(2) = the slower of both     T(1) * contention
 
 Half a batch on one unit would not show contention between the units: memory bandwidth, shared caches, clock. The same
 holds for communication: each unit moves the bytes of its part through memory that both share, alone and at once.
@@ -14,6 +14,7 @@ Each process builds the model from its source.
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,8 @@ START_S = 180.0
 ANSWER_S = 120.0
 """Seconds to wait for an answer, beyond those of the measurement itself."""
 ROUNDS = 3
+SHORTEST_S = 1e-9
+"""Least seconds that a run counts as: the processor clock may not advance during a very short one."""
 HEAD_START_S = 0.01
 """Seconds between a command and its common start: enough to reach both processes."""
 
@@ -47,6 +50,7 @@ class Units:
         from heterps.profiling.unit import BLOCK_BYTES
 
         self._layer = ""
+        self._alone_s = self._both_s = 0.0  # of all layers so far
         self._processes: list[Child] = []
         with ExitStack() as opened:  # closes all again where something fails on the way
             shared = opened.enter_context(tempfile.TemporaryFile())  # without a name: nobody has to delete it
@@ -66,14 +70,24 @@ class Units:
         for answer in self._ask(self._processes, {"do": "next"}, ANSWER_S):
             assert answer["layer"] == layer, "processes that go through other layers than we do"
 
-    def compute(self, seconds: float) -> tuple[float, float]:
-        """Return the seconds of one unit alone on the whole batch, and of the slower of two on half a batch each."""
-        return self._alone_and_together({"do": "compute", "part": 0}, {"do": "compute", "part": 1}, seconds)
+    def compute(self, seconds: float) -> float:
+        """Return the seconds of the slower of two units on half a batch each, over those of one on the whole batch."""
+        whole, half = {"do": "compute", "part": 0}, {"do": "compute", "part": 1}
+        alone_s, ratio, both = self._rounds(whole, half, seconds, with_both=True)
+        self._alone_s += alone_s
+        self._both_s += alone_s * both
+        return ratio
 
-    def move(self, num_bytes: Sequence[int], seconds: float) -> tuple[float, float]:
-        """Return the seconds to move the bytes of the whole batch alone, and of half a batch on both units at once."""
-        whole, half = num_bytes
-        return self._alone_and_together({"do": "move", "num_bytes": whole}, {"do": "move", "num_bytes": half}, seconds)
+    def move(self, num_bytes: Sequence[int], seconds: float) -> float:
+        """Return the seconds to move the bytes of half a batch on both units at once, over those of all bytes alone."""
+        whole, half = ({"do": "move", "num_bytes": size} for size in num_bytes)
+        _, ratio, _ = self._rounds(whole, half, seconds)
+        return ratio
+
+    @property
+    def contention(self) -> float | None:
+        """Seconds of all layers while both units compute, over those of one unit alone; None if there are none."""
+        return max(self._both_s / self._alone_s, 1.0) if self._alone_s > 0 else None
 
     def close(self) -> None:
         self._opened.close()
@@ -84,17 +98,22 @@ class Units:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _alone_and_together(
-        self, whole: Mapping[str, Any], half: Mapping[str, Any], seconds: float
-    ) -> tuple[float, float]:
-        """Return the best of several alternating rounds, so that a slow moment of the machine affects both alike."""
-        each_s = seconds / ROUNDS / 2
-        rounds = [
-            (self._time(self._processes[:1], whole, each_s), self._time(self._processes, half, each_s))
-            for _ in range(ROUNDS)
-        ]
-        alone, together = zip(*rounds, strict=True)
-        return min(alone), min(together)
+    def _rounds(
+        self, whole: Mapping[str, Any], half: Mapping[str, Any], seconds: float, *, with_both: bool = False
+    ) -> tuple[float, float, float]:
+        """Return the seconds of the whole batch alone, and the ratios to it of half a batch and of a batch each.
+
+        Ratios are taken within a round and their median over all rounds: a slow moment of the machine is in both parts
+        of a ratio, and a round with a slow moment in one part is left out.
+        """
+        each_s = seconds / ROUNDS / (3 if with_both else 2)
+        alone, together, both = [], [], []
+        for _ in range(ROUNDS):
+            alone_s = max(self._time(self._processes[:1], whole, each_s), SHORTEST_S)
+            alone.append(alone_s)
+            together.append(self._time(self._processes, half, each_s) / alone_s)
+            both.append(self._time(self._processes, whole, each_s) / alone_s if with_both else 1.0)
+        return statistics.median(alone), statistics.median(together), statistics.median(both)
 
     def _time(self, processes: Sequence[Child], command: Mapping[str, Any], seconds: float) -> float:
         timed = {**command, "at": time.monotonic() + HEAD_START_S, "seconds": seconds}

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heterps.planning.plan import Plan
-from heterps.report.figures import duration, rate, ratio, usd, whole
+from heterps.report.figures import batch_time, duration, rate, ratio, usd, whole
 from heterps.training.metrics.metrics import better
 
 COMPLETED = "completed"
 STOPPED_EARLY = "stopped early"
-FINISHED = (COMPLETED, STOPPED_EARLY)
+DIVERGED = "diverged"  # all samples were trained on, and the model became worse
+FINISHED = (COMPLETED, STOPPED_EARLY, DIVERGED)
 """The status of a run that needs nothing more."""
+RUNNING = "running"  # as `heterps ui` shows it; no file says so
 UNFINISHED = "unfinished"  # neither completed nor stopped: still running, or killed
 CALIBRATED = 0.02
 NEARLY_CALIBRATED = 0.1
@@ -188,17 +190,34 @@ class PredictionCheck:
     show: Callable[[float | None], str]
     too_much: str  # what it is when more was measured than predicted
     too_little: str
+    interval: tuple[float, float] | None = None  # in which 9 of 10 measurements are expected
+    is_term: bool = False  # of a sum: its error is a difference, for a term may be 0 or, where others overlap, less
 
     @property
     def error(self) -> float | None:
         """Measured over predicted, less one; None without a prediction."""
+        if self.is_term and self.predicted == 0:
+            return 0.0
         return self.measured / self.predicted - 1 if self.predicted else None
 
     @property
     def verdict(self) -> str:
-        """The error in words."""
+        """The error in words, and whether the measurement lies in the interval of the prediction."""
         if self.error is None:
             return "no prediction"
+        if self.interval is None:
+            return self._error_words
+        low, high = self.interval
+        where = "inside" if low <= self.measured <= high else "outside"
+        return f"{self._error_words}, {where} {self.show(low)}-{self.show(high)}"
+
+    @property
+    def _error_words(self) -> str:
+        assert self.error is not None
+        assert self.predicted is not None
+        if self.is_term:
+            more_s = self.measured - self.predicted
+            return f"{self.show(abs(more_s))} {self.too_much if more_s > 0 else self.too_little}"
         if abs(self.error) < AS_PREDICTED:
             return "as predicted"
         if self.error >= 1:
@@ -209,7 +228,8 @@ class PredictionCheck:
 def compare(summary: dict[str, Any]) -> list[PredictionCheck]:
     """Checks throughput, time and cost of the samples trained so far: a stopped run is not held to the whole job.
 
-    A plan is predicted for batches that overlap. Those of BSP wait for each other, which is predicted beside it.
+    A plan is predicted for batches that overlap. Those of BSP wait for each other, which is predicted beside it. Where
+    the prediction has terms, the seconds of a batch are checked term by term.
     """
     samples, seconds = summary["samples"], summary["seconds"]
     throughput = summary["predicted_throughput"] or None
@@ -219,10 +239,37 @@ def compare(summary: dict[str, Any]) -> list[PredictionCheck]:
         predicted_usd = summary["measured_usd"] / seconds * predicted_s if predicted_s and seconds else None
     measured, in_rounds = summary["measured_throughput"], summary.get("predicted_in_rounds")
     return [
-        PredictionCheck("Samples/s", throughput, measured, rate, "faster", "slower"),
+        PredictionCheck("Samples/s", throughput, measured, rate, "faster", "slower", _interval(summary)),
         *([PredictionCheck("In rounds (BSP)", in_rounds, measured, rate, "faster", "slower")] if in_rounds else []),
         PredictionCheck("Time", predicted_s, seconds, duration, "longer", "shorter"),
         PredictionCheck("Cost", predicted_usd, summary["measured_usd"], usd, "dearer", "cheaper"),
+        *_terms(summary),
+    ]
+
+
+def _interval(summary: dict[str, Any]) -> tuple[float, float] | None:
+    low, high = (summary.get(f"predicted_throughput_{end}") for end in ("low", "high"))
+    return None if low is None or high is None else (low, high)
+
+
+def _terms(summary: dict[str, Any]) -> list[PredictionCheck]:
+    """Checks the seconds of a batch in layers and of all else: servers, messages, reading, waiting for others.
+
+    A worker in one process with its tables does not tell layers and tables apart.
+    """
+    predicted, measured = summary.get("predicted_terms"), summary.get("measured_terms")
+    if predicted is None or measured is None:
+        return []
+    is_inline = summary.get("launcher") == "inline"
+    tables_s = predicted["servers_s"] if is_inline else 0.0
+    layers_s = measured["compute_s"] + (measured["communicate_s"] if is_inline else 0.0)
+    pairs = {
+        "Layers, tables" if is_inline else "Layers": (predicted["compute_s"] + tables_s, layers_s),
+        "All else": (sum(predicted.values()) - predicted["compute_s"] - tables_s, sum(measured.values()) - layers_s),
+    }
+    return [
+        PredictionCheck(title, predicted_s, measured_s, batch_time, "more a batch", "less a batch", is_term=True)
+        for title, (predicted_s, measured_s) in pairs.items()
     ]
 
 

@@ -57,6 +57,7 @@ def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, A
     followed = "stages" in last and job.launcher != "inline"
     is_given = job.plan is not None and not followed  # its bill is of other machines, and this one costs its cores
     is_predicted = plan.is_predicted and not is_given
+    predicted = job.data.batch_size / plan.prediction.seconds if plan.prediction is not None else plan.throughput
     core = job.cluster.resources[cpu_resource(job.cluster)]
     usd_per_hour = core.usd_per_hour * job.num_threads if is_given else plan.usd_per_hour(job.cluster)
     return {
@@ -67,7 +68,7 @@ def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, A
         "samples_per_s": round(throughput, 1),
         "metrics_of": "interval",
         **{measure.field: last.get(measure.field) for measure in measures_in(last)},
-        "predicted_throughput": round(plan.throughput, 1) if is_predicted else None,
+        "predicted_throughput": round(predicted, 1) if is_predicted else None,
         "measured_throughput": round(throughput, 1),
         "predicted_usd": plan.usd if is_predicted else None,
         "measured_usd": last["usd"] if "usd" in last else usd_per_hour * last["seconds"] / 3600,

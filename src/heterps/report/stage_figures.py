@@ -65,3 +65,11 @@ def in_step(summary: dict[str, Any]) -> str:
     if any(leads.values()):
         words.append("largest lead " + ", ".join(f"{lead} ({group_title(group)})" for group, lead in leads.items()))
     return "; ".join(words)
+
+
+def recoveries(summary: dict[str, Any]) -> str:
+    """How many workers were replaced while the others went on, in a sentence; "" if none was."""
+    if not (number := summary.get("recoveries")):
+        return ""
+    lost = "1 worker was lost and replaced" if number == 1 else f"{number} workers were lost and replaced"
+    return f"{lost}; {summary['repeated_samples']:,} samples were computed again."

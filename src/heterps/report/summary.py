@@ -8,20 +8,30 @@ from typing import Any
 from heterps.config import Job
 from heterps.data.generate import find_dataset_info
 from heterps.planning.plan import Plan
-from heterps.report.meaning import COMPLETED, STOPPED_EARLY, bill_of
+from heterps.planning.prediction import TERMS, Prediction
+from heterps.report.meaning import COMPLETED, DIVERGED, STOPPED_EARLY, bill_of
+from heterps.report.stage_figures import DOINGS, bottleneck
 from heterps.training.run.observer import Outcome
 
 
 def summarise(
-    job: Job, plan: Plan, outcome: Outcome, given: Plan | None = None, in_rounds: float | None = None
+    job: Job,
+    plan: Plan,
+    outcome: Outcome,
+    predicted: Prediction | None = None,
+    given: Plan | None = None,
+    in_rounds: float | None = None,
 ) -> dict[str, Any]:
     """The fields of summary.json. Metrics are of the test set; without one, of the best validation; without that, of
     the training stream.
 
-    plan       what the run was predicted to do: on this machine, or on the units of a plan that it followed
-    given      a plan for other machines that the run did not follow; its bill stands in the summary
+    plan       the plan that the run followed
+    predicted  what the run was predicted to do on the machine that it had; None: what the plan says of its units
+    given      a plan for other machines than those of the run; its bill stands in the summary
     in_rounds  throughput of the plan where batches wait for each other, if that applies and is known
     """
+    if predicted is not None:
+        plan = plan.model_copy(update={"throughput": job.data.batch_size / predicted.seconds})
     tested, validation = outcome.test is not None, outcome.validation
     if outcome.test is not None:
         of, figures = "test", outcome.test.fields()
@@ -45,6 +55,7 @@ def summarise(
         "own_loss": outcome.has_own_loss,
         **_teacher(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
+        **_interval_and_terms(job, predicted, staged["stages"], throughput),
         **({"predicted_in_rounds": round(in_rounds, 1)} if in_rounds is not None else {}),
         "measured_throughput": round(throughput, 1),
         "predicted_usd": _predicted_usd(job, plan, outcome),
@@ -52,6 +63,8 @@ def summarise(
         **({"plan": bill_of(given)} if given is not None else {}),
         "staleness": staged["staleness"],
         "restarts": outcome.restarts,
+        "recoveries": outcome.recoveries,
+        "repeated_samples": outcome.repeated_samples,
         "rows": outcome.num_rows,
         "table_bytes": outcome.table_bytes,
         "tables": outcome.counters._asdict(),
@@ -63,9 +76,34 @@ def summarise(
     }
 
 
+def _interval_and_terms(
+    job: Job, predicted: Prediction | None, stages: list[dict[str, Any]], throughput: float
+) -> dict[str, Any]:
+    """The interval of the predicted throughput, and the seconds of a batch by term: as predicted and as measured.
+
+    Measured terms are those of the workers of the stage that waits least: shares of the time between two batches.
+    """
+    if predicted is None or not throughput:
+        return {}
+    _, low, high = predicted.throughput(job.data.batch_size)
+    stage = stages[bottleneck(stages) or 0]
+    batch_s = job.data.batch_size / throughput
+    measured = {f"{doing}_s": round((stage[doing] or 0.0) * batch_s, 6) for doing in DOINGS}
+    terms = predicted.model_dump(include=set(TERMS))
+    return {
+        "predicted_throughput_low": round(low, 1),
+        "predicted_throughput_high": round(high, 1),
+        "predicted_by": predicted.basis,
+        "predicted_terms": {name: round(seconds, 6) for name, seconds in terms.items()},
+        "measured_terms": measured,
+    }
+
+
 def _status(outcome: Outcome) -> str:
     if outcome.stopped_by:
         return f"stopped by {outcome.stopped_by}"
+    if outcome.has_diverged:
+        return DIVERGED
     return STOPPED_EARLY if outcome.validation is not None and outcome.validation["stopped_early"] else COMPLETED
 
 

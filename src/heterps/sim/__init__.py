@@ -5,6 +5,8 @@ result.pushes, result.max_lead, result.mean_staleness
 
 scenario    who takes how long, what goes wrong        simulator   the loop, and hooks to train for real
 speeds      when an iteration ends                     result      what was found
+measured    the workers of a run, by its trace         pace        how fast they are under other policies
+spot        a plan while spot units come and go        spot_traces when they do, from a file or generated
 
 and with real gradients (import these by their modules: they bring torch along):
 

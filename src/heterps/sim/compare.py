@@ -137,6 +137,8 @@ def advise(comparison: VariantComparison) -> list[str]:
     first, last = best.range_s or (0.0, 0.0)
     over = f" ({first:,.4g} to {last:,.4g} over {len(best.seconds)} seeds)" if len(best.seconds) > 1 else ""
     says = [f"Take {best.label}: it reaches {wanted} after {best.median_s:,.4g} simulated seconds{over}."]
+    if best.label.endswith("+fitted"):
+        says[0] += " In the job: sync: bsp, workers: {shares: fitted}."
     others = sorted((row for row in comparison.rows if row is not best), key=lambda row: row.median_s or math.inf)
     close = [row for row in others if row.median_s is not None and _is_close(row.median_s, row, best)]
     if close:

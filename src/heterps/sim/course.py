@@ -1,8 +1,9 @@
-"""The settings and the result of a virtual run."""
+"""The settings of a virtual run, its evaluations while it goes on, and its result."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -12,9 +13,11 @@ from heterps.config import Job
 from heterps.config.base import Frozen
 from heterps.data.batch import Batch
 from heterps.data.reader import open_test_reader
+from heterps.errors import NotFinite
 from heterps.sim.result import SimResult, WorkerResult
 from heterps.sim.scenario import Scenario
 from heterps.sim.variants import Variant, parse_variant
+from heterps.training.metrics.metrics import Metrics
 
 TEST_BATCH = 1024
 """Least number of samples that are evaluated at once, as far as there are that many."""
@@ -89,6 +92,38 @@ class VirtualRun:
             dropped_samples=given["dropped_samples"],
             failed=given["failed"],
         )
+
+
+class Curve:
+    """Evaluates a model at equal steps of samples, and at the end. A model that is not finite has `failed`."""
+
+    def __init__(
+        self, every_samples: int, evaluate: Callable[[], Metrics], on_point: Callable[[Point], None] = lambda _: None
+    ) -> None:
+        self.points: list[Point] = []
+        self.failed: str | None = None
+        self._every, self._next = every_samples, every_samples
+        self._evaluate, self._on_point = evaluate, on_point
+
+    def step(self, now_s: float, samples: int, updates: int) -> None:
+        """An update was made: evaluate the model if it is time."""
+        if samples >= self._next:
+            self._next = (samples // self._every + 1) * self._every
+            self._measure(now_s, samples, updates)
+
+    def finish(self, now_s: float, samples: int, updates: int) -> None:
+        """Add the last point, the model at the end, unless it is there already."""
+        if not self.failed and (not self.points or self.points[-1].updates < updates):
+            self._measure(now_s, samples, updates)
+
+    def _measure(self, now_s: float, samples: int, updates: int) -> None:
+        try:
+            metrics = self._evaluate()
+        except NotFinite as error:
+            self.failed = str(error)
+            return
+        self.points.append(Point(now_s, samples, updates, metrics.quality, metrics.loss))
+        self._on_point(self.points[-1])
 
 
 def expected_samples(scenario: Scenario, batch_size: int, most: int) -> int:

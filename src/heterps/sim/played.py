@@ -5,7 +5,7 @@
     others     every worker takes batches of the job's size
 
 What no real run does, gradients that are damped or compensated, rounds that drop or sum them, batches fitted to
-workers, workers that come and go, is played by the policy simulator instead (see virtual.py).
+workers from the first round on, workers that come and go, is played by the policy simulator instead (see virtual.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import torch
 from heterps.config import Checkpoint, Job
 from heterps.config.workers import Workers
 from heterps.data.reader import open_reader
-from heterps.errors import NotFinite
 from heterps.model import build_model
 from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan, PlannedServers, Stage
-from heterps.sim.course import Course, Point, VirtualRun, expected_samples, read_test
+from heterps.sim.course import Course, Curve, Point, VirtualRun, expected_samples, read_test
 from heterps.sim.job import SimulatedJob, SimulatedWorker
 from heterps.sim.result import SimResult, WorkerResult
 from heterps.sim.scenario import ENDLESS, Scenario
@@ -30,17 +29,24 @@ from heterps.sim.variants import Variant
 from heterps.threads import torch_threads
 from heterps.training.coordinator.lane_flow import LaneFlow
 from heterps.training.metrics.metrics import Metrics
+from heterps.training.model.buffers import model_buffers
 from heterps.training.model.objectives import Objectives, is_mean_over_samples
 from heterps.training.protocol.layout import worker_name
 from heterps.training.run.observer import Observer
 
 
 def is_played_by_job(job: Job, scenario: Scenario, variant: Variant) -> bool:
-    """Whether real workers could do what a variant does, in a scenario in which nobody comes or goes."""
+    """Whether real workers could do what a variant does, in a scenario in which nobody comes or goes.
+
+    Models with buffers, as BatchNorm has them, are left to the policy simulator: real workers hand buffers over at cuts
+    only, and a curve is evaluated in between.
+    """
     is_steady = not (scenario.joins or scenario.deaths) and scenario.iterations in (None, ENDLESS)
-    if not is_steady or not variant.can_train:
+    if not is_steady or not variant.can_train or variant.fitted:
         return False
     model = build_model(job.model, job.data.columns, job.seed)
+    if model_buffers(model):
+        return False
     return not variant.by_rounds or len(scenario.workers) == 1 or is_mean_over_samples(model)
 
 
@@ -54,7 +60,9 @@ def train_simulated(
     speeds = {worker_name(0, i): Speed(name, s, scenario) for i, (name, s) in enumerate(scenario.seconds.items())}
     with torch_threads(1), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(scenario.seed)
-        watch = _Watch(max(most // course.points, 1), on_point)
+        test = read_test(played)
+        curve = Curve(max(most // course.points, 1), lambda: simulated.evaluate(test), on_point)
+        watch = _Watch(curve)
         simulated = SimulatedJob(
             played,
             _plan_of(played, len(scenario.workers)),
@@ -64,11 +72,9 @@ def train_simulated(
             server_s=scenario.server_s,
             seed=scenario.seed,
         )
-        test = read_test(played)
-        watch.evaluate = lambda: simulated.model.evaluate(test)
         try:
             simulated.run(float("inf") if scenario.horizon_s is None else scenario.horizon_s)
-            watch.finish()
+            curve.finish(watch.now_s, watch.samples, watch.updates)
             sim = _result(simulated, scenario, variant)
         finally:
             simulated.close()
@@ -77,45 +83,26 @@ def train_simulated(
         seed=scenario.seed,
         measure=Objectives(played.data.columns).metrics().measure,
         sim=sim,
-        points=tuple(watch.points),
+        points=tuple(curve.points),
         samples=watch.samples,
         dropped_samples=0,
-        failed=simulated.failed or watch.failed,
+        failed=simulated.failed or curve.failed,
     )
 
 
 class _Watch(Observer):
-    """Evaluates the model at equal steps of samples, and at the end."""
+    """Tells a curve of every step."""
 
-    evaluate: Callable[[], Metrics]
-
-    def __init__(self, every_samples: int, on_point: Callable[[Point], None]) -> None:
-        self.points: list[Point] = []
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
         self.samples = self.updates = 0
-        self.failed: str | None = None
-        self._now = 0.0
-        self._every, self._next, self._on_point = every_samples, every_samples, on_point
+        self.now_s = 0.0
 
     def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
         del loss, interval
-        self.samples, self._now = samples, seconds
+        self.samples, self.now_s = samples, seconds
         self.updates += 1
-        if samples >= self._next:
-            self._next = (samples // self._every + 1) * self._every
-            self._measure()
-
-    def finish(self) -> None:
-        if not self.points or self.points[-1].updates < self.updates:
-            self._measure()
-
-    def _measure(self) -> None:
-        try:
-            metrics = self.evaluate()
-        except NotFinite as error:
-            self.failed = str(error)
-            return
-        self.points.append(Point(self._now, self.samples, self.updates, metrics.quality, metrics.loss))
-        self._on_point(self.points[-1])
+        self.curve.step(seconds, samples, self.updates)
 
 
 def _job_of(job: Job, scenario: Scenario, variant: Variant, course: Course) -> Job:

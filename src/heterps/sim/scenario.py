@@ -89,6 +89,11 @@ class Scenario(Frozen):
     jitter: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="Standard deviation of an iteration's seconds, as a part of their mean (log-normal)."
     )
+    measured: tuple[Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)], ...] = Field(
+        (),
+        description="Seconds of the iterations of each of `workers`, one after the other, instead of their mean and "
+        "jitter; the seed chooses the parts that are played.",
+    )
     slowdowns: tuple[Slowdown, ...] = Field((), description="Who is slow for a while.")
     deaths: tuple[Death, ...] = Field((), description="Who dies.")
     joins: tuple[Join, ...] = Field((), description="Who comes later.")
@@ -114,6 +119,11 @@ class Scenario(Frozen):
     def _check(self) -> Self:
         if self.horizon_s is None and self.iterations is None:
             raise ValueError("say how long: horizon_s (seconds), iterations (of each worker), or both")
+        if self.measured and (self.jitter or len(self.measured) != len(self.workers)):
+            raise ValueError(
+                f"measured has seconds of {len(self.measured)} workers: there must be {len(self.workers)}, one for "
+                "each of `workers`, and no jitter"
+            )
         known = self.joins_at
         for name in [slow.worker for slow in self.slowdowns] + [death.worker for death in self.deaths]:
             if name not in known:

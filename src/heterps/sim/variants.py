@@ -9,15 +9,14 @@ asp+compensated:0.04                 DC-ASGD: gradients corrected for what the w
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heterps.config import BSP, PolicyConfig
 from heterps.errors import ConfigError
 from heterps.sim.scenario import Scenario
 from heterps.sync import parse_policy
+from heterps.sync.shares import fitted_sizes
 
 COMPENSATION = 0.04
 UNEQUAL = 1.1
@@ -49,9 +48,9 @@ class Variant:
 
     @property
     def can_train(self) -> bool:
-        """Whether `heterps train --sync` accepts it: it knows plain policies, whose rounds need all workers."""
+        """Whether `heterps train` can do it: policies whose rounds need all workers, and fitted shares of rounds."""
         has_backups = isinstance(self.policy, BSP) and self.policy.backup > 0
-        return self == Variant(self.policy) and not has_backups
+        return self in (Variant(self.policy), Variant(self.policy, fitted=True)) and not has_backups
 
     def fit(self, scenario: Scenario, batch_size: int) -> tuple[Scenario, dict[str, int]]:
         """The scenario with the seconds of each worker's own batch, and the samples of that batch by worker.
@@ -64,24 +63,11 @@ class Variant:
         if scenario.joins or scenario.deaths:
             raise ConfigError(f"{self.label}: batches are fitted to workers that stay: leave out joins and deaths.")
         sizes = fitted_sizes(scenario.workers, batch_size * len(scenario.workers))
-        seconds = [s * size / batch_size for s, size in zip(scenario.workers, sizes, strict=True)]
-        fitted = scenario.model_copy(update={"workers": tuple(seconds)})
+        parts = [size / batch_size for size in sizes]
+        seconds = tuple(s * part for s, part in zip(scenario.workers, parts, strict=True))
+        measured = tuple(tuple(s * part for s in own) for own, part in zip(scenario.measured, parts, strict=False))
+        fitted = scenario.model_copy(update={"workers": seconds, "measured": measured})
         return fitted, dict(zip(scenario.seconds, sizes, strict=True))
-
-
-def fitted_sizes(seconds: Sequence[float], num_samples: int) -> list[int]:
-    """Samples of each worker, at least one, where worker i takes `seconds[i]` for an equal batch.
-
-    Each sample goes to the worker that would finish it first, so that no other division finishes sooner.
-    """
-    sizes = [1] * len(seconds)
-    done = [(2 * s, i) for i, s in enumerate(seconds)]
-    heapq.heapify(done)
-    for _ in range(num_samples - len(seconds)):
-        _, soonest = done[0]
-        sizes[soonest] += 1
-        heapq.heapreplace(done, ((sizes[soonest] + 1) * seconds[soonest], soonest))
-    return sizes
 
 
 def default_variants(scenario: Scenario) -> tuple[Variant, ...]:

@@ -31,7 +31,7 @@ from heterps.data.reader import open_reader
 from heterps.errors import ConfigError, NotFinite
 from heterps.model import build_model
 from heterps.ps.client.local import LocalClient
-from heterps.sim.course import Course, Point, VirtualRun, expected_samples, read_test
+from heterps.sim.course import Course, Curve, Point, VirtualRun, expected_samples, read_test
 from heterps.sim.played import is_played_by_job, train_simulated
 from heterps.sim.scenario import Scenario
 from heterps.sim.simulator import Hooks, Simulator
@@ -39,7 +39,6 @@ from heterps.sim.steps import compensate, damping, mean_of, sum_of
 from heterps.sim.supply import Supply, read_epochs
 from heterps.sim.variants import Variant
 from heterps.threads import torch_threads
-from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.trainer import Gradients, Trainer
 
@@ -68,19 +67,14 @@ class Training(Hooks):
         supply: Supply,
         variant: Variant,
         sizes: Mapping[str, int],
-        *,
-        evaluate: Callable[[], Metrics],
-        every_samples: int,
-        on_point: Callable[[Point], None] = lambda _: None,
+        curve: Curve,
     ) -> None:
         assert isinstance(trainer.client, LocalClient)
-        self.points: list[Point] = []
         self.updates = self.dropped_samples = 0
-        self.failed: str | None = None
+        self._diverged: str | None = None
         self._trainer, self._client = trainer, trainer.client
         self._supply, self._variant, self._sizes = supply, variant, sizes
-        self._evaluate, self._every_samples, self._on_point = evaluate, every_samples, on_point
-        self._next_point = every_samples
+        self._curve = curve
         self._pending: dict[str, _PendingGradient] = {}
         self._round: list[Gradients] = []
 
@@ -91,7 +85,7 @@ class Training(Hooks):
         try:
             gradients = self._trainer.gradients(batch)
         except NotFinite as error:
-            self.failed = str(error)
+            self._diverged = str(error)
             return False
         dense, rows = self._weights(gradients) if self._variant.compensation else (None, {})
         self._pending[worker] = _PendingGradient(batch, gradients, self.updates, dense, rows)
@@ -118,8 +112,12 @@ class Training(Hooks):
 
     def finish(self, now: float) -> None:
         """Adds the last point: the model at the end."""
-        if not self.failed and (not self.points or self.points[-1].updates < self.updates):
-            self._measure(now)
+        if not self.failed:
+            self._curve.finish(now, self._trainer.samples, self.updates)
+
+    @property
+    def failed(self) -> str | None:
+        return self._diverged or self._curve.failed
 
     def _apply(self, gradients: Gradients, staleness: int, now: float) -> None:
         if self.failed:
@@ -128,18 +126,7 @@ class Training(Hooks):
             self._client.set_rate(damping(staleness))
         self._trainer.apply(gradients)
         self.updates += 1
-        if self._trainer.samples >= self._next_point:
-            self._next_point = (self._trainer.samples // self._every_samples + 1) * self._every_samples
-            self._measure(now)
-
-    def _measure(self, now: float) -> None:
-        try:
-            metrics = self._evaluate()
-        except NotFinite as error:
-            self.failed = str(error)
-            return
-        self.points.append(Point(now, self._trainer.samples, self.updates, metrics.quality, metrics.loss))
-        self._on_point(self.points[-1])
+        self._curve.step(now, self._trainer.samples, self.updates)
 
     def _weights(self, gradients: Gradients) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """Copies of the weights that the gradients were computed with. Reading them creates no rows."""
@@ -193,14 +180,14 @@ def train_virtually(
         model, job.optimizers, tables=job.tables, seed=seed, columns=columns, precision=job.precision
     ) as trainer:  # fmt: skip
         torch.default_generator.manual_seed(seed)
+        most = expected_samples(scenario, batch_size, reader.num_rows * epochs)
+        curve = Curve(max(most // course.points, 1), lambda: trainer.evaluate(test), on_point)
         training = Training(
             trainer,
             Supply(read_epochs(reader, epochs)),
             variant,
             sizes,
-            evaluate=lambda: trainer.evaluate(test),
-            every_samples=max(expected_samples(scenario, batch_size, reader.num_rows * epochs) // course.points, 1),
-            on_point=on_point,
+            curve,
         )
         sim = Simulator(played, variant.policy, hooks=training).run()
         training.finish(sim.end_s)
@@ -209,7 +196,7 @@ def train_virtually(
             seed=seed,
             measure=Objectives(columns).metrics().measure,
             sim=sim,
-            points=tuple(training.points),
+            points=tuple(curve.points),
             samples=trainer.samples,
             dropped_samples=training.dropped_samples,
             failed=training.failed,

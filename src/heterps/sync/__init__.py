@@ -7,7 +7,7 @@ policy     inputs, events, the common base         rounds     BSP, backup worker
 clocks     who is slowest and fastest              stale      ASP, SSP
 make       policies by name                        dynamic    DSSP, with its predictors
 trace      record and replay                       literal    DSSP as it was printed
-staleness  how many updates a gradient has missed
+staleness  how many updates a gradient has missed  shares     batches fitted to workers
 """
 
 from heterps.config.policy_words import parse_policy

@@ -1,4 +1,4 @@
-"""DSSP: SSP whose bound moves between `lower` and `lower + spread`, so that the fastest worker waits least.
+"""DSSP: SSP whose bound moves between `lower` and `lower + spread`, so that workers which are ahead wait least.
 
     fast  --|--|--|--|            pushes at now + r * busy, for r = 0, 1, 2, ...    (its own predicted iterations)
     slow  ----|------|------|     pushes at next + k * busy, for k = 0, 1, 2, ...
@@ -8,8 +8,11 @@
 on_push(p):                                                                       paper        here
   (1) a grant is left          use one of it, go                                  r_p          extra
   (2) lead <= lower            go                                                 s_L          lower
-  (3) p is the fastest         ask the controller for a grant r*, go if r* > 0    r_max        spread
-  (4) else                     wait until the lead is at most lower, less hysteresis
+  (3) p may be granted more    ask the controller for a grant r*, go if r* > 0    r_max        spread
+  (4) else                     wait until the lowest clock rises: the lead is within lower + spread again
+
+The paper grants to the fastest worker only, and holds whoever waits until its lead is back at lower. So a worker repays
+all that it was granted, and DSSP has hardly more pushes than SSP(lower). `grant: fastest` and `release: lower` do that.
 
 The published algorithm has five errors that matter; they are corrected here:
   (a) It ignores the lead when it grants again, so nothing is bounded: here a grant ends at lower + spread.
@@ -44,7 +47,8 @@ class Dynamic(Stale):
         self._extra: dict[str, int] = {}
         super().__init__(config, workers, now=now, on_event=on_event)
         self._ok_at = dict.fromkeys(self.clocks.of, now)
-        self._resume = config.lower - config.hysteresis
+        self._grants_all = config.grant == "all"
+        self._resume = config.lower - config.hysteresis if config.release == "lower" else None
 
     def _pushed(self, worker: str, now: float) -> list[str]:
         self._predictor.observe(worker, now - self._ok_at[worker])  # (d), (e)
@@ -57,7 +61,7 @@ class Dynamic(Stale):
         lead = self.clocks.lead(worker)
         if lead <= self._lower:  # (2)
             return True
-        if self.clocks.of[worker] < self.clocks.most:
+        if not self._grants_all and self.clocks.of[worker] < self.clocks.most:
             return False  # (4)
         grant = self._grant(worker, now, min(self._spread, self._lower + self._spread + 1 - lead))  # (3), (a)
         if grant == 0:
@@ -81,6 +85,11 @@ class Dynamic(Stale):
         busy_s, started = slowest
         return best_grant(now, mine, max(now, started + busy_s), busy_s, cap, self._spread)
 
+    def _released_by(self, worker: str) -> int:
+        if self._resume is None:
+            return self.clocks.least + 1  # its lead is at most lower + spread + 1 now, so it is within the bound then
+        return self.clocks.of[worker] - self._resume
+
     def _go(self, worker: str, now: float) -> str:
         self._ok_at[worker] = now
         return super()._go(worker, now)
@@ -93,11 +102,11 @@ class Dynamic(Stale):
 
 
 def best_grant(now: float, busy_s: float, slow_next: float, slow_busy_s: float, cap: int, spread: int) -> int:
-    """Find the r in 0..cap at which the r-th push of the fastest is nearest to any push of the slowest worker.
+    """Find the r in 0..cap at which the r-th push of a worker is nearest to any push of the slowest worker.
 
-    The fastest pushes at `now + r * busy_s`, the slowest at `slow_next + k * slow_busy_s` for k in 0..spread. Ties go
-    to the smallest r. Both sequences rise, so two pointers find the nearest pair in O(cap + spread): the earlier of
-    the two advances, since everything later in the other sequence is farther from it.
+    The worker pushes at `now + r * busy_s`, the slowest at `slow_next + k * slow_busy_s` for k in 0..spread. Ties go to
+    the smallest r. Both sequences rise, so two pointers find the nearest pair in O(cap + spread): the earlier of the
+    two advances, since everything later in the other sequence is farther from it.
     """
     best, nearest, r, k = 0, float("inf"), 0, 0
     while r <= cap and k <= spread:

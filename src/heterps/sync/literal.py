@@ -41,14 +41,17 @@ class LiteralDynamic(Dynamic):
             grant = self._extra[worker] = self._grant(worker, now, self._spread)  # (a), (b)
             if grant > 0:
                 self._emit("granted", worker, now, grant)
-                self._queues.setdefault(self.clocks.of[worker], []).append(worker)  # (4), (c)
+                self._queues.setdefault(self._released_by(worker), []).append(worker)  # (4), (c)
                 return True
         return False
 
+    def _released_by(self, worker: str) -> int:
+        return self.clocks.of[worker] - self._lower
+
     def _moved(self, before: int, now: float) -> list[str]:
         released = []
-        for clock in range(before + self._lower + 1, self.clocks.least + self._lower + 1):
-            for worker in self._queues.pop(clock, ()):
+        for least in range(before + 1, self.clocks.least + 1):
+            for worker in self._queues.pop(least, ()):
                 if worker in self._waiting:
                     released.append(self._go(worker, now))
                 else:  # (c)

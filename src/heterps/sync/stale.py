@@ -23,8 +23,7 @@ class Stale(Policy):
         self, config: PolicyConfig, workers: Iterable[str], *, now: float = 0.0, on_event: OnEvent | None = None
     ) -> None:
         self._bound: int | None = getattr(config, "lower", None)  # largest lead at which an iteration may start
-        self._resume = self._bound or 0  # a waiting worker is released at this lead
-        self._queues: dict[int, list[str]] = {}  # clock: the workers that wait with it
+        self._queues: dict[int, list[str]] = {}  # lowest clock of all: the workers that it releases once it is reached
         super().__init__(config, workers, now=now, on_event=on_event)
 
     def _pushed(self, worker: str, now: float) -> list[str]:
@@ -47,17 +46,21 @@ class Stale(Policy):
 
     def _wait(self, worker: str, now: float) -> None:
         super()._wait(worker, now)
-        self._queues.setdefault(self.clocks.of[worker], []).append(worker)
+        self._queues.setdefault(self._released_by(worker), []).append(worker)
+
+    def _released_by(self, worker: str) -> int:
+        """The lowest clock of all that releases a worker which begins to wait now."""
+        return self.clocks.of[worker] - (self._bound or 0)
 
     def _moved(self, before: int, now: float) -> list[str]:
-        """Release the workers whose lead has fallen to `resume`. Those with lower clocks were released before."""
+        """Release the workers that waited for the lowest clock of all to rise to what it is now."""
         if not self._queues:
             return []
-        freed = range(before + self._resume + 1, self.clocks.least + self._resume + 1)  # (2)
-        return [self._go(worker, now) for clock in freed for worker in self._queues.pop(clock, ())]
+        reached = range(before + 1, self.clocks.least + 1)  # (2)
+        return [self._go(worker, now) for least in reached for worker in self._queues.pop(least, ())]
 
     def _forget(self, worker: str) -> None:
         """Remove a leaving worker from the queue in which it waits."""
-        for clock, queue in list(self._queues.items()):
+        for least, queue in list(self._queues.items()):
             if worker in queue:
-                self._queues[clock] = [other for other in queue if other != worker]
+                self._queues[least] = [other for other in queue if other != worker]

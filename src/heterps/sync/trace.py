@@ -82,6 +82,22 @@ def record(policy: Policy, file: Writable, most_inputs: int | None = None) -> No
     policy.on_event = write
 
 
+def read_trace(path: str | Path) -> tuple[TraceHeader, list[Event]]:
+    """Read the header and all whole lines of the trace at `path`; a run that goes on may be writing the last one.
+
+    Raises RunError with the line that cannot be read.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    except OSError as error:
+        raise RunError(f"{path}: cannot read this trace: {error.strerror}.") from None
+    whole = [text for text in lines if text.endswith("\n")]
+    if not whole:
+        raise RunError(f"{path}: this trace is empty; its first line names the policy and the workers.")
+    header = _read(whole[0], TraceHeader, f"{path}:1")
+    return header, [_read(text, TraceLine, f"{path}:{i}").as_event() for i, text in enumerate(whole[1:], 2)]
+
+
 def replay(path: str | Path) -> Policy:
     """Feed the inputs of the trace at `path` to a new policy, and return it as the trace leaves it.
 

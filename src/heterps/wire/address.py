@@ -11,12 +11,12 @@ import os
 import re
 import socket
 import stat
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from heterps.errors import ConfigError, StorageError
+from heterps.temporary import temporary_folder
 from heterps.wire.keys import Keys
 
 LONGEST_PATH_BYTES = 107
@@ -95,17 +95,17 @@ def refuse_if_served(address: str) -> None:
 @contextmanager
 def socket_folder() -> Iterator[Path]:
     """Create a folder for sockets that only this user may enter, and delete it when the context ends."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="heterps-")
-    except OSError as error:
-        raise StorageError(
-            f"no folder for the sockets of the run's processes can be made: {error}. Set TMPDIR to a folder that you "
-            "may write to"
-        ) from error
-    with folder as path:
-        if len(path.encode()) + 1 + LONGEST_NAME_BYTES > LONGEST_PATH_BYTES:
+    with ExitStack() as opened:
+        try:
+            folder = opened.enter_context(temporary_folder())
+        except OSError as error:
+            raise StorageError(
+                f"no folder for the sockets of the run's processes can be made: {error}. Set TMPDIR to a folder that "
+                "you may write to"
+            ) from error
+        if len(os.fsencode(folder)) + 1 + LONGEST_NAME_BYTES > LONGEST_PATH_BYTES:
             raise ConfigError(
-                f"the run's processes meet at sockets in {path}, and the path of a socket may have at most "
+                f"the run's processes meet at sockets in {folder}, and the path of a socket may have at most "
                 f"{LONGEST_PATH_BYTES} bytes. Set TMPDIR to a shorter folder, such as /tmp"
             )
-        yield Path(path)
+        yield folder

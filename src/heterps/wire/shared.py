@@ -166,6 +166,12 @@ class Shared:
                 return None
             return outgoing.arena.room(num_bytes)
 
+    def offer_anew(self) -> None:
+        """Offer other memory to all peers: one of them may be another process than the one that accepted it."""
+        with self._lock:
+            for outgoing in self._outgoing.values():
+                _give_up(outgoing)
+
     def close(self) -> None:
         self._channel.close()
         with self._lock:

@@ -3,6 +3,7 @@
     Shared     large frames in shared memory     between processes of one machine; other frames use the socket
     Checked    a checksum over each message      a flipped bit is detected, and the message is requested again
     Faulty     injected faults                   where the job asks for them, below the checksum that detects them
+    Limited    ports of emulated machines        where units are emulated; nothing is then in shared memory
     socket, or memory
 
 Both ends stack the same layers, so that no two processes have to agree on them first. The checksum is below the shared
@@ -12,13 +13,23 @@ pass over that at both ends would take as long as everything else that is done w
 
 from __future__ import annotations
 
+import sys
+
 from heterps.config import Faults
 from heterps.wire.channel import Channel
 from heterps.wire.checked import Checked
 from heterps.wire.faults import Faulty
-from heterps.wire.shared import Shared
+from heterps.wire.ports import Limited, Port
+from heterps.wire.shared import Shared, SharedOptions
+
+NOT_SHARED = SharedOptions(least_bytes=sys.maxsize)
 
 
-def layered(channel: Channel, faults: Faults = Faults(), seed: int = 0) -> Shared:
-    """Wrap `channel` in the layers that every process of a job uses. `seed` decides which messages meet a fault."""
-    return Shared(Checked(channel if faults == Faults() else Faulty(channel, faults, seed)))
+def layered(channel: Channel, faults: Faults = Faults(), seed: int = 0, port: Port | None = None) -> Shared:
+    """Wrap `channel` in the layers that every process of a job uses. `seed` decides which messages meet a fault.
+
+    With the `port` of an emulated machine all bytes go through it, and so through the carrier.
+    """
+    below = channel if port is None else Limited(channel, port)
+    faulty = below if faults == Faults() else Faulty(below, faults, seed)
+    return Shared(Checked(faulty), SharedOptions() if port is None else NOT_SHARED)

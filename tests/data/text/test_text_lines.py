@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import heterps.data.text.lines as lines
@@ -20,7 +20,6 @@ def rows_of(text: str) -> list[list[str]]:
     return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
 
 
-@settings(deadline=None)  # the first example compiles the loop
 @given(rows=ROWS, max_rows=st.integers(1, 7), chunk=st.integers(1, 9), ends=st.sampled_from(["\n", "\r\n"]))
 def test_blocks_hold_whole_rows_of_csv(rows: list[list[str]], max_rows: int, chunk: int, ends: str) -> None:
     written = io.StringIO(newline="")

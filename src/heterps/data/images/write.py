@@ -154,7 +154,9 @@ class _Writer:
                     if writer is not None:
                         writer.close()
                     path = folder / f"part-{files:05d}.parquet"
-                    writer = pq.ParquetWriter(path, self._schema, compression="none", use_dictionary=True)
+                    writer = pq.ParquetWriter(
+                        path, self._schema, compression="none", use_dictionary=True, write_page_checksum=True
+                    )
                     files, rows = files + 1, 0
                 assert writer is not None
                 writer.write_table(self._table(records), row_group_size=len(records.labels))

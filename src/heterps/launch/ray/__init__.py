@@ -6,22 +6,23 @@
               [server-0 on cpu]
 
 [1] find or start the cluster   [2] reserve a bundle for every role, all or none   [3] servers, workers, training
-[4] stop the actors, give the reservations back, end Ray if it was started here
+[4] stop the actors, give the reservations back; at the end of the run end Ray, if it was started here
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+import msgspec
 
 from heterps import __version__
 from heterps.config import Job, Servers
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals, warm_up
-from heterps.launch.ray.cluster import TOLD_TO_STOP, RayCluster, open_ray
+from heterps.launch.ray.cluster import TOLD_TO_STOP, KeptRay, RayCluster
 from heterps.launch.ray.fleet import RayFleet, RunServers
 from heterps.launch.ray.placement import Bundle, bundle_of, check_labels
 from heterps.launch.ray.reservations import Reservations
@@ -30,6 +31,7 @@ from heterps.launch.ray.servers import RayServers
 from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
 from heterps.report.figures import plural
+from heterps.temporary import temporary_folder
 from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
@@ -49,17 +51,26 @@ DEAD_S = 10.0
 
 @contextmanager
 def ray_fleet(
-    job: Job, run: Run, plan: Plan, *, observer: Observer, emulated: Emulated | None, received: list[str]
+    job: Job,
+    run: Run,
+    plan: Plan,
+    *,
+    observer: Observer,
+    emulated: Emulated | None,
+    received: list[str],
+    kept: KeptRay | None = None,
 ) -> Iterator[tuple[Fleet, str]]:
     """Servers and workers for `plan` on a Ray cluster and a folder for them; all are removed at the end.
 
     received  gets the names of the signals that come
+    kept      the Ray of the run, which stays open; None: it is this call's own
     """
     _check(job)
     num_servers = _num_servers(job, plan)
     roles = [plan.servers.resource] * num_servers + [s.resource for s in plan.stages for _ in range(s.count)]
     with ExitStack() as opened:
-        cluster = opened.enter_context(open_ray(job.ray_address, _labels(job, roles), observer))  # [1]
+        kept = kept or opened.enter_context(KeptRay())
+        cluster = kept.open(job.ray_address, _labels(job, roles), observer)  # [1]
         opened.enter_context(signals(received))  # after Ray has set its own
         _leave_if(received)
         warm_up()
@@ -148,19 +159,22 @@ def _open_fleet(
     socket = ServerChannel(COORDINATOR, listen_address(cluster.host), keys=keys)
     channel = layered(socket)
     opened.callback(channel.close)
-    folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="heterps-"))
+    folder = str(opened.enter_context(temporary_folder()))
     start: dict[str, Any] = {
         "version": __version__,
         "job": dump_yaml(job),
         "folder": os.getcwd(),
-        "checkpoints": str(run.checkpoints.resolve()),
+        "run": str(run.folder.resolve()),
         "host": cluster.host,
         "driver": cluster.driver,
         "coordinator": socket.address,
         "keys": _as_dict(keys),
         "server_keys": _as_dict(keys),
         "firsts": [stage.first for stage in plan.stages],
-        "pace": dict(emulated.server_pace) if emulated and emulated.server_pace else None,
+        "emulated": [
+            msgspec.to_builtins(emulated.server(number)) if emulated and emulated.server else None
+            for number in range(num_servers)
+        ],
     }
     servers: RunServers
     if num_servers:

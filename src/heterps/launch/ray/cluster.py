@@ -16,12 +16,13 @@ import secrets
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from heterps.errors import ConfigError, PeerLost
+from heterps.temporary import temporary_folder
 from heterps.training.run.observer import Observer
 
 OBJECT_STORE_BYTES = 80 << 20
@@ -36,6 +37,8 @@ NO_RAY = {
     "RAY_AUTH_TOKEN_PATH)?",
 }
 """Advice for errors: what to do when Ray cannot be started here, or cannot be reached."""
+START_ATTEMPTS = 3
+"""How often a Ray of our own is started: on a busy machine it may not be there within the time that it gives itself."""
 KNOCK_S = 10.0
 LOOPBACK = "127.0.0.1"
 MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
@@ -92,17 +95,60 @@ def open_ray(address: str | None, labels: Mapping[str, float], observer: Observe
             ray.shutdown()
     else:
         observer.waiting(f"starting Ray on this machine, with a token: {MEANING}")
-        with _started(ray, labels):
+        with ExitStack() as opened:
+            for attempt in range(START_ATTEMPTS):
+                try:
+                    opened.enter_context(_started(ray, labels))
+                    break
+                except NoRay as error:
+                    if attempt == START_ATTEMPTS - 1:
+                        raise
+                    observer.warned(f"{error}. It is tried again")
             yield _look(ray, is_ours=True)
+
+
+class KeptRay:
+    """The Ray of a run, which outlives its restarts. Another is opened where that one is gone, or needs other labels.
+
+    Use it in a `with` block, at whose end it is disconnected or ended.
+    """
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self._labels: dict[str, float] | None = None
+        self._cluster: RayCluster | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def open(self, address: str | None, labels: Mapping[str, float], observer: Observer) -> RayCluster:
+        """Return the cluster at `address`, or one that was started here with these labels."""
+        if self._cluster is None or self._labels != dict(labels) or not _is_there():
+            self._opened.close()
+            self._cluster = None
+            self._cluster = self._opened.enter_context(open_ray(address, labels, observer))
+            self._labels = dict(labels)
+        return self._cluster
+
+
+def _is_there() -> bool:
+    """Whether the Ray that this process is connected to still answers."""
+    ray = import_ray()
+    try:
+        return any(node["Alive"] for node in ray.nodes())
+    except Exception:  # whatever Ray raises: it is gone
+        return False
 
 
 @contextmanager
 def _started(ray: Any, labels: Mapping[str, float]) -> Iterator[None]:
     root = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TEMPORARY else None
     with (
-        # Ray's processes may still write their last words when the folder goes.
-        tempfile.TemporaryDirectory(prefix="heterps-ray-", dir=root, ignore_cleanup_errors=True) as folder,
-        _token(Path(folder)),
+        temporary_folder("ray-", root) as folder,
+        _token(folder),
     ):
         try:
             _init(

@@ -20,12 +20,13 @@ import msgspec
 
 from heterps import __version__
 from heterps.checkpoint import RowFolder
-from heterps.config import Job, parse_job
+from heterps.config import Job, Servers, parse_job
 from heterps.errors import ConfigError
 from heterps.launch.servers import first_roster, job_tables, warm_up_server
 from heterps.launch.socket_worker import work
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
+from heterps.training.protocol.emulated_units import EmulatedServer
 from heterps.training.protocol.emulation import ServerPace
 from heterps.training.worker.worker import WorkerStart
 from heterps.wire import ServerChannel
@@ -79,15 +80,16 @@ class ServerRole(Role):
         """Makes the tables. Requests that come meanwhile wait."""
         roster = first_roster(addresses)
         tables = job_tables(self._job, self._start["firsts"])
-        row_files = RowFolder(Path(self._start["checkpoints"]))
+        row_files = RowFolder(Path(self._start["run"]))
         self._server = Server(self._start["name"], roster, tables, row_files=row_files)
         warm_up_server(self._server)
 
     def run(self) -> None:
-        pace, servers = self._start["pace"], self._job.servers
-        channel = layered(self._socket, *((servers.faults, self._job.seed) if servers else ()))
+        can = msgspec.convert(self._start["emulated"], EmulatedServer | None)
+        faults = (self._job.servers or Servers()).faults
+        channel = layered(self._socket, faults, self._job.seed, can.port if can else None)
         try:
-            serve(self._server, channel, self._stopped.is_set, pace=ServerPace(**pace) if pace else None)
+            serve(self._server, channel, self._stopped.is_set, pace=ServerPace(can) if can else None)
         finally:
             channel.close()
 

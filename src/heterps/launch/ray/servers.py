@@ -40,7 +40,9 @@ class RayServers:
     ) -> None:
         self._job, self._resource, self._reservations, self._observer = job, resource, reservations, observer
         self._keys = Keys(**start["keys"])
-        self._starts = [{**start, "name": f"server-{number}"} for number in range(count)]
+        self._starts = [
+            {**start, "name": f"server-{number}", "emulated": start["emulated"][number]} for number in range(count)
+        ]
         self.actors = [self._make(start["name"]) for start in self._starts]
         self._listening = [self._listen(number) for number in range(count)]  # [1]
         self._addresses: list[str] = []

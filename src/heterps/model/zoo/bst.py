@@ -3,11 +3,11 @@
     history ---> [0 history] h [B, L, dim], mask --+
     item ------> [1 items]   t [B, dim] -----------+--> [2 sequence] h1 ... hL, t, each with its position
                                                    |      |
-                                                   |    [3 blocks.0] attention among all places of the mask
-                                                   |      |
-    others ----> [4 context] --+                   |    the place of t [B, dim]
-    dense ---------------------+--> [5 cat] <------+------+
-                                       +--> [6 deep.linear1] ... [10 deep.logit] --> logit
+                                                   |    [3 blocks.0.self_attn] ... [13 blocks.0.norm2]
+                                                   |      |    attention among all places of the mask, feed-forward
+    others ----> [14 context] -+                   |    the place of t [B, dim]
+    dense ---------------------+--> [15 cat] <-----+------+
+                                       +--> [16 deep.linear1] ... [20 deep.logit] --> logit
 
 Histories end at the same place, so a position is how long ago something was. The paper joins the outputs of all places;
 here that of the item is used, which has looked at all others.

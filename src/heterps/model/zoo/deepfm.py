@@ -62,7 +62,7 @@ class PairwiseSum(nn.Module):
         self.dim = dim
 
     def forward(self, vectors: Tensor) -> Tensor:
-        total = vectors.view(len(vectors), -1, self.dim).sum(1)
+        total = vectors.view(vectors.shape[0], -1, self.dim).sum(1)
         return 0.5 * (total.square().sum(1) - vectors.square().sum(1))
 
 

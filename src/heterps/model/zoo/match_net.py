@@ -17,6 +17,8 @@ The label says which item the user took: 1 the item, 0 the negative one, whose l
 that always names the taken item first has label 1 throughout. The negative item is a column of its own and not, say,
 the next sample's item: then samples do not depend on one another, and a batch may be divided in any way.
 
+Once trained, the towers are used apart: `user_vector` and `item_vector` give vectors of length 1.
+
 Towers after DSSM (Huang et al., CIKM 2013): 300-300-128, tanh after each.
 """
 
@@ -26,6 +28,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from heterps.config import Schema
 from heterps.data.batch import Slots
@@ -80,6 +83,7 @@ class MatchNet(nn.Module):
         self.item_tower = activated(len(item) * dim, hidden, nn.Tanh)
         self.similarity = nn.CosineSimilarity(dim=2)
         self._item_values = len(item) * dim
+        self._copies = dict(zip(negative, item, strict=True))
 
     def forward(self, dense: Tensor, slots: Slots) -> Tensor:  # noqa: ARG002
         users = self.user_tower(self.user(slots).flatten(1)).unsqueeze(1)  # [B, 1, width]
@@ -87,6 +91,15 @@ class MatchNet(nn.Module):
         cosines = self.similarity(users, self.item_tower(both))  # [B, 2]
         logits: Tensor = cosines[:, 0] - cosines[:, 1]
         return logits
+
+    def user_vector(self, dense: Tensor, slots: Slots) -> Tensor:  # noqa: ARG002
+        """The vectors of users [B, width], of length 1; the product of one with an item's is their cosine."""
+        return functional.normalize(self.user_tower(self.user(slots).flatten(1)), dim=1)
+
+    def item_vector(self, dense: Tensor, slots: Slots) -> Tensor:  # noqa: ARG002
+        """The vectors of items [B, width], of length 1. Slots of negative items are not needed."""
+        both = self.item(slots.with_copies(self._copies)).reshape(-1, 2, self._item_values)
+        return functional.normalize(self.item_tower(both[:, 0]), dim=1)
 
     def losses(self, output: Tensor, label: Tensor) -> Tensor:
         """The pairwise hinge loss of each sample [B]."""

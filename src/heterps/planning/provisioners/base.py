@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps.planning.cost import Floats, Ints, Problem, Schedules, bill, runs
+from heterps.planning.bill import bill
+from heterps.planning.cost import Floats, Ints, Problem, Schedules, runs
 from heterps.planning.plan import Plan, PlannedServers, Stage
 
 
@@ -34,7 +35,7 @@ def fill_bills(kernel: Callable[..., None], problem: Problem, schedules: Schedul
     num = len(schedules)
     cost, slowest_s, violation = np.empty(num), np.empty(num), np.empty(num)
     counts = np.zeros((num, problem.num_layers + 1), dtype=np.int64)
-    if problem.server_s > 0 and problem.server < 0:  # servers are needed, and their resource has limit 0
+    if problem.needs_servers and problem.server < 0:  # servers are needed, and their resource has limit 0
         return Bills(np.full(num, np.inf), np.zeros(num), counts, np.ones(num))
     kernel(problem.kernel_inputs, np.ascontiguousarray(schedules, dtype=np.int16), cost, slowest_s, counts, violation)
     return Bills(cost * problem.hours_per_tau, problem.profile.batch_size / slowest_s, counts, violation)
@@ -46,12 +47,13 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
         Stage(first=first, last=last, resource=problem.resources[resource], count=int(count))
         for (first, last, resource), count in zip(runs(schedule.tolist()), counts.tolist(), strict=False)
     )
-    num_servers = int(counts[len(stages)]) if problem.server_s > 0 else 0
+    num_servers = int(counts[len(stages)]) if problem.needs_servers else 0
     predicted = bill(problem, stages, num_servers)
     return Plan(
         method=method,
         provisioner=provisioner,
         batch_size=problem.profile.batch_size,
+        samples=problem.samples * problem.epochs,
         model=problem.profile.model,
         layers=tuple(layer.name for layer in problem.profile.layers),
         estimated=_estimated(problem, stages),
@@ -61,6 +63,10 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
         hours=predicted.hours,
         usd=predicted.usd,
         bottleneck=predicted.bottleneck,
+        rented=predicted.rented,
+        lanes=predicted.lanes,
+        egress_usd=predicted.egress_usd,
+        sync=problem.conditions.sync.label if problem.conditions is not None and problem.conditions.sync else None,
     )
 
 

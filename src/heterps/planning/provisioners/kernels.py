@@ -1,7 +1,7 @@
 """Compiled kernels of the provisioners that are not exact.
 
-They build on those of the planner (planning/kernels.py) and share its arguments: stations [num, 4] of P, A, Q, D, the
-resource of each station, and the prices and limits of the resources.
+They build on those of the planner (planning/kernels.py) and share its arguments: stations [num, 6] of P, A, Q, D, the
+least and the largest count, the resource of each station, and the prices and limits of the resources.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import math
 import numpy as np
 
 from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules
-from heterps.planning.kernels import EXAMPLE, busy_s, compiled, find_stations, least_count, violation_of
+from heterps.planning.kernels import (
+    EXAMPLE,
+    busy_s,
+    compiled,
+    find_stations,
+    least_count,
+    station_count,
+    traffic_of,
+    violation_of,
+    weight_of,
+)
 
 
 @compiled
@@ -29,21 +39,12 @@ def set_counts(
     for i in range(num):
         t = resource[i]
         p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
-        counts[i] = least_count(p, a, q, d, tau, limits[t])
+        counts[i] = station_count(stations, i, tau, limits[t])
         used[t] += counts[i]
         if used[t] > limits[t]:
             return False, np.inf
         slowest = max(slowest, busy_s(p, a, q, d, counts[i]))
     return True, slowest
-
-
-@compiled
-def weight_of(prices: Floats, used: Ints, slowest: float) -> float:
-    """Return tau * rate: the bill in USD, divided by a constant."""
-    rate = 0.0
-    for t in range(prices.shape[0]):
-        rate += prices[t] * used[t]
-    return slowest * rate
 
 
 # --- newton ----------------------------------------------------------------------------------------------------------
@@ -135,13 +136,14 @@ def least_fitting(
 
 @compiled
 def newton_tau(
-    stations: Floats, resource: Ints, num: int, prices: Floats, limits: Ints, tau_max: float, counts: Ints, used: Ints
+    given: KernelInputs, stations: Floats, resource: Ints, num: int, traffic: float, counts: Ints, used: Ints
 ) -> tuple[float, float]:
-    """Return (tau * rate, tau) of the counts rounded from the real-valued optimum; infinite if nothing fits."""
+    """Return (weight, tau) of the counts rounded from the real-valued optimum; infinite if nothing fits."""
+    prices, limits, tau_max = given.prices, given.limits, given.tau_max
     fits, best_tau = set_counts(stations, resource, num, limits, tau_max, counts, used)
     if not fits:  # [1]
         return np.inf, np.inf
-    best = weight_of(prices, used, best_tau)
+    best = weight_of(given, used, best_tau, traffic)
     near = real_minimum(stations, resource, num, prices, tau_max)  # [2]
     near = least_fitting(stations, resource, num, limits, near, tau_max, counts, used)  # [3]
     too_fast = 0.0
@@ -149,8 +151,8 @@ def newton_tau(
         before = best
         for i in range(num):  # [4]
             p, a, q, d = stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3]
-            needed = least_count(p, a, q, d, near, limits[resource[i]])
-            for count in range(max(needed - 2, 1), needed + 2):
+            needed = station_count(stations, i, near, limits[resource[i]])
+            for count in range(max(needed - 2, int(stations[i, 4])), needed + 2):
                 tau = busy_s(p, a, q, d, count)
                 if tau <= too_fast or tau > tau_max:
                     continue
@@ -158,8 +160,8 @@ def newton_tau(
                 if not fits:
                     too_fast = least_fitting(stations, resource, num, limits, tau, tau_max, counts, used)
                     _, slowest = set_counts(stations, resource, num, limits, too_fast, counts, used)
-                if weight_of(prices, used, slowest) < best:
-                    best, best_tau = weight_of(prices, used, slowest), slowest
+                if weight_of(given, used, slowest, traffic) < best:
+                    best, best_tau = weight_of(given, used, slowest, traffic), slowest
         if best == before:  # [5]
             return best, best_tau
         near = best_tau
@@ -170,13 +172,14 @@ def newton_all(
     given: KernelInputs, schedules: Schedules, cost: Floats, slowest_s: Floats, counts: Ints, violation: Floats
 ) -> None:
     """Provision every schedule by newton_tau; the outputs are those of planning/kernels.py's provision_all."""
-    prices, limits, tau_max = given.prices, given.limits, given.tau_max
+    limits, tau_max = given.limits, given.tau_max
     most = schedules.shape[1] + 1
-    stations, resource = np.empty((most, 4)), np.empty(most, np.int64)
-    used, units = np.empty(prices.shape[0], np.int64), np.empty(prices.shape[0])
+    stations, resource = np.empty((most, 6)), np.empty(most, np.int64)
+    used, units = np.empty(limits.shape[0], np.int64), np.empty(limits.shape[0])
     for n in range(schedules.shape[0]):
         num = find_stations(given, schedules[n], stations, resource)
-        cost[n], slowest_s[n] = newton_tau(stations, resource, num, prices, limits, tau_max, counts[n], used)
+        traffic = traffic_of(given, schedules[n])
+        cost[n], slowest_s[n] = newton_tau(given, stations, resource, num, traffic, counts[n], used)
         counts[n] = 0
         if cost[n] == np.inf:
             violation[n] = violation_of(stations, resource, num, limits, tau_max, units)
@@ -215,7 +218,7 @@ def ratio_counts(
     used[:] = 0
     for i in range(num):
         limit = limits[resource[i]]
-        counts[i] = least_count(stations[i, 0], stations[i, 1], stations[i, 2], stations[i, 3], tau_max, limit)
+        counts[i] = station_count(stations, i, tau_max, limit)
         if counts[i] > limit:
             return False
         if counts[i] * share > needed * shares[i] and shares[i] > 0:  # [1] needed / share, in whole numbers
@@ -224,9 +227,12 @@ def ratio_counts(
         t = resource[i]
         if shares[i] > 0:
             counts[i] = (needed * shares[i] + share - 1) // share  # [2]
+            if counts[i] > stations[i, 5]:
+                return False
         else:
             left = max(limits[t] - used[t], counts[i])
-            counts[i] = min(least_count(stations[i, 0], 0.0, 0.0, 0.0, slowest_of(stations, i, counts), left), left)
+            fast = least_count(stations[i, 0], 0.0, 0.0, 0.0, slowest_of(stations, i, counts), left)
+            counts[i] = min(max(fast, int(stations[i, 4])), left)
         used[t] += counts[i]
     return True
 
@@ -247,10 +253,10 @@ def ratio_all(
     `shares_of` gives a stage's share by its resource. The servers get 1 / workers_per_server of the sum of the stages'
     shares, or no share if that is 0.
     """
-    prices, limits, tau_max = given.prices, given.limits, given.tau_max
+    limits, tau_max = given.limits, given.tau_max
     most = schedules.shape[1] + 1
-    stations, resource, shares = np.empty((most, 4)), np.empty(most, np.int64), np.empty(most, np.int64)
-    used, units = np.empty(prices.shape[0], np.int64), np.empty(prices.shape[0])
+    stations, resource, shares = np.empty((most, 6)), np.empty(most, np.int64), np.empty(most, np.int64)
+    used, units = np.empty(limits.shape[0], np.int64), np.empty(limits.shape[0])
     for n in range(schedules.shape[0]):
         num = find_stations(given, schedules[n], stations, resource)
         num_stages = num - 1 if given.server_s > 0.0 else num
@@ -269,7 +275,7 @@ def ratio_all(
             counts[n] = 0
             continue
         slowest_s[n] = slowest_of(stations, num, counts[n])
-        cost[n], violation[n] = weight_of(prices, used, slowest_s[n]), 0.0
+        cost[n], violation[n] = weight_of(given, used, slowest_s[n], traffic_of(given, schedules[n])), 0.0
         counts[n, num:] = 0
 
 

@@ -14,7 +14,8 @@ from heterps.planning.cost import Problem
 from heterps.planning.schedulers.base import Scheduler
 from heterps.planning.schedulers.bayes import Bayes
 from heterps.planning.schedulers.brute import Brute
-from heterps.planning.schedulers.exact import Exact
+from heterps.planning.schedulers.changes import Changes
+from heterps.planning.schedulers.exact import exact_scheduler
 from heterps.planning.schedulers.genetic import Genetic
 from heterps.planning.schedulers.greedy import Greedy
 from heterps.planning.schedulers.heuristic import AIBox
@@ -30,19 +31,28 @@ class Method:
     quick: bool  # takes moments, so that its plan can always be shown for comparison
 
 
-def _learned(cell: Literal["lstm", "elman"]) -> Callable[[Problem, int], Scheduler]:
+def _learned(cell: Literal["lstm", "elman"], *, is_pretrained: bool) -> Callable[[Problem, int], Scheduler]:
     def make(problem: Problem, seed: int) -> Scheduler:
         from heterps.planning.schedulers.rl import Reinforce  # here, because torch takes a second to load
 
-        return Reinforce(problem, seed, cell)
+        return Reinforce(problem, seed, cell, is_pretrained=is_pretrained)
 
     return make
 
 
+def _as_in_the_paper(problem: Problem, seed: int) -> Scheduler:
+    from heterps.planning.schedulers.paper import PaperReinforce
+
+    return PaperReinforce(problem, seed)
+
+
 _BUILT_IN = {
-    "exact": Method(Exact, quick=True),
-    "rl": Method(_learned("lstm"), quick=False),
-    "rl-rnn": Method(_learned("elman"), quick=False),
+    "exact": Method(exact_scheduler, quick=True),
+    "rl": Method(_learned("lstm", is_pretrained=True), quick=False),
+    "rl-scratch": Method(_learned("lstm", is_pretrained=False), quick=False),
+    "rl-rnn": Method(_learned("elman", is_pretrained=False), quick=False),
+    "rl-paper": Method(_as_in_the_paper, quick=False),
+    "changes": Method(Changes, quick=False),
     "brute": Method(Brute, quick=False),
     "greedy": Method(Greedy, quick=True),
     "genetic": Method(Genetic, quick=False),

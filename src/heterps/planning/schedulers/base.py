@@ -16,8 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from heterps.planning import chain_kernels, kernels
-from heterps.planning.cost import Ints, Problem, Schedules
-from heterps.planning.provisioners.base import Bills, Provisioner
+from heterps.planning.cost import Ints, Problem, Schedules, runs
+from heterps.planning.lanes import kept_full
+from heterps.planning.provisioners.base import Bills, Provisioner, to_plan
 from heterps.planning.provisioners.exact import exact
 
 
@@ -95,6 +96,22 @@ class Search:
         return self.schedule is not None and self.bound_usd >= self.usd * (1 - 1e-9)
 
 
+def _cheapest(
+    problem: Problem, schedules: Schedules, bills: Bills, below: float
+) -> tuple[float, Schedules, Ints] | None:
+    """Return the cheapest bill below `below` of a plan that can be kept full, its schedule and counts; None: none."""
+    found = None
+    for at in np.argsort(bills.usd, kind="stable"):
+        if not bills.usd[at] < below:
+            break
+        counts, usd = kept_full(problem, runs(schedules[at].tolist()), bills.counts[at].tolist()), float(bills.usd[at])
+        if counts is not None and counts != bills.counts[at].tolist():
+            usd = to_plan(problem, schedules[at], np.array(counts), "").usd
+        if counts is not None and usd < below:
+            found, below = (usd, schedules[at].copy(), np.array(counts)), usd
+    return found
+
+
 def search(
     problem: Problem,
     scheduler: Scheduler,
@@ -125,14 +142,13 @@ def search(
             schedules = schedules[: budget.evaluations - evaluations]
         bills = provisioner(problem, schedules)
         evaluations += len(schedules)
-        cheapest = int(np.argmin(bills.usd))
-        if bills.usd[cheapest] < best:
-            best, schedule, counts = (
-                float(bills.usd[cheapest]),
-                schedules[cheapest].copy(),
-                bills.counts[cheapest].copy(),
-            )
+        if (cheapest := _cheapest(problem, schedules, bills, best)) is not None:
+            best, schedule, counts = cheapest
             trace.append(TracePoint(evaluations, clock() - start, best))
         scheduler.feedback(schedules, bills)
+    if schedule is None and problem.holds_whole_batches:  # one stage may have the memory that several lack
+        alone = np.arange(len(problem.resources), dtype=np.int16)[:, None].repeat(problem.num_layers, axis=1)
+        if (cheapest := _cheapest(problem, alone, provisioner(problem, alone), best)) is not None:
+            best, schedule, counts = cheapest
     bound_usd = min(scheduler.bound_usd(), best)
     return Search(schedule, counts, best, bound_usd, evaluations, clock() - start, finished, tuple(trace))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,10 +28,15 @@ from heterps.planning.cost import ROUNDING, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 
+if TYPE_CHECKING:
+    from heterps.planning.schedulers.base import Scheduler
+
 LOOK_AHEAD, LOOK_AHEAD_RATIO = 24, 0.8
 SCARCITIES = (0.0, 0.03, 0.3, 3.0)
 SLICE, THIN = 0.01, 0.001
 NARROW = 1.05
+CLOSE = 1e-3
+"""Relative gap at which a search ends where billing has steps: bounds of narrow intervals rise slowly there."""
 
 
 class Interval(NamedTuple):
@@ -43,13 +48,27 @@ class Interval(NamedTuple):
     effort: int = 0  # effort for finding R(hi)
 
 
+def exact_scheduler(problem: Problem, seed: int = 0) -> Scheduler:
+    """Make the scheduler of method `exact` for the policy of the problem."""
+    if problem.in_rounds:
+        from heterps.planning.schedulers.exact_rounds import ExactRounds
+
+        return ExactRounds(problem, seed)
+    return Exact(problem, seed)
+
+
 class Exact:
-    """The scheduler of method `exact`."""
+    """The scheduler of method `exact` for policies without rounds, and for the paper's bill."""
 
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
-        prices = problem.prices if problem.prices.any() else np.ones_like(problem.prices)
-        self._chains = Chains(problem, prices)
+        is_free = not (problem.market.offers.usd.any() or problem.pays_egress or problem.disk_usd)
+        self._chains = Chains(problem, np.ones_like(problem.prices) if is_free else None)
         self._problem = problem
+        offers = problem.market.offers
+        in_steps = bool(offers.step.any() or offers.least.any())
+        # Where billing has steps, bounds jump; where traffic is paid for, they grow less than tau.
+        self._narrow = 1 + 1e-9 if in_steps or problem.pays_egress else NARROW
+        self._close = CLOSE if in_steps else ROUNDING
         self._scale = problem.hours_per_tau
         self._nothing: Schedules = np.empty((0, problem.num_layers), np.int16)
         self._best = np.inf
@@ -68,6 +87,9 @@ class Exact:
             self._started = True
             return self._look_ahead()
         interval = heapq.heappop(self._waiting)
+        if self._is_close(interval.bound):
+            self._aside = min(self._aside, interval.bound)
+            return self._nothing
         if interval.hi <= self._fastest:
             return self._nothing
         heaviest = self._chains.heaviest(interval.hi)
@@ -97,6 +119,10 @@ class Exact:
         known = known if self._billed is None else min(known, self._billed[0].bound)
         return min(self._best, self._aside, known) * self._scale
 
+    def _is_close(self, bound: float) -> bool:
+        """Whether plans that cost at least `bound` need no further search."""
+        return bound >= self._best * (1 - self._close)
+
     def _look_ahead(self) -> Schedules:  # [1]
         tau_max = self._waiting[0].hi
         taus = tau_max * LOOK_AHEAD_RATIO ** np.arange(LOOK_AHEAD)
@@ -110,29 +136,31 @@ class Exact:
         return np.unique(found, axis=0) if found else self._nothing
 
     def _cut(self, interval: Interval, weight: float) -> None:  # [4]
-        """Cut the interval, given that no plan with a tau up to interval.hi has a rate below weight / interval.hi."""
-        rate = weight / interval.hi
-        hi = min(interval.hi, self._best / rate if rate > 0 else interval.hi) * (1 - ROUNDING)
+        """Cut the interval, given that no plan with the units of a tau up to interval.hi weighs less there."""
+        hi = self._problem.slower_s(interval.hi, self._best / weight if weight > 0 else 1.0) * (1 - ROUNDING)
         lo = max(interval.lo, self._fastest)
         if hi < lo:
             return
-        middle = math.sqrt(lo * hi) if hi > lo * NARROW else lo
+        middle = math.sqrt(lo * hi) if hi > lo * self._narrow else lo
         for low, high in ((lo, middle), (middle, hi)) if middle > lo else ((lo, hi),):  # [5]
-            self._wait(low, high, max(interval.bound, low * rate))
+            self._wait(low, high, max(interval.bound, weight * self._problem.growth(low, interval.hi)))
 
     def _slice(self, interval: Interval, bound: float) -> None:
         """Split off a slice at hi: R(hi) is unknown, but no plan up to hi has a rate below bound / hi."""
         last = interval.effort + 1 == EFFORTS
         lo = max(interval.hi * (1 - (THIN if last else SLICE)), interval.lo)
-        sure = max(interval.bound, bound * lo / interval.hi)
+        slower = bound * self._problem.growth(lo, interval.hi)
+        sure = max(interval.bound, slower)
         if last:
             self._aside = min(self._aside, max(sure, self._chains.bound(lo, interval.hi, self._best)))
         else:
             self._wait(lo, interval.hi, sure, interval.effort + 1)
         if lo > interval.lo:
-            self._cut(interval._replace(hi=lo), bound * lo / interval.hi)
+            self._cut(interval._replace(hi=lo), slower)
 
     def _wait(self, lo: float, hi: float, bound: float, effort: int = 0) -> None:
         bound = max(bound, self._chains.bound(lo, hi, self._best))
-        if bound < self._best * (1 - ROUNDING):
+        if self._is_close(bound):
+            self._aside = min(self._aside, bound)
+        else:
             heapq.heappush(self._waiting, Interval(bound, hi, lo, effort))

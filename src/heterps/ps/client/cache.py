@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from heterps.ps.client.local import FloatArray, RowClient, done
 from heterps.ps.client.row_cache import RowCache
 from heterps.ps.keys.dedup import Lookup
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 
 MEMORY_BYTES = 64 << 20
 
@@ -109,6 +109,9 @@ class CachedClient:
     def num_shards(self) -> int:
         return self._client.num_shards
 
+    def rows_here(self, table: str) -> int | None:
+        return self._client.rows_here(table)
+
     @property
     def num_bytes(self) -> int:
         """Memory of all copies."""
@@ -155,7 +158,9 @@ class CachedClient:
             return self._client.pull(table, lookup, create=False)
         return self._pull(table, lookup, self.oldest_good)
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push(
+        self, table: str, lookup: Lookup, grads: FloatArray, round: Round | Iteration | None = None
+    ) -> Future[None]:
         return self._client.push(table, lookup, grads, round)
 
     def _pull(self, table: str, lookup: Lookup, oldest: int) -> Future[FloatArray]:

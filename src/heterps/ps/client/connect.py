@@ -8,6 +8,7 @@ from heterps.ps.client.session import Options
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import Tables
 from heterps.wire.keys import Keys
+from heterps.wire.ports import Port
 from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ClientChannel
 
@@ -23,12 +24,14 @@ def connect(
     faults: Faults = Faults(),
     seed: int = 0,
     start_s: float | None = None,
+    port: Port | None = None,
 ) -> RemoteClient:
     """Return a client of the servers of `roster`, at their addresses. PeerLost where one cannot be reached in time.
 
     What it sends meets `faults`, by `seed`.
 
     start_s  to wait for servers that are still being started; none: the deadline of the options
+    port     of the emulated machine that the client is on
     """
     channel = ClientChannel(f"{worker}.{incarnation}", {}, keys=keys)
     reached: dict[str, str] = {}
@@ -48,7 +51,7 @@ def connect(
         raise
     return RemoteClient(
         worker,
-        layered(channel, faults, seed),
+        layered(channel, faults, seed, port),
         roster,
         tables,
         incarnation=incarnation,

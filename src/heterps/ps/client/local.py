@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.keys.placement import shard_numbers
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.row_files import RowFile, RowFiles, shard_path
 from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.shard.versions import keys_gone, replace_rows, write_version
+from heterps.ps.table.changes import Reader
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import TableCounters, stack, unstack
@@ -45,14 +47,20 @@ class RowClient(Protocol):
     def num_shards(self) -> int:
         """What lookups must be made for."""
 
+    def rows_here(self, table: str) -> int | None:
+        """Return the number of rows of a table in this process, 0 if none was trained or loaded; None: on servers."""
+
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         """Pull rows of the lookup's unique keys, [u, dim]; unknown keys are created unless told otherwise."""
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push(
+        self, table: str, lookup: Lookup, grads: FloatArray, round: Round | Iteration | None = None
+    ) -> Future[None]:
         """Push gradients [n, dim] of all keys of the lookup's batch; one optimizer step a unique key.
 
         With a `round` this is one of its parts: the step is made with the sum of all of them, once all have come. The
-        answer says that the part is applied or kept; a pull does not wait for the others.
+        answer says that the part is applied or kept; a pull does not wait for the others. An iteration of a lane is
+        applied once, whichever incarnation of the worker pushes it.
         """
 
 
@@ -62,7 +70,7 @@ class Client(RowClient, Protocol):
     def pull_dense(self, table: str) -> Future[FloatArray]:
         """Return the newest values of a dense table. They may be shared with it: treat them as read-only."""
 
-    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push_dense(self, table: str, grads: FloatArray, round: Round | Iteration | None = None) -> Future[None]:
         """Push the gradient of every value of a dense table: one step, or a part of its `round` as in `push`."""
 
     def flush(self) -> None:
@@ -87,6 +95,15 @@ class JobClient(Client, Protocol):
 
     def apply_round(self, table: str, number: int, factor: float) -> Future[None]:
         """Make the step of a round that waits, with the sum of its parts times `factor`."""
+
+    def end_rounds(self, rounds: int) -> None:
+        """Say with all that is called from now on that rounds up to this number are over, so that they are applied."""
+
+    def num_rounds(self, table: str) -> Future[set[int]]:
+        """Return how many rounds of a table the servers have applied: one number where they agree."""
+
+    def drop_rounds(self, table: str) -> Future[None]:
+        """Forget what has come of rounds of a table that wait: all their parts will be pushed again."""
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         """Give a dense table its first values. The first of several fills counts, so every worker may do it."""
@@ -113,10 +130,26 @@ class JobClient(Client, Protocol):
         NotFinite where a row is not finite.
         """
 
+    def keys_gone(self, table: str, since: int, reader: Reader = "followers") -> NDArray[np.uint64] | None:
+        """Return the keys of a sparse table that lost their row since a version; None where a shard cannot tell."""
+
+    def write_version(
+        self, table: str, files: RowFiles, path: str, version: int, since: int, reader: Reader = "followers"
+    ) -> list[RowFile]:
+        """Write, as `save_rows` does, the rows that changed since a reader's version `since`.
+
+        All rows are written with `since` 0, and where a shard cannot tell. From then on that is `version`, a number
+        from 1 on that is used once. With the keys that went, readers know the table as it is (shard/versions.py).
+        Followers get no optimizer state.
+        """
+
     def load_rows(
         self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Fill an empty sparse table from files that any number of shards wrote, and from their metadata, if any."""
+        """Fill an empty sparse table from files that any number of shards wrote, and from their metadata, if any.
+
+        Rows of later files take the place of those of earlier ones; a file without values has keys that went.
+        """
 
     def num_pushes(self, table: str) -> int:
         """Return the number of pushes that a sparse table has seen."""
@@ -142,10 +175,12 @@ class LocalClient:
     def __init__(self, sparse: Sequence[TableSpec], dense: dict[str, DenseTable], num_shards: int = 1) -> None:
         if num_shards < 1:
             raise ValueError(f"num_shards must be at least 1, got {num_shards}")
+        self.specs = {spec.name: spec for spec in sparse}
         self._shards = {spec.name: [spec.make_shard(num_shards) for _ in range(num_shards)] for spec in sparse}
         self.samples: int | None = None
         self._dense = dense
         self._filled: set[str] = set()  # dense tables that have their first values
+        self._changed: set[str] = set()  # sparse tables with rows that are not initial values
         self._num_shards = num_shards
         # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
         self._pool = ThreadPoolExecutor(num_shards - 1, "heterps-shard") if num_shards > 1 else None
@@ -153,6 +188,9 @@ class LocalClient:
     @property
     def num_shards(self) -> int:
         return self._num_shards
+
+    def rows_here(self, table: str) -> int:
+        return self.num_rows(table) if table in self._changed else 0
 
     def set_rate(self, rate: float) -> None:
         """Multiply every learning rate by `rate`, beside its schedule, until told otherwise."""
@@ -174,8 +212,11 @@ class LocalClient:
 
         return self._on_every_shard(len(lookup.unique) < FEW_TO_PULL, pull_shard, rows)
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push(
+        self, table: str, lookup: Lookup, grads: FloatArray, round: Round | Iteration | None = None
+    ) -> Future[None]:
         _check_whole(table, round)
+        self._changed.add(table)
         shards = self._shards_for(table, lookup)
         needed = (len(lookup.inverse), shards[0].dim)
         if grads.shape != needed:
@@ -191,7 +232,7 @@ class LocalClient:
     def pull_dense(self, table: str) -> Future[FloatArray]:
         return done(self._dense[table].values)
 
-    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push_dense(self, table: str, grads: FloatArray, round: Round | Iteration | None = None) -> Future[None]:
         _check_whole(table, round)
         self._dense[table].push(grads, samples=self.samples)
         return done(None)
@@ -201,6 +242,15 @@ class LocalClient:
 
     def apply_round(self, table: str, number: int, factor: float) -> Future[None]:
         raise ValueError(f"round {number} of table {table}: tables in this process keep no rounds, times {factor}")
+
+    def end_rounds(self, rounds: int) -> None:
+        """Do nothing: rounds have one part here, and are applied at once."""
+
+    def num_rounds(self, table: str) -> Future[set[int]]:
+        raise ValueError(f"table {table} is in this process, and keeps no rounds")
+
+    def drop_rounds(self, table: str) -> Future[None]:
+        raise ValueError(f"table {table} is in this process, and keeps no rounds")
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         target = self._dense[table]
@@ -242,6 +292,7 @@ class LocalClient:
         self, table: str, rows: Rows, num_pushes: int, metadata: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
         """Fill an empty sparse table with rows, and the metadata, that any number of shards exported."""
+        self._changed.add(table)
         homes = shard_numbers(rows.keys, self._num_shards)
         for number, kept in enumerate(unstack(metadata or {}, self._num_shards)):
             self._shards[table][number].import_rows(rows.select(homes == number), num_pushes, kept)
@@ -250,12 +301,24 @@ class LocalClient:
         return self._shards[table][0].num_pushes
 
     def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
-        """Return what the shards of a sparse table know besides their rows."""
         return stack([shard.export_metadata() for shard in self._shards[table]])
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
         return [
             files.write(shard_path(path, 1, number), finite_parts(table, shard.row_parts()()), len(shard), shard.widths)
+            for number, shard in enumerate(self._shards[table])
+        ]
+
+    def keys_gone(self, table: str, since: int, reader: Reader = "followers") -> NDArray[np.uint64] | None:
+        parts = [keys_gone(shard, since, reader) for shard in self._shards[table]]
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known) if len(known) == len(parts) else None
+
+    def write_version(
+        self, table: str, files: RowFiles, path: str, version: int, since: int, reader: Reader = "followers"
+    ) -> list[RowFile]:
+        return [
+            write_version(shard, table, files, shard_path(path, 1, number), version, since, shard.num_pushes, reader)
             for number, shard in enumerate(self._shards[table])
         ]
 
@@ -268,11 +331,12 @@ class LocalClient:
         for shard, own in zip(shards, kept, strict=True):
             shard.check_metadata(own)
             shard.num_pushes = num_pushes
+        self._changed.add(table)
         for path in paths:
             for part in files.read(path):
                 homes = shard_numbers(part.keys, self._num_shards)
                 for number, shard in enumerate(shards):
-                    shard.put(part.select(homes == number))
+                    replace_rows(shard, part.select(homes == number))
         for shard, own in zip(shards, kept, strict=True):
             shard.resume(num_pushes, own)
 
@@ -314,9 +378,9 @@ class LocalClient:
         return self._shards[table]
 
 
-def _check_whole(table: str, round: Round | None) -> None:
+def _check_whole(table: str, round: Round | Iteration | None) -> None:
     """Refuse parts of rounds: tables in this process have one worker, which pushes whole rounds."""
-    if round is not None and (round.parts > 1 or round.waits):
+    if isinstance(round, Round) and (round.parts > 1 or round.waits):
         raise ValueError(
             f"table {table} is in this process and takes rounds of one part, got one of {round.parts}: "
             "push to servers, or the sum of all parts"

@@ -27,14 +27,17 @@ from heterps.ps.keys.dedup import Lookup, sum_rows
 from heterps.ps.ops.base import Ask, Call, Done
 from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
 from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
-from heterps.ps.ops.rounds import ApplyRound, SquaresCall
-from heterps.ps.ops.row_files import FilesFound, FindRows, LoadRows, SaveRowsCall
+from heterps.ps.ops.rounds import ApplyRound, CountRoundsCall, DropRounds, SquaresCall
+from heterps.ps.ops.row_files import MAX_PATHS, FilesFound, FindRows, LoadRows, SaveRows, SaveRowsCall
 from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
 from heterps.ps.ops.tables import TableExport, import_dense, import_parts, import_rows
-from heterps.ps.protocol.messages import EXACT, Round
+from heterps.ps.ops.versions import ReadGoneCall, WriteVersion
+from heterps.ps.protocol.messages import EXACT, Iteration, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.row_files import RowFile, RowFiles
 from heterps.ps.protocol.specs import Tables
+from heterps.ps.shard.versions import files_for
+from heterps.ps.table.changes import Reader
 from heterps.ps.table.metadata import TableCounters, TableMetadata, stack
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.rows import Rows, check_widths
@@ -111,6 +114,9 @@ class RemoteClient:
     def num_shards(self) -> int:
         return self._session.roster.num_shards
 
+    def rows_here(self, table: str) -> None:
+        """Return None, since servers hold every table."""
+
     @property
     def roster(self) -> Roster:
         """The newest that a server told."""
@@ -136,7 +142,9 @@ class RemoteClient:
                 PullRowsCall(table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding)
             )
 
-    def push(self, table: str, lookup: Lookup, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push(
+        self, table: str, lookup: Lookup, grads: FloatArray, round: Round | Iteration | None = None
+    ) -> Future[None]:
         needed = (len(lookup.inverse), self._dims[table])
         if grads.shape != needed:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
@@ -151,7 +159,7 @@ class RemoteClient:
             coding = self._session.options.coding(table)
             return self._submit(PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
-    def push_dense(self, table: str, grads: FloatArray, round: Round | None = None) -> Future[None]:
+    def push_dense(self, table: str, grads: FloatArray, round: Round | Iteration | None = None) -> Future[None]:
         values, coding = self._dense_values(table, grads), self._session.options.coding(table)
         return self._push(table, lambda sequence: PushDenseCall(table, values, sequence, coding, self.samples, round))
 
@@ -160,6 +168,20 @@ class RemoteClient:
 
     def apply_round(self, table: str, number: int, factor: float) -> Future[None]:
         return self._push(table, lambda sequence: Ask(ApplyRound(table, sequence, number, factor), Done))
+
+    def end_rounds(self, rounds: int) -> None:
+        with self._pump.lock:
+            self._session.rounds = rounds
+
+    def greet(self) -> Future[set[int]]:
+        """Let all servers know of this incarnation of the worker; they refuse older ones from the answer on."""
+        return self.num_rounds(next(iter(self._pushes)))
+
+    def num_rounds(self, table: str) -> Future[set[int]]:
+        return self._call(CountRoundsCall(table))
+
+    def drop_rounds(self, table: str) -> Future[None]:
+        return self._push(table, lambda sequence: Ask(DropRounds(table, sequence), Done))
 
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         with self._turn():
@@ -190,22 +212,26 @@ class RemoteClient:
         return self._export(table).rows()
 
     def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
-        asked = self._call(SaveRowsCall(table, self._pushes[table], path))
-        saved: list[RowFile] | None = asked.result()()
-        if saved is not None and all(files.has(file.path) for file in saved):
-            return saved
-        widths = self._dims[table], state_words(self._optimizers[table], self._dims[table])
-        return self._export(table).save(files, path, self.num_rows(table), widths)
+        return self._save(SaveRows(table, self._pushes[table], path), files)
+
+    def keys_gone(self, table: str, since: int, reader: Reader = "followers") -> NDArray[np.uint64] | None:
+        gone: NDArray[np.uint64] | None = self._call(ReadGoneCall(table, self._pushes[table], since, reader)).result()
+        return gone
+
+    def write_version(
+        self, table: str, files: RowFiles, path: str, version: int, since: int, reader: Reader = "followers"
+    ) -> list[RowFile]:
+        op = WriteVersion(table, self._pushes[table], path, version, since, reader)
+        return self._save(op, files_for(reader, files))
 
     def load_rows(
         self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
     ) -> None:
-        found = self._call(Ask(FindRows(table, self._pushes[table], tuple(paths)), FilesFound)).result()
-        if all(answer.are_there for answer in found.values()):
+        find = Ask(FindRows(table, self._pushes[table], tuple(paths)), FilesFound)
+        if len(paths) <= MAX_PATHS and all(answer.are_there for answer in self._call(find).result().values()):
             self._push(table, lambda n: Ask(LoadRows(table, n, num_pushes, tuple(paths)), Done)).result()
         else:
-            parts = (part for path in paths for part in files.read(path))
-            import_parts(self._push, table, parts, num_pushes)
+            import_parts(self._push, table, files.read_all(paths), num_pushes)
         self._resume(table, metadata, num_pushes)
 
     def num_pushes(self, table: str) -> int:
@@ -247,6 +273,15 @@ class RemoteClient:
             sum_rows(grads, lookup.sources, lookup.starts[first : last + 1], 0, last - first, summed)
             sums.append(summed)
         return sums
+
+    def _save(self, op: SaveRows, files: RowFiles) -> list[RowFile]:
+        """Let servers write their own rows; write all rows here where they see another disk."""
+        saved: list[RowFile] | None = self._call(SaveRowsCall(op)).result()()
+        if saved is not None and all(files.has(file.path) for file in saved):
+            return saved
+        dim = self._dims[op.table]
+        widths = dim, state_words(self._optimizers[op.table], dim)
+        return self._export(op.table).save(files, op.path, self.num_rows(op.table), widths)
 
     def _push(self, table: str, make: Callable[[int], Call]) -> Future[None]:
         with self._turn():

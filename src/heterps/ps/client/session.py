@@ -100,6 +100,7 @@ class Session:
         self.incarnation = incarnation
         self.roster = roster
         self.options = options
+        self.rounds = 0  # that are over: all requests say so
         self.error: HeterpsError | None = None
         self.dropped = 0  # messages that were not understood
         self.retries = 0
@@ -238,7 +239,8 @@ class Session:
             ops.append(built.op)
             frames += built.frames
             num_bytes += size
-        request = OpRequest(self._next_id(), self.worker, self.incarnation, self.roster.epoch, tuple(ops))
+        epoch, rounds = self.roster.epoch, self.rounds
+        request = OpRequest(self._next_id(), self.worker, self.incarnation, epoch, tuple(ops), rounds)
         return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
 
     def _deadline(self, calls: Iterable[_Pending], now: float) -> float:

@@ -24,7 +24,7 @@ from heterps.errors import NotFinite
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.protocol.messages import Coding, Count, Name, Ordinal, Round
+from heterps.ps.protocol.messages import Coding, Count, Iteration, Name, Ordinal, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.shard.counts import Counts
 from heterps.ps.shard.ledger import PushState, Source
@@ -217,6 +217,11 @@ class Call:
     def result(self) -> Any:
         """Return what the caller gets once every server has answered."""
         return None
+
+
+def round_or_iteration(part_of: Round | Iteration | None) -> tuple[Round | None, Iteration | None]:
+    """Return the round that a push is a part of, and the iteration that it belongs to: it has one of them, or none."""
+    return (part_of, None) if isinstance(part_of, Round) else (None, part_of)
 
 
 class Ask(Call, Generic[R]):

@@ -10,7 +10,7 @@ import numpy as np
 from heterps.ps.arrays import FloatArray
 from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.protocol.messages import EXACT, Coding, Count, Round
+from heterps.ps.protocol.messages import EXACT, Coding, Count, Iteration, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.shard.rounds import Contribution
 from heterps.ps.shard.shard import Shard
@@ -36,6 +36,7 @@ class PushDense(base.Push, frozen=True, tag="push_dense"):
     grads: Packed
     samples: Count | None = None
     round: Round | None = None
+    iteration: Iteration | None = None
 
     @property
     def contribution(self) -> tuple[Round, int] | None:
@@ -46,7 +47,8 @@ class PushDense(base.Push, frozen=True, tag="push_dense"):
         self.check_gradients(dense.spec.schedule, self.samples)
         grads = self.finite(base.read_values(self, self.grads, frames, (dense.size,), limits))
         push = Contribution(None, grads, self.samples)
-        return self.once(shard, len(grads), lambda source: dense.push(source, self.sequence, push, self.round))
+        of = self.round or self.iteration
+        return self.once(shard, len(grads), lambda source: dense.push(source, self.sequence, push, of))
 
 
 class FillDense(base.Op, frozen=True, tag="fill_dense"):
@@ -111,7 +113,7 @@ class PushDenseCall(DenseCall):
     sequence: int
     coding: Coding = EXACT
     samples: int | None = None
-    round: Round | None = None
+    part_of: Round | Iteration | None = None
 
     def __post_init__(self) -> None:
         self.size = len(self.values)
@@ -120,7 +122,8 @@ class PushDenseCall(DenseCall):
         packed, frame = base.pack_coded(self.values[roster.dense_range(self.size, number)], self.coding)
         if not self.sequence:
             return base.Built(FillDense(self.table, packed), [frame])
-        return base.Built(PushDense(self.table, self.sequence, packed, self.samples, self.round), [frame])
+        of = base.round_or_iteration(self.part_of)
+        return base.Built(PushDense(self.table, self.sequence, packed, self.samples, *of), [frame])
 
 
 OPS, RESULTS = (PullDense, PushDense, FillDense), (base.Done,)

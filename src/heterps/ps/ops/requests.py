@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from msgspec import Meta, Struct
 
-from heterps.ps.ops import dense, metadata, moves, rounds, row_files, rows, tables
+from heterps.ps.ops import dense, metadata, moves, rounds, row_files, rows, tables, versions
 from heterps.ps.ops.base import Op, Result
 from heterps.ps.protocol import messages
 from heterps.ps.protocol.messages import Count, Name, Ordinal
 from heterps.wire import Codec, Limits
 
-FAMILIES = (rows, dense, rounds, tables, row_files, metadata)
+FAMILIES = (rows, dense, rounds, tables, row_files, versions, metadata)
 
 # msgspec decodes a union of classes; type checkers know them by what they have in common.
 if TYPE_CHECKING:
@@ -27,13 +27,17 @@ else:
 
 
 class OpRequest(Struct, frozen=True, tag="request"):
-    """What a worker wants of a server, made for the roster of `epoch`. A repeat has the same id."""
+    """What a worker wants of a server, made for the roster of `epoch`. A repeat has the same id.
+
+    All rounds up to number `rounds` are over: all their parts are on all servers.
+    """
 
     id: Count
     worker: Name
     incarnation: Ordinal
     epoch: Ordinal
     ops: Annotated[tuple[AnyOp, ...], Meta(min_length=1, max_length=256)]
+    rounds: Count = 0
 
 
 class OpReply(Struct, frozen=True, tag="reply"):

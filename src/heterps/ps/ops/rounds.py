@@ -5,6 +5,10 @@
                   norm over all servers and tables --> factor
                   ApplyRound(7, factor)                  --> one step with factor * sum
 
+    any client    a request that says: rounds up to 7 are over --> one step with the sum, of tables whose round 7 waits
+    coordinator   DropRounds, after a worker died        --> what was kept of rounds that wait is gone, and comes again
+
+No part of a round is in any table before it is known that all parts are on all servers: until then it can be repeated.
 So a gradient is clipped by its norm, which no server knows alone. ApplyRound is a push: it is applied exactly once.
 """
 
@@ -17,7 +21,7 @@ from msgspec import Meta
 
 from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.protocol.messages import Ordinal
+from heterps.ps.protocol.messages import Count, Ordinal
 from heterps.ps.shard.shard import Shard
 from heterps.wire import Limits
 
@@ -55,6 +59,40 @@ class ApplyRound(base.Push, frozen=True, tag="apply_round"):
         )
 
 
+class Rounds(base.Result, frozen=True, tag="rounds"):
+    """How many rounds a server has applied to a table; several numbers where its pieces differ."""
+
+    applied: frozenset[Count]
+
+
+class CountRounds(base.Op, frozen=True, tag="count_rounds"):
+    """How many rounds of the table have been applied."""
+
+    tables = "any"
+
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        return Rounds(frozenset(shard.pieces_of(self.table).num_rounds(self.table))), []
+
+
+class DropRounds(base.Push, frozen=True, tag="drop_rounds"):
+    """Forget what has come of the rounds of the table that wait."""
+
+    tables = "any"
+
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
+        return self.once(shard, None, lambda source: shard.drop_rounds(source, self.table, self.sequence))
+
+
+class CountRoundsCall(base.Ask[Rounds]):
+    """How many rounds of a table have been applied, on all servers: one number where they agree."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(CountRounds(table), Rounds)
+
+    def result(self) -> set[int]:
+        return {number for answer in super().result().values() for number in answer.applied}
+
+
 class SquaresCall(base.Ask[Squares]):
     """The sum of squares of a round over all servers."""
 
@@ -65,4 +103,4 @@ class SquaresCall(base.Ask[Squares]):
         return math.fsum(answer.total for answer in super().result().values())
 
 
-OPS, RESULTS = (RoundSquares, ApplyRound), (Squares,)
+OPS, RESULTS = (RoundSquares, ApplyRound, CountRounds, DropRounds), (Squares, Rounds)

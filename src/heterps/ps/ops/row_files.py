@@ -11,6 +11,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from heterps.errors import NotFinite, StorageError
 from heterps.ps.ops import base
@@ -22,7 +23,8 @@ from heterps.ps.shard.shard import Shard
 from heterps.wire import Limits, Malformed
 
 FilePath = Annotated[str, Meta(min_length=1, max_length=4096)]
-FilePaths = Annotated[tuple[FilePath, ...], Meta(max_length=4096)]
+MAX_PATHS = 4096
+FilePaths = Annotated[tuple[FilePath, ...], Meta(max_length=MAX_PATHS)]
 
 
 class SaveRows(base.Read, frozen=True, tag="save_rows"):
@@ -37,11 +39,15 @@ class SaveRows(base.Read, frozen=True, tag="save_rows"):
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
         """Answer in any case: a save that fails is the coordinator's to tell, and no loss of the server."""
         try:
-            written = shard.save_rows(self.table, self.path)
+            written = self.write(shard)
         except (StorageError, NotFinite) as error:
             kind: Any = type(error).__name__
             return Saved(kind=kind, text=str(error)), []
         return (Saved() if written is None else Saved(written.num_bytes, written.xxh3)), []
+
+    def write(self, shard: Shard) -> RowFile | None:
+        """Return the new file; None where the server cannot see its folder."""
+        return shard.save_rows(self.table, self.path)
 
 
 class Saved(base.Result, frozen=True, tag="saved"):
@@ -96,14 +102,17 @@ def _can_read(shard: Shard, paths: Iterable[str]) -> bool:
 
 class SaveRowsCall(base.Ask[Saved]):
     """Every server writes its rows of a sparse table. The result is a function that gives the files, None where a
-    server does not see the folder, or raises what a server met."""
+    server does not see the folder, or raises what a server met.
 
-    def __init__(self, table: str, after: int, path: str) -> None:
-        super().__init__(SaveRows(table, after, path), Saved)
-        self._after, self._path = after, path
+    op  for all servers; `path` is what the path of each file begins with
+    """
+
+    def __init__(self, op: SaveRows) -> None:
+        super().__init__(op, Saved)
+        self._save, self._path = op, op.path
 
     def op_for(self, number: int, roster: Roster) -> base.Op:
-        return SaveRows(self.table, self._after, shard_path(self._path, roster.epoch, number))
+        return replace(self._save, path=shard_path(self._path, roster.epoch, number))
 
     def result(self) -> Callable[[], list[RowFile] | None]:
         return self._files

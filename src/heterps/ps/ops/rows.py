@@ -12,7 +12,7 @@ from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.protocol.messages import EXACT, Coding, Count, Round
+from heterps.ps.protocol.messages import EXACT, Coding, Count, Iteration, Round
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.shard.rounds import Contribution
 from heterps.ps.shard.shard import Shard
@@ -59,6 +59,7 @@ class PushRows(base.Push, frozen=True, tag="push_rows"):
     grads: Packed
     samples: Count | None = None  # that the job had seen before, for schedules; of a round, those of its part 0 count
     round: Round | None = None
+    iteration: Iteration | None = None  # that it belongs to, outside rounds
 
     @property
     def contribution(self) -> tuple[Round, int] | None:
@@ -71,7 +72,9 @@ class PushRows(base.Push, frozen=True, tag="push_rows"):
         grads = self.finite(base.read_values(self, self.grads, frames, (len(keys), table.dim), limits))
         push = Contribution(keys, grads, self.samples)
         return self.once(
-            shard, len(keys), lambda source: shard.push_rows(source, self.table, self.sequence, push, self.round)
+            shard,
+            len(keys),
+            lambda source: shard.push_rows(source, self.table, self.sequence, push, self.round or self.iteration),
         )
 
 
@@ -133,7 +136,7 @@ class PushRowsCall(base.Call):
     sequence: int
     coding: Coding = EXACT
     samples: int | None = None
-    round: Round | None = None
+    part_of: Round | Iteration | None = None
 
     def __post_init__(self) -> None:
         self._homes = base.Homes(self.lookup.unique, self.lookup.bounds)
@@ -142,7 +145,7 @@ class PushRowsCall(base.Call):
         where = self._homes.where(number, roster.num_shards)
         keys, keys_frame = pack_keys(self.lookup.unique[where])
         grads, grads_frame = base.pack_coded(self._grads(number, where), self.coding)
-        op = PushRows(self.table, self.sequence, keys, grads, self.samples, self.round)
+        op = PushRows(self.table, self.sequence, keys, grads, self.samples, *base.round_or_iteration(self.part_of))
         return base.Built(op, [keys_frame, grads_frame])
 
     def _grads(self, number: int, where: slice | NDArray[np.intp]) -> FloatArray:

@@ -39,13 +39,22 @@ EXACT = Coding()
 class Round(Struct, frozen=True, array_like=True):
     """A push with it is contribution `part`, of 0 to `parts` - 1, to round `number`, from 1 on, of its table.
 
-    A round that `waits` makes its step when ApplyRound says by which factor (see ops/rounds.py).
+    A round that `waits` makes its step when ApplyRound says by which factor, or when a request says that the round is
+    over (see ops/rounds.py).
     """
 
     number: Ordinal
     part: Count
     parts: Ordinal
     waits: bool = False
+
+
+class Iteration(Struct, frozen=True, array_like=True):
+    """A push with it belongs to iteration `number` of `lane`, and is applied once, whichever incarnation of its worker
+    brings it. The numbers of a lane rise."""
+
+    lane: Count
+    number: Ordinal
 
 
 class Hello(Struct, frozen=True, tag="hello"):

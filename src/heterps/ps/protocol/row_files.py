@@ -8,7 +8,7 @@ The format is not known here: the process that starts a server gives it an objec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from heterps.ps.table.rows import Rows
@@ -36,6 +36,9 @@ class RowFiles(Protocol):
 
     def read(self, path: str) -> Iterator[Rows]:
         """Yield the rows of a file, a part at a time."""
+
+    def read_all(self, paths: Sequence[str]) -> Iterator[Rows]:
+        """Yield the rows of files as `JobClient.load_rows` takes them: of each key the last, if it did not go."""
 
 
 def shard_path(path: str, epoch: int, number: int) -> str:

@@ -25,6 +25,7 @@ class TableSpec:
     admission: Admission = field(default_factory=Always)
     eviction: Eviction = field(default_factory=Eviction)
     tiers: Tiers | None = None  # of all shards in this process together
+    is_frozen: bool = False  # it is pulled, and nothing is pushed to it
 
     def make_shard(self, num_shards: int = 1) -> SparseTable | TieredTable:
         """Return one of the table's `num_shards` shards in this process, empty: all are made alike."""
@@ -49,6 +50,7 @@ class DenseSpec:
     size: int
     optimizer: Optimizer
     schedule: Schedule = field(default_factory=ConstantRate)
+    is_frozen: bool = False  # it is pulled, and nothing is pushed to it
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,12 @@ class Tables:
         names = [spec.name for spec in self.sparse] + [spec.name for spec in self.dense]
         if len(set(names)) < len(names):
             raise ValueError(f"every table needs a name of its own, got {sorted(names)}")
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """The names of tables that are not trained."""
+        dense = {spec.name for spec in self.dense if spec.is_frozen}
+        return frozenset(dense | {spec.name for spec in self.sparse if spec.is_frozen})
 
     @property
     def digest(self) -> str:

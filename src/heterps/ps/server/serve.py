@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from heterps.errors import PeerLost
 from heterps.ps.server.server import Server
-from heterps.wire import BackPressure, Channel, Shared
+from heterps.wire import BackPressure, Channel, Frame, Shared
+from heterps.wire.message import contiguous
 
 TICK_S = 1.0
+
+
+class Pace(Protocol):
+    """The speed and memory of an emulated server."""
+
+    def __call__(self, num_bytes: int, began_at: float) -> None: ...
+
+    def check_memory(self, name: str, num_bytes: int) -> None:
+        """Raise an error where tables of this size do not fit."""
 
 
 def serve(
@@ -17,12 +28,12 @@ def serve(
     channel: Channel,
     stopped: Callable[[], bool],
     wait_s: float = 0.1,
-    pace: Callable[[float, float], None] | None = None,
+    pace: Pace | None = None,
 ) -> None:
     """Answer messages until `stopped`, which is looked at after every message and every `wait_s`.
 
-    pace  of an emulated server: called with the updates that a message brought (see `Counts`) and the monotonic time
-          when it came, before the message is answered. It returns when that server would be done with them.
+    pace  of an emulated server: called with the bytes of a message and of what it is answered with, and the monotonic
+          time when it came, before it is answered. It returns when that server would be done with it.
     """
     if isinstance(channel, Shared):
         server.room = channel.room
@@ -31,11 +42,11 @@ def serve(
         received = channel.receive(wait_s)
         now = time.monotonic()
         if received is not None:
-            before = server.counts.updates
             answers = server.handle(*received, now)
             server.counts.latency.add(time.monotonic() - now)
-            if pace is not None and (updates := server.counts.updates - before):
-                pace(updates, now)
+            if pace is not None:
+                pace(_size(received[1]) + sum(_size(parts) for _, parts in answers), now)
+                pace.check_memory(server.name, server.shard.num_bytes)
             for peer, parts in answers:
                 try:
                     channel.send(peer, parts, 0.0)  # a peer that does not read must not keep the others waiting
@@ -47,3 +58,7 @@ def serve(
         if now - ticked >= TICK_S:
             server.tick(now)
             ticked = now
+
+
+def _size(parts: Sequence[Frame]) -> int:
+    return sum(contiguous(part).nbytes for part in parts)

@@ -5,7 +5,8 @@
                       [3] ops checked against tables, frames and key homes; anything wrong: refused as a whole
                       [4] an older push of the worker is missing: held until it has come (received)
                       [5] contributions to rounds: those that do not fit theirs are refused, others may have to wait
-                      [6] run in order; pushes that are in the ledger already are only answered
+                      [6] run in order, after the rounds that the request says are over; pushes that are in the ledger
+                          already are only answered
 
 So a peer can send what it likes: the server lives, and what it does not take it counts by reason.
 """
@@ -99,6 +100,7 @@ class Server:
         self._rate = Rate()
         self._handover = Handover()
         self._drains_until = -math.inf
+        self._rounds = 0  # that are over
         self._told = roster.before_add() if joining else roster  # what workers learn here: the roster in force
         if joining:
             self.shard.empty()
@@ -310,6 +312,9 @@ class Server:
     def _answer(self, peer: str, request: OpRequest, works: list[Work], now: float) -> tuple[str, list[Frame]]:
         """[6] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
         source = Source(request.worker, request.incarnation)
+        if request.rounds > self._rounds:
+            self._rounds = request.rounds
+            self.shard.end_rounds(request.rounds)
         try:
             self._check_rounds(source, request.ops, now)
         except _Refusal as refusal:

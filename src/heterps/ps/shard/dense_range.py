@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from heterps.ps.arrays import FloatArray
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec
 from heterps.ps.shard.ledger import Ledger, Source
@@ -105,7 +105,7 @@ class DenseRange:
                 piece.is_filled = True
         self.pieces.replace(self.pieces)
 
-    def push(self, source: Source, sequence: int, push: Contribution, round: Round | None = None) -> None:
+    def push(self, source: Source, sequence: int, push: Contribution, round: Round | Iteration | None = None) -> None:
         """Apply a push, or keep it for its round, in every piece whose next one it is; see PieceSet.push."""
 
         def part_of(piece: DensePiece) -> Contribution:
@@ -116,6 +116,10 @@ class DenseRange:
     def apply_round(self, source: Source, sequence: int, number: int, factor: float) -> None:
         """Make the step of a round that waits; see PieceSet.apply_round."""
         self.pieces.apply_round(source, self.spec.name, sequence, number, factor, _step)
+
+    def end_rounds(self, rounds: int) -> None:
+        """Make the steps of whole rounds; see PieceSet.end_rounds."""
+        self.pieces.end_rounds(rounds, lambda _, piece, push: _step(piece, push))
 
     def part_error(self, part: ValuePart) -> str | None:
         """Return what is wrong with a part that is not within this range."""

@@ -8,6 +8,9 @@ is one number for a worker and table, and no acknowledgement is needed to trim i
     NEXT      may be applied now
     APPLYING  was begun and never finished (the table ran out of memory): in doubt, never applied again
     APPLIED   a repeat: answered again, not applied again; or kept for its round (see rounds.py), which is the same here
+
+A worker that died is started again as its next incarnation, which numbers its pushes from 1 again and repeats the
+iteration that was under way. What of that iteration was applied before is known by its lane and number: it is skipped.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class Entry(Struct):
     incarnation: int
     applied: int = 0  # every sequence up to this one
     applying: bool = False  # the next one was begun
+    lanes: dict[int, int] = {}  # the last iteration of each lane that is in the table, of older incarnations too
 
 
 class Ledger(Struct):
@@ -66,13 +70,30 @@ class Ledger(Struct):
         """Note that the next push of a worker is about to change the table. A new incarnation begins to count at 1."""
         entry = self._find(source, table)
         if entry is None:
-            entry = self.workers.setdefault(source.worker, {})[table] = Entry(source.incarnation)
+            tables = self.workers.setdefault(source.worker, {})
+            lanes = tables[table].lanes if table in tables else {}
+            entry = tables[table] = Entry(source.incarnation, lanes=lanes)
         entry.applying = True
+
+    def begins_again(self, source: Source, table: str) -> bool:
+        """Whether an older incarnation of a worker has pushed to the table, and this one has not."""
+        entry = self.workers.get(source.worker, {}).get(table)
+        return entry is not None and entry.incarnation < source.incarnation
+
+    def has_iteration(self, worker: str, table: str, lane: int, number: int) -> bool:
+        """Whether an iteration of a lane is in the table, whichever incarnation of the worker pushed it."""
+        entry = self.workers.get(worker, {}).get(table)
+        return entry is not None and entry.lanes.get(lane, 0) >= number
 
     def finish(self, source: Source, table: str, num_pushes: int | None = None) -> None:
         """Note that the push is in the table, which has then seen one more, or `num_pushes` where that is said."""
         self.keep(source, table)
         self.num_pushes[table] = self.num_pushes.get(table, 0) + 1 if num_pushes is None else num_pushes
+
+    def finish_iteration(self, source: Source, table: str, lane: int, number: int) -> None:
+        """Note that the push of an iteration of a lane is in the table."""
+        self.finish(source, table)
+        self.workers[source.worker][table].lanes[lane] = number
 
     def keep(self, source: Source, table: str) -> None:
         """Note that the push is kept for its round, and counts as applied; the table has not seen it yet."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Generic, Self, TypeVar
 
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.shard.ledger import Ledger, PushState, Source
-from heterps.ps.shard.rounds import Contribution, Stash, apply_once, push_once
+from heterps.ps.shard.rounds import Contribution, Stash, apply_once, drop_once, end_rounds, push_once
 from heterps.ps.table.norms import square_sum
 
 
@@ -69,7 +69,7 @@ class PieceSet(Generic[P]):
     def round_error(self, source: Source, table: str, sequence: int, round: Round) -> str | None:
         """Return what is wrong with a contribution that is new to some piece."""
         new_to = [piece for piece in self._pieces if sequence > piece.ledger.applied(source, table)]
-        errors = (piece.stash.error(piece.ledger, table, round) for piece in new_to)
+        errors = (piece.stash.error(piece.ledger, source, table, round) for piece in new_to)
         return next((error for error in errors if error is not None), None)
 
     def is_awaited(self, table: str, round: Round, also: Iterable[int] = ()) -> bool:
@@ -85,7 +85,7 @@ class PieceSet(Generic[P]):
         source: Source,
         table: str,
         sequence: int,
-        round: Round | None,
+        round: Round | Iteration | None,
         part_of: Callable[[P], Contribution],
         step: Callable[[P, Contribution], None],
     ) -> None:
@@ -121,6 +121,22 @@ class PieceSet(Generic[P]):
             apply_once(piece.ledger, piece.stash, source, table, number, factor, partial(step, piece))
         self._join()
 
+    def end_rounds(self, rounds: int, step: Callable[[str, P, Contribution], None]) -> None:
+        """Make the steps of all whole rounds up to number `rounds`."""
+        for piece in self._pieces:
+            end_rounds(piece.ledger, piece.stash, rounds, partial(_step_of, step, piece))
+        self._join()
+
+    def drop_rounds(self, source: Source, table: str, sequence: int) -> None:
+        """Drop the contributions to rounds of a table that wait, in every piece whose next push this is."""
+        for piece in self.awaiting(source, table, sequence):
+            drop_once(piece.ledger, piece.stash, source, table)
+        self._join()
+
+    def num_rounds(self, table: str) -> set[int]:
+        """Return how many rounds of a table the pieces have applied: one number where they agree."""
+        return {piece.ledger.next_round(table) - 1 for piece in self._pieces}
+
     def take_over(
         self, source: Source, table: str, sequence: int, num_pushes: int, put: Callable[[P], None] = lambda _: None
     ) -> None:
@@ -144,3 +160,7 @@ class PieceSet(Generic[P]):
             if piece.stash or not any(other.absorb(piece) for other in alike):
                 joined.append(piece)
         self._pieces = joined
+
+
+def _step_of(step: Callable[[str, P, Contribution], None], piece: P, table: str) -> Callable[[Contribution], None]:
+    return partial(step, table, piece)

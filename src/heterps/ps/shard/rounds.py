@@ -5,7 +5,9 @@
                                and after it those that waited for it
                                (of rows: when all have come)
                            [3] all parts of the next round are in: one step with their sum, then the round after it.
-                               A round that waits is told its factor first: one step with factor * sum
+                               A round that waits is told its factor first: one step with factor * sum; or that it
+                               is over: one step with the sum
+                           [4] a worker died: what has come of the rounds that wait is dropped, and comes again
 
 The sum is made in the order of parts and rounds follow their numbers, so that nothing depends on who came first. Kept
 contributions are in the ledger like pushes that were applied: a repeat is answered, and not added again.
@@ -21,7 +23,7 @@ import numpy as np
 
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import make_lookup, sum_rows
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.shard.ledger import Ledger, Source
 
 
@@ -108,9 +110,11 @@ class Stash:
         """The highest number of a round that has begun here; 0 for none."""
         return max((number for _, number in self._rounds), default=0)
 
-    def error(self, ledger: Ledger, table: str, round: Round) -> str | None:
+    def error(self, ledger: Ledger, source: Source, table: str, round: Round) -> str | None:
         """Why a contribution, which is not in the ledger, cannot be one of its round."""
         what = f"round {round.number} of table {table}"
+        if _is_repeat(ledger, source, table, round):
+            return None
         if round.number < ledger.next_round(table):
             return f"{what} has been applied already, the next is round {ledger.next_round(table)}"
         if (gathered := self._rounds.get((table, round.number))) is None:
@@ -143,6 +147,18 @@ class Stash:
         """Say what the sum of a round that waits is multiplied by."""
         self._rounds[table, number].factor = factor
 
+    def end(self, rounds: int) -> list[str]:
+        """Let whole rounds up to number `rounds` wait no longer; return the tables that can make steps then."""
+        ended = [key for key, gathered in self._rounds.items() if key[1] <= rounds and gathered.is_complete]
+        for key in ended:
+            if self._rounds[key].factor is None:
+                self._rounds[key].factor = 1.0
+        return [table for table, _ in ended]
+
+    def drop(self, table: str) -> None:
+        """Forget all contributions to a table."""
+        self._rounds = {key: gathered for key, gathered in self._rounds.items() if key[0] != table}
+
     def take(self, table: str, number: int) -> Contribution | None:
         """Return the sum of a round that can be applied, which is no longer here then."""
         gathered = self._rounds.get((table, number))
@@ -150,6 +166,12 @@ class Stash:
             return None
         whole = self._rounds.pop((table, number)).sum()
         return whole if gathered.factor == 1.0 else whole._replace(grads=whole.grads * np.float32(gathered.factor))
+
+
+def _is_repeat(ledger: Ledger, source: Source, table: str, round: Round) -> bool:
+    """Whether an older incarnation of the only worker has brought this round, which was applied at once."""
+    is_applied = round.parts == 1 and not round.waits and round.number == ledger.next_round(table) - 1
+    return is_applied and ledger.begins_again(source, table)
 
 
 def _begun(round: Round) -> _Gathered:
@@ -162,14 +184,29 @@ def push_once(
     source: Source,
     table: str,
     contribution: Contribution,
-    round: Round | None,
+    part_of: Round | Iteration | None,
     apply: Callable[[Contribution], None],
 ) -> None:
-    """Take the next push of `source`: apply it, or keep it for its round. An exception leaves it APPLYING."""
+    """Take the next push of `source`: apply it, or keep it for its round. An exception leaves it APPLYING.
+
+    An iteration that an older incarnation of the worker has brought is not applied again.
+    """
+    is_repeat = isinstance(part_of, Round) and _is_repeat(ledger, source, table, part_of)
     ledger.begin(source, table)
-    if round is None:
+    if part_of is None:
         apply(contribution)
         ledger.finish(source, table)
+        return
+    if isinstance(part_of, Iteration):
+        if ledger.has_iteration(source.worker, table, part_of.lane, part_of.number):
+            ledger.keep(source, table)
+        else:
+            apply(contribution)
+            ledger.finish_iteration(source, table, part_of.lane, part_of.number)
+        return
+    round = part_of
+    if is_repeat:
+        ledger.keep(source, table)
         return
     if round.parts == 1 and (round.waits or round.number != ledger.next_round(table)):
         contribution = contribution.copy()  # a round of one part that is not applied at once
@@ -191,6 +228,21 @@ def apply_once(
     ledger.begin(source, table)
     stash.set_factor(table, number, factor)
     _end_rounds(ledger, stash, table, apply)
+    ledger.keep(source, table)
+
+
+def end_rounds(
+    ledger: Ledger, stash: Stash, rounds: int, step_of: Callable[[str], Callable[[Contribution], None]]
+) -> None:
+    """Apply all whole rounds up to number `rounds`, also those that wait; `step_of` a table applies one to it."""
+    for table in stash.end(rounds):
+        _end_rounds(ledger, stash, table, step_of(table))
+
+
+def drop_once(ledger: Ledger, stash: Stash, source: Source, table: str) -> None:
+    """Take the next push of `source`, which drops the contributions to rounds of a table that wait. [4]"""
+    ledger.begin(source, table)
+    stash.drop(table)
     ledger.keep(source, table)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Self
@@ -11,7 +11,7 @@ import numpy as np
 
 from heterps.ps.arrays import KeyArray, Mask
 from heterps.ps.keys.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.parts import TablePart, ValuePart
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.row_files import RowFile, RowFiles
@@ -22,6 +22,8 @@ from heterps.ps.shard.ledger import Ledger, Source
 from heterps.ps.shard.pieces import Piece, PieceSet
 from heterps.ps.shard.rounds import Contribution, Stash
 from heterps.ps.shard.transfer import PieceManifest, ShardTransfer, make_transfer
+from heterps.ps.shard.versions import replace_rows, write_version
+from heterps.ps.table.changes import Reader
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import TableMetadata
 from heterps.ps.table.rows import Rows
@@ -55,6 +57,11 @@ class Shard:
         return self.dense[table].pieces if table in self.dense else self.pieces
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of all tables: rows or values with their optimizer state, and the index of rows."""
+        return sum(t.num_bytes for t in self.sparse.values()) + sum(t.num_bytes for t in self.dense.values())
+
+    @property
     def stashes(self) -> list[Stash]:
         """The contributions to rounds that all pieces keep."""
         dense = [piece.stash for table in self.dense.values() for piece in table.pieces]
@@ -71,7 +78,7 @@ class Shard:
         return f"{astray.sum()} of {len(keys)} keys, {keys[astray.argmax()]} first, have their home on another server"
 
     def push_rows(
-        self, source: Source, table: str, sequence: int, push: Contribution, round: Round | None = None
+        self, source: Source, table: str, sequence: int, push: Contribution, round: Round | Iteration | None = None
     ) -> None:
         """Apply a push, or keep it for its round, in every piece whose next one it is; see PieceSet.push."""
         keys, grads, samples = push
@@ -94,6 +101,16 @@ class Shard:
             self.dense[table].apply_round(source, sequence, number, factor)
         else:
             self.pieces.apply_round(source, table, sequence, number, factor, partial(self._step, table))
+
+    def end_rounds(self, rounds: int) -> None:
+        """Make the steps of all whole rounds up to number `rounds`, of all tables."""
+        self.pieces.end_rounds(rounds, self._step)
+        for dense in self.dense.values():
+            dense.end_rounds(rounds)
+
+    def drop_rounds(self, source: Source, table: str, sequence: int) -> None:
+        """Drop the contributions to rounds of any table that wait, as a push; see PieceSet.drop_rounds."""
+        self.pieces_of(table).drop_rounds(source, table, sequence)
 
     def _step(self, table: str, piece: SlotPiece, push: Contribution) -> None:
         """Make one step of the optimizer for rows of a piece."""
@@ -147,21 +164,35 @@ class Shard:
 
         StorageError where the disk refuses, NotFinite where a row is not finite.
         """
+        rows = self.sparse[table]
+        return self._write(
+            table, path, lambda to: to.write(path, finite_parts(table, rows.row_parts()()), len(rows), rows.widths)
+        )
+
+    def write_version(self, table: str, path: str, version: int, since: int, reader: Reader) -> RowFile | None:
+        """Do as `save_rows` with the rows that changed since a version, or all (see versions.py)."""
+        rows = self.sparse[table]
+        clock = min(rows.num_pushes, self.pieces.num_pushes(table))  # pieces may have seen different numbers
+        return self._write(table, path, lambda to: write_version(rows, table, to, path, version, since, clock, reader))
+
+    def _write(self, table: str, path: str, write: Callable[[RowFiles], RowFile]) -> RowFile | None:
+        """Write a file of rows, unless it was just written: its answer was lost, or came late."""
         if self.row_files is None or not self.row_files.has_folder(path):
             return None
-        if self._saved is not None and self._saved[0] == table and self._saved[1].path == path:
-            return self._saved[1]  # its answer was lost, or came late
-        rows = self.sparse[table]
-        written = self.row_files.write(path, finite_parts(table, rows.row_parts()()), len(rows), rows.widths)
-        self._saved = table, written
-        return written
+        is_written = self._saved is not None and (self._saved[0], self._saved[1].path) == (table, path)
+        if self._saved is None or not is_written or not self.row_files.has(path):
+            self._saved = table, write(self.row_files)
+        return self._saved[1]
 
     def can_read(self, paths: Iterable[str]) -> bool:
         """Whether this server sees all these files of rows."""
         return self.row_files is not None and all(self.row_files.has(path) for path in paths)
 
     def load_rows(self, source: Source, table: str, sequence: int, paths: Iterable[str], num_pushes: int) -> None:
-        """Take in the rows of these files whose home is here, part by part, as one push. The table must be empty."""
+        """Take in the rows of these files whose home is here, part by part, as one push; see `replace_rows`.
+
+        The table must be empty.
+        """
         assert self.row_files is not None
         target = self.sparse[table]
         if len(target):
@@ -170,7 +201,7 @@ class Shard:
         target.num_pushes = num_pushes
         for path in paths:
             for part in self.row_files.read(path):
-                target.put(part.select(held[slots_of(part.keys)]))
+                replace_rows(target, part.select(held[slots_of(part.keys)]))
         self.pieces.take_over(source, table, sequence, num_pushes)
 
     # --- moves -------------------------------------------------------------------------------------------------------
@@ -203,6 +234,7 @@ class Shard:
     def cut(self, slots: Mask, ranges: Mapping[str, slice], workers: dict[str, int]) -> ShardTransfer:
         """Return slots and ranges with their ledgers, which are no longer here then."""
         transfer = self.copy(slots, ranges, workers)
+        self._forget_changes()
         rest = [SlotPiece(piece.slots & ~slots, piece.ledger) for piece in self.pieces]
         self.pieces = PieceSet(piece for piece in rest if piece.slots.any())
         for name, rows in transfer.rows.items():
@@ -225,6 +257,7 @@ class Shard:
         """Put in slots and ranges that are not here. ValueError, and no change, where they do not fit."""
         if unknown := (set(transfer.rows) - set(self.sparse)) | (set(transfer.dense) - set(self.dense)):
             raise ValueError(f"there are no tables {', '.join(sorted(unknown))} here")
+        self._forget_changes()
         with ExitStack() as undo:
             for name, rows in transfer.rows.items():
                 self.sparse[name].put(rows)
@@ -236,6 +269,11 @@ class Shard:
             undo.pop_all()
         new = [SlotPiece(slot_mask(manifest.slots), manifest.ledger) for manifest in transfer.manifest.pieces]
         self.pieces.replace([*self.pieces, *new])
+
+    def _forget_changes(self) -> None:
+        """Rows come or go by a move: the next version has all rows."""
+        for table in self.sparse.values():
+            table.changes.forget()
 
 
 def _slots_in(pieces: Iterable[SlotPiece]) -> Mask:

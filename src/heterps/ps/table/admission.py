@@ -5,6 +5,7 @@
                   seldom much more. It stops at 255. After as many sightings as there are counts all are halved.
     probability   by the hash of (seed, key, clock): the same push repeated admits the same keys, and a key that comes
                   often has its chance often ("Poisson inclusion").
+    never         a table keeps the rows that it begins with, and gets no others.
 
 Only pushes count: each trains on its keys once, while pulls may be repeated or made ahead. So a pull creates no rows in
 a table with a gate. Sketch and sightings are part of a checkpoint (see metadata.py); chance needs only the clock.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.config import Admission, AfterSightings, WithProbability
+from heterps.config import Admission, AfterSightings, Never, WithProbability
 from heterps.hashing import mix64
 from heterps.ps.arrays import KeyArray, Mask
 from heterps.ps.table.index import Numbers, inline, kernel
@@ -69,6 +70,8 @@ class Gate:
                 mixed = mix64(np.uint64(self._seed) ^ mix64(np.uint64(clock)))
                 admitted = np.empty(len(keys), np.bool_)
                 _draw(np.uint64(mixed), keys, known, p, admitted)
+            case Never():
+                admitted = known.copy()
             case _:
                 return np.ones(len(keys), np.bool_)
         self.num_refused += len(keys) - int(np.count_nonzero(admitted))

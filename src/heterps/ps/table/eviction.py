@@ -3,7 +3,7 @@
     reason   a row goes when
     age      no push had its key for more than `max_age` clocks
     uses     its uses have faded below `min_uses`
-    bytes    the table is over `max_bytes` and the row is among the coldest
+    bytes    the table has more rows than fit in `max_bytes` with their index, and the row is among the coldest
 
 A hand goes round the rows, some of them with each push, and looks for the first two; so the work of a push is bounded,
 and a row may stay a while longer than it must. For the third it passes SAMPLE rows for each that must go, and the
@@ -18,12 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Eviction
+from heterps.ps.table import kernels
+from heterps.ps.table.changes import ChangeLogs
 from heterps.ps.table.hand import Hand, Headers, Tagged
+from heterps.ps.table.store import LEAST_INDEX, MAX_LOAD
 from heterps.ps.table.usage import Fading, ages_of, faded
 
 Reason = Literal["age", "uses", "bytes"]
 REASONS: Final[tuple[Reason, ...]] = ("age", "uses", "bytes")
 SAMPLE = 8  # rows looked at for each of the coldest
+SPARE = 0.25
 LOG_LENGTH = 4096
 LOGGED = np.dtype([("key", np.uint64), ("reason", "U5"), ("clock", np.int64), ("uses", np.float32)])
 
@@ -42,10 +46,14 @@ class Evictable(Tagged, Protocol):
 
 
 class Evictor:
-    """Lets rows go by a policy. Its hand and the counts of its log are part of a table's checkpoint."""
+    """Lets rows go by a policy. Its hand and the counts of its log are part of a table's checkpoint.
 
-    def __init__(self, policy: Eviction, fading: Fading) -> None:
+    changes  is told which keys go
+    """
+
+    def __init__(self, policy: Eviction, fading: Fading, changes: ChangeLogs | None = None) -> None:
         self.policy = policy
+        self.changes = ChangeLogs() if changes is None else changes
         self.hand = Hand()
         self.log = EvictionLog()
         self._fading = fading
@@ -57,7 +65,7 @@ class Evictor:
             gone = expired(self.hand.advance(rows, step), clock, policy, self._fading)
             self._drop(rows, gone, clock)
         if policy.max_bytes is not None:
-            excess = min(len(rows) - max(1, policy.max_bytes // rows.row_bytes), step)
+            excess = min(len(rows) - most_rows(policy.max_bytes, rows.row_bytes), step)
             if excess > 0:
                 sample = self.hand.advance(rows, SAMPLE * excess)
                 self._drop(rows, {"bytes": coldest(sample, excess, clock, policy.order, self._fading)}, clock)
@@ -69,6 +77,22 @@ class Evictor:
             if len(headers.places):
                 rows.drop(keys[reason])
                 self.log.note(reason, keys[reason], headers.uses, clock)
+                self.changes.went(keys[reason])
+
+
+def most_rows(max_bytes: int, row_bytes: int) -> int:
+    """Return how many rows fit in `max_bytes` with their index; at least one.
+
+    The index doubles when it is full, and meanwhile the old one is there too: 12 bytes an entry. Rows go after others
+    have come, so the index must have room for a SPARE part more. A table that gets at most as many new rows between two
+    pushes never takes more than `max_bytes` after a push.
+    """
+    most, size = 1, LEAST_INDEX
+    while 12 * size < max_bytes:
+        indexed = int((int(MAX_LOAD * size) - kernels.BLOCK) / (1 + SPARE))
+        most = max(most, min((max_bytes - 12 * size) // row_bytes, indexed))
+        size *= 2
+    return most
 
 
 def expired(headers: Headers, clock: int, policy: Eviction, fading: Fading) -> dict[Reason, Headers]:

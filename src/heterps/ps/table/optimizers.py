@@ -26,6 +26,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowAdagrad
+from heterps.errors import ConfigError
 from heterps.ps.arrays import FloatArray
 
 _SGD, _MOMENTUM, _ADAGRAD, _ROW_ADAGRAD, _ADAM, _FTRL = range(6)
@@ -53,7 +54,14 @@ def state_words(optimizer: Optimizer, dim: int) -> int:
 
 def initial_state(optimizer: Optimizer) -> float:
     """Return what every word of a new row's state holds."""
-    return optimizer.initial_accumulator if isinstance(optimizer, Adagrad | RowAdagrad) else 0.0
+    if not isinstance(optimizer, Adagrad | RowAdagrad):
+        return 0.0
+    if optimizer.sample_gradient is not None:
+        raise ConfigError(
+            f"{optimizer.kind}: sample_gradient is for optimizers.sparse of a job, which knows its batch size: give "
+            "initial_accumulator, (sample_gradient / batch_size) ** 2"
+        )
+    return optimizer.initial_accumulator
 
 
 def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool) -> FloatArray:

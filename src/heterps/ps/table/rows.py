@@ -30,6 +30,10 @@ class Rows(NamedTuple):
         arrays: tuple[Any, ...] = self
         return Rows(*(array[which] for array in arrays))
 
+    def without_state(self) -> Rows:
+        """Return the rows as those need them who use them and do not train them."""
+        return self._replace(state=self.state[:, :0])
+
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
         """Return all rows of several parts."""

@@ -24,6 +24,7 @@ from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
+from heterps.ps.table.changes import ChangeLogs, Reader
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
 from heterps.ps.table.gradients import GradientTable
 from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
@@ -35,7 +36,6 @@ from heterps.ps.table.usage import make_fading
 
 Which = NDArray[np.bool_] | slice
 KernelStep = Callable[[kernels.TableBody, int, int, int], int]
-MakeStep = Callable[[KeyArray, Which, int, FloatArray], KernelStep]
 
 EVICT_STEP = 256  # rows that the hand of eviction passes with a push, at least
 
@@ -81,7 +81,8 @@ class SparseTable(GradientTable):
         self._fading = make_fading(eviction.half_life)
         self.store = RowStore(dim, optimizer, seed, init or Uniform(scale=init_scale), self._fading)
         self._gate = None if isinstance(admission, Always) else Gate(admission, seed)
-        self.evictor = Evictor(eviction, self._fading)
+        self.changes = ChangeLogs()
+        self.evictor = Evictor(eviction, self._fading, self.changes)
         self._num_admitted = 0
         self._glance = 0  # where `coldest` begins to look
         self._lock = threading.Lock()
@@ -233,6 +234,17 @@ class SparseTable(GradientTable):
                 yield self.export_rows(slice(first, first + PART_ROWS))
 
         return read
+
+    def changed_parts(self, reader: Reader = "followers") -> tuple[int, Iterator[Rows]]:
+        """Return how many rows may have changed since the last version of a reader, and those rows in parts.
+
+        The table must stay as it is until all parts are read.
+        """
+        with self._lock:
+            clocks = self.store.words().view(np.uint32)[:, kernels.CLOCK]
+            places = np.flatnonzero(self.changes[reader].changed(clocks, self.num_pushes))
+        firsts = range(0, len(places), PART_ROWS)
+        return len(places), (self._as_rows(self.store.words()[places[at : at + PART_ROWS]]) for at in firsts)
 
     def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty.

@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
+from itertools import chain
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -28,6 +29,7 @@ from heterps.config import Tiers
 from heterps.ps.arrays import KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys
 from heterps.ps.table.budget import Budget
+from heterps.ps.table.changes import Reader
 from heterps.ps.table.cold import MAPPED_BYTES
 from heterps.ps.table.cold_rows import ColdRows
 from heterps.ps.table.eviction import SAMPLE, coldest
@@ -109,6 +111,7 @@ class TieredTable(GradientTable):
         self.dim, self.widths, self.schedule = table.dim, table.widths, table.schedule
         # What is the same wherever rows are; moving between tiers is no eviction.
         self.counters, self.evictions = table.counters, table.evictions
+        self.changes = table.changes
         self.check_metadata, self.export_metadata = table.check_metadata, table.export_metadata
         self.resume = table.resume
         self._cold = ColdRows(
@@ -229,6 +232,15 @@ class TieredTable(GradientTable):
         changes = self._num_changes
         return lambda: self._read_parts(changes)
 
+    def changed_parts(self, reader: Reader = "followers") -> tuple[int, Iterator[Rows]]:
+        """Do as SparseTable.changed_parts, for the rows of both tiers."""
+        with self._lock:
+            num_rows, hot = self._hot.changed_parts(reader)
+            lowered = self.changes[reader].lowered
+            lowered = lowered[self._cold.known(lowered)]
+            firsts = range(0, len(lowered), size := self._cold.part_rows)
+            return num_rows + len(lowered), chain(hot, (self._cold.read_rows(lowered[at : at + size]) for at in firsts))
+
     def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Do as SparseTable.import_rows, with the hottest rows in memory."""
         with self._lock:
@@ -334,7 +346,9 @@ class TieredTable(GradientTable):
 
     def _demote(self, keys: KeyArray) -> None:
         self._cold.reserve(len(self))  # before anything moves: a full disk must not catch rows on their way
-        self._cold.put_rows(self._hot.take(keys))
+        rows = self._hot.take(keys)
+        self.changes.went_down(rows.keys, rows.clock, self.num_pushes)
+        self._cold.put_rows(rows)
         self._num_demotions += len(keys)
 
     def _insert(self, rows: Rows) -> None:

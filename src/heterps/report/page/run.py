@@ -25,7 +25,9 @@ from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, se
 from heterps.report.figures import UNDEFINED, duration, plural, rate, ratio, usd
 from heterps.report.meaning import (
     COMPLETED,
+    DIVERGED,
     FINISHED,
+    RUNNING,
     UNFINISHED,
     against_teacher,
     compare,
@@ -52,20 +54,27 @@ NUM_COLOURS = 6
 Lines = list[dict[str, Any]]
 
 
-def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines) -> str:
-    """The page. `summary` is summary.json, `metrics` the lines of metrics.jsonl, of which there may be none."""
+def render_run(
+    job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines, frame: str = "base.html.j2", now: Markup = Markup()
+) -> str:
+    """The page. `summary` is summary.json, `metrics` the lines of metrics.jsonl, of which there may be none.
+
+    `frame` is the template around its body. `now` says how its job stands, in place of the tiles at the top.
+    """
     colours = {name: f"colour-{i % NUM_COLOURS}" for i, name in enumerate(job.cluster.resources)}
     is_passed_over = job.plan is not None and not follows_plan(summary)
     missing = (summary.get("data") or {}).get("missing") or {}
     metric_heads, metric_rows = _metrics(summary)
     return render(
         "run.html.j2",
+        frame=frame,
+        now=now,
         job=job,
         plan=plan,
         summary=summary,
-        mood="good" if summary["status"] in FINISHED else "open" if summary["status"] == UNFINISHED else "warning",
+        mood=_mood(summary["status"]),
         trained_on=job.data.train if isinstance(job.data.train, str) else ", ".join(job.data.train),
-        headline=_headline(job, summary),
+        headline=headline_tiles(job, summary),
         MARK=MARK,
         banner=banner(summary) if is_emulated(summary) else "",
         late_warnings=late_warnings(summary),
@@ -74,7 +83,7 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines) ->
             for c in compare(summary)
         ],
         prices=_prices(job, {cpu_resource(job.cluster)} if is_passed_over else set(plan.units)),
-        promise=_promise(plan, summary, is_passed_over=is_passed_over),
+        promise=_promise(plan, summary),
         colour=lambda resource: colours.get(resource, "colour-0"),
         num_layers=lambda stage: stage.last - stage.first + 1,
         not_rented=_sentence(not_rented(plan)) if is_passed_over else "",
@@ -92,7 +101,7 @@ def render_run(job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines) ->
     )
 
 
-def _headline(job: Job, summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+def headline_tiles(job: Job, summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(title, figure, note) of the four tiles at the top."""
     score, value = headline(summary)
     name = in_sentence(score)
@@ -126,17 +135,18 @@ def _prices(job: Job, rented: set[str]) -> list[str]:
     ]
 
 
-def _promise(plan: Plan, summary: dict[str, Any], *, is_passed_over: bool) -> str:
-    """What the predictions are for, in a sentence."""
+def _promise(plan: Plan, summary: dict[str, Any]) -> str:
+    """What the predictions are for and rest on, in sentences."""
+    basis = f" They are predicted from {summary['predicted_by']}." if "predicted_by" in summary else ""
     samples = f"Both columns are for the {summary['samples']:,} samples"
-    if is_passed_over and "plan" in summary:
-        return f"The plan promises {promised(summary['plan'])} on its own units."
+    if "plan" in summary:
+        return f"The plan promises {promised(summary['plan'])} on its own units.{basis}"
     if follows_plan(summary) and plan.is_predicted:
-        return f"{samples} that were trained on."
+        return f"{samples} that were trained on.{basis}"
     if summary["status"] != COMPLETED and plan.is_predicted:
         whole = f"take {duration(plan.hours * 3600)} and cost {usd(plan.usd)}"
-        return f"{samples} trained so far; the whole job was predicted to {whole}."
-    return ""
+        return f"{samples} trained so far; the whole job was predicted to {whole}.{basis}"
+    return basis.strip()
 
 
 def _charts(summary: dict[str, Any], metrics: Lines) -> list[Chart]:
@@ -180,6 +190,12 @@ def _validation_charts(metrics: Lines) -> list[Chart]:
         )
         for measure in measures[:2]
     ]  # fmt: skip
+
+
+def _mood(status: str) -> str:
+    if status == DIVERGED:
+        return "warning"
+    return "good" if status in FINISHED else "open" if status in (UNFINISHED, RUNNING) else "warning"
 
 
 def _metrics(summary: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -9,7 +9,7 @@ from heterps.report.emulated import seconds_word
 from heterps.report.figures import plural, rate
 from heterps.report.meaning import COMPLETED, UNFINISHED, UNPREDICTED, follows_plan
 from heterps.report.page.charts import Span, draw_shares, share_legend
-from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, in_step, percent, title
+from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, in_step, percent, recoveries, title
 
 
 def stage_values(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -58,6 +58,8 @@ def _notes(plan: Plan, summary: dict[str, Any]) -> list[str]:
         notes.append(f"{UNPREDICTED}.")
     if restarts := summary.get("restarts"):
         notes.append(f"Resumed {plural(restarts, 'time')}.")
+    if replaced := recoveries(summary):
+        notes.append(replaced)
     return notes
 
 

@@ -16,6 +16,12 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values)
 
 
+@cache
+def asset(name: str) -> str:
+    """The text of a file of this folder that pages of `heterps ui` load: a style sheet or the script."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
 def write_text(path: Path, text: str, what: str) -> None:
     """Writes a page or a picture to a file. Raises StorageError when the file cannot be written."""
     try:

@@ -37,11 +37,25 @@ def show_description(path: str, description: Description) -> None:
     console.print(f"{description.rows:,} rows; {groups}; {size}.{read}")
     if any(column.distinct_is_exact is False for column in description.columns):
         console.print("~: counted by a sketch (HyperLogLog), which is off by about 0.8 %.")
+    if (words := _growth_words(description)) is not None:
+        console.print(words)
     for column in description.columns:
         if column.missing_share == 1.0:
             console.print(f"Every value of {column.name} is missing: leave it out.")
     if description.label is not None:
         console.print(_label_words(description))
+
+
+def _growth_words(description: Description) -> str | None:
+    """How many ids are expected in more rows: in all columns that may be slots."""
+    of_ids = [column for column in description.columns if "slots" in column.roles and column.expected is not None]
+    found = [column.expected for column in of_ids if column.expected is not None]
+    if not found:
+        return None
+    now = sum(column.distinct or 0 for column in of_ids)
+    expected, low, high = (sum(getattr(ids, end) for ids in found) for end in ("distinct", "low", "high"))
+    about = f"about {_short(expected)} ({_short(low)} to {_short(high)}) expected in {found[0].rows:,} rows"
+    return f"Ids in columns usable as slots: {_short(now)} now, {about} (Heaps' law)."
 
 
 def _label_words(description: Description) -> str:

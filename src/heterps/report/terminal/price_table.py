@@ -1,7 +1,7 @@
 """The price list, and a cluster beside it: as tables for the console and as plain data for --json.
 
-device   what it is      torch   on demand    spot   fp32 TFLOP/s   memory GB/s   link GB/s
-v100     NVIDIA V100     cuda         2.42    1.36           15.7           900        12.0
+device   what it is    torch   on demand    spot   fp32 TFLOP/s   memory GB/s   GB   port Gb/s   sold as
+v100     NVIDIA V100   cuda         2.42    1.36           15.7           900   16         3.1   8 in p3.16xlarge
 
 resource   device   usd/h     list   limit
 v100       v100     2.10 *    2.42      32       * not the list price
@@ -16,11 +16,13 @@ from rich.text import Text
 
 from heterps.catalogue import CATALOGUE, LOCAL
 from heterps.config import Cluster
-from heterps.offers import OFFERS, SOURCE, device_of
+from heterps.offers import EGRESS_USD_PER_GB, OFFERS, SOLD, SOURCE, device_of
 from heterps.report.terminal.tables import add_figures, plain_table
 
 NARROW = 110
 """Width in characters below which the table leaves out the devices' full names."""
+WIDE = 140
+"""Width from which the table says in which machines units are sold."""
 
 
 def price_list() -> list[dict[str, Any]]:
@@ -38,6 +40,12 @@ def price_list() -> list[dict[str, Any]]:
                 "peak_flops": device.peak_flops if device else None,
                 "memory_bytes_per_s": device.memory_bytes_per_s if device else None,
                 "link_bytes_per_s": device.link.bytes_per_s if device else None,
+                "memory_gb": round(SOLD[name].memory_gb, 1),
+                "port_gbps": round(SOLD[name].unit_port_gbps, 2),
+                "egress_zone_usd_per_gb": EGRESS_USD_PER_GB["zone"],
+                "egress_region_usd_per_gb": EGRESS_USD_PER_GB["region"],
+                "machine": SOLD[name].machine,
+                "units_per_machine": SOLD[name].units,
             }
         )
     return rows
@@ -57,6 +65,7 @@ def rented_list(cluster: Cluster) -> list[dict[str, Any]]:
                 "list_usd_per_hour": offer.usd_per_hour if offer else None,
                 "overridden": offer is not None and offer.usd_per_hour != resource.usd_per_hour,
                 "limit": resource.limit,
+                "zone": resource.zone,
             }
         )
     return rows
@@ -68,7 +77,9 @@ def price_table(width: int) -> RenderableType:
     if width >= NARROW:
         table.add_column("what it is", no_wrap=True, style="dim")
     table.add_column("torch")
-    add_figures(table, "USD/h\non demand", "USD/h\nspot", "fp32\nTFLOP/s", "memory\nGB/s", "link\nGB/s")
+    add_figures(table, "USD/h\non demand", "USD/h\nspot", "fp32\nTFLOP/s", "memory\nGB/s", "GB", "port\nGb/s")
+    if width >= WIDE:
+        table.add_column("sold as", no_wrap=True, style="dim")
     for row in price_list():
         table.add_row(
             row["device"],
@@ -78,12 +89,18 @@ def price_table(width: int) -> RenderableType:
             usd(row["spot_usd_per_hour"]),
             _scaled(row["peak_flops"], 1e12),
             _scaled(row["memory_bytes_per_s"], 1e9),
-            _scaled(row["link_bytes_per_s"], 1e9),
+            f"{row['memory_gb']:g}",
+            f"{row['port_gbps']:.3g}",
+            *([_sold_as(row)] if width >= WIDE else []),
         )
     notes = (
         f"A unit is one GPU, or one core. List prices: {SOURCE}.",
         "Name an offer in the cluster file, `v100: {limit: 8}` or `v100-spot: {limit: 8}`, and write usd_per_hour "
         "where you pay another price.",
+        "Memory and port are those of a unit; a plan counts them if the cluster file says memory_gb and port_gbps.",
+        f"Traffic costs {usd(EGRESS_USD_PER_GB['zone'])} USD per GB to another zone of a region, and "
+        f"{usd(EGRESS_USD_PER_GB['region'])} to another region; a plan counts it if the file says zone and "
+        "egress_usd_per_gb.",
     )
     return Group(table, *(Text(note, style="dim") for note in notes))
 
@@ -95,6 +112,9 @@ def cluster_table(cluster: Cluster) -> RenderableType:
     table.add_column("torch")
     add_figures(table, "USD/h", "list", "limit")
     rows = rented_list(cluster)
+    has_zones = any(row["zone"] for row in rows)
+    if has_zones:
+        table.add_column("zone", overflow="fold")
     for row in rows:
         table.add_row(
             Text(row["resource"]),
@@ -103,13 +123,27 @@ def cluster_table(cluster: Cluster) -> RenderableType:
             f"{usd(row['usd_per_hour'])}{' *' if row['overridden'] else '  '}",
             usd(row["list_usd_per_hour"]),
             f"{row['limit']:,}",
+            *([Text(row["zone"] or "-")] if has_zones else []),
         )
     notes = [f"Servers run on {cluster.server_resource}."]
+    if cluster.egress_usd_per_gb:
+        notes.append(f"Traffic that leaves a zone costs {_egress(cluster)} USD per GB.")
     if any(row["overridden"] for row in rows):
         notes.append("* not the list price: the cluster file says otherwise.")
     if any(row["offer"] is None for row in rows):
         notes.append("- no offer of the catalogue: all about it is in the cluster file.")
     return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def _egress(cluster: Cluster) -> str:
+    prices = cluster.egress_usd_per_gb
+    if not isinstance(prices, dict):
+        return usd(prices)
+    return ", ".join(f"{usd(price)} from {a} to {b}" for a, row in prices.items() for b, price in row.items())
+
+
+def _sold_as(row: dict[str, Any]) -> str:
+    return row["machine"] if row["units_per_machine"] == 1 else f"{row['units_per_machine']} in {row['machine']}"
 
 
 def usd(value: float | None) -> str:

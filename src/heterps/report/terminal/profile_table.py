@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.report.figures import plural
 from heterps.report.names import shortened
 
 NOISY = 0.2
@@ -102,6 +103,17 @@ def _notes(profile: Profile) -> list[Text]:
     notes.append(f"One unit alone computes {', '.join(speeds)}.")
     if estimated := [name for name in profile.resources if profile.estimated(name)]:
         notes.append(f"~ estimated by roofline, because not in this machine: {', '.join(estimated)}.")
+    if profile.whole_steps:
+        ratios = [f"{ratio:.2f} times on {plural(k, 'thread')}" for k, ratio in sorted(profile.whole_steps.items())]
+        notes.append(f"Real steps in one process take the sum of their layers {', '.join(ratios)}.")
+    for table in profile.tables or ():
+        ahead = 10 * table.samples
+        notes.append(
+            f"Table {table.name}: {table.rows(table.samples):,.0f} rows after {table.samples:,} samples, about "
+            f"{table.rows(ahead):,.0f} after {ahead:,}; {table.row_bytes} bytes a row."
+        )
+    for launcher, overhead in (profile.overheads or {}).items():
+        notes.append(f"Launcher {launcher} takes {milliseconds(overhead.batch_s)} ms a batch besides.")
     noise = max(c.spread for layer in profile.layers for c in layer.costs.values())
     if noise > NOISY:
         notes.append(f"Times varied by up to {noise:.0%}: for steadier ones raise --budget or quieten the machine.")

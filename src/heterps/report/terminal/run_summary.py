@@ -13,6 +13,7 @@ from rich.text import Text
 from heterps.report.emulated import MARK, banner, is_emulated, late_warnings, seconds_word
 from heterps.report.figures import duration, plural, rate, ratio
 from heterps.report.meaning import (
+    DIVERGED,
     FINISHED,
     UNFINISHED,
     UNPREDICTED,
@@ -25,7 +26,7 @@ from heterps.report.meaning import (
     usd_per_billion,
     verdict,
 )
-from heterps.report.stage_figures import in_step
+from heterps.report.stage_figures import in_step, recoveries
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.stage_table import stage_table
 
@@ -55,6 +56,8 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
         console.print(Text.assemble(("\nwarning: ", "bold yellow"), text))
     for note in _data_notes(summary):
         console.print(note)
+    if "learned" in summary:
+        console.print(Text(f"\n{summary['learned']}"), soft_wrap=True)
     console.print(Text.assemble(("\nReport  ", "bold"), str(folder / "report.html")), soft_wrap=True)
     if summary["status"] not in FINISHED:
         console.print(_next_step(folder, summary), soft_wrap=True)
@@ -65,7 +68,7 @@ def _headline(summary: dict[str, Any]) -> Text:
     return Text.assemble(
         (summary["name"], "bold"),
         " ",
-        (status, "bold green" if status in FINISHED else "bold yellow"),
+        (status, "bold red" if status == DIVERGED else "bold green" if status in FINISHED else "bold yellow"),
         f": {summary['samples']:,} samples in {duration(summary['seconds'])}, ",
         f"{rate(summary['samples_per_s'])} samples/s{seconds_word(summary)}",
     )
@@ -100,6 +103,8 @@ def _prediction(summary: dict[str, Any]) -> Table:
         predicted = "-" if c.predicted is None else c.show(c.predicted)
         table.add_row(c.title, predicted, c.show(c.measured), Text(c.verdict, style="dim"))
     table.add_row("", "", "", Text(usd_per_billion(summary), style="dim"))
+    if basis := summary.get("predicted_by"):
+        table.add_row("", "", "", Text(f"predicted from {basis}", style="dim"))
     return table
 
 
@@ -110,6 +115,8 @@ def _print_stages(console: Console, summary: dict[str, Any]) -> None:
     console.print(Text(f"Kept in step by {in_step(summary)}.", style="dim"))
     if restarts := summary.get("restarts"):
         console.print(Text(f"Resumed {plural(restarts, 'time')}; the shares are of the time since then.", style="dim"))
+    if replaced := recoveries(summary):
+        console.print(Text(replaced, style="dim"))
     if summary["predicted_throughput"] is None:
         console.print(Text.assemble(("\nnote: ", "bold"), f"{UNPREDICTED}."))
 

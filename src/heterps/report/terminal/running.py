@@ -25,6 +25,8 @@ def status_table(name: str, status: dict[str, Any]) -> RenderableType:
         head.append(f"changes: {status['change']}")
     if status.get("last_change"):
         head.append(f"last change: {status['last_change']}")
+    if status.get("alarm"):
+        head.append(f"warning: {status['alarm']}")
     parts: list[RenderableType] = [Text("\n".join(head))]
     if status.get("stages"):
         parts.append(stage_table(status["stages"]))

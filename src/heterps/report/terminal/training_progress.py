@@ -51,6 +51,9 @@ class TrainingProgress(Observer):
     def waiting(self, what: str) -> None:
         self._console.print(f"[dim]{escape(what)} ...[/]")
 
+    def began(self, what: str) -> None:
+        self._console.print(escape(what))
+
     def started(self, samples: int, total: int, resumed: bool) -> None:
         if self._task is not None:  # a job that goes on by another plan starts again
             self._bar.remove_task(self._task)

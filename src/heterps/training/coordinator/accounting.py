@@ -57,11 +57,13 @@ class Accounting:
     def pushed(self, message: Pushed) -> None:
         self._views.pushed(message)
         self._read |= {counts.row_group: counts for counts in message.read}
+        for counts in message.read:
+            self._progress.digests.check(counts.row_group, counts.digest)
 
     def data_counts(self) -> dict[str, Any]:
         """What was missing in the training data that was read. Row groups that several workers read count once."""
         total = DecodeCounts.total(DecodeCounts(c.num_rows, c.num_skipped, c.missing) for c in self._read.values())
-        return asdict(total) if self._read else {}
+        return {name: value for name, value in asdict(total).items() if name != "digest"} if self._read else {}
 
     def account(self, flow: Flow, now: float) -> list[dict[str, Any]]:
         """Take note of the batches that are done; return a line of metrics.jsonl for every interval that ended."""
@@ -69,7 +71,8 @@ class Accounting:
         while flow.steps:
             step = flow.steps.popleft()
             self.num_steps += 1
-            self._progress.add(step.num_samples, step.scores, now)
+            self._progress.add(step.num_samples, step.scores, now, step.loss)
+            self._progress.repeated_samples += step.num_samples if step.is_repeated else 0
             self._views.stepped(step)
             self._observer.stepped(self._progress.samples, self._progress.seconds, step.loss, self._progress.interval)
             if self._progress.interval_is_over:
@@ -79,7 +82,11 @@ class Accounting:
     def close_interval(self, flow: Flow) -> dict[str, Any]:
         """A line of metrics.jsonl about the interval, without fields about the tables; the next interval begins."""
         views = self._views.interval(self._progress.seconds, self.usd_per_hour)
-        return self._progress.close_interval({"epoch": flow.leases.first[0], **views, **self._emulation})
+        was_alarmed = self._progress.divergence.alarm is not None
+        line = self._progress.close_interval({"epoch": flow.leases.first[0], **views, **self._emulation})
+        if "alarm" in line and not was_alarmed:
+            self._observer.warned(line["alarm"])
+        return line
 
     def show(self, seconds: float, now: float) -> None:
         """Let those who watch see the stages as they are now, a few times a second."""
@@ -108,6 +115,7 @@ class Accounting:
         usd = self.paid()
         return self._views.status(self._progress, flow) | {
             "usd": usd,
+            "alarm": self._progress.divergence.alarm,
             "usd_per_hour": self.usd_per_hour,
             "servers": self._plan.servers.count,
             **self._emulation,

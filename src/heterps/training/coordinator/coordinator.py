@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from heterps.checkpoint import latest, load_latest, of_clock, save
+from heterps.checkpoint import load, of_clock
 from heterps.config import Job
 from heterps.data.leases import Leases
 from heterps.data.reader import open_reader
-from heterps.errors import HeterpsError, PeerLost, StorageError
+from heterps.errors import Diverged, HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
 from heterps.model.trace import WHOLE, trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
-from heterps.training.coordinator.effects import ApplyRound, Effect, Measured, Save, Validate
+from heterps.training.coordinator.effects import Effect, EndRound, Measured, Publish, RepeatRound, Save, Validate
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
+from heterps.training.coordinator.following import LEASE_S
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import first_leases, lease_progress, restored_leases
+from heterps.training.coordinator.publishing import Publisher
 from heterps.training.coordinator.reconfiguration import (
     Reconfiguration,
     Replanned,
@@ -38,37 +40,46 @@ from heterps.training.coordinator.reconfiguration import (
     StopWorker,
     read_replan,
 )
-from heterps.training.coordinator.scaling import check_layout, layout_warning
+from heterps.training.coordinator.recovery import Recovery
+from heterps.training.coordinator.saving import Saver
+from heterps.training.coordinator.scaling import check_layout, layout_warnings
 from heterps.training.coordinator.setup import Setup
 from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.metrics.metrics import Metrics
-from heterps.training.model.clipping import apply_clipped, limits_of
+from heterps.training.model.clipping import drop_round, end_round, limits_of
 from heterps.training.model.in_use import SavedModel
 from heterps.training.model.objectives import Objectives, has_own_loss
-from heterps.training.protocol.emulation import StagePace
+from heterps.training.protocol.emulated_units import EmulatedServer, StagePace
 from heterps.training.protocol.layout import Layout, job_layout
-from heterps.training.protocol.messages import Send, Stop
+from heterps.training.protocol.messages import Send
 from heterps.training.protocol.stage_tables import stage_tables
-from heterps.training.run.commands import AskStatus, CommandReply, Replan, Scale
+from heterps.training.run.commands import AskStatus, CommandReply, Follow, Replan, Scale
 from heterps.training.run.control import Control, Request
 from heterps.training.run.evaluation import evaluate_test, evaluate_validation
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
 from heterps.training.run.progress import RunProgress
+from heterps.training.run.start import job_start
 from heterps.training.worker.stage_work import WorkerStart
 from heterps.wire import WireError
+from heterps.wire.ports import Port
 
 POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class Emulated:
-    """What units would take that are not here: paces of the stages of a layout, and real seconds of an emulated one."""
+    """What units can do that are not here: those of a layout's stages and servers, by real seconds of an emulated one.
+
+    folder  where the processes of the job keep the state of emulated ports
+    """
 
     scale: float
     paces: Callable[[Layout], list[StagePace]]
-    server_pace: Mapping[str, Any] | None = None  # fields of emulation.ServerPace
+    port: Callable[[str, Layout], Port | None] = lambda _, __: None
+    server: Callable[[int], EmulatedServer] | None = None
+    folder: str = ""
 
 
 def train_staged(
@@ -118,13 +129,13 @@ class Coordinator:
         resume: bool,
     ) -> None:
         self._job, self._run, self._fleet, self._observer, self._control = job, run, fleet, observer, control
-        self._resume = resume
-        layout = job_layout(job, plan)
-        start_of = partial(_start_of, job, folder, emulated is not None)
+        self._resume, layout = resume, job_layout(job, plan)
+        start_of = partial(_start_of, job, folder, emulated)
         fleet.start([start_of(worker, layout) for worker in layout.workers])  # takes a while
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, layout, model)
-        if (warning := layout_warning(job, layout, model)) is not None:
+        self._of_layout = layout_warnings(job, layout, model)
+        for warning in self._of_layout:
             observer.warned(warning)
         traced = trace_or_whole(model)
         self._layers = tuple(layer.name for layer in traced.layers)
@@ -133,35 +144,33 @@ class Coordinator:
         tables = stage_tables(job, model, traced, firsts)
         self._state = WorkerState(model, traced, tables, firsts, is_reduced)
         self._reader = open_reader(job)
-        served = tables.on_servers(not is_reduced)
-        self._limits = limits_of(job.optimizers.clip, served)
-        client = fleet.connect(served)
+        self._served = tables.on_servers(not is_reduced)
+        self._limits = limits_of(job.optimizers.clip, self._served)
+        client = fleet.connect(self._served)
         opened.callback(client.close)
         self._objectives = Objectives(job.data.columns)
         self._model = CoordinatorModel(model, tables, client, self._objectives, self._state.dense)
+        self._publisher = Publisher(self._model, run.folder)
+        self._saver = Saver(self._model, run, job.checkpoint)
         self._doubts = self._objectives.doubts(model, traced)
         self._state.model = self._model
-        progress = RunProgress(job, self._reader.num_rows)
+        progress = RunProgress(job, self._reader.num_rows, has_own_loss=has_own_loss(model))
         self._stop: Callable[[], str | None] = lambda: None
         accounting = Accounting(job, plan, layout, progress, observer, emulated.scale if emulated else None)
-        leases, clock, usd = self._restore(progress) if resume else self._begin()
+        leases, clock, usd = self._restore(progress) if resume else self._begin(progress)
         traces = Traces(run.folder, opened, observer.warned)
-        setup = Setup(
-            layout,
-            tables.groups,
-            leases,
-            clock,
-            emulated.paces if emulated else None,
-            emulated.scale if emulated else 1.0,
-            traces.record if job.launcher != "inline" else lambda *_: None,  # its worker is never kept waiting
-        )
+        on_policy = traces.record if job.launcher != "inline" else lambda *_: None  # its worker is never kept waiting
+        paces, scale = (emulated.paces, emulated.scale) if emulated else (None, 1.0)
+        setup = Setup(layout, tables.groups, leases, clock, paces, scale, on_policy)
         reconfiguration = Reconfiguration(
             job, plan, start_of, lambda wanted: check_layout(job, wanted, model), observer.warned
         )
+        recovery = Recovery(job.workers, start_of, observer.warned, have_state=self._state.is_any)
         accounting.begin(usd)
         self._core = CoordinatorCore(
-            job, setup, progress, accounting, reconfiguration, self._state, observer, time.monotonic()
-        )
+            job, setup, progress, accounting, reconfiguration, recovery,
+            self._state, observer, time.monotonic(),
+        )  # fmt: skip
 
     @property
     def _num_samples(self) -> int:
@@ -188,10 +197,12 @@ class Coordinator:
                 test = self._test(lambda: None)
         trained = progress.train_metrics()
         return Outcome(
-            progress.samples, progress.seconds, progress.restarts, stopped_by, trained, test,
+            progress.samples, progress.seconds, progress.restarts, progress.recoveries, progress.repeated_samples,
+            stopped_by, trained, test,
             model.num_rows, model.table_bytes, model.counters, model.tier_counts, core.accounting.data_counts(),
             has_own_loss(model.model), core.accounting.summary(core.flow), core.flow.leases.first[0],
-            progress.validation_summary(stopped_early=core.has_stopped_early), self._judge(test or trained),
+            progress.validation_summary(stopped_early=core.has_stopped_early),
+            progress.divergence.alarm is not None, self._judge(test or trained),
         )  # fmt: skip
 
     def _test(self, stop: Callable[[], str | None]) -> Metrics:
@@ -216,11 +227,11 @@ class Coordinator:
         return None if best is None else best.clock
 
     def _judge(self, metrics: Metrics) -> list[str]:
-        """Doubts about the model: those that it began with, or what its outputs give rise to."""
+        """What is doubtful about the model: by its layout, from its begin, or by what its outputs give rise to."""
         if not self._doubts and self._layers == (WHOLE,):
             self._doubts = self._objectives.doubts_by_scores(self._model.model, metrics)
             self._tell_doubts()
-        return self._doubts
+        return [*self._of_layout, *self._doubts, *filter(None, [self._core.progress.divergence.alarm])]
 
     def _tell_doubts(self) -> None:
         for doubt in self._doubts:
@@ -233,7 +244,9 @@ class Coordinator:
         try:
             self._fleet.check()  # first: an error would lose what was received, and giving a change up takes long
         except WorkerLost as lost:
-            effects = self._core.worker_lost(lost.peer, str(lost), time.monotonic())
+            effects = None
+            if lost.cause is None or self._core.reconfiguration.expects(lost.peer):  # else it would fail again
+                effects = self._core.worker_lost(lost.peer, str(lost), time.monotonic(), is_preempted=lost.is_preempted)
             if effects is None:
                 raise
             self._perform(effects)
@@ -247,7 +260,7 @@ class Coordinator:
             self._perform(self._core.handle(*envelope, now))
         if (reason := stop()) is not None and self._core.stopped_by is None:
             self._perform(self._core.stop(reason, now))
-        self._perform(self._core.tick(now))
+        self._perform(self._core.tick(now, is_idle=envelope is None))
 
     def _handle_commands(self) -> None:
         """Answer what commands ask: between two messages of workers."""
@@ -258,6 +271,9 @@ class Coordinator:
         match request.message:
             case AskStatus():
                 return CommandReply(json.dumps(self._core.status() | {"total": self._num_samples}))
+            case Follow(every_s):
+                self._perform(self._core.follow(every_s, time.monotonic()))
+                return CommandReply(f"a version every {every_s:g} s, for the next {LEASE_S:g} s")
             case _ if (refusal := self._fleet.refuses_changes) is not None:
                 return CommandReply(refusal, is_error=True)
             case _ if self._core.is_ending:
@@ -282,7 +298,8 @@ class Coordinator:
         for effect in effects:
             match effect:
                 case Send():
-                    self._send(effect)
+                    with suppress(PeerLost):  # it has died, as the fleet will say, or will be silent for too long
+                        self._fleet.mailbox.send(*effect)
                 case StartWorkers():
                     error = self._start(effect) or error
                 case StopWorker():
@@ -292,25 +309,27 @@ class Coordinator:
                     self._perform(self._core.validated(self._validate(), time.monotonic()))
                 case Save():
                     self._perform(self._core.saved(self._save(), time.monotonic()))
-                case ApplyRound():
-                    apply_clipped(self._model.client, self._limits, effect.number)
+                case Publish():
+                    failure = self._publisher.publish(self._core.clock, self._core.progress.samples)
+                    self._perform(self._core.published(failure, time.monotonic()))
+                case EndRound():
+                    end_round(self._model.client, self._limits if effect.are_several else [], effect.number)
+                case RepeatRound():
+                    drop_round(self._model.client, self._served, effect.number)
                 case Measured():
                     line = effect.line | self._model.table_fields(self._job.tables)
                     self._run.add_metrics(line)
                     self._observer.measured(line)
+                    if "alarm" in line and self._job.on_divergence == "raise":
+                        raise Diverged(line["alarm"])
         return error
-
-    def _send(self, send: Send) -> None:
-        try:
-            self._fleet.mailbox.send(*send)
-        except PeerLost:
-            if not isinstance(send.message, Stop):  # else nothing more is needed of it
-                raise
 
     def _start(self, start: StartWorkers) -> str | None:
         try:
             self._fleet.start(start.workers)
         except (HeterpsError, OSError) as error:
+            if self._core.recovery.is_starting(start.workers[0].name):
+                raise PeerLost(f"{start.workers[0].name} was lost, and cannot be started again: {error}") from error
             given_up = self._core.worker_lost(start.workers[0].name, str(error), time.monotonic())
             self._perform(given_up or [])
             return self._core.reconfiguration.last
@@ -322,30 +341,37 @@ class Coordinator:
         core, began = self._core, time.perf_counter()
         progress = lease_progress(core.flow.leases, self._reader) | core.progress.state()
         progress |= {"usd": core.accounting.paid()}
-        if features := self._job.data.columns.model_dump(mode="json", include={"features"})["features"]:
-            progress |= {"features": features}
-        snapshot = self._model.snapshot(core.clock, core.progress.samples, progress, in_place=True)
+        progress |= _features(self._job)
         try:
-            path = save(self._run.checkpoints, snapshot, self._job.checkpoint.keep, self._clock_to_keep)
+            path = self._saver.save(core.clock, core.progress.samples, progress, self._clock_to_keep)
         except StorageError as error:
             return error
         self._observer.saved(str(path), time.perf_counter() - began)
         return None
 
-    def _begin(self) -> tuple[Leases, int, float | None]:
-        self._model.fill()
-        return first_leases(self._job, self._reader), 0, 0.0
+    def _begin(self, progress: RunProgress) -> tuple[Leases, int, float | None]:
+        """Start with initial values, or from what the job says: as the run's own first checkpoint, at clock 0."""
+        leases = first_leases(self._job, self._reader)
+        if self._job.start is None:
+            self._model.fill()
+            return leases, 0, 0.0
+        state = lease_progress(leases, self._reader) | progress.state() | {"usd": 0.0} | _features(self._job)
+        snapshot, taken = job_start(self._job, self._model.model, self._model.tables, state)
+        self._model.restore(load(self._run.save_checkpoint(snapshot, self._job.checkpoint.keep)))
+        self._run.write_json("start.json", taken.fields())
+        self._observer.began(str(taken))
+        return leases, 0, 0.0
 
     def _restore(self, progress: RunProgress) -> tuple[Leases, int, float | None]:
-        """Go on from the newest good checkpoint; from the start where the run was ended before its first."""
-        if latest(self._run.checkpoints) is None:
+        """Go on from the checkpoint of the run; from the start where it was ended before its first."""
+        snapshot = self._run.load_checkpoint()
+        if snapshot is None:
             self._observer.warned(
                 f"{self._run.folder} has no checkpoint yet, so its training starts from the beginning."
             )
             progress.restarts = self._run.begun_again(0)
             self._run.rewind_metrics(0)
-            return self._begin()
-        snapshot = load_latest(self._run.checkpoints)
+            return self._begin(progress)
         self._model.restore(snapshot)
         progress.restore(snapshot.samples, snapshot.progress)
         progress.restarts = self._run.begun_again(progress.restarts)
@@ -354,8 +380,15 @@ class Coordinator:
         return leases, snapshot.clock, snapshot.progress.get("usd")
 
 
-def _start_of(job: Job, folder: str, is_emulated: bool, worker: str, layout: Layout) -> WorkerStart:
+def _features(job: Job) -> dict[str, Any]:
+    """The fitted features of a job, which its checkpoints keep."""
+    features = job.data.columns.model_dump(mode="json", include={"features"})["features"]
+    return {"features": features} if features else {}
+
+
+def _start_of(job: Job, folder: str, emulated: Emulated | None, worker: str, layout: Layout) -> WorkerStart:
     number = layout.stage_of(worker)
     stage = layout.stages[number]
-    device = "cpu" if is_emulated else job.cluster.resources[stage.resource].device
-    return WorkerStart(worker, number, tuple(s.first for s in layout.stages), device, folder, stage.units)
+    device = "cpu" if emulated else job.cluster.resources[stage.resource].device
+    port = emulated.port(worker, layout) if emulated else None
+    return WorkerStart(worker, number, tuple(s.first for s in layout.stages), device, folder, stage.units, port)

@@ -16,26 +16,33 @@ tick after which that is so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import structs
 
 from heterps.config import Job
 from heterps.errors import PeerLost, StorageError
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.effects import ApplyRound, Effect, Measured, Save, Validate
+from heterps.training.coordinator.effects import Effect, EndRound, Measured, Publish, RepeatRound, Save, Validate
 from heterps.training.coordinator.failures import failure
+from heterps.training.coordinator.fitted_shares import FittedShares
 from heterps.training.coordinator.flow import Flow
+from heterps.training.coordinator.following import Following
 from heterps.training.coordinator.lane_flow import LaneFlow
-from heterps.training.coordinator.reconfiguration import START_S, Reconfiguration, Replanned, StopWorker
+from heterps.training.coordinator.reconfiguration import START_S, Effects, Reconfiguration, Replanned, StopWorker
+from heterps.training.coordinator.recovery import Recovery
 from heterps.training.coordinator.round_flow import RoundFlow
-from heterps.training.coordinator.setup import Setup, StateOfStages, Values
+from heterps.training.coordinator.setup import Setup, StateOfStages, Values, assignments
+from heterps.training.coordinator.silence import Silence
+from heterps.training.coordinator.waits import Wait, Walk, not_assigned, not_ready, not_told, too_silent
 from heterps.training.metrics.metrics import Metrics
-from heterps.training.model.clipping import clipped_by_servers
 from heterps.training.protocol.emulation import DilatedClock
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import (
+    Alive,
     AskState,
-    Assign,
     Assigned,
     Failed,
     Message,
@@ -49,18 +56,6 @@ from heterps.training.protocol.messages import (
 from heterps.training.run.commands import CommandReply, Scale
 from heterps.training.run.observer import Observer
 from heterps.training.run.progress import RunProgress, Scores
-
-
-class _Wait(NamedTuple):
-    """The walk goes on when `is_so`; where that takes longer than the deadline, with PeerLost and what `late` says."""
-
-    is_so: Callable[[], bool]
-    deadline_s: float | None = None
-    late: Callable[[float], str] = lambda _: ""
-    since: float = 0.0
-
-
-Walk = Generator[_Wait, None, None]
 
 
 class CoordinatorCore:
@@ -77,15 +72,16 @@ class CoordinatorCore:
         progress: RunProgress,
         accounting: Accounting,
         reconfiguration: Reconfiguration,
+        recovery: Recovery,
         state: StateOfStages,
         observer: Observer,
         now: float,
     ) -> None:
-        self._job, self._setup, self._observer = job, setup, observer
+        self._job, self._setup, self._state, self._observer = job, setup, state, observer
         self.layout = setup.layout
-        self.progress, self.accounting, self.reconfiguration = progress, accounting, reconfiguration
-        self._state = state
-        self._now = self._heard = now
+        self.progress, self.accounting = progress, accounting
+        self.reconfiguration, self.recovery = reconfiguration, recovery
+        self._now, self._silence = now, Silence(job.workers.deadline_s)
         self._clock = DilatedClock(setup.scale, progress.seconds, lambda: self._now)
         self._clock.pause()  # until all are ready
         self._addresses: dict[str, str] = {}
@@ -93,24 +89,21 @@ class CoordinatorCore:
         self._states: dict[str, Values] = {}
         self._effects: list[Effect] = []
         self._save_error: StorageError | None = None
-        self._is_saved = False
         self._metrics: Metrics | None = None
-        self._is_answered = False  # whether the answer to Validate has come
-        kind = RoundFlow if setup.layout.in_rounds else LaneFlow
-        self.flow: Flow = kind(
+        self._is_answered = False  # whether the answer to the last Save, Validate or Publish has come
+        self.following = Following()
+        self._shares = FittedShares(job.data.batch_size, is_on=job.workers.shares == "fitted")
+        self.flow: Flow = (RoundFlow if setup.layout.in_rounds else LaneFlow)(
             setup.layout, setup.groups, job.sync, setup.leases,
             samples=progress.samples, now=progress.seconds, on_policy=setup.on_policy,
         )  # fmt: skip
-        self.is_over = self.is_ending = False
+        self.is_over = self.is_ending = self.has_stopped_early = self._is_training = False
         self.stopped_by: str | None = None
-        self.has_stopped_early = False
-        self._is_training = False
         self._walking = self._walk()
         self._wait = next(self._walking)
 
     @property
-    def replanned(self) -> Replanned | None:
-        """Not None: the job is saved, and goes on by another plan."""
+    def replanned(self) -> Replanned | None:  # then the job is saved, and goes on by another plan
         return self.reconfiguration.replanned
 
     @property
@@ -123,21 +116,27 @@ class CoordinatorCore:
     def handle(self, sender: str, message: Message, values: Values | None, now: float) -> list[Effect]:
         """Take a message. What may begin after it begins with the next `tick`. Raises the error that a worker tells."""
         self._pass_to(now)
-        self._heard = self._now
+        self._silence.broken([sender], self._now)
         match message:
+            case Alive():
+                pass
             case Ready() if message.worker in self.layout.workers or self.reconfiguration.expects(message.worker):
                 self._addresses[message.worker] = message.address
                 self.reconfiguration.ready(message.worker)
+                self.recovery.ready(message.worker)
             case Ready():
                 self._effects.append(Send(message.worker, Stop()))  # of a change that was given up
             case Assigned():
                 self._assigned.add((message.worker, message.epoch))
+            case Pushed() | NoBatch() if message.layout_epoch != self.layout.epoch:
+                pass  # of a worker that was lost since then
             case Pushed():
                 scores = None if values is None else Scores(values["logits"].numpy(), values["labels"].numpy())
                 self.accounting.pushed(message)
                 self.flow.pushed(message, scores, self._clock.now())
-                are_clipped = clipped_by_servers(self._job.optimizers.clip, self.layout)
-                self._effects += [ApplyRound(number) for number in self.flow.take_ended() if are_clipped]
+                self._shares.pushed(message.worker, self._clock.now())
+                are_several = len(self.layout.workers) > 1
+                self._effects += [EndRound(number, are_several) for number in self.flow.take_ended()]
             case NoBatch():
                 self.flow.no_batch(message)
             case State():
@@ -150,11 +149,11 @@ class CoordinatorCore:
                 self._observer.warned(f"{sender} sent {type(message).__name__}, which is not for the coordinator")
         return self._go_on()
 
-    def tick(self, now: float) -> list[Effect]:
-        """Begin what may begin, at this time. Raises PeerLost where somebody was waited for too long."""
+    def tick(self, now: float, *, is_idle: bool = True) -> list[Effect]:
+        """Begin what may begin. PeerLost where somebody was waited for too long; `is_idle`: no message waits."""
         self._pass_to(now)
-        self._check_time()
-        self._effects += self.reconfiguration.check_time(now)
+        self._check_time(is_idle)
+        self._effects += self.reconfiguration.check_time(now) + self.recovery.due(self.layout, now)
         if self._is_training:
             self._send_all(self.flow.go_on(self._clock.now()))
             self.accounting.show(self._clock.now(), now)
@@ -169,22 +168,34 @@ class CoordinatorCore:
     def scale(self, asked: Scale, now: float) -> tuple[list[Effect], CommandReply]:
         self._pass_to(now)
         effects, reply = self.reconfiguration.scale(self.layout, asked, now)
-        self._effects += effects
-        return self._go_on(), reply
+        return [*effects, *self._go_on()], reply
 
-    def worker_lost(self, worker: str, why: str, now: float) -> list[Effect] | None:
-        """A worker is gone. None: it was one of the job, which cannot go on."""
+    def worker_lost(self, worker: str, why: str, now: float, *, is_preempted: bool = False) -> list[Effect] | None:
+        """A worker is gone. None: it was one of the job, which cannot go on without it."""
         self._pass_to(now)
         effects = self.reconfiguration.lost(worker, why)
-        if effects is None:
-            return None
-        self._effects += effects
-        return self._go_on()
+        effects = self._lose(worker, why, is_preempted=is_preempted) if effects is None else effects
+        return None if effects is None else [*effects, *self._go_on()]
 
     def saved(self, error: StorageError | None, now: float) -> list[Effect]:
         """The answer to Save."""
         self._pass_to(now)
-        self._save_error, self._is_saved = error, True
+        self._save_error, self._is_answered = error, True
+        return self._go_on()
+
+    def follow(self, every_s: float, now: float) -> list[Effect]:
+        """Somebody uses the model while it trains, and wants a version of it every so many seconds."""
+        self._pass_to(now)
+        self.following.ask(every_s, self._now)
+        return self._go_on()
+
+    def published(self, error: str | None, now: float) -> list[Effect]:
+        """The answer to Publish; with an `error` that nobody was told of yet."""
+        self._pass_to(now)
+        if error is not None:
+            self._observer.warned(f"no version for followers at {self.progress.samples:,} samples. {error}")
+        self.following.end(self.clock, self._now)
+        self._is_answered = True
         return self._go_on()
 
     def validated(self, metrics: Metrics | None, now: float) -> list[Effect]:
@@ -206,9 +217,10 @@ class CoordinatorCore:
         """Take the walk as far as it goes, and return what is to be done."""
         if self._is_training:
             self._effects += map(Measured, self.accounting.account(self.flow, self._clock.now()))
-            is_due = self.progress.save_is_due or self.progress.validation_is_due
-            wants_cut = self.stopped_by or self.reconfiguration.is_ready or is_due
-            if wants_cut and not self.flow.is_held:
+            is_due = self.progress.save_is_due or self.progress.validation_is_due or self._shares.wants_cut(self.layout)
+            is_due = is_due or self.following.is_due(self.clock, self._now)
+            wants_cut = (self.reconfiguration.is_ready or is_due) and not self.recovery.num_lost
+            if (wants_cut or self.stopped_by or self.recovery.is_ready) and not self.flow.is_held:
                 self.flow.hold()
         while not self.is_over and self._wait.is_so():
             try:
@@ -220,7 +232,8 @@ class CoordinatorCore:
 
     def _walk(self) -> Walk:
         start_s = max(START_S, self._job.workers.deadline_s)
-        yield _Wait(lambda: self._is_ready or self.stopped_by is not None, start_s, self._not_ready, self._now)  # [1]
+        late = partial(not_ready, self._missing)
+        yield Wait(lambda: not self._missing() or self.stopped_by is not None, start_s, late, self._now)  # [1]
         if self.stopped_by is None:
             yield from self._assign_all()
             yield from self._train()
@@ -233,25 +246,32 @@ class CoordinatorCore:
             yield from self._validate()
         if self.stopped_by is None and self.progress.samples > self.progress.interval_started:
             self._effects.append(Measured(self.accounting.close_interval(self.flow)))
-        yield from self._save()
+        if not self.progress.is_saved or self._save_error is not None:
+            yield from self._save()
         if self._save_error is not None:
             raise self._save_error
+        if self.following.is_behind(self.clock, self._now):
+            yield from self._publish()
         self._effects += [Send(worker, Stop()) for worker in self.layout.workers]  # [5]
 
     def _train(self) -> Walk:
         """[3] [4] Until all batches are done, somebody wants a stop, or all is saved for another plan."""
-        while self.stopped_by is None:
+        while self.stopped_by is None or not self.flow.is_quiet:
             self._clock.resume()
-            self._heard = self._now
+            self._silence.broken(self.layout.workers, self._now)
             self.flow.hold_at = self.progress.hold_at
             self._send_all(self.flow.start(self._clock.now()))
             self._is_training = True
-            yield _Wait(lambda: self.flow.is_over or (self.flow.is_held and self.flow.is_quiet))
+            yield Wait(lambda: self.flow.is_over or (self.flow.is_at_cut and self.recovery.is_complete))
             self._is_training = False
             self._clock.pause()
+            if self.recovery.is_ready:
+                yield from self._recover()
+                continue
             if self.flow.is_over or self.stopped_by is not None:
                 break
-            if (layout := self.reconfiguration.take_layout()) is not None:
+            layout = self.reconfiguration.take_layout()
+            if (layout := layout or self._shares.take_layout(self.layout, self.reconfiguration.busy)) is not None:
                 yield from self._follow(layout)
             if self.progress.validation_is_due:
                 yield from self._validate()
@@ -264,29 +284,32 @@ class CoordinatorCore:
                 self._tell_unsaved()
             if self.replanned is not None:
                 return
+            if self.following.is_due(self.clock, self._now):
+                yield from self._publish()
         self.reconfiguration.replanned = None  # it comes too late
 
     def _assign_all(self) -> Walk:
         """[2] Tell every worker of the layout its place, and wait until all have taken it."""
-        layout, setup = self.layout, self._setup
+        layout = self.layout
         self._assigned = set()
-        paces = setup.paces(layout) if setup.paces is not None else [None] * len(layout.stages)
-        for number, stage in enumerate(layout.stages):
-            following = layout.stages[number + 1].workers if number + 1 < len(layout.stages) else ()
-            addresses = {worker: self._addresses[worker] for worker in following}
-            state = self._state.of_stage(number) if self._state.is_any else None
-            assign = Assign(layout, addresses, paces[number], setup.scale)
-            self._effects += [Send(worker, assign, state) for worker in stage.workers]
+        self._effects += assignments(self._setup, layout, self._addresses, self._state)
         wanted = {(worker, layout.epoch) for worker in layout.workers}
+        late = partial(not_assigned, wanted, self._assigned)
+        yield Wait(lambda: self._assigned >= wanted, self._job.workers.deadline_s, late)
 
-        def late(waited_s: float) -> str:
-            missing = sorted(worker for worker, _ in wanted - self._assigned)
-            return f"{', '.join(missing)} did not take their place in the layout within {waited_s:.0f} s"
-
-        yield _Wait(lambda: self._assigned >= wanted, self._job.workers.deadline_s, late)
+    def _recover(self) -> Walk:
+        """At a cut, but for what lost workers took part in: all take their places, and that is repeated."""
+        self.layout = structs.replace(self.layout, epoch=self.layout.epoch + 1)
+        yield from self._assign_all()
+        if isinstance(self.flow, RoundFlow) and len(self.layout.workers) > 1:
+            self._effects.append(RepeatRound(self.flow.round))
+        self.flow.recover(self.layout, self._clock.now())
+        self.progress.recoveries += self.recovery.num_lost
+        self._observer.changed(f"{self.recovery.end(self._now)}, at {self.progress.samples:,} samples")
 
     def _follow(self, layout: Layout) -> Walk:
         """At a cut: from now on the workers are those of `layout`."""
+        layout = structs.replace(layout, epoch=self.layout.epoch + 1)
         before, self.layout = self.layout, layout  # what is asked for from now on builds on it
         yield from self._collect_state(before)
         yield from self._assign_all()
@@ -296,8 +319,7 @@ class CoordinatorCore:
             if worker not in layout.workers:
                 self._effects += [Send(worker, Stop()), StopWorker(worker)]
                 del self._addresses[worker]
-        counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in layout.stages)
-        self._observer.changed(f"{counts} from {self.progress.samples:,} samples on")
+        self._observer.changed(f"{layout} from {self.progress.samples:,} samples on")
 
     def _collect_state(self, layout: Layout) -> Walk:
         """Ask the first worker of each stage for what it has and servers have not."""
@@ -306,30 +328,33 @@ class CoordinatorCore:
         asked = [stage.workers[0] for stage in layout.stages]
         self._states = {}
         self._effects += [Send(worker, AskState()) for worker in asked]
-
-        def late(waited_s: float) -> str:
-            return f"{', '.join(set(asked) - set(self._states))} did not give their state within {waited_s:.0f} s"
-
-        yield _Wait(lambda: set(self._states) >= set(asked), self._job.workers.deadline_s, late)
+        late = partial(not_told, asked, self._states)
+        yield Wait(lambda: set(self._states) >= set(asked), self._job.workers.deadline_s, late)
         for worker in asked:
             self._state.take(self._states[worker])
 
     def _validate(self) -> Walk:
         """The interval ends here, so that its line of metrics.jsonl has the validation."""
-        yield from self._collect_state(self.layout)
-        self._is_answered = False
-        self._effects.append(Validate())
-        yield _Wait(lambda: self._is_answered)
+        yield from self._ask(Validate())
         if self._metrics is not None:
             found = self.progress.validated(self._metrics, self.clock)
             self._effects.append(Measured({**self.accounting.close_interval(self.flow), "validation": found}))
 
     def _save(self) -> Walk:
-        yield from self._collect_state(self.layout)
-        self._is_saved, self._save_error = False, None
-        self._effects.append(Save())
-        yield _Wait(lambda: self._is_saved)
+        self._save_error = None
+        yield from self._ask(Save())
         self.progress.saved()
+
+    def _publish(self) -> Walk:
+        self.following.begin(self._now)
+        yield from self._ask(Publish())
+
+    def _ask(self, effect: Effect) -> Walk:
+        """Have something done with the model as it is, and wait until it is done."""
+        yield from self._collect_state(self.layout)
+        self._is_answered = False
+        self._effects.append(effect)
+        yield Wait(lambda: self._is_answered)
 
     def _tell_unsaved(self) -> None:
         """Training goes on when a checkpoint fails; a change of plan, which needs one, does not."""
@@ -344,29 +369,32 @@ class CoordinatorCore:
 
     # --- small things ------------------------------------------------------------------------------------------------
 
+    def _lose(self, worker: str, why: str, *, is_preempted: bool = False) -> Effects | None:
+        """Go on without a worker until it is replaced. None where that cannot be."""
+        if not (self._is_training or self.recovery.is_starting(worker)):
+            return None
+        times = self._now, self._clock.now()
+        return self.recovery.lose(worker, why, self.layout, self.flow, *times, is_preempted=is_preempted)
+
     def _pass_to(self, now: float) -> None:
         """Time never goes back, though an event may be older than what was done meanwhile, such as a checkpoint."""
         self._now = max(self._now, now)
 
     def _send_all(self, messages: Sequence[tuple[str, Any]]) -> None:
+        workers = [worker for worker, _ in messages]
+        self._shares.went(workers, self._clock.now())
+        self._silence.broken(workers, self._now)
         self._effects += [Send(worker, message) for worker, message in messages]
 
-    @property
-    def _is_ready(self) -> bool:
-        return set(self._addresses) >= set(self.layout.workers)
+    def _missing(self) -> list[str]:
+        return [worker for worker in self.layout.workers if worker not in self._addresses]
 
-    def _check_time(self) -> None:
-        wait = self._wait
-        if wait.deadline_s is not None and self._now - wait.since > wait.deadline_s and not wait.is_so():
-            raise PeerLost(wait.late(wait.deadline_s))
-        waited_s = self._now - self._heard
-        if self._is_training and waited_s > self._job.workers.deadline_s and (missing := self.flow.waited_for):
-            raise PeerLost(
-                f"the coordinator has waited {waited_s:.0f} s for {', '.join(missing[:5])}"
-                f"{' and others' if len(missing) > 5 else ''}: alive, but without news. workers.deadline_s of the job "
-                "says how long to wait"
-            )
-
-    def _not_ready(self, waited_s: float) -> str:
-        missing = [worker for worker in self.layout.workers if worker not in self._addresses]
-        return f"{', '.join(missing)} did not start within {waited_s:.0f} s: alive, but not ready"
+    def _check_time(self, is_idle: bool) -> None:
+        self._wait.check(self._now)
+        owing = self.flow.waited_for if self._is_training else ()
+        silent = self._silence.too_long(owing, self._now, is_idle=is_idle)
+        why = too_silent(silent, self._silence.deadline_s)
+        for worker in silent:
+            if (effects := self._lose(worker, why)) is None:
+                raise PeerLost(why)
+            self._effects += effects

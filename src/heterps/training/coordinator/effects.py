@@ -12,6 +12,10 @@ class Save(NamedTuple):
     """Write a checkpoint of what was trained so far, and tell `saved` how it went."""
 
 
+class Publish(NamedTuple):
+    """Write a version of the model for those who follow the run, and tell `published` how it went."""
+
+
 class Validate(NamedTuple):
     """Evaluate the model as it is on the samples for validation, and tell `validated` how good it is."""
 
@@ -22,10 +26,20 @@ class Measured(NamedTuple):
     line: dict[str, Any]
 
 
-class ApplyRound(NamedTuple):
-    """All gradients of a round are on the servers, which wait: clip their sum there, and let them apply it."""
+class EndRound(NamedTuple):
+    """All gradients of a round are on the servers: clip their sum there, if the job does, and let them apply it.
+
+    are_several  workers have pushed them; a worker that is alone clips its own, and they are applied at once
+    """
+
+    number: int
+    are_several: bool
+
+
+class RepeatRound(NamedTuple):
+    """A worker died in a round, whose gradients will be pushed again: let the servers drop what they keep of it."""
 
     number: int
 
 
-Effect = Send | StartWorkers | StopWorker | Save | Validate | Measured | ApplyRound
+Effect = Send | StartWorkers | StopWorker | Save | Publish | Validate | Measured | EndRound | RepeatRound

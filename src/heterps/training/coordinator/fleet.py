@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from heterps.errors import HeterpsError
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
@@ -15,7 +16,11 @@ from heterps.training.worker.stage_work import WorkerStart
 
 
 class WorkerLost(PeerDied):
-    """The process of a worker, the `peer`, has ended on its own."""
+    """The process of a worker, the `peer`, has ended on its own; or was told to leave by SIGTERM: it `is_preempted`."""
+
+    def __init__(self, peer: str, text: str, cause: HeterpsError | None = None, *, is_preempted: bool = False) -> None:
+        super().__init__(peer, text, cause)
+        self.is_preempted = is_preempted
 
 
 class Post(Protocol):

@@ -36,6 +36,7 @@ class Step:
     loss: float  # mean over the batch
     scores: tuple[Scores, ...]
     staleness: int  # updates of others since its parameters were read
+    is_repeated: bool = False  # it was under way when a worker died
 
 
 class Flow(ABC):
@@ -87,10 +88,18 @@ class Flow(ABC):
     def change(self, layout: Layout, now: float) -> None:
         """Follow another layout of the same stages. Only while nothing is under way."""
 
+    @abstractmethod
+    def lose(self, worker: str, now: float) -> tuple[int, ...]:
+        """A worker has died: nothing more is expected of what it took part in. Returns the lanes of that."""
+
+    @abstractmethod
+    def recover(self, layout: Layout, now: float) -> None:
+        """All workers are there again, in a layout with the next epoch: `start` repeats what the lost took part in."""
+
     @property
     @abstractmethod
     def is_quiet(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether nothing is under way, but for what is to be repeated."""
 
     @property
     @abstractmethod
@@ -100,6 +109,10 @@ class Flow(ABC):
     def take_ended(self) -> list[int]:
         """The rounds that ended since the last call; none without rounds."""
         return []
+
+    @property
+    def is_at_cut(self) -> bool:
+        return self.is_held and self.is_quiet
 
     def hold(self) -> None:
         """Start nothing more until `start`."""

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from heterps.checkpoint import Snapshot
 from heterps.nn import bind_tables
 from heterps.ps.client.local import JobClient
+from heterps.ps.table.changes import Reader
 from heterps.training.model.buffers import load_buffers, model_buffers
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import flat_parameters, trainable, view_parameters
+from heterps.training.model.table_snapshots import Changes, changed_table
 from heterps.training.model.tabled import DenseSource, ModelOnTables
 from heterps.training.protocol.stage_tables import StageTables
 
@@ -62,6 +64,7 @@ class CoordinatorModel(ModelOnTables):
         buffers: Mapping[str, Tensor | NDArray[Any]] = {},
         *,
         in_place: bool = False,
+        changes: Changes | None = None,
     ) -> Snapshot:
         """Everything that a later `restore`, or that of a Trainer, needs to go on as if nothing had happened.
 
@@ -70,7 +73,24 @@ class CoordinatorModel(ModelOnTables):
         """
         self.clock = clock
         self.load_buffers(buffers)
-        return self._snapshot(samples, progress, in_place=in_place)
+        return self._snapshot(samples, progress, in_place=in_place, changes=changes)
+
+    def changes(self, number: int, since: int, reader: Reader) -> Changes:
+        """What version `number` for a reader has: what changed since another one, or all rows where that is unknown."""
+        found = {table: self.client.keys_gone(table, since, reader) for table in self._sparse} if since else {}
+        gone = {table: keys for table, keys in found.items() if keys is not None}
+        is_known = len(gone) == len(self._sparse)
+        return Changes(number, since if is_known else 0, gone if is_known else {})
+
+    def version(self, clock: int, samples: int, changes: Changes, parent: str | None) -> Snapshot:
+        """What those need who use the model: its weights and buffers, and rows without optimizer state.
+
+        parent  the name of the version since which rows have changed
+        """
+        self.clock = clock
+        dense = self._weights(self._export_dense())
+        tables = {name: changed_table(self.client, spec, changes) for name, spec in self._sparse.items()}
+        return Snapshot(clock, samples, dense, tables, parent=parent if changes.since else None)
 
     def load_buffers(self, buffers: Mapping[str, Tensor | NDArray[Any]]) -> None:
         """Take over buffers of workers, before an evaluation. ValueError where the model has none like them."""

@@ -22,7 +22,8 @@ from heterps.errors import ConfigError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
 from heterps.training.coordinator.scaling import check_layout, scaled
-from heterps.training.protocol.emulation import lacks_devices, stage_seconds
+from heterps.training.protocol.emulated_units import stage_seconds
+from heterps.training.protocol.emulation import lacks_devices
 from heterps.training.protocol.layout import Layout, job_layout
 from heterps.training.protocol.messages import Send, Stop
 from heterps.training.run.commands import CommandReply, Replan, Scale
@@ -228,7 +229,7 @@ def read_replan(job: Job, folder: Path, asked: Replan, model: nn.Module, layers:
     if missing := lacks_devices(job, (stage.resource for stage in plan.stages)):
         raise ConfigError(f"{path}: the plan runs on {', '.join(missing)}, and this machine has no such device")
     if job.emulation is not None and job.profile is not None:
-        stage_seconds(load_profile(job.profile), job.cluster, layout, job.data.batch_size)
+        stage_seconds(load_profile(job.profile), job.cluster, layout)
     return Replanned(job, plan)
 
 

@@ -3,6 +3,8 @@
 round 7      worker-1.0  |== Pushed    |            the policy of a stage lets its workers go on when all of them
              worker-1.1  |===== Pushed |            have pushed; they do, with the next batch, when the round is
              worker-2.0  |=== Pushed   |            over at every stage
+
+When a worker dies, the round under way is void: nothing of it is in any table yet. It is repeated when all are there.
 """
 
 from __future__ import annotations
@@ -25,13 +27,30 @@ class RoundFlow(Flow):
         self._sent_for_nothing: list[str] = []
         self._pushed: dict[str, Pushed] = {}
         self._scores: dict[str, Scores] = {}
+        self._lacks_worker = self._is_repeated = False
 
     def start(self, now: float) -> Outgoing:
         self.is_held = False
         self._released = list(self.layout.workers)
+        if self.lease is not None:  # of a round that is repeated
+            self._sent_for_nothing, self._released = self._released, []
         return self.go_on(now)
 
+    def lose(self, worker: str, now: float) -> tuple[int, ...]:  # noqa: ARG002
+        self._lacks_worker, self._is_repeated = True, self.lease is not None
+        self._pushed, self._scores, self._sent_for_nothing = {}, {}, []
+        for policy in self.policies.values():
+            for waiting in policy.waiting:  # it pushes this round again
+                policy.on_leave(waiting, now)
+                policy.on_join(waiting, now)
+        return (ALL_LANES,)
+
+    def recover(self, layout: Layout, now: float) -> None:  # noqa: ARG002
+        self.layout, self._lacks_worker = layout, False
+
     def pushed(self, message: Pushed, scores: Scores | None, now: float) -> None:
+        if self._lacks_worker:
+            return
         if message.iteration != self.round or message.worker in self._pushed:
             raise ValueError(f"{message.worker} pushed round {message.iteration} out of turn; this is {self.round}")
         self._pushed[message.worker] = message
@@ -53,6 +72,8 @@ class RoundFlow(Flow):
         self._sent_for_nothing.append(message.worker)
 
     def go_on(self, now: float) -> Outgoing:  # noqa: ARG002
+        if self._lacks_worker:
+            return []
         if self._sent_for_nothing:  # others of the round have begun
             workers, self._sent_for_nothing = self._sent_for_nothing, []
             return self._go(workers)
@@ -73,7 +94,7 @@ class RoundFlow(Flow):
 
     @property
     def is_quiet(self) -> bool:
-        return self.lease is None and not self._sent_for_nothing
+        return self._lacks_worker or (self.lease is None and not self._sent_for_nothing)
 
     @property
     def waited_for(self) -> list[str]:
@@ -86,8 +107,8 @@ class RoundFlow(Flow):
         self.lease = None
         loss = sum(message.loss for message in self._pushed.values())
         scores = tuple(self._scores[worker] for worker in self.layout.workers if worker in self._scores)
-        self._done(Step(num_samples, loss, scores, staleness=0))
-        self._pushed, self._scores = {}, {}
+        self._done(Step(num_samples, loss, scores, staleness=0, is_repeated=self._is_repeated))
+        self._pushed, self._scores, self._is_repeated = {}, {}, False
         self._ended.append(self.round)
         self.round += 1
 

@@ -34,9 +34,18 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
             f"{type(model).__name__} has a loss of whole batches (its method `loss`), which cannot be divided among "
             f"{layout.num_lanes} lanes: give it a method `losses` with a loss for each sample, or choose another sync"
         )
+    if job.workers.shares == "fitted" and not layout.in_rounds:
+        raise ConfigError(
+            f"workers.shares: with sync {job.sync.label} every worker takes whole batches, and a faster one takes more "
+            "of them: leave it out, or use sync bsp"
+        )
+    if job.workers.shares == "fitted" and len(layout.stages) > 1:
+        raise ConfigError(
+            f"workers.shares: the samples of a worker pass through all {len(layout.stages)} stages of the plan, so its "
+            "speed is not its own: leave it out, or use a plan of one stage"
+        )
     if job.optimizers.accumulate > 1:
         _check_accumulation(job, layout, model)
-
     if job.optimizers.clip is not None:
         _check_clipping(job, layout, model, job.optimizers.clip)
 
@@ -76,8 +85,27 @@ def _check_accumulation(job: Job, layout: Layout, model: nn.Module) -> None:
         )
 
 
-def layout_warning(job: Job, layout: Layout, model: nn.Module) -> str | None:
-    """What a model does otherwise in this layout than in one process: BatchNorm, which looks at more than a sample."""
+def layout_warnings(job: Job, layout: Layout, model: nn.Module) -> list[str]:
+    """What differs in this layout from one process and from workers with a batch each, for better or worse."""
+    found = [_staleness_warning(layout), _norm_warning(job, layout, model)]
+    return [warning for warning in found if warning is not None]
+
+
+def _staleness_warning(layout: Layout) -> str | None:
+    """Tell of gradients that are older than the number of workers makes one expect."""
+    workers = max(len(stage.workers) for stage in layout.stages)
+    if layout.in_rounds or layout.num_lanes <= workers:
+        return None
+    through = f"{len(layout.stages)} stages" if len(layout.stages) > 1 else f"{workers} workers"
+    return (
+        f"{layout.num_lanes} lanes through {through}: so many batches are under way at once, and a gradient is about "
+        f"{layout.num_lanes - 1} updates old when it is applied. If quality suffers, use a smaller learning rate, or "
+        f"fewer lanes (workers.lanes, at least {workers})"
+    )
+
+
+def _norm_warning(job: Job, layout: Layout, model: nn.Module) -> str | None:
+    """Tell what BatchNorm, which looks at more than a sample, does otherwise than in one process."""
     norms = [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
     pieces = layout.num_lanes if layout.in_rounds else 1
     if len(layout.stages) == 1:

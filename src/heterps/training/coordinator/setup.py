@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from heterps.data.leases import Leases
 from heterps.training.coordinator.flow import OnPolicy
-from heterps.training.protocol.emulation import StagePace
+from heterps.training.protocol.emulated_units import StagePace
 from heterps.training.protocol.layout import Layout
+from heterps.training.protocol.messages import Assign, Send
 from heterps.training.protocol.stage_tables import Stages
 
 Values = Mapping[str, Any]
@@ -46,3 +47,15 @@ class StateOfStages(Protocol):
 
     def take(self, state: Values) -> None:
         """Keep what a worker gave."""
+
+
+def assignments(setup: Setup, layout: Layout, addresses: Mapping[str, str], state: StateOfStages) -> list[Send]:
+    """What tells every worker of a layout its place, and how to reach the workers of the next stage."""
+    paces = setup.paces(layout) if setup.paces is not None else [None] * len(layout.stages)
+    messages = []
+    for number, stage in enumerate(layout.stages):
+        following = layout.stages[number + 1].workers if number + 1 < len(layout.stages) else ()
+        assign = Assign(layout, {worker: addresses[worker] for worker in following}, paces[number], setup.scale)
+        begins_with = state.of_stage(number) if state.is_any else None
+        messages += [Send(worker, assign, begins_with) for worker in stage.workers]
+    return messages

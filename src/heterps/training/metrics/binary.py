@@ -137,6 +137,10 @@ class BinaryMetrics:
         return self.log_loss / -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
 
     @property
+    def against_average(self) -> float:
+        return self.normalised_entropy
+
+    @property
     def calibration(self) -> float:
         """Mean prediction over mean label: 1 is calibrated, above 1 predicts too many positives."""
         return _ratio(float(self._sums[1]), self.positives)

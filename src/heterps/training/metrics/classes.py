@@ -101,6 +101,10 @@ class ClassMetrics:
         share = self._seen[self._seen > 0] / self.weight
         return self.log_loss / float(-(share * np.log(share)).sum()) if len(share) > 1 else math.nan
 
+    @property
+    def against_average(self) -> float:
+        return self.normalised_entropy
+
     def state(self) -> dict[str, Any]:
         """Everything counted, as JSON."""
         return {

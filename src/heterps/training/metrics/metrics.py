@@ -42,6 +42,10 @@ class LabelMetrics(Protocol):
     @property
     def quality(self) -> float: ...
 
+    @property
+    def against_average(self) -> float:
+        """Error over that of always saying the average label; NaN where undefined."""
+
     def update(self, logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> None: ...
 
     def merge(self, other: Any) -> None: ...
@@ -111,6 +115,12 @@ class Metrics:
         return sum(part.weight * part.metrics.loss * part.metrics.weight for part in parts) / self.weight
 
     @property
+    def against_average(self) -> float:
+        """Error over that of always saying the average, of the label that does worst; NaN where undefined for all."""
+        found = [part.metrics.against_average for part in self._parts.values()]
+        return max((value for value in found if not math.isnan(value)), default=math.nan)
+
+    @property
     def main(self) -> str:
         """The name of the figure that comes first, such as `auc` or `click/auc`."""
         return self._name(self._main, self._parts[self._main].metrics.main)
@@ -149,6 +159,12 @@ class Metrics:
                 found |= {self._name(label, field): value for field, value in ranking.figures().items()}
         return found
 
+    def names(self) -> list[str]:
+        """Names of all figures that an evaluation has, whose samples have users where the schema names them."""
+        ranked = [(label, part.ranking) for label, part in self._parts.items() if part.ranking is not None]
+        more = [self._name(label, field) for label, ranking in ranked for field in ranking.fields]
+        return list(dict.fromkeys([*self.figures(), *more]))
+
     def fields(self) -> dict[str, float | None]:
         """The figures as metrics.jsonl and summary.json have them; null where undefined."""
         return {name: round(value, 6) if math.isfinite(value) else None for name, value in self.figures().items()}
@@ -157,7 +173,10 @@ class Metrics:
         return field if len(self._parts) == 1 else f"{label}/{field}"
 
     def state(self) -> dict[str, Any]:
-        """Everything counted, as JSON, except samples that are kept for rankings."""
+        """Everything counted, as JSON.
+
+        Rankings are not in it: only evaluations have users, and no checkpoint is made in the middle of one.
+        """
         return {"weight": self.weight, "labels": {name: part.metrics.state() for name, part in self._parts.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:

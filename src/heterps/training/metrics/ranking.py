@@ -92,6 +92,12 @@ class RankingMetrics:
             self._figures = self._compute()
         return dict(self._figures)
 
+    @property
+    def fields(self) -> list[str]:
+        """Names of the figures."""
+        gauc, hit_rates = (["gauc"], ["hit_rate"]) if self._is_binary else ([], [])
+        return ["users", *gauc, *(f"{name}@{k}" for k in self._top_k for name in ("ndcg", *hit_rates))]
+
     def _compute(self) -> dict[str, float]:
         seen = Seen(*(np.concatenate(column) for column in zip(*self._parts, strict=True)))
         seen = seen.take(np.lexsort((-seen.scores, seen.users)))

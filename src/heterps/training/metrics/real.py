@@ -118,6 +118,11 @@ class SquaredMetrics:
         return 1 - float(self._sums[1]) / self._spread if self._spread else math.nan
 
     @property
+    def against_average(self) -> float:
+        """Mean squared error over the variance of the labels."""
+        return 1 - self.r2
+
+    @property
     def mean_label(self) -> float:
         return self._mean if self.weight else math.nan
 

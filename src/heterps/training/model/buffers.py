@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from heterps.model.stages import StageModule
 from heterps.model.trace import Trace
+from heterps.nn import weights
 
 
 def model_buffers(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that a checkpoint has. They share the memory of the model's."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
+    return {name: tensor for name, tensor in weights(model).items() if name not in parameters}
 
 
 def stage_buffers(model: nn.Module, trace: Trace, stage: StageModule, *, is_last: bool) -> tuple[str, ...]:

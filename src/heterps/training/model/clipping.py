@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heterps.config import Clip
+from heterps.errors import PeerLost
 from heterps.lookups import RowGradients
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.protocol.specs import Tables
@@ -45,8 +46,9 @@ def limits(clip: Clip | None, sparse: Iterable[str], dense: Iterable[str]) -> li
 
 
 def limits_of(clip: Clip | None, tables: Tables) -> list[Limit]:
-    """The limits of all tables that servers hold."""
-    return limits(clip, [spec.name for spec in tables.sparse], [spec.name for spec in tables.dense])
+    """The limits of all tables that servers hold and that are trained."""
+    sparse, dense = ([spec.name for spec in specs if not spec.is_frozen] for specs in (tables.sparse, tables.dense))
+    return limits(clip, sparse, dense)
 
 
 def factors(limits: Iterable[Limit], squares: Mapping[str, float]) -> dict[str, float]:
@@ -79,6 +81,23 @@ def clip_gradients(
         {table: scaled(table, grads) for table, grads in dense.items()},
         [part._replace(grads=scaled(part.table, part.grads)) for part in rows],
     )
+
+
+def end_round(client: JobClient, limits: Sequence[Limit], number: int) -> None:
+    """Have a round applied: clipped tables now, others with what is asked of the servers next."""
+    apply_clipped(client, limits, number)
+    client.end_rounds(number)
+
+
+def drop_round(client: JobClient, tables: Tables, number: int) -> None:
+    """Let the servers drop what they keep of a round. PeerLost where one has applied a part of it already."""
+    sparse, dense = ([spec.name for spec in specs if not spec.is_frozen] for specs in (tables.sparse, tables.dense))
+    names = [*sparse, *dense]
+    for dropped in [client.drop_rounds(name) for name in names]:
+        dropped.result()
+    counted = {name: client.num_rounds(name) for name in names}
+    if parted := [name for name, rounds in counted.items() if rounds.result() - {number - 1}]:
+        raise PeerLost(f"round {number} cannot be repeated: it is in the tables {', '.join(parted)} already")
 
 
 def apply_clipped(client: JobClient, limits: Sequence[Limit], number: int) -> None:

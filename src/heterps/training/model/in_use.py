@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,13 @@ from torch import Tensor, nn
 from heterps.checkpoint import Snapshot, TableStream, load
 from heterps.checkpoint.saved_rows import SavedRows, SavedTable
 from heterps.config import Job
-from heterps.data.batch import Batch
+from heterps.data.batch import Batch, FloatArray
 from heterps.lookups import prepared
 from heterps.model.build import build_model
 from heterps.nn import bind_tables, embeddings, model_tables
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.errors import another_model, own_code
-from heterps.training.model.objectives import Objectives
+from heterps.training.model.objectives import Objectives, Output
 
 
 class ModelInUse:
@@ -58,9 +59,19 @@ class ModelInUse:
             self.model.train()
         return metrics
 
+    def predict(self, batch: Batch) -> dict[str, FloatArray]:
+        """What the model predicts for each sample, by the name of a column (see Objectives.predictions)."""
+        self.model.eval()
+        with torch.no_grad(), own_code(self.model, self._when(batch)):
+            found = self._objectives.predictions(self.model, self._output(batch))
+        return {name: values.numpy() for name, values in found.items()}
+
     def _scores(self, batch: Batch) -> Tensor:
+        return self._objectives.scores(self._output(batch))
+
+    def _output(self, batch: Batch) -> Output:
         output = self.model(torch.from_numpy(batch.dense), prepared(batch.slots))
-        return self._objectives.scores(self._objectives.checked(self.model, output, len(batch)))
+        return self._objectives.checked(self.model, output, len(batch))
 
     def _when(self, batch: Batch) -> str:
         return f"on a batch of {len(batch)} samples after {self.clock} steps"
@@ -81,10 +92,15 @@ class SavedModel(ModelInUse):
             if table is None or table.widths[0] != spec.dim:
                 raise another_model(f"it has no table {spec.name} with rows of {spec.dim} values")
             assert isinstance(table, TableStream), "loaded tables are in files"
-            assert table.files is not None
-            tables[spec.name] = SavedTable(spec, (checkpoint.parent / path for path in table.files[1]))
+            tables[spec.name] = SavedTable(spec, table.by_key())
         self.rows = SavedRows(tables)
         bind_tables(model, self.rows)
+
+    def copy(self) -> ModelInUse:
+        """Another model of the same weights and rows, for another thread."""
+        model = copy.deepcopy(self.model)
+        bind_tables(model, self.rows)
+        return ModelInUse(model, self._objectives)
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,8 @@
     huber            a prediction          Huber's, linear beyond delta             MAE, RMSE, R², ...
     poisson          log of a rate         exp(output) - label * output             deviance, RMSE, MAE, ...
 
+What a user of the model gets is its prediction: a probability, a probability of each class, a value, a rate.
+
 A new kind is a class in config/labels.py and one here.
 """
 
@@ -51,6 +53,10 @@ class Objective(ABC, Generic[L]):
     def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
         """The losses of samples [n], or their mean or sum. The output is [n], or [n, classes]."""
 
+    def prediction(self, output: Tensor) -> Tensor:
+        """What the output says in the unit of the label: a probability, a value, a rate."""
+        return output
+
     @abstractmethod
     def metrics(self) -> LabelMetrics:
         """Empty metrics."""
@@ -67,6 +73,9 @@ class Binary(Objective[BinaryLabel]):
     def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
         return functional.binary_cross_entropy_with_logits(output, label, reduction=reduction)
 
+    def prediction(self, output: Tensor) -> Tensor:
+        return output.sigmoid()
+
     def metrics(self) -> LabelMetrics:
         return BinaryMetrics()
 
@@ -80,6 +89,9 @@ class Classes(Objective[ClassLabel]):
 
     def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
         return functional.cross_entropy(output, label.long(), reduction=reduction)
+
+    def prediction(self, output: Tensor) -> Tensor:
+        return output.softmax(dim=1)
 
     def metrics(self) -> LabelMetrics:
         return ClassMetrics(self.label.num_classes)
@@ -109,6 +121,9 @@ class Poisson(Objective[PoissonLabel]):
 
     def loss(self, output: Tensor, label: Tensor, reduction: Reduction) -> Tensor:
         return functional.poisson_nll_loss(output, label, log_input=True, reduction=reduction)
+
+    def prediction(self, output: Tensor) -> Tensor:
+        return output.exp()
 
     def metrics(self) -> LabelMetrics:
         return PoissonMetrics()

@@ -134,6 +134,21 @@ class Objectives:
             return columns[0]
         return torch.cat([column.reshape(len(column), -1) for column in columns], dim=1)
 
+    def predictions(self, model: nn.Module, output: Output) -> dict[str, Tensor]:
+        """What the model predicts, by the name of a column: `score` for the main label, `score_NAME` for each other.
+
+        A prediction is a probability [B] for a binary label, probabilities [B, n] for classes, a value for real
+        labels, a rate for counts. What a model with a loss of its own returns is its own affair, and is left as it is.
+        """
+        names = [self._main, *(name for name in self._all if name != self._main)]
+        found = {}
+        for name in names:
+            scores = self._scores(name, output).float()
+            found["score" if name == self._main else f"score_{name}"] = (
+                scores if has_own_loss(model) else self._all[name].prediction(scores)
+            )
+        return found
+
     @property
     def _is_plain(self) -> bool:
         """Whether torch's own mean over samples is the loss."""

@@ -28,8 +28,8 @@ def view_parameters(parameters: Iterable[nn.Parameter], values: Tensor, grads: T
 
 
 def flat_parameters(model: nn.Module, names: Collection[str]) -> FloatArray:
-    """A copy of these trainable parameters, side by side. Raises ModelError where one cannot be trained here."""
-    own = trainable(model)
+    """A copy of these parameters, side by side. Raises ModelError where one cannot be trained here."""
+    own = dict(model.named_parameters())
     for name in names:
         if own[name].dtype != torch.float32 or own[name].device.type != "cpu":
             raise ModelError(

@@ -41,7 +41,7 @@ from heterps.training.model.buffers import load_buffers, model_buffers, stage_bu
 from heterps.training.model.device import Device, open_device
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code
 from heterps.training.model.objectives import Objectives
-from heterps.training.model.parameters import flat_parameters, trainable, view_parameters
+from heterps.training.model.parameters import flat_parameters, view_parameters
 from heterps.training.protocol.stage_tables import StageTables
 
 
@@ -87,8 +87,9 @@ class Replica:
                 if table in used
             }
         )
-        self._grads = {table: torch.zeros_like(values) for table, values in self.values.items()}
-        own = trainable(model)
+        frozen = tables.tables.frozen
+        self._grads = {table: torch.zeros_like(values) for table, values in self.values.items() if table not in frozen}
+        own = dict(model.named_parameters())
         names = {table: tables.parameters[table] for table in self.values}
         if in_place:
             self._model, self._stage = model, stage
@@ -102,14 +103,16 @@ class Replica:
                 copies |= {id(own[name]): copied for name, copied in zip(names[table], parameters, strict=True)}
             self._model, self._stage = copy.deepcopy((model, stage), copies)
         for table, parameters in mine.items():
-            view_parameters(parameters, self.values[table], self._grads[table])
+            view_parameters(parameters, self.values[table], self._grads.get(table))
+            for parameter in parameters:
+                parameter.requires_grad_(table not in frozen)
         self._model.train()
         self._buffers = stage_buffers(model, trace, stage, is_last=is_last)
         self._embeddings = []
         for name, module in embeddings(self._model):
             of_module = module.names_in(name)
             if not used.isdisjoint(of_module):
-                module.bind(rows, of_module)
+                module.bind(rows, of_module, frozen)
                 self._embeddings.append(module)
         self._runs: dict[Hashable, StageRun] = {}
         self._is_taken = False  # gradients that are to be zero before the next run

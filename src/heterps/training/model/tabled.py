@@ -11,6 +11,7 @@ in another, goes on from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -23,20 +24,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heterps.checkpoint import Snapshot
+from heterps.checkpoint.stream import WEIGHTS
 from heterps.config import Always, Eviction
 from heterps.config import Tables as TableRules
 from heterps.errors import NotFinite
+from heterps.nn import weights
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.metadata import TableCounters
-from heterps.ps.table.optimizers import state_words
+from heterps.ps.table.optimizers import initial_state, state_words
 from heterps.ps.table.tiers import TierCounts
 from heterps.training.model.errors import another_model
 from heterps.training.model.in_use import ModelInUse, load_weights
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import trainable
-from heterps.training.model.table_snapshots import load_table, save_table
+from heterps.training.model.table_snapshots import Changes, load_table, save_table
 
 
 class DenseSource(Protocol):
@@ -125,29 +128,32 @@ class ModelOnTables(ModelInUse):
         torch.set_rng_state(torch.from_numpy(random))
         self.clock = snapshot.clock
 
-    def _snapshot(self, samples: int, progress: dict[str, Any], *, in_place: bool) -> Snapshot:
+    def _snapshot(
+        self, samples: int, progress: dict[str, Any], *, in_place: bool, changes: Changes | None = None
+    ) -> Snapshot:
         """Everything that a later `restore` needs. The tables must have taken every push. See `save_table`."""
         state = self._export_dense()
-        self._require_finite(state)
-        dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in self.model.state_dict().items()}
+        dense = self._weights(state)
         dense["optimizer/state"] = state
         dense["random/torch"] = torch.get_rng_state().numpy()
-        tables = {name: save_table(self.client, spec, in_place=in_place) for name, spec in self._sparse.items()}
+        tables = {
+            name: save_table(self.client, spec, in_place=in_place, changes=changes)
+            for name, spec in self._sparse.items()
+        }
         return Snapshot(clock=self.clock, samples=samples, dense=dense, tables=tables, progress=progress)
+
+    def _weights(self, state: FloatArray) -> dict[str, NDArray[Any]]:
+        """Copies of the model's parameters and buffers. NotFinite where they, or the optimizer's state, are not."""
+        self._require_finite(state)
+        return {f"{WEIGHTS}{name}": _to_numpy(tensor) for name, tensor in weights(self.model).items()}
 
     @property
     def _sparse(self) -> dict[str, TableSpec]:
         return {spec.name: spec for spec in self.tables.sparse}
 
-    @property
-    def _state_shape(self) -> tuple[int, int]:
-        """Words of optimizer state a value, the same in all dense tables, and values of them together."""
-        words = max((state_words(spec.optimizer, 1) for spec in self.tables.dense), default=0)
-        return words, sum(spec.size for spec in self.tables.dense)
-
     def _export_dense(self) -> FloatArray:
         """The optimizer's state in the order of the model; its parameters become the newest."""
-        whole = np.empty(self._state_shape, np.float32)
+        whole = np.empty(_state_shape(self.tables), np.float32)
         for table, places in self._places.items():
             values, state, _ = self._dense.export_dense(table)
             self._take_over(table, values)
@@ -173,7 +179,7 @@ class ModelOnTables(ModelInUse):
         `num_steps` is the clock of the job, and every table's number of steps, by which Adam corrects its means: a
         step is a push to each table. Only a table that stages share and push to apart, without rounds, has seen more.
         """
-        words, num_values = self._state_shape
+        words, num_values = _state_shape(self.tables)
         if state.shape != (words * num_values,):
             raise ValueError(f"the saved state has {state.size:,} words, this model needs {words * num_values:,}")
         whole = state.reshape(words, num_values)
@@ -187,6 +193,25 @@ class ModelOnTables(ModelInUse):
         """In this process they may be the table's own memory, and are the newest always."""
         if not np.may_share_memory(values, self._values[table]):
             self._values[table][:] = values
+
+
+def fresh_snapshot(model: nn.Module, tables: Tables, progress: dict[str, Any]) -> Snapshot:
+    """The snapshot of a model as it was built, before its first step; it has no rows.
+
+    Groups of optimizers differ in rates only, so that all state begins with the same number.
+    """
+    shape = _state_shape(tables)
+    initial = max((initial_state(spec.optimizer) for spec in tables.dense), default=0.0)
+    dense = {f"model/{name}": _to_numpy(tensor) for name, tensor in weights(model).items()}
+    dense["optimizer/state"] = np.full(math.prod(shape), initial, np.float32)
+    dense["random/torch"] = torch.get_rng_state().numpy()
+    return Snapshot(clock=0, samples=0, dense=dense, progress=progress)
+
+
+def _state_shape(tables: Tables) -> tuple[int, int]:
+    """Words of optimizer state a value, the same in all dense tables, and values of them together."""
+    words = max((state_words(spec.optimizer, 1) for spec in tables.dense), default=0)
+    return words, sum(spec.size for spec in tables.dense)
 
 
 def _places(model: nn.Module, parameters: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[slice, slice]]]:

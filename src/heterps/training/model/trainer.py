@@ -104,9 +104,9 @@ class Trainer(ModelOnTables):
                 self._values[table] = np.require(client.pull_dense(table).result(), requirements="W")
             self._cache = None if connect is None else CachedClient(client, staleness, cache_bytes)
             rows: RowClient = self._cache or client
+            bind_tables(model, rows, of_model.frozen)
             shared = {table: torch.from_numpy(values) for table, values in self._values.items()}
             self._replicas = Replicas(part, rows, num_threads, shared, in_place=True, accumulate=optimizers.accumulate)
-            bind_tables(model, rows)
         except BaseException:
             client.close()
             raise

@@ -9,16 +9,19 @@ machine can be emulated too, and everything that people see is in emulated secon
                                 +[compute.wait]     [3] what a sleep takes too long (+), or a slow moment of this
             t=0      t=s      t=2s     t=3s             machine, is taken from the next waits
 
-Pace, by the cost model (planning/cost.py): k workers of a stage keep busy with a batch of B samples for ET(k) seconds,
-each with a k-th of it, so that a worker takes ET(k) k / B seconds a sample: a third of it forward, two thirds backward.
-Where communication is longer than compute it stretches both alike, for the worker waits for it.
+Everything is paced by what was measured of one unit, and nothing by the formulas of the planner:
 
-Servers: all of them see every push, and a batch makes the same number n of updates of tables. With V / count seconds a
-batch (V is the sum of server_s) each update keeps a server busy for V / count / n, and one of p parts of a round for a
-p-th of that, however many workers there are. So the seconds of a batch are right, but not when they pass: pulls, which
-are a part of V, are paid for with the pushes. A last batch that is short counts as a whole one, a part of a table that
-is loaded, at the start of a run, as an update; and a dense table with fewer values than there are servers keeps only
-those busy that have one.
+    compute   a sample takes compute_s / batch_size of one unit, a third of it forward; a micro-batch also what does not
+              grow with the batch. k workers have a k-th of the samples each: what that does not divide shows by itself.
+    reading   a worker of the first stage reads its share of a batch ahead of use, a sample in input_s / batch_size
+    network   every message passes the ports of both machines (wire/ports.py): port_gbps of the cluster, or where it has
+              none the bytes by the seconds that the profile gives for moving parameters and inputs on one unit
+    servers   a byte that a server takes in or hands out takes server_s over the bytes of a batch; one server does one
+              message after the other
+    memory    a worker or server that holds more than memory_gb of its unit fails
+
+So waits at the end of a round, queues at servers and crowded ports come out of the real protocol. What is not emulated:
+the traffic of an all-reduce among workers, and the ports of the coordinator.
 """
 
 from __future__ import annotations
@@ -29,10 +32,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from decimal import ROUND_CEILING, Context
 from itertools import islice
-from typing import Annotated
 
 import torch
-from msgspec import Meta, Struct
 
 from heterps.config import Cluster, Job
 from heterps.data.reader import open_reader
@@ -43,11 +44,8 @@ from heterps.profiling.profile import Profile
 from heterps.profiling.units import num_cores
 from heterps.threads import torch_threads
 from heterps.training.model.trainer import Trainer
+from heterps.training.protocol.emulated_units import FORWARD_SHARE, EmulatedServer, StagePace, stage_seconds
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.predicted import batch_seconds, busy_seconds
-
-FORWARD_SHARE = 1 / 3
-"""Of the compute of a batch: backward computes the gradients of inputs and of weights, about as much each."""
 
 ALLOWANCE = 3.0
 """Of this machine's work for a batch over computing alone: reading, messages and servers are the rest."""
@@ -70,27 +68,6 @@ machine that is too slow, or was suspended, must not run its units faster than t
 Clock = Callable[[], float]
 Sleep = Callable[[float], object]
 
-# --- what the profile says -------------------------------------------------------------------------------------------
-
-
-class StagePace(Struct, frozen=True):
-    """Emulated seconds that one worker of a stage takes for a sample."""
-
-    forward_s: Annotated[float, Meta(ge=0)]
-    backward_s: Annotated[float, Meta(ge=0)]
-
-
-def stage_seconds(profile: Profile, cluster: Cluster, layout: Layout, batch_size: int) -> list[StagePace]:
-    """The pace of each stage, with as many workers as `layout` has: another layout, another pace.
-
-    Raises ConfigError where the profile is of other layers, or has no cost for a layer on the resource of its stage.
-    """
-    paces = []
-    for stage, busy_s in zip(layout.stages, busy_seconds(profile, cluster, layout, batch_size), strict=True):
-        sample_s = busy_s * len(stage.workers) / batch_size
-        paces.append(StagePace(sample_s * FORWARD_SHARE, sample_s * (1 - FORWARD_SHARE)))
-    return paces
-
 
 def lacks_devices(job: Job, resources: Iterable[str]) -> list[str]:
     """Those of the resources of the job's cluster that it cannot run on, because this machine has no such device.
@@ -110,9 +87,17 @@ def choose_scale(job: Job, profile: Profile, layout: Layout, num_servers: int) -
     """The job's own scale; where it has none, as many real seconds for an emulated one as this machine needs."""
     if job.emulation is not None and job.emulation.scale is not None:
         return job.emulation.scale
-    tau_s = batch_seconds(profile, job.cluster, layout, num_servers, job.data.batch_size)
+    tau_s = busiest_s(profile, job.cluster, layout, num_servers, job.data.batch_size)
     fewest = min(len(stage.workers) for stage in layout.stages)
     return max(needed_scale(measure_batch_s(job), tau_s, num_cores(), fewest), least_scale(job, layout, tau_s))
+
+
+def busiest_s(profile: Profile, cluster: Cluster, layout: Layout, num_servers: int, batch_size: int) -> float:
+    """Seconds that a batch keeps the busiest unit computing, if its samples are divided evenly; it takes no less."""
+    stages = zip(layout.stages, stage_seconds(profile, cluster, layout), strict=True)
+    compute_s = [pace.sample_s * batch_size / len(stage.workers) + pace.fixed_s for stage, pace in stages]
+    servers_s = math.fsum(layer.server_s for layer in profile.layers) * batch_size / profile.batch_size
+    return max(*compute_s, servers_s / num_servers if num_servers else 0.0)
 
 
 def least_scale(job: Job, layout: Layout, tau_s: float) -> float:
@@ -206,18 +191,24 @@ class Pace:
         self, pace: StagePace, scale: float, clock: Clock = time.perf_counter, sleep: Sleep = time.sleep
     ) -> None:
         self.stage = pace
-        self._clock = clock
-        self._unit = _Unit(scale, clock, sleep)
+        self._clock, self._scale = clock, scale
+        self._unit, self._reader = _Unit(scale, clock, sleep), _Unit(scale, clock, sleep)
+
+    def read(self, num_samples: int, ahead: int) -> None:
+        """Wait until samples are read, which began at most as long before as reading takes `ahead` times."""
+        seconds = self.stage.read_s * num_samples
+        now = self._clock()
+        self._reader.wait(seconds, now, now - ahead * seconds * self._scale)
 
     def forward(self, num_samples: int, ready_at: float | None = None) -> AbstractContextManager[None]:
-        return self._operation(self.stage.forward_s * num_samples, ready_at)
+        return self._operation(self.stage.forward_s * num_samples + self.stage.fixed_s * FORWARD_SHARE, ready_at)
 
     def backward(self, num_samples: int, ready_at: float | None = None) -> AbstractContextManager[None]:
-        return self._operation(self.stage.backward_s * num_samples, ready_at)
+        return self._operation(self.stage.backward_s * num_samples + self.stage.fixed_s * (1 - FORWARD_SHARE), ready_at)
 
     def fused(self, num_samples: int, ready_at: float | None = None) -> AbstractContextManager[None]:
         """Forward and backward at once, as the last stage has it."""
-        return self._operation((self.stage.forward_s + self.stage.backward_s) * num_samples, ready_at)
+        return self._operation(self.stage.sample_s * num_samples + self.stage.fixed_s, ready_at)
 
     @property
     def busy_s(self) -> float:
@@ -249,29 +240,32 @@ class NoPace:
 
     backward = fused = forward
 
+    def read(self, num_samples: int, ahead: int) -> None:
+        """Nothing is waited for."""
+
 
 def make_pace(pace: StagePace | None, scale: float) -> Pace | NoPace:
     return NoPace() if pace is None else Pace(pace, scale)
 
 
 class ServerPace:
-    """The pace of a server, for `ps.serve.serve`: called with the updates that a message brought, and when it came."""
+    """The pace of a server, for `ps.serve.serve`: called with the bytes of a message and its answers, and its time."""
 
-    def __init__(
-        self,
-        batch_s: float,
-        updates_a_batch: int,
-        scale: float,
-        clock: Clock = time.monotonic,
-        sleep: Sleep = time.sleep,
-    ) -> None:
-        """`batch_s` as `server_seconds` gives it; `updates_a_batch` are those of all tables: one each in rounds, whose
-        parts are parts of it, else one for each stage that uses the table."""
-        self._update_s = batch_s / updates_a_batch
-        self._unit = _Unit(scale, clock, sleep)
+    def __init__(self, server: EmulatedServer, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> None:
+        self._server = server
+        self._unit = _Unit(server.scale, clock, sleep)
 
-    def __call__(self, updates: float, began_at: float) -> None:
-        self._unit.wait(self._update_s * updates, began_at, None)
+    def __call__(self, num_bytes: int, began_at: float) -> None:
+        self._unit.wait(self._server.byte_s * num_bytes, began_at, None)
+
+    def check_memory(self, name: str, num_bytes: int) -> None:
+        """Raise ConfigError where the tables of a server need more memory than its unit has."""
+        if self._server.memory_bytes is not None and num_bytes > self._server.memory_bytes:
+            raise ConfigError(
+                f"{name} is out of memory: its tables take {num_bytes:,} bytes, and memory_gb of the cluster gives a "
+                f"unit {self._server.memory_bytes:,.0f}. Plan more servers, or limit the tables (admission, eviction, "
+                "tiers)."
+            )
 
     @property
     def late_s(self) -> float:

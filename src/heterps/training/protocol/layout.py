@@ -17,6 +17,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from heterps.config import Job
+from heterps.config.policy_words import parse_policy
 from heterps.planning.plan import Plan
 
 MIN_MICRO_BATCHES = 4
@@ -44,6 +45,12 @@ class Layout(Struct, frozen=True):
     epoch: Annotated[int, Meta(ge=1, lt=2**53)] = 1
     in_rounds: bool = True
     """Whether all lanes share each batch and push once for it, or each has batches of its own."""
+    shares: tuple[Count, ...] = ()
+    """In rounds, the samples of each lane as parts of their sum; empty: all lanes have as many."""
+
+    def __str__(self) -> str:
+        counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in self.stages)
+        return f"{counts} with {', '.join(map(str, self.shares))} samples of a batch" if self.shares else counts
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -60,6 +67,18 @@ class Layout(Struct, frozen=True):
     def worker_of(self, lane: int, stage: int) -> str:
         workers = self.stages[stage].workers
         return workers[lane % len(workers)]
+
+    def bounds_of(self, lane: int, num_samples: int) -> tuple[int, int]:
+        """The first sample of a lane in a batch that all lanes share, and the first after its last."""
+        if not self.shares:
+            return lane * num_samples // self.num_lanes, (lane + 1) * num_samples // self.num_lanes
+        before, total = sum(self.shares[:lane]), sum(self.shares)
+        return before * num_samples // total, (before + self.shares[lane]) * num_samples // total
+
+    def num_of(self, lane: int, num_samples: int) -> int:
+        """Number of samples of a lane in a batch that all lanes share."""
+        first, end = self.bounds_of(lane, num_samples)
+        return end - first
 
     def lanes_of(self, worker: str) -> range:
         """In rising order."""
@@ -98,27 +117,41 @@ def accumulating(job: Job, layout: Layout) -> Layout:
 
 
 def make_layout(plan: Plan, *, in_rounds: bool, batch_size: int, num_lanes: int | None = None) -> Layout:
-    """The layout that a run by `plan` begins with. `in_rounds`: as the policy says."""
+    """The layout that a run by `plan` begins with. `in_rounds`: as the policy says.
+
+    Lanes are those that were asked for, or those that the plan was made with, or enough to keep workers busy.
+    """
     stages = tuple(
         StageLayout(s.first, s.last, s.resource, tuple(worker_name(number, k) for k in range(s.count)))
         for number, s in enumerate(plan.stages)
     )
     counts = [stage.count for stage in plan.stages]
-    lanes = num_lanes or enough_lanes(counts, in_rounds=in_rounds, batch_size=batch_size)
-    return Layout(stages, lanes, in_rounds=in_rounds)
+    lanes = num_lanes or _planned_lanes(plan, in_rounds=in_rounds, batch_size=batch_size)
+    return Layout(
+        stages, lanes or enough_lanes(counts, in_rounds=in_rounds, batch_size=batch_size), in_rounds=in_rounds
+    )
+
+
+def _planned_lanes(plan: Plan, *, in_rounds: bool, batch_size: int) -> int | None:
+    """The lanes that the plan was made with, if they fit the policy and the batch size of the job."""
+    if plan.lanes is None or plan.sync is None or parse_policy(plan.sync).in_rounds != in_rounds:
+        return None
+    least, most = max(stage.count for stage in plan.stages), batch_size if in_rounds else plan.lanes
+    return plan.lanes if least <= plan.lanes <= most else None
 
 
 def enough_lanes(counts: Sequence[int], *, in_rounds: bool, batch_size: int) -> int:
     """As many lanes as keep the workers of all stages busy.
 
     In rounds each worker of a stage gets equally many, and in a pipeline several, if a batch has so many samples.
-    Without rounds there is a batch for every worker, and another for each worker of the largest stage: it computes that
-    one while the first is pushed, or at another stage. The number is rounded so that each of these has equally many,
-    for a lane that shares its worker with more than others do would be slower, and SSP and DSSP let nobody run ahead.
+    Without rounds there is a batch for every worker, so one lane a worker in one stage: each further lane would make
+    gradients older by an update. In a pipeline the number is rounded up so that the workers of the largest stage have
+    equally many, for a lane that shares its worker with more than others do would be slower, and SSP and DSSP let
+    nobody run ahead.
     """
     largest = max(counts)
     if not in_rounds:
-        return largest * (1 + math.floor(sum(counts) / largest + 0.5))
+        return largest * math.ceil(sum(counts) / largest)
     least = math.lcm(*counts)
     wanted = MIN_MICRO_BATCHES * max(len(counts), largest) if len(counts) > 1 else 1
     lanes = least * min(math.ceil(wanted / least), batch_size // least)

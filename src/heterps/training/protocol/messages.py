@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from heterps.training.protocol.border import BorderValues, pack, unpack
-from heterps.training.protocol.emulation import StagePace
+from heterps.training.protocol.emulated_units import StagePace
 from heterps.training.protocol.layout import Layout
 from heterps.wire import Codec, Frame, Limits
 from heterps.wire.arrays import Dtype
@@ -61,6 +61,12 @@ class Go(Struct, frozen=True, tag="go"):
 
 class AskState(Struct, frozen=True, tag="ask_state"):
     """What the stage has besides what is on the servers: running means, parameters that workers reduce themselves."""
+
+
+class Forget(Struct, frozen=True, tag="forget"):
+    """Nothing more will come of what is under way in these lanes, or in all: a worker that they pass has died."""
+
+    lanes: tuple[Lane, ...]
 
 
 class Stop(Struct, frozen=True, tag="stop"):
@@ -112,12 +118,19 @@ class Usage(Struct, frozen=True, array_like=True):
 
 
 class RowGroupCounts(Struct, frozen=True, array_like=True):
-    """What was missing in a row group of the training data. Whoever reads it again says the same."""
+    """What was in a row group of the training data, and what was missing. Whoever reads it again says the same."""
 
     row_group: Count  # its number in the data set
     num_rows: Count
     num_skipped: Count
     missing: dict[str, Count]  # values by column
+    digest: str = ""  # of its values, as they were decoded
+
+
+class Alive(Struct, frozen=True, tag="alive"):
+    """The worker has nothing to compute, and waits: told now and then, so that its silence means something."""
+
+    worker: Name
 
 
 class Pushed(Struct, frozen=True, tag="pushed"):
@@ -131,6 +144,7 @@ class Pushed(Struct, frozen=True, tag="pushed"):
     loss: float = 0.0  # what the samples add to the mean loss of their batch
     values: BorderValues | None = None
     read: tuple[RowGroupCounts, ...] = ()  # row groups that the worker has read since it last pushed
+    layout_epoch: Count = 1
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):
@@ -141,6 +155,7 @@ class NoBatch(Struct, frozen=True, tag="no_batch"):
     iteration: Count
     epoch: Count
     num_batches: Count
+    layout_epoch: Count = 1
 
 
 class State(Struct, frozen=True, tag="state"):
@@ -182,8 +197,8 @@ class Backward(Struct, frozen=True, tag="backward"):
     values: BorderValues | None = None
 
 
-ToWorker = Assign | Go | AskState | Stop | Forward | Backward
-ToCoordinator = Ready | Assigned | Pushed | NoBatch | State | Failed
+ToWorker = Assign | Go | AskState | Forget | Stop | Forward | Backward
+ToCoordinator = Ready | Assigned | Alive | Pushed | NoBatch | State | Failed
 Message = ToWorker | ToCoordinator
 
 

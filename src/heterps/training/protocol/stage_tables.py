@@ -74,7 +74,7 @@ def divide_tables(
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             used = users[name] or (len(firsts) - 1,)
-            group = dense_name(optimizers.group_of(name))
+            group = dense_name(name, optimizers)
             table = _dense_name(group, used, len(firsts))
             owned.setdefault(table, []).append(name)
             sizes[table] = sizes.get(table, 0) + parameter.numel()

@@ -8,6 +8,9 @@ from msgspec import Meta, Struct
 
 from heterps.wire import Codec
 
+MAX_EVERY_S = 3600.0
+"""Most seconds between two versions that a job may be asked for."""
+
 
 class AskStatus(Struct, frozen=True, tag="ask_status"):
     """How far the job is, and what its stages do; answered by CommandReply, with JSON."""
@@ -27,6 +30,12 @@ class Replan(Struct, frozen=True, tag="replan"):
     cluster: str | None = None
 
 
+class Follow(Struct, frozen=True, tag="follow"):
+    """Write a version of the model every so many seconds, into the run's stream; for a while, so ask again in time."""
+
+    every_s: Annotated[float, Meta(gt=0, le=MAX_EVERY_S)]
+
+
 class CommandReply(Struct, frozen=True, tag="told"):
     """An answer: what was done or will be, or why not."""
 
@@ -34,7 +43,7 @@ class CommandReply(Struct, frozen=True, tag="told"):
     is_error: bool = False
 
 
-ToJob = AskStatus | Scale | Replan
+ToJob = AskStatus | Scale | Replan | Follow
 
 
 def command_codec() -> Codec[ToJob | CommandReply]:

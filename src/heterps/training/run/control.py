@@ -16,6 +16,7 @@ import json
 import os
 import queue
 import secrets
+import shutil
 import socket
 import threading
 import time
@@ -27,6 +28,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from heterps.errors import PeerLost, RunError, StorageError
+from heterps.temporary import PREFIX
 from heterps.training.run.commands import CommandReply, ToJob, command_codec
 from heterps.wire import ClientChannel, ServerChannel, WireError
 from heterps.wire.address import socket_folder
@@ -177,6 +179,7 @@ def refuse_if_running(folder: Path) -> None:
     try:
         found = find(folder)
     except NotRunning:
+        (folder / FILE).unlink(missing_ok=True)  # of a process that was killed
         return
     raise RunError(
         f"{folder} is running already (process {found.pid}): watch it with `heterps status {folder}`, stop it first, "
@@ -195,9 +198,9 @@ def clear(folder: Path, process: int) -> None:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         if found["pid"] == process:
             (folder / FILE).unlink()
-            address = Path(found["address"].removeprefix("ipc://"))
-            address.unlink(missing_ok=True)
-            address.parent.rmdir()
+            place = Path(found["address"].removeprefix("ipc://")).parent
+            if place.name.startswith(PREFIX):
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def _write(path: Path, address: str) -> None:
@@ -224,7 +227,7 @@ def _not_running(folder: Path) -> str:
     """Whether the run is done is in its summary, which a run that was stopped has too."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         status = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"]
-        if status in ("completed", "stopped early"):
+        if status in ("completed", "stopped early", "diverged"):
             return f"{folder} is not running: it has completed. `heterps report {folder}` shows how it went."
     return f"{folder} is not running. {_remedy(folder)}"
 

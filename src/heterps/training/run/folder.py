@@ -3,6 +3,7 @@
 job.yaml        the job, defaults included          metrics.jsonl   a line an interval
 plan.json       the plan it follows                 checkpoints/    state to go on from
 summary.json    what came of it                     report.html     the same for people
+start.json      what it started from, if the job has a `start`
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from heterps.checkpoint import Snapshot, find, latest, load, load_latest, save, saved_samples
 from heterps.config import Job, Split, load_job
 from heterps.config.features import keep_fitted
 from heterps.errors import RunError, StorageError
@@ -35,10 +37,13 @@ MAY_CHANGE = {
     "tiers",
     "data.test",
     "validation",
+    "on_divergence",
     "data.epochs",
     "data.prefetch",
+    "data.columns.id_kinds",
 }
-"""Fields of a job that may differ when a run is resumed: they decide where, how long and how often, not what."""
+"""Fields of a job that may differ when a run is resumed: they decide where, how long and how often, not what. Kinds of
+ids may be found or not yet; ids of another kind are other data."""
 
 ALWAYS_MEASURED = {"samples", "seconds", "rows", "table_bytes"}
 """Fields that no line of metrics.jsonl is without, and that are never null."""
@@ -51,6 +56,7 @@ class Run:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self._restarts = 0
+        self._goes_back_to: Path | None = None
 
     def create(self, job: Job) -> None:
         """Start a new run in an empty or missing folder."""
@@ -66,11 +72,13 @@ class Run:
         self.write("job.yaml", dump_yaml(job))
 
     def with_fitted(self, job: Job) -> Job:
-        """The job with the numbers of features and of the split that this run has found, so that none is found anew."""
+        """The job with what this run has found on its data, numbers and kinds of ids, so that none is found anew."""
         if not (self.folder / "job.yaml").is_file():
             return job
         before, data = load_job(self.folder / "job.yaml").data, job.data
         columns = data.columns.with_features(keep_fitted(data.columns.features, before.columns.features))
+        kinds = {name: kind for name, kind in before.columns.id_kinds.items() if name in columns.id_columns}
+        columns = columns.model_copy(update={"id_kinds": {**kinds, **columns.id_kinds}})
         validation = data.validation
         if isinstance(validation, Split) and isinstance(before.validation, Split) and validation.since is None:
             validation = validation.model_copy(update={"since": before.validation.since})
@@ -90,6 +98,38 @@ class Run:
                 f"or give the job as it was ({self.folder / 'job.yaml'})."
             )
         self.write("job.yaml", dump_yaml(job))
+
+    def go_back_to(self, checkpoint: str | Path) -> None:
+        """Go on from this checkpoint of the run, by its path, name or clock, and not from the newest.
+
+        Later ones stay until the run has made its next checkpoint: until then nothing is given up.
+        """
+        found = find(self.checkpoints, checkpoint)
+        if found is None:
+            raise RunError(
+                f"{checkpoint} is no checkpoint of {self.folder}. `heterps checkpoint ls {self.folder}` shows them; a "
+                "new run starts from that of another one by `start` in the job."
+            )
+        self._goes_back_to = found
+
+    def load_checkpoint(self) -> Snapshot | None:
+        """Read the checkpoint from which the run goes on; None where it has none yet."""
+        if self._goes_back_to is not None:
+            return load(self._goes_back_to)
+        return None if latest(self.checkpoints) is None else load_latest(self.checkpoints)
+
+    def save_checkpoint(self, snapshot: Snapshot, keep: int, spare: int | None = None) -> Path:
+        """Write a checkpoint, from which the run goes on from now on."""
+        path = save(self.checkpoints, snapshot, keep, spare)
+        self._goes_back_to = None
+        return path
+
+    @property
+    def saved_samples(self) -> int | None:
+        """The samples of the checkpoint from which the run would go on; None where it has none."""
+        if self._goes_back_to is not None:
+            return load(self._goes_back_to).samples
+        return saved_samples(self.checkpoints)
 
     def begun_again(self, before: int) -> int:
         """The run goes on from a checkpoint that was made after so many restarts: how many there are now.
@@ -112,6 +152,12 @@ class Run:
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         self.write(name, json.dumps(value, indent=1) + "\n")
+
+    @property
+    def start(self) -> dict[str, Any] | None:
+        """What the run started from; None where that was nothing but initial values."""
+        path = self.folder / "start.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         path = self.folder / "metrics.jsonl"

@@ -18,6 +18,9 @@ class Observer:
     def waiting(self, what: str) -> None:
         """Something takes a while before training starts: "2 servers start"."""
 
+    def began(self, what: str) -> None:
+        """The model begins with weights and rows of another, or of files: what was taken from where."""
+
     def started(self, samples: int, total: int, resumed: bool) -> None:
         """Training starts at `samples` of `total`."""
 
@@ -79,6 +82,8 @@ class Outcome:
     samples: int
     seconds: float
     restarts: int
+    recoveries: int  # workers that were replaced while the others went on
+    repeated_samples: int
     stopped_by: str | None  # the signal that stopped it; None: it reached the end
     train: Metrics  # over the whole run, each sample predicted before it was learned from
     test: Metrics | None
@@ -91,4 +96,5 @@ class Outcome:
     staged: dict[str, Any]  # what each stage did, how stale gradients were, and what it cost
     epochs: int  # that were finished
     validation: dict[str, Any] | None  # fields of summary.json; None if the job has none
+    has_diverged: bool  # its last interval was far worse than earlier ones
     doubts: list[str]  # what may be wrong with the model, in sentences

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.config import Job
+from heterps.data.digests import Digests
 from heterps.training.metrics.metrics import Metrics, better
 from heterps.training.model.objectives import Objectives
+from heterps.training.run.divergence import Divergence
 
 FloatArray = NDArray[np.float32]
 
@@ -40,10 +42,14 @@ class Best:
 
 
 class RunProgress:
-    """`epoch_samples`: samples of an epoch, after which the model is validated unless the job says when."""
+    """Counts what a run has done.
 
-    def __init__(self, job: Job, epoch_samples: int | None = None) -> None:
-        self._job = job
+    epoch_samples  samples of an epoch, after which the model is validated unless the job says when
+    has_own_loss   the model's own method says what is minimised
+    """
+
+    def __init__(self, job: Job, epoch_samples: int | None = None, *, has_own_loss: bool = False) -> None:
+        self._job, self._has_own_loss = job, has_own_loss
         self._validates = job.data.validation is not None
         by_time = job.validation.every_minutes is not None
         self._validate_every = job.validation.every_samples or (None if by_time else epoch_samples)
@@ -57,15 +63,24 @@ class RunProgress:
         self.samples = 0
         self.seconds = 0.0
         self.restarts = 0
+        self.recoveries = 0  # workers that were replaced while the others went on
+        self.repeated_samples = 0  # that were computed again because something was lost
         self.interval = self._no_metrics()
         self.interval_started = 0  # in samples, and below in seconds
         self.interval_started_s = 0.0
+        self._interval_loss = 0.0  # sum over the samples of the interval
+        self.divergence = Divergence()
+        self.digests = Digests()  # of row groups that were read
         self.whole = self._no_metrics()
         self._saved_samples = 0
         self._saved_s = 0.0
+        self.is_saved = False  # whether a checkpoint has everything that is done
 
-    def add(self, num_samples: int, scores: Iterable[Scores], seconds: float) -> None:
-        """A step is done, `seconds` after the run began."""
+    def add(self, num_samples: int, scores: Iterable[Scores], seconds: float, loss: float) -> None:
+        """A step is done, `seconds` after the run began; `loss` is the mean of its samples."""
+        self.is_saved = False
+        self.divergence.begin(loss)
+        self._interval_loss += num_samples * loss
         self.samples += num_samples
         self.seconds = seconds
         for part in scores:
@@ -79,6 +94,9 @@ class RunProgress:
     def close_interval(self, more: dict[str, Any]) -> dict[str, Any]:
         """A line of metrics.jsonl about the interval, with what `more` says; the next interval begins."""
         samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
+        if samples:
+            against = None if self._has_own_loss else self.interval.against_average
+            self.divergence.judge(self.samples, self._interval_loss / samples, against)
         line = {
             "samples": self.samples,
             "epoch": more.pop("epoch", 0),
@@ -86,9 +104,10 @@ class RunProgress:
             "samples_per_s": round(samples / seconds, 1) if seconds > 0 else None,
             **self.interval.fields(),
             **more,
+            **({"alarm": self.divergence.alarm} if self.divergence.alarm is not None else {}),
         }
         self.whole.merge(self.interval)
-        self.interval = self._no_metrics()
+        self.interval, self._interval_loss = self._no_metrics(), 0.0
         self.interval_started, self.interval_started_s = self.samples, self.seconds
         return line
 
@@ -112,6 +131,7 @@ class RunProgress:
 
     def saved(self) -> None:
         self._saved_samples, self._saved_s = self.samples, self.seconds
+        self.is_saved = True
 
     # --- validation --------------------------------------------------------------------------------------------------
 
@@ -140,6 +160,7 @@ class RunProgress:
         name = self._job.validation.metric or metrics.main
         value = metrics[name]
         is_best = math.isfinite(value) and (self.best is None or better(name, value, self.best.value))
+        self.is_saved = False
         self.num_validations += 1
         self.num_since_best = 0 if is_best else self.num_since_best + 1
         self._validated_samples, self._validated_s = self.samples, self.seconds
@@ -179,9 +200,14 @@ class RunProgress:
             **(self._validation_state() if self._validates else {}),
             "seconds": self.seconds,
             "restarts": self.restarts,
+            "recoveries": self.recoveries,
+            "repeated_samples": self.repeated_samples,
             "interval": self.interval.state(),
             "interval_started": self.interval_started,
             "interval_started_s": self.interval_started_s,
+            "interval_loss": self._interval_loss,
+            "divergence": self.divergence.state(),
+            "digests": self.digests.state(),
             "whole": self.whole.state(),
         }
 
@@ -190,10 +216,15 @@ class RunProgress:
         self.samples = samples
         self.seconds = state["seconds"]
         self.restarts = state["restarts"]
+        self.recoveries, self.repeated_samples = state.get("recoveries", 0), state.get("repeated_samples", 0)
         self.interval.restore(state["interval"])
         self.interval_started = state["interval_started"]
         self.interval_started_s = state["interval_started_s"]
         self.whole.restore(state["whole"])
+        self.digests.restore(state.get("digests", {}))
+        if "divergence" in state:  # older checkpoints have none
+            self.divergence.restore(state["divergence"])
+        self._interval_loss = state.get("interval_loss", math.nan)
         if "validation" in state:
             kept = state["validation"]
             self.num_validations, self.num_since_best = kept["count"], kept["since_best"]

@@ -15,7 +15,7 @@ when and where it likes: on several threads at once, if they are of different la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +29,7 @@ from heterps.training.protocol.messages import (
     Assign,
     Assigned,
     Backward,
+    Forget,
     Forward,
     Go,
     Message,
@@ -61,7 +62,9 @@ class ReadBatch(NamedTuple):
 
 
 class BeginRound(NamedTuple):
-    """Ask for the dense parameters that all lanes of a round use."""
+    """Ask for the dense parameters that all lanes of a round use. All rounds before `number` are over."""
+
+    number: int
 
 
 class AskParameters(NamedTuple):
@@ -110,6 +113,7 @@ class Turn(NamedTuple):
     here: int  # samples of this micro-batch
     num_samples: int | None  # of the batch, whose mean the loss is; None: this is the whole batch
     samples: int  # trained on before
+    epoch: int = 1  # of the layout in which it was begun
 
     @property
     def lane(self) -> int:
@@ -162,6 +166,7 @@ class WorkerCore:
         self._round: _Round | None = None
         self._scores: dict[Key, tuple[Tensor, Tensor]] = {}  # logits and labels
         self.is_stopped = False
+        self._epoch = 0  # of the layout; there is none yet
 
     # --- what comes --------------------------------------------------------------------------------------------------
 
@@ -171,13 +176,16 @@ class WorkerCore:
                 return self._take_place(message, values or {})
             case Go():
                 return [ReadBatch(message)] if self._stage == 0 else self._begin(message, {})
-            case Forward() if message.epoch == self._layout.epoch:
+            case Forward() if message.epoch == self._epoch:
                 key = message.iteration, message.lane
                 return self._take_in(key, _MicroBatch(values, message.num_samples, message.samples, message.lead))
-            case Backward() if message.epoch == self._layout.epoch:
+            case Backward() if message.epoch == self._epoch:
                 key = message.iteration, message.lane
-                self._gradients[key] = values
-                self._turns.gradients_came(key)
+                if key in self._under_way:
+                    self._gradients[key] = values
+                    self._turns.gradients_came(key)
+            case Forget():
+                self._forget(message.lanes)
             case AskState():
                 return [TellState()]
             case Stop():
@@ -193,14 +201,17 @@ class WorkerCore:
 
     def batch_missing(self, go: Go, num_batches: int) -> list[Effect]:
         """The epoch of a Go has fewer batches than that."""
-        return [Send(COORDINATOR, NoBatch(self.name, go.lane, go.iteration, go.epoch, num_batches))]
+        told = NoBatch(self.name, go.lane, go.iteration, go.epoch, num_batches, self._epoch)
+        return [Send(COORDINATOR, told)]
 
     def _take_place(self, assign: Assign, state: Values) -> list[Effect]:
-        """Forget what was under way (nothing is), and take the place in the new layout."""
+        """Forget what was under way (nothing is, or it is repeated), and take the place in the new layout."""
         self._layout: Layout = assign.layout
+        self._epoch = assign.layout.epoch
         self._lanes = assign.layout.lanes_of(self.name)
         self._turns.forget()
         self._under_way, self._gradients, self._early, self._round = {}, {}, [], None
+        self._scores = {}
         return [TakePlace(assign, state), Send(COORDINATOR, Assigned(self.name, assign.layout.epoch))]
 
     def _begin(self, go: Go, found: Mapping[Key, _MicroBatch]) -> list[Effect]:
@@ -209,11 +220,20 @@ class WorkerCore:
         if go.lane == ALL_LANES:
             self._round = _Round(go.iteration, go.samples, len(self._lanes))
             self._turns.begin_round((go.iteration, lane) for lane in self._lanes)
-            effects.append(BeginRound())
+            effects.append(BeginRound(go.iteration))
         early, self._early = self._early, []
         for key, item in [*found.items(), *early]:
             effects += self._take_in(key, item)
         return effects
+
+    def _forget(self, lanes: Collection[int]) -> None:
+        if ALL_LANES in lanes:
+            lanes, self._round = self._lanes, None
+        self._turns.forget(lanes)
+        self._early = [(key, item) for key, item in self._early if key[1] not in lanes]
+        for kept in (self._under_way, self._gradients, self._scores):
+            for key in [key for key in kept if key[1] in lanes]:
+                del kept[key]
 
     def _take_in(self, key: Key, item: _MicroBatch) -> list[Effect]:
         if self._layout.in_rounds and (self._round is None or key[0] != self._round.number):
@@ -232,21 +252,27 @@ class WorkerCore:
             return None
         item = self._under_way[taken.key]
         if taken.does == "backward":
-            return Turn("backward", taken.key, self._gradients.pop(taken.key), None, item.here, None, item.samples)
+            gradients = self._gradients.pop(taken.key)
+            return Turn("backward", taken.key, gradients, None, item.here, None, item.samples, self._epoch)
         values, label = None, None
         if item.values is not None:
             values, label = dict(item.values), item.values[LABEL]
             del values[LABEL]
         if not self._is_last:
-            return Turn("forward", taken.key, values, label, item.here, None, item.samples)
+            return Turn("forward", taken.key, values, label, item.here, None, item.samples, self._epoch)
         self._turns.came_back(taken.key)
         is_part = self._layout.in_rounds and self._layout.num_lanes > 1
         num_samples = item.num_samples if is_part else None
-        return Turn("loss", taken.key, values, label, item.here, num_samples, item.samples)
+        return Turn("loss", taken.key, values, label, item.here, num_samples, item.samples, self._epoch)
 
     def computed(self, turn: Turn, result: Computed) -> list[Effect]:
-        """A turn was computed; of several at once those of lower lanes are told first."""
+        """A turn was computed; of several at once those of lower lanes are told first.
+
+        Nothing follows from one that was forgotten meanwhile.
+        """
         iteration, lane = turn.key
+        if turn.epoch != self._epoch or turn.key not in self._under_way:
+            return []
         if turn.does == "forward":  # [2]
             item = self._under_way[turn.key]
             item.values = None if item.values is None else {LABEL: turn.label}  # inputs are not needed any more

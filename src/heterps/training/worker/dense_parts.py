@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from heterps.ps.client.local import Client, FloatArray, done
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.all_reduce import AllReduce, LocalDense
@@ -27,7 +27,7 @@ class DenseParts(Protocol):
     def pull(self) -> dict[str, Future[FloatArray]]:
         """The newest values of each. Treat them as read-only."""
 
-    def push(self, table: str, grads: FloatArray, samples: int, round: Round | None) -> Future[None]:
+    def push(self, table: str, grads: FloatArray, samples: int, round: Round | Iteration | None) -> Future[None]:
         """The gradient of every value of a table."""
 
     def state(self) -> dict[str, dict[str, Any]]:
@@ -43,7 +43,7 @@ class ServedDense:
     def pull(self) -> dict[str, Future[FloatArray]]:
         return {table: self._client.pull_dense(table) for table in self._tables}
 
-    def push(self, table: str, grads: FloatArray, samples: int, round: Round | None) -> Future[None]:  # noqa: ARG002
+    def push(self, table: str, grads: FloatArray, samples: int, round: Round | Iteration | None) -> Future[None]:  # noqa: ARG002
         return self._client.push_dense(table, grads, round)
 
     def state(self) -> dict[str, dict[str, Any]]:
@@ -83,7 +83,7 @@ class ReducedDense:
     def pull(self) -> dict[str, Future[FloatArray]]:
         return {name: done(dense.table.values) for name, dense in self._dense.items()}
 
-    def push(self, table: str, grads: FloatArray, samples: int, round: Round | None) -> Future[None]:  # noqa: ARG002
+    def push(self, table: str, grads: FloatArray, samples: int, round: Round | Iteration | None) -> Future[None]:  # noqa: ARG002
         self._dense[table].step(grads, samples)
         return done(None)
 

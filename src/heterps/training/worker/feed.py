@@ -1,21 +1,24 @@
 """Feed: the training data of a worker of stage 0, cut into the micro-batches of its lanes, ahead of use.
 
-batch of 10 samples, 4 lanes:   [0 1 | 2 3 4 | 5 6 | 7 8 9]     lane l has samples l * 10 // 4 to (l + 1) * 10 // 4
+batch of 10 samples, 4 lanes:   [0 1 | 2 3 4 | 5 6 | 7 8 9]     or as the shares of the layout say
 worker with lanes 0 and 2:      [0 1 | 5 6]                     its share, whose rows are looked up and pulled as one
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from heterps.config import Job
-from heterps.data.batch import Batch, Slots
+from heterps.data.batch import Batch
+from heterps.data.pick import BatchRows
 from heterps.data.reader import Reader
+from heterps.data.shared import SharedRows
 from heterps.data.stream import BatchStream
 from heterps.lookups import PreparedSlots, prepared, slice_slots
 from heterps.training.model.replicas import Replicas
@@ -30,19 +33,23 @@ class LanePieces(NamedTuple):
     num_samples: int
     values: Mapping[int, dict[str, Any] | None]
 
+    @property
+    def num_here(self) -> int:
+        """Number of samples of the batch that are this worker's."""
+        return sum(len(piece[LABEL]) for piece in self.values.values() if piece is not None)
+
 
 @dataclass(frozen=True)
 class _Share:
     """Which part of every batch a worker has: the bounds of its lanes, where all lanes share each batch."""
 
-    lanes: Sequence[int] | None = None  # None: batches are whole
-    num_lanes: int = 1
+    layout: Layout | None = None  # None: batches are whole
+    lanes: Sequence[int] = ()
     replicas: Replicas | None = None
 
     def bounds(self, num_samples: int) -> dict[int, tuple[int, int]]:
         """The samples of each lane of this worker."""
-        lanes = self.lanes or ()
-        return {n: (n * num_samples // self.num_lanes, (n + 1) * num_samples // self.num_lanes) for n in lanes}
+        return {} if self.layout is None else {n: self.layout.bounds_of(n, num_samples) for n in self.lanes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +61,30 @@ class _PreparedBatch(Batch):
 
 
 class Feed:
-    """Reads batches of `reader`. `inputs` are the names of the model's inputs: dense values, then slots."""
+    """Reads batches of `reader`. `inputs` are the names of the model's inputs: dense values, then slots.
 
-    def __init__(self, job: Job, reader: Reader, inputs: Sequence[str]) -> None:
+    folder  where the job's workers on a machine share what they decode; none: they do not
+    """
+
+    def __init__(self, job: Job, reader: Reader, inputs: Sequence[str], folder: str = "") -> None:
         self._inputs, self._reader = inputs, reader
         self._deadline_s, self._depth = job.workers.deadline_s, job.data.prefetch
         self._stream = BatchStream(reader, job.data.prefetch, self._prepare)
         self._num_counted = 0
+        self._shared: SharedRows | None = None
+        if folder:  # a file system that several machines see is not for sharing memory
+            own = Path(folder) / f"rows-{platform.node()}"
+            self._shared = SharedRows(own, reader.blocks_within(self._depth + 1))
         self._share = _Share()  # replaced as a whole, for the thread that reads sees it too
 
     def follow(self, layout: Layout, lanes: Sequence[int], replicas: Replicas) -> None:
-        """From now on batches are for these lanes of a layout."""
-        self._share = _Share(lanes if layout.in_rounds else None, layout.num_lanes, replicas)
+        """From now on batches are for these lanes of a layout.
+
+        Where workers share each batch, those on one machine share what they decode too.
+        """
+        is_shared = layout.in_rounds and len(layout.stages[0].workers) > 1
+        self._reader.shared = self._shared if is_shared else None
+        self._share = _Share(layout if layout.in_rounds else None, lanes, replicas)
 
     def take(self, go: Go) -> LanePieces | None:
         """The batch of a go-ahead; None where its epoch has fewer."""
@@ -100,6 +119,8 @@ class Feed:
 
     def close(self) -> None:
         self._stream.close()
+        if self._shared is not None:
+            self._shared.close()
 
     def _pieces(self, batch: _PreparedBatch, lane: int) -> dict[int, dict[str, Any] | None]:
         if lane != ALL_LANES:
@@ -121,35 +142,11 @@ class Feed:
         values = (torch.from_numpy(batch.dense), prepared(batch.slots))
         return {**dict(zip(self._inputs, values, strict=False)), LABEL: torch.from_numpy(batch.label)}
 
-    def _prepare(self, batch: Batch) -> Batch:
-        """Cut out the worker's share and look its rows up ahead of use, on the thread that reads."""
-        share, num_samples = self._share, len(batch)
-        if share.lanes is not None:
-            batch = _joined(batch, list(share.bounds(num_samples).values()))
+    def _prepare(self, rows: BatchRows) -> Batch:
+        """Gather the worker's share and look its rows up ahead of use, on the thread that reads."""
+        share = self._share
+        batch = rows.pick(None if share.layout is None else list(share.bounds(len(rows)).values()))
         slots = prepared(batch.slots)
         if share.replicas is not None:
             share.replicas.prepare(slots)
-        return _PreparedBatch(batch.dense, slots, batch.label, num_samples, share)
-
-
-def _joined(batch: Batch, bounds: Sequence[tuple[int, int]]) -> Batch:
-    """The samples within these bounds, one after the other."""
-    if bounds[0][0] == 0 and bounds[-1][1] == len(batch) and sum(b - a for a, b in bounds) == len(batch):
-        return batch
-    if len(bounds) == 1:
-        first, last = bounds[0]
-        return Batch(batch.dense[first:last], slice_slots(batch.slots, first, last), batch.label[first:last])
-    pieces = [slice_slots(batch.slots, first, last) for first, last in bounds]
-    return Batch(
-        np.concatenate([batch.dense[first:last] for first, last in bounds]),
-        _joined_slots(pieces),
-        np.concatenate([batch.label[first:last] for first, last in bounds]),
-    )
-
-
-def _joined_slots(pieces: Sequence[PreparedSlots]) -> Slots:
-    keys = np.concatenate([piece.keys for piece in pieces])
-    if pieces[0].offsets is None:
-        return Slots(pieces[0].names, keys)
-    lengths = [np.diff(piece.offsets) for piece in pieces if piece.offsets is not None]
-    return Slots(pieces[0].names, keys, np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64))
+        return _PreparedBatch(batch.dense, slots, batch.label, len(rows), share)

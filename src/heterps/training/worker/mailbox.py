@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from heterps.errors import HeterpsError, PeerLost
 from heterps.training.protocol.messages import JobCodec, Message
-from heterps.wire import Channel, WireError
+from heterps.wire import Channel, Shared, WireError
 from heterps.wire.arrays import Dtype
 
 POLL_S = 0.2
@@ -58,7 +58,10 @@ class Mailbox:
             thread.start()
 
     def connect(self, addresses: Mapping[str, str]) -> None:
-        """Reach these peers from now on."""
+        """Reach these peers from now on. Any of them may have been started anew."""
+        for channel in (self._listening, self._reaching):
+            if isinstance(channel, Shared):
+                channel.offer_anew()
         for peer, address in addresses.items():
             if self._reach is not None and self._reached.get(peer) != address:
                 self._reach(peer, address)

@@ -18,11 +18,12 @@ import numpy as np
 from heterps.lookups import RowGradients
 from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.messages import Round
+from heterps.ps.protocol.messages import Iteration, Round
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import Pushed
+from heterps.training.protocol.messages import ALL_LANES, Pushed
 from heterps.training.protocol.stage_tables import StageTables
 from heterps.training.worker.dense_parts import DenseParts
+from heterps.training.worker.turns import Key
 
 
 class RoundPlace(NamedTuple):
@@ -31,23 +32,25 @@ class RoundPlace(NamedTuple):
     tables: StageTables
     layout: Layout
     worker: str
-    waiting: frozenset[str] = frozenset()  # tables whose rounds wait for the coordinator to clip them
 
     def contributors(self, table: str) -> tuple[str, ...]:
         """All workers that push to a table, in the order in which their gradients are added."""
         stages = self.tables.stages[table]
         return tuple(worker for stage in stages for worker in self.layout.stages[stage].workers)
 
-    def part(self, table: str, round: int | None) -> Round | None:
-        if round is None:
-            return None
+    def part(self, table: str, key: Key) -> Round | Iteration:
+        """What a push to a table belongs to. Rounds of several workers wait until all have pushed to all tables: until
+        then they can be repeated."""
+        number, lane = key
+        if lane != ALL_LANES:
+            return Iteration(lane, number)
         workers = self.contributors(table)
-        return Round(round, workers.index(self.worker), len(workers), table in self.waiting)
+        return Round(number, workers.index(self.worker), len(workers), waits=len(self.layout.workers) > 1)
 
     @property
     def widths(self) -> dict[str, int]:
-        """The values a row of each sparse table that the worker's stage uses."""
-        own = set(self.tables.of_stage(self.layout.stage_of(self.worker)))
+        """The values a row of each sparse table that the worker's stage uses and trains."""
+        own = set(self.tables.of_stage(self.layout.stage_of(self.worker))) - self.tables.tables.frozen
         return {spec.name: spec.dim for spec in self.tables.tables.sparse if spec.name in own}
 
 
@@ -58,20 +61,20 @@ def send_gradients(
     dense: Mapping[str, FloatArray],
     rows: Sequence[RowGradients],
     samples: int,
-    round: int | None,
+    key: Key,
 ) -> list[Future[None]]:
-    """Push the gradients of a lane, or of a worker in a `round`. They travel when the client is flushed.
+    """Push the gradients of an iteration of a lane, or of all in a round. They travel when the client is flushed.
 
     To a round every table of the stage gets a contribution, even if it is nothing: the others wait for it.
     """
     client.samples = samples
-    pushes = [client.push(*taken, place.part(taken.table, round)) for taken in rows]
-    if round is not None:
+    pushes = [client.push(*taken, place.part(taken.table, key)) for taken in rows]
+    if key[1] == ALL_LANES:
         none = make_lookup(np.empty(0, np.uint64), client.num_shards)
         widths = place.widths
         for table in widths.keys() - {taken.table for taken in rows}:
-            pushes.append(client.push(table, none, np.empty((0, widths[table]), np.float32), place.part(table, round)))
-    return pushes + [parts.push(table, grads, samples, place.part(table, round)) for table, grads in dense.items()]
+            pushes.append(client.push(table, none, np.empty((0, widths[table]), np.float32), place.part(table, key)))
+    return pushes + [parts.push(table, grads, samples, place.part(table, key)) for table, grads in dense.items()]
 
 
 class _Announced(NamedTuple):
@@ -118,6 +121,11 @@ class Pushes:
         for one in told:
             one.result()
         return len(self._under_way)
+
+    def wait_for_all(self) -> None:
+        """Until nothing is under way."""
+        while self.num_under_way:
+            self.wait()
 
     def wait(self) -> None:
         """Until the oldest that is under way was told."""

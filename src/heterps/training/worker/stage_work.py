@@ -31,7 +31,7 @@ from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.specs import Tables
-from heterps.training.model.clipping import clip_gradients, clipped_by_servers, limits_of
+from heterps.training.model.clipping import clip_gradients, clipped_by_servers
 from heterps.training.model.device import open_device
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.replicas import Replicas, StagePart
@@ -43,9 +43,11 @@ from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.worker.core import Computed, PushGradients, Turn
 from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
 from heterps.training.worker.feed import Feed, LanePieces
+from heterps.training.worker.memory import UnitMemory
 from heterps.training.worker.pushes import RoundPlace, send_gradients
 from heterps.training.worker.turns import Key
 from heterps.training.worker.usage import Meter, metered
+from heterps.wire.ports import Port
 
 
 class WorkerStart(Struct, frozen=True):
@@ -55,8 +57,9 @@ class WorkerStart(Struct, frozen=True):
     stage: int
     firsts: tuple[int, ...]
     device: str = "cpu"
-    folder: str = ""  # where workers meet that add up gradients among themselves
+    folder: str = ""  # where workers of one machine meet: to add up gradients, to share what they decode
     threads: int = 1
+    port: Port | None = None  # of the emulated machine that it is on
 
 
 class StageWork:
@@ -79,7 +82,7 @@ class StageWork:
         self._own_tables = self._tables.of_stage(start.stage)
         self.meter = Meter()
         with ExitStack() as opened:  # what is open is closed if the rest of it fails
-            self._feed = Feed(job, open_reader(job), trace.inputs) if start.stage == 0 else None
+            self._feed = Feed(job, open_reader(job), trace.inputs, start.folder) if start.stage == 0 else None
             if self._feed is not None:
                 opened.callback(self._feed.close)
             self._served = self._tables.on_servers(job.workers.dense == "servers")
@@ -92,6 +95,7 @@ class StageWork:
         self._dense: DenseParts | None = None
         self._asked: dict[Key | None, dict[str, Future[FloatArray]]] = {}  # dense parameters; None: those of a round
         self._pace = make_pace(None, 1.0)
+        self._memory = UnitMemory(start.name, None)
 
     @property
     def num_stages(self) -> int:
@@ -110,26 +114,26 @@ class StageWork:
     def take_place(self, assign: Assign, state: Mapping[str, Any]) -> None:
         """Make what a layout needs; what was under way is forgotten."""
         self._leave_place()
-        self._layout: Layout = assign.layout
+        self.layout: Layout = assign.layout
         self._lanes = assign.layout.lanes_of(self._start.name)
         self._clip = self._job.optimizers.clip
-        waiting: frozenset[str] = frozenset()
         if clipped_by_servers(self._clip, assign.layout):
-            waiting = frozenset(table for limit in limits_of(self._clip, self._served) for table in limit.tables)
             self._clip = None
-        self._place = RoundPlace(self._tables, assign.layout, self._start.name, waiting)
+        self._place = RoundPlace(self._tables, assign.layout, self._start.name)
         self._asked = {}
         self._go: Go | None = None
         self._pace = make_pace(assign.pace, assign.scale)
         self._dense = self._make_dense(state.get("dense", {}))
-        shared = self._shared_values() if self._layout.in_rounds else None
-        count = 1 if self._layout.in_rounds else len(self._lanes)
+        shared = self._shared_values() if self.layout.in_rounds else None
+        count = 1 if self.layout.in_rounds else len(self._lanes)
         self._caches = [self._make_cache(count) for _ in range(count)]
         accumulate = self._job.optimizers.accumulate
         self._replicas = [
             Replicas(self._part, cache, self._start.threads, shared, accumulate=accumulate) for cache in self._caches
         ]
+        self._memory = UnitMemory(self._start.name, assign.pace.memory_bytes if assign.pace else None)
         for replicas in self._replicas:
+            self._memory.hold_values(replicas.first.values.values())
             replicas.first.load_buffers(state.get("buffers", {}))
         if self._feed is not None:
             self._feed.follow(assign.layout, self._lanes, self._replicas[0])
@@ -177,7 +181,7 @@ class StageWork:
         if self._job.workers.dense == "servers":
             return ServedDense(self._client, own)
         members = {table: self._place.contributors(table) for table in own}
-        folder, epoch = Path(self._start.folder), self._layout.epoch
+        folder, epoch = Path(self._start.folder), self.layout.epoch
         return ReducedDense(
             self._tables.tables,
             members,
@@ -194,14 +198,18 @@ class StageWork:
         assert self._feed is not None
         self._go = go
         pieces = self._feed.take(go)
-        return self._feed.num_batches(go.epoch) if pieces is None else pieces
+        if pieces is None:
+            return self._feed.num_batches(go.epoch)
+        self._pace.read(pieces.num_here, self._job.data.prefetch)
+        return pieces
 
     def new_counts(self) -> tuple[RowGroupCounts, ...]:
         """What was missing in the row groups that this worker has read since the last call."""
         return () if self._feed is None else self._feed.new_counts()
 
-    def begin_round(self) -> None:
+    def begin_round(self, number: int) -> None:
         """Ask for the dense parameters of a round, unless that was done with the last push."""
+        self._client.end_rounds(number - 1)
         if None not in self._asked:
             self._asked[None] = self._dense_parts.pull()
         if self._feed is None:
@@ -212,7 +220,7 @@ class StageWork:
 
         Slots among the values are replaced by prepared ones, which carry the rows that were asked for.
         """
-        if not self._layout.in_rounds:
+        if not self.layout.in_rounds:
             self._cache_of(key).tick(lead if self._job.sync.bound is not None else 0)
             self._asked[key] = self._dense_parts.pull()
         if values is None:
@@ -223,7 +231,7 @@ class StageWork:
         for table, part in self._of(key).parts(values):
             if table not in part.ahead and (asked := self._cache_of(key).ask_ahead(table, part.lookup)) is not None:
                 part.ahead[table] = metered(asked, self.meter)
-        if self._layout.in_rounds:
+        if self.layout.in_rounds:
             self._ask_upcoming(iterations=1)
         self._client.flush()
 
@@ -240,7 +248,7 @@ class StageWork:
         """Parameters that a turn needs and that have not come."""
         if turn.does == "backward":
             return
-        asked = self._asked.get(None if self._layout.in_rounds else turn.key, {})
+        asked = self._asked.get(None if self.layout.in_rounds else turn.key, {})
         yield from (values for values in asked.values() if not values.done())
         for table, part in self._of(turn.key).parts(turn.values or {}):
             if table in part.ahead and not (rows := part.ahead[table]()).done():
@@ -253,17 +261,17 @@ class StageWork:
         if turn.does == "backward":
             if turn.values is None:
                 return Computed()
-            with self.meter.doing("compute"), self._pace.backward(turn.here):
+            with self.meter.doing("compute"), self._pace.backward(turn.here), self._memory.backward(turn.key):
                 return Computed(replicas.backward(turn.key, turn.values))
-        self._load(replicas, None if self._layout.in_rounds else turn.key)
+        self._load(replicas, None if self.layout.in_rounds else turn.key)
         if turn.values is None:
             return Computed()
         seed = self._seed(turn)
         if turn.does == "forward":
-            with self.meter.doing("compute"), self._pace.forward(turn.here):
+            with self.meter.doing("compute"), self._pace.forward(turn.here), self._memory.forward(turn.key):
                 return Computed(replicas.forward(turn.key, turn.values, seed))
         assert turn.label is not None
-        with self.meter.doing("compute"), self._pace.fused(turn.here):
+        with self.meter.doing("compute"), self._pace.fused(turn.here), self._memory.fused(turn.key):
             loss, logits, gradients = replicas.loss(turn.key, turn.values, turn.label, turn.num_samples, seed)
         return Computed(gradients, loss, torch.from_numpy(logits))
 
@@ -274,10 +282,8 @@ class StageWork:
             whole, number = self._part.is_whole, self._start.stage + 1
             dense, rows = replicas.take_gradients(f"of step {asked.key[0]}" if whole else f"in stage {number}")
             dense, rows = clip_gradients(self._clip, dense, rows)
-            pushes = send_gradients(
-                self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.round
-            )
-            if self._layout.in_rounds:
+            pushes = send_gradients(self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.key)
+            if self.layout.in_rounds:
                 self._after_round()
             self._client.flush()
         return pushes
@@ -286,7 +292,7 @@ class StageWork:
         """Rows are an iteration older. A worker that is alone asks for what it needs next, in the same message: its
         pushes are the only ones, and servers answer a pull after the pushes that came before it."""
         self._caches[0].tick()
-        if len(self._layout.workers) == 1 and not isinstance(self._client, LocalClient):
+        if len(self.layout.workers) == 1 and not isinstance(self._client, LocalClient):
             self._ask_upcoming(iterations=0)
             self._asked[None] = self._dense_parts.pull()
 
@@ -303,7 +309,7 @@ class StageWork:
         return self._caches[self._number(key)]
 
     def _number(self, key: Key) -> int:
-        return 0 if self._layout.in_rounds or key[1] == ALL_LANES else self._lanes.index(key[1])
+        return 0 if self.layout.in_rounds or key[1] == ALL_LANES else self._lanes.index(key[1])
 
     @property
     def _dense_parts(self) -> DenseParts:

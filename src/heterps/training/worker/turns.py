@@ -12,7 +12,7 @@ the lowest lane of a round that is not done is the next in turn at every worker 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Literal, NamedTuple
 
 Key = tuple[int, int]
@@ -74,11 +74,12 @@ class Turns:
         """Micro-batches that went on, and whose gradients have not come."""
         return self._out - set(self._gradients)
 
-    def forget(self) -> None:
-        self._values.clear()
-        self._gradients.clear()
-        self._out.clear()
-        self._order = None
+    def forget(self, lanes: Container[int] | None = None) -> None:
+        """Forget what is under way in these lanes; None: in all, and the order of a round."""
+        self._order = None if lanes is None else self._order
+        self._values = deque(key for key in self._values if lanes is not None and key[1] not in lanes)
+        self._gradients = deque(key for key in self._gradients if lanes is not None and key[1] not in lanes)
+        self._out = {key for key in self._out if lanes is not None and key[1] not in lanes}
 
 
 def _take(came: deque[Key], order: deque[Key] | None) -> Key | None:

@@ -22,7 +22,7 @@ from heterps.errors import HeterpsError, PeerLost
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import kind_and_text
-from heterps.training.protocol.messages import Failed, Message, Pushed, Ready, Send, State
+from heterps.training.protocol.messages import Alive, Backward, Failed, Forward, Message, Pushed, Ready, Send, State
 from heterps.training.worker.core import (
     COORDINATOR,
     AskParameters,
@@ -42,6 +42,8 @@ from heterps.training.worker.stage_work import StageWork, WorkerStart
 __all__ = ["COORDINATOR", "Worker", "WorkerStart", "run_worker"]
 
 POLL_S = 0.5
+BEATS = 4
+"""How often a worker that only waits says that it is alive, in the time after which it would count as lost."""
 
 
 def run_worker(
@@ -72,11 +74,15 @@ def run_worker(
 
 def _run(worker: Worker, stopped: Callable[[], bool], deadline_s: float) -> None:
     """[1] takes what has come, [2] computes what can be, [3] waits for pushes or for messages."""
-    busy_at = time.monotonic()
+    busy_at = told_at = time.monotonic()
     while not worker.core.is_stopped and not stopped():
         is_handled = worker.take_in()  # [1]
         if not (worker.compute() or worker.wait_for_pushes() or is_handled or worker.take_in(POLL_S)):  # [2] [3]
-            _check_time(worker, time.monotonic() - busy_at, deadline_s)
+            now = time.monotonic()
+            _check_time(worker, now - busy_at, deadline_s)
+            if now - told_at > deadline_s / BEATS:
+                worker.tell_alive()
+                told_at = now
             continue
         busy_at = time.monotonic()
 
@@ -148,6 +154,9 @@ class Worker:
             self._pushes.wait()
         return True
 
+    def tell_alive(self) -> None:
+        self._mailbox.send(COORDINATOR, Alive(self.core.name))
+
     def close(self) -> None:
         self.work.close()
 
@@ -155,9 +164,9 @@ class Worker:
         for effect in effects:
             match effect:
                 case Send():
-                    with self.work.meter.doing("communicate"):
-                        self._mailbox.send(*effect)
+                    self._send(effect)
                 case TakePlace():
+                    self._pushes.wait_for_all()
                     self.work.take_place(effect.assign, effect.state)
                     self._mailbox.connect(effect.assign.addresses)
                 case ReadBatch():
@@ -167,7 +176,7 @@ class Worker:
                     else:
                         self._perform(self.core.batch_read(effect.go, *found))
                 case BeginRound():
-                    self.work.begin_round()
+                    self.work.begin_round(effect.number)
                 case AskParameters():
                     self.work.ask(*effect)
                 case PushGradients():
@@ -175,12 +184,24 @@ class Worker:
                 case TellState():
                     self._mailbox.send(COORDINATOR, State(self.core.name), self.work.state())
 
+    def _send(self, send: Send) -> None:
+        """Values for a worker that has died are dropped: the coordinator learns of it too, and has them made again."""
+        with self.work.meter.doing("communicate"):
+            try:
+                self._mailbox.send(*send)
+            except PeerLost:
+                if not isinstance(send.message, Forward | Backward):
+                    raise
+
     def _push(self, asked: PushGradients) -> None:
         pushes = self.work.push(asked)
         usage = self.work.usage(self.core.num_waiting)
         iteration, lane = asked.key
         read = self.work.new_counts()
-        pushed = Pushed(self.core.name, lane, iteration, asked.num_samples, usage, asked.loss, read=read)
+        epoch = self.work.layout.epoch
+        pushed = Pushed(
+            self.core.name, lane, iteration, asked.num_samples, usage, asked.loss, read=read, layout_epoch=epoch
+        )
         self._pushes.announce(pushes, pushed, asked.scores)
 
     def _tell(self, pushed: Pushed, values: Mapping[str, Any] | None) -> None:

@@ -1,0 +1,154 @@
+"""What a launcher costs besides layers and servers, measured once per machine with a model that computes hardly at all.
+
+    one worker, in rounds             T1 = batch_s
+    two workers, in rounds            T2 = batch_s + worker_s
+    two stages of one worker each     T3 = batch_s + worker_s + message_s * (a message there and back for each lane)
+    one and two workers, not waiting  T4 = free_fixed_s + free_divided_s    T5 = free_fixed_s + free_divided_s / 2
+    two stages, not waiting           T6 = T5 + free_message_s * 2
+
+The figures are kept in `overheads.json` of the user's cache folder, because they belong to the machine and to the
+version of heterps, not to a model. A real job costs more than an empty one and its layers: where its data is at hand,
+short trials of the job itself tell how much.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import heterps
+from heterps.config import ASP, BSP, Cluster, Data, Job, Model, Resource, Schema
+from heterps.data.cache import cache_folder
+from heterps.data.generate import generate
+from heterps.launch.trials import run_trial, trial_job
+from heterps.launch.whole_steps import step_seconds
+from heterps.planning.local import OF_JOB, fit_overhead, one_stage, two_stages
+from heterps.planning.plan import Plan, PlannedServers
+from heterps.profiling.profile import Overhead, Profile
+from heterps.profiling.units import num_cores
+from heterps.temporary import temporary_folder
+from heterps.training.protocol.layout import job_layout
+from heterps.yamlfile import validate
+
+MEASURED = ("inline", "local")
+"""Launchers whose overhead can be measured on one machine."""
+
+ROWS, BATCH_SIZE, SECONDS, JOB_SECONDS = 4096, 64, 1.5, 3.0
+NUM_LAYERS = 5
+"""Number of layers of the empty model: embedding, cat, linear, relu, logit."""
+ERROR = 0.05
+"""Relative error of the seconds of a batch that short trials have shown."""
+CLUSTER = Cluster(resources={"cpu": Resource(device="cpu", usd_per_hour=0.04, limit=3)}, server_resource="cpu")
+
+
+def with_overhead(profile: Profile, launcher: str, job: Job | None = None) -> Profile:
+    """Return the profile with the overhead of a launcher, from the cache or measured now, which takes a minute.
+
+    The overhead of an inline run is always added: it is what real steps in one process contain already. With a `job`
+    whose data can be read, short trials of the job itself on local processes are added (OF_JOB).
+    """
+    if launcher not in MEASURED:
+        return profile
+    known = dict(profile.overheads or {}) | {one: overhead(one) for one in dict.fromkeys(("inline", launcher))}
+    found = profile.model_copy(update={"version": 2, "overheads": known})
+    if job is None or job.emulation is not None or launcher != "local":
+        return found
+    scaled, num_layers = found.at_batch_size(job.data.batch_size), len(found.layers)
+    counts = [[1], [2], [1, 1]] if num_layers > 1 else [[1], [2]]
+    in_rounds, free = (
+        [_batch_s(job.model_copy(update={"sync": sync}), of_stages, num_layers, JOB_SECONDS) for of_stages in counts]
+        for sync in (BSP(), ASP())
+    )
+    known[OF_JOB] = fit_overhead(scaled, job.cluster, in_rounds, free, ERROR, _lanes(job, num_layers))
+    return found.model_copy(update={"overheads": known})
+
+
+def overhead(launcher: str) -> Overhead:
+    """Return the overhead of a launcher on this machine. A cache that cannot be read or written is done without."""
+    key = f"{launcher}, heterps {heterps.__version__}, {num_cores()} cores"
+    known = _cached()
+    kept = known.get(key)
+    if isinstance(kept, dict) and kept.keys() >= Overhead.model_fields.keys():  # else it is of an earlier version
+        return validate(kept, Overhead, where=str(cache_file()))
+    found = _measure(launcher)
+    try:
+        cache_file().parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**known, key: found.model_dump()}, indent=1)
+        cache_file().write_text(text + "\n", encoding="utf-8")
+    except OSError:
+        pass  # it is measured again next time
+    return found
+
+
+def cache_file() -> Path:
+    """Where overheads are kept: overheads.json in the user's cache folder."""
+    return cache_folder() / "overheads.json"
+
+
+def _cached() -> dict[str, Any]:
+    try:
+        found = json.loads(cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _measure(launcher: str) -> Overhead:
+    with temporary_folder("overhead-") as folder:
+        generate(folder / "data", ROWS, 0, 0)
+        job = _empty_job(folder / "data" / "train", launcher)
+        if launcher == "inline":
+            seconds, error = step_seconds(job, SECONDS)
+            return Overhead(batch_s=seconds, error=error)
+        one_s = _batch_s(job, [1])
+        two_s = _batch_s(job, [2])
+        border_s = _batch_s(job, [1, 1])
+        free = job.model_copy(update={"sync": ASP()})
+        free_one_s, free_two_s, free_border_s = (_batch_s(free, counts) for counts in ([1], [2], [1, 1]))
+        divided_s = min(max(2 * (free_one_s - free_two_s), 0.0), free_one_s)
+        return Overhead(
+            batch_s=one_s,
+            worker_s=max(two_s - one_s, 0.0),
+            message_s=max(border_s - max(two_s, one_s), 0.0) / (2 * _lanes(job, NUM_LAYERS)),
+            free_message_s=max(free_border_s - min(free_one_s, free_two_s), 0.0) / 2,
+            free_fixed_s=free_one_s - divided_s,
+            free_divided_s=divided_s,
+            error=ERROR,
+        )
+
+
+def _empty_job(data: Path, launcher: str) -> Job:
+    """A job whose model has one slot with vectors of one number, and a single layer besides."""
+    return Job(
+        model=Model(factory="ctr_dnn", args={"embedding_dim": 1, "hidden": [1]}),
+        data=Data(train=str(data), batch_size=BATCH_SIZE, columns=Schema(dense=("I1",), slots=("C1",))),
+        cluster=CLUSTER,
+        launcher=launcher,
+        threads=1,
+    )
+
+
+def _batch_s(job: Job, counts: Sequence[int], num_layers: int = NUM_LAYERS, seconds: float | None = None) -> float:
+    """Return the seconds of a batch with so many workers in each stage."""
+    plan = _plan(counts, num_layers, job.cluster)
+    trial = run_trial(trial_job(job, launcher="local"), plan, seconds=SECONDS if seconds is None else seconds)
+    return job.data.batch_size / trial.throughput
+
+
+def _lanes(job: Job, num_layers: int) -> int:
+    """Number of micro-batches of a batch that passes two stages in rounds; 0 if one layer cannot be cut."""
+    if num_layers == 1:
+        return 0
+    in_rounds = job.model_copy(update={"sync": BSP(), "launcher": "local"})
+    return job_layout(in_rounds, _plan([1, 1], num_layers, job.cluster)).num_lanes
+
+
+def _plan(counts: Sequence[int], num_layers: int, cluster: Cluster) -> Plan:
+    """A plan of all layers in one stage with so many workers, or of two stages of one each."""
+    stages = two_stages(num_layers, cluster) if len(counts) > 1 else [one_stage(num_layers, cluster, counts[0])]
+    servers = PlannedServers(resource=cluster.server_resource, count=1)
+    return Plan(
+        method="overhead", stages=tuple(stages), servers=servers, throughput=0, hours=0, usd=0, bottleneck="unknown"
+    )

@@ -1,0 +1,270 @@
+"""What real machines and policies add to the cost model: ports, memory, overheads, and how a policy divides work.
+
+Everything ends up in the same arrays that the paper's model fills (cost.py), so that one search serves both:
+
+    seconds on a port   rows by distinct keys, all weights, activations in and gradients back; at both ends of a border
+    bytes held          W of each unit whatever its share (weights and gradients), S of a whole batch (activations)
+    servers             seconds of their cores or of their ports, whichever is more; at least enough for the tables,
+                        in memory and on disks, which may be paid besides
+
+A policy says what k units of a stage do with a batch:
+
+    none            as the paper has it: they divide every batch, by the profile's alpha and beta
+    asp ssp dssp    each takes whole batches: nothing is divided, so k units are k times as fast; each pays the
+                    launcher's overhead for its own batches, and all that share a machine slow each other down
+    bsp             they divide every batch into micro-batches, and the next batch begins when it is applied: see
+                    round_kernels.py
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from heterps.catalogue import NETWORK
+from heterps.config import Cluster, PolicyConfig
+from heterps.devices import is_cpu
+from heterps.errors import ConfigError
+from heterps.planning.lanes import LANES_HELD
+from heterps.profiling.profile import Cost, LayerProfile, Profile
+
+Floats = npt.NDArray[np.float64]
+
+GB = 1e9
+LANES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Numbers of micro-batches of a batch that are considered in rounds."""
+ROW_BYTES = 160
+"""Bytes of a row on a server if the profile does not say: 16 values, as many of the optimizer, and the index."""
+COLD_BYTES = 12.5
+"""Bytes of memory, at most, by which a server finds a row on its disk (docs/how-to/tiers.md)."""
+COPIES = 2
+"""Copies of its weights that a worker holds: the values and their gradients."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a real bill depends on besides profile and cluster.
+
+    sync      the policy; None: a batch is divided as the paper has it
+    launcher  whose overhead in the profile counts
+    rows      rows expected in all tables; None: as the profile expects, if it looked at the data
+    rows_in_memory  share of the rows that servers keep in memory; the others are on their disks
+    lanes     numbers of micro-batches of a batch to choose from, in rounds; None: LANES, as far as a batch goes
+    max_staleness  largest expected staleness, in updates, without rounds; None: any
+    most_workers   largest number of workers of a stage, without rounds; None: any
+    """
+
+    sync: PolicyConfig | None = None
+    launcher: str = "local"
+    rows: float | None = None
+    rows_in_memory: float = 1.0
+    lanes: tuple[int, ...] | None = None
+    max_staleness: int | None = None
+    most_workers: int | None = None
+
+    @property
+    def takes_whole_batches(self) -> bool:
+        return self.sync is not None and not self.sync.in_rounds
+
+    @property
+    def in_rounds(self) -> bool:
+        return self.sync is not None and self.sync.in_rounds
+
+
+def conditions_of(cluster: Cluster, sync: PolicyConfig | None) -> Conditions | None:
+    """Conditions of a job with this policy; None if the cluster has no facts, so that the paper's bill is asked for."""
+    return Conditions(sync) if cluster.has_facts else None
+
+
+def port_bytes_per_s(cluster: Cluster, name: str) -> float | None:
+    """Bytes per second of one unit's share of a network port, each way; None if nothing is said of it."""
+    own = cluster.resources[name].port_gbps
+    if own is not None:
+        return own * GB / 8
+    shares = [
+        machine.port_gbps / sum(machine.units.values())
+        for machine in cluster.machines.values()
+        if name in machine.units and machine.port_gbps is not None
+    ]
+    return min(shares) * GB / 8 if shares else None
+
+
+def memory_bytes(cluster: Cluster, name: str) -> float:
+    """Bytes of memory of one unit; infinite if nothing is said of it. Cores of a machine divide its memory."""
+    resource = cluster.resources[name]
+    if resource.memory_gb is not None:
+        return resource.memory_gb * GB
+    if not is_cpu(resource.device) or cluster.sold_alone(name):
+        return math.inf
+    shares = [
+        machine.memory_gb / machine.units[name]
+        for machine in cluster.machines.values()
+        if name in machine.units and machine.memory_gb is not None
+    ]
+    return min(shares) * GB if shares else math.inf
+
+
+def dense_bytes(layer: LayerProfile) -> int:
+    """Bytes of a layer's weights that are not rows; a profile of version 1 has them in weight_bytes."""
+    if layer.dense_bytes is not None:
+        return layer.dense_bytes
+    return 0 if layer.kind == "embedding" else layer.weight_bytes
+
+
+def row_bytes(layer: LayerProfile) -> int:
+    """Bytes of keys and rows that a batch pulls and pushes; with version 1 at most those of all rows of the batch."""
+    if layer.row_bytes is not None:
+        return layer.row_bytes
+    return 2 * min(layer.weight_bytes, layer.output_bytes) if layer.kind == "embedding" else 0
+
+
+def real_terms(profile: Profile, cluster: Cluster, resources: Sequence[str], conditions: Conditions) -> Floats:
+    """Return the array [T, N, 12] of cost.Problem.terms."""
+    terms = np.array([_resource_terms(profile, cluster, name, conditions) for name in resources])
+    return terms.reshape(len(resources), len(profile.layers), 12)
+
+
+def _resource_terms(profile: Profile, cluster: Cluster, name: str, conditions: Conditions) -> list[tuple[float, ...]]:
+    port = port_bytes_per_s(cluster, name)
+    slowed = (profile.contention or {}).get(name, 1.0) if conditions.takes_whole_batches else 1.0
+    overhead = (profile.overheads or {}).get(conditions.launcher)
+    rows = []
+    for number, layer in enumerate(profile.layers):
+        cost = layer.costs.get(name)
+        if cost is None:
+            rows.append((0.0, math.inf, *[0.0] * 10))
+            continue
+        after = profile.layers[number + 1] if number + 1 < len(profile.layers) else None
+        alpha, beta = (1.0, 1.0) if conditions.takes_whole_batches else (cost.alpha, cost.beta)
+        compute_s = cost.compute_s * slowed
+        sync_s, input_s, output_s = _moved_s(layer, after, cost, port, is_first=number == 0)
+        begin_s = overhead.batch_s if overhead is not None and conditions.takes_whole_batches else 0.0
+        held, divided = _held_bytes(layer, conditions)
+        rows.append(
+            (
+                alpha * compute_s, (1 - alpha) * compute_s, beta * sync_s, (1 - beta) * sync_s,
+                beta * input_s, (1 - beta) * input_s, beta * output_s, (1 - beta) * output_s,
+                begin_s, held, divided, moves_s(layer, cluster) if conditions.in_rounds else 0.0,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _moved_s(
+    layer: LayerProfile, after: LayerProfile | None, cost: Cost, port: float | None, *, is_first: bool
+) -> tuple[float, float, float]:
+    """Seconds to move a layer's parameters, its input if it begins a stage, and its output if it ends one."""
+    if port is None:
+        return cost.sync_s, cost.input_s, 0.0
+    latency_s = NETWORK.latency_s
+    synced = row_bytes(layer) + 2 * dense_bytes(layer)
+    sync_s = synced / port + 2 * latency_s if synced else 0.0
+    border_s = 2 * (layer.input_bytes / port + latency_s)  # activations, and their gradients back
+    input_s = cost.input_s + layer.input_bytes / port if is_first else border_s
+    output_s = 2 * (after.input_bytes / port + latency_s) if after is not None else 0.0
+    return sync_s, input_s, output_s
+
+
+def _held_bytes(layer: LayerProfile, conditions: Conditions) -> tuple[float, float]:
+    """Bytes of a layer that each unit holds whatever its share of a batch, and those of a whole batch."""
+    weights = COPIES * dense_bytes(layer)
+    kept = layer.activation_bytes if layer.activation_bytes is not None else layer.input_bytes + layer.output_bytes
+    if conditions.takes_whole_batches:
+        return LANES_HELD * (weights + kept), 0.0
+    return weights, kept
+
+
+def moves_s(layer: LayerProfile, cluster: Cluster) -> float:
+    """Seconds of one server unit to hand one worker all weights of a layer and to take their gradients."""
+    core_s = _core_moves_s(layer)
+    port = port_bytes_per_s(cluster, cluster.server_resource)
+    return core_s if port is None or layer.server_s == 0 else max(core_s, 2 * dense_bytes(layer) / port)
+
+
+def _core_moves_s(layer: LayerProfile) -> float:
+    """Seconds of a server's core for one worker's weights; half of its fixed part, if the profile does not say."""
+    return layer.server_moves_s if layer.server_moves_s is not None else layer.server_fixed_s / 2
+
+
+def server_seconds(profile: Profile, cluster: Cluster, conditions: Conditions) -> float:
+    """Seconds that one server unit spends on a batch: on its core or on its port, whichever is more.
+
+    In rounds without the weights that it hands to each worker, of which there are as many as the plan has.
+    """
+    core_s = math.fsum(layer.server_s for layer in profile.layers)
+    port = port_bytes_per_s(cluster, cluster.server_resource)
+    if conditions.in_rounds:
+        rest_s = max(core_s - math.fsum(map(_core_moves_s, profile.layers)), 0.0)
+        return rest_s if port is None else max(rest_s, sum(map(row_bytes, profile.layers)) / port if core_s else 0.0)
+    if port is None or core_s == 0:
+        return core_s
+    return max(core_s, sum(row_bytes(layer) + 2 * dense_bytes(layer) for layer in profile.layers) / port)
+
+
+def least_for_memory(held: float, divided: float, memory: float) -> float:
+    """Return the least count with which `held` bytes of each unit and their shares of `divided` fit; maybe infinite."""
+    if held + divided <= memory:
+        return 1.0
+    return math.ceil(divided / (memory - held)) if divided > 0 and held < memory else math.inf
+
+
+def lanes_to_try(conditions: Conditions, batch_size: int) -> tuple[int, ...]:
+    """Numbers of micro-batches of a batch that are considered."""
+    return tuple(n for n in conditions.lanes or LANES if n <= batch_size) or (1,)
+
+
+class HeldBytes(NamedTuple):
+    """Bytes that all servers hold together at the end of a job."""
+
+    memory: float
+    disk: float
+
+
+def table_bytes(profile: Profile, samples: float, conditions: Conditions) -> HeldBytes:
+    """Bytes of the rows that are asked for, or of as many as the profile expects after `samples`, and of weights."""
+    weights = 3 * sum(dense_bytes(layer) for layer in profile.layers)  # values and two of an optimizer at most
+    tables = profile.tables or ()
+    if conditions.rows is not None:
+        rows = conditions.rows
+        of_rows = rows * max((table.row_bytes for table in tables), default=ROW_BYTES)
+    else:
+        rows = math.fsum(table.rows(samples) for table in tables)
+        of_rows = math.fsum(table.rows(samples) * table.row_bytes for table in tables)
+    cold = 1 - conditions.rows_in_memory
+    return HeldBytes(weights + of_rows * conditions.rows_in_memory + rows * cold * COLD_BYTES, of_rows * cold)
+
+
+def least_servers(profile: Profile, cluster: Cluster, samples: float, conditions: Conditions) -> int:
+    """Smallest number of server units whose memory and disks hold the tables after `samples` samples."""
+    held, server = table_bytes(profile, samples, conditions), cluster.resources[cluster.server_resource]
+    for_memory = math.ceil(held.memory / memory_bytes(cluster, cluster.server_resource))
+    for_disk = math.ceil(held.disk / (server.disk_gb * GB)) if server.disk_gb is not None else 1
+    return max(for_memory, for_disk, 1)
+
+
+def disk_usd_per_hour(profile: Profile, cluster: Cluster, samples: float, conditions: Conditions) -> float:
+    """USD per hour of the disks for the rows that servers do not keep in memory; 0 without servers."""
+    if not any(layer.server_s > 0 for layer in profile.layers):
+        return 0.0
+    price = cluster.resources[cluster.server_resource].disk_usd_per_gb_hour
+    return table_bytes(profile, samples, conditions).disk / GB * price
+
+
+def check_conditions(conditions: Conditions) -> None:
+    """Raise ConfigError for values that no job has."""
+    if conditions.rows is not None and not (math.isfinite(conditions.rows) and conditions.rows >= 0):
+        raise ConfigError(f"rows must be a number from 0 on (got {conditions.rows}).")
+    if not 0 <= conditions.rows_in_memory <= 1:
+        raise ConfigError(f"rows_in_memory is a share of the rows, from 0 to 1 (got {conditions.rows_in_memory}).")
+    if conditions.max_staleness is not None and conditions.sync is None:
+        raise ConfigError("a largest staleness needs the policy of the job: say it with sync, such as ssp:3.")
+    if conditions.takes_whole_batches and conditions.max_staleness is not None and conditions.max_staleness < 1:
+        raise ConfigError(
+            "a largest staleness of 0 is possible in rounds only: otherwise a worker has two batches under way, and "
+            "the update of one comes between the pull and the push of the other. Allow 1 or more, or use sync bsp."
+        )

@@ -1,0 +1,304 @@
+"""Compiled kernels of plans in rounds (BSP): all workers share each batch, and the next begins when it is applied.
+
+A batch is divided among L lanes; a worker of a stage with k workers has r = ceil(L/k) micro-batches of it, and holds
+them all until they come back:
+
+    stage 1   |mb|mb|mb|mb|                     T = sum of mb + z + V/n + c0
+    stage 2       |m|m|m|m|                     mb   seconds of one micro-batch in a stage: (A + P/L), and its input
+    servers                    |####|           z    what the slowest stage adds: the largest (r-1) mb + D + Q/k
+                                                V/n  servers: rows and steps, and each worker's weights (k w)
+
+So for given L and z a stage has a least count, and its micro-batch, its weights' way to the servers, its units and its
+traffic between zones add up along the chain of stages. Labels carry these sums. A label is dropped if another of its
+state has no more of any of them, or if it cannot end below the best bill, by the least that the layers to come need.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules
+from heterps.planning.kernels import EXAMPLE, compiled, compiled_inline, traffic_of, weight_of
+
+# Columns of a stage's sums: see Problem.terms.
+P, A, Q, D, W, S, MOVES, SHARED, EACH = range(9)
+
+
+@compiled_inline
+def add_layer(sums: Floats, row: Floats, is_first_of_stage: bool, is_first_of_model: bool) -> None:
+    """Add a layer to the sums of its stage. The data of the first layer is read once a round, other inputs come with
+    every micro-batch.
+    """
+    if is_first_of_stage:
+        sums[:] = 0.0
+        if is_first_of_model:
+            sums[Q] += row[4]
+            sums[D] += row[5]
+        else:
+            sums[P] += row[4]
+            sums[A] += row[5]
+    sums[P] += row[0]
+    sums[A] += row[1]
+    sums[Q] += row[2]
+    sums[D] += row[3]
+    sums[W] += row[9]
+    sums[S] += row[10]
+    sums[MOVES] += row[11]
+    sums[SHARED] += row[12]
+    sums[EACH] += row[13]
+
+
+@compiled_inline
+def micro_s(sums: Floats, lanes: int) -> float:
+    """Seconds of one micro-batch in a stage."""
+    return float(sums[A] + sums[P] / lanes)
+
+
+@compiled_inline
+def slow_s(sums: Floats, lanes: int, count: int) -> float:
+    """What a stage with `count` workers adds to a round, if it is the slowest."""
+    return float((math.ceil(lanes / count) - 1) * micro_s(sums, lanes) + sums[D] + sums[Q] / count)
+
+
+@compiled
+def least_to_hold(sums: Floats, lanes: int, batch_size: int, memory: float, limit: int) -> int:
+    """Return the least count whose workers hold all micro-batches that they have of a round; limit + 1 if there is
+    none.
+    """
+    micro_bytes = sums[S] * math.ceil(batch_size / lanes) / batch_size
+    if sums[W] + lanes * micro_bytes <= memory * (1.0 + 1e-12):
+        return 1
+    most = math.floor((memory - sums[W]) / micro_bytes * (1.0 + 1e-12)) if micro_bytes > 0.0 else 0
+    return int(min(math.ceil(lanes / most), limit + 1)) if most >= 1 else limit + 1
+
+
+@compiled
+def round_count(given: KernelInputs, t: int, sums: Floats, lanes: int, z: float) -> int:
+    """Return the least count of resource t that adds at most z and has the memory; limit + 1 if there is none."""
+    limit = int(given.limits[t])
+    most = min(limit, lanes)
+    least = least_to_hold(sums, lanes, given.batch_size, given.memory[t], limit)
+    if least > most or not slow_s(sums, lanes, most) <= z * (1.0 + 1e-12):
+        return limit + 1
+    low, high = least - 1, most  # high suffices
+    while high - low > 1:
+        middle = (low + high) // 2
+        if slow_s(sums, lanes, middle) <= z * (1.0 + 1e-12):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@compiled
+def cheapest_servers(
+    given: KernelInputs, units: Ints, busy_s: float, served_s: float, traffic: float, best: float
+) -> tuple[float, float, int]:
+    """Return (weight, seconds of a round, servers) of the cheapest number of servers, if that is below `best`.
+
+    `units` are those of all stages, `busy_s` the seconds of a round without servers, `served_s` those of one server,
+    `traffic` the weight of what is sent between zones.
+    """
+    found, found_s, found_count = best, np.inf, 0
+    if served_s <= 0.0:
+        if busy_s <= given.tau_max:
+            weight = weight_of(given, units, busy_s, traffic)
+            if weight < best:
+                return weight, busy_s, 0
+        return np.inf, np.inf, 0
+    if given.server < 0:
+        return np.inf, np.inf, 0
+    all_units = units.copy()
+    before = units[given.server]
+    for count in range(given.least_servers, given.limits[given.server] - before + 1):
+        all_units[given.server] = before + count
+        least = traffic + given.disk_usd * busy_s
+        for t in range(units.shape[0]):
+            least += given.prices[t] * all_units[t] * (busy_s + given.started[t])
+        if least >= found:
+            break
+        seconds = busy_s + served_s / count
+        if seconds > given.tau_max:
+            continue
+        weight = weight_of(given, all_units, seconds, traffic)
+        if weight < found:
+            found, found_s, found_count = weight, seconds, count
+    if found_count == 0:
+        return np.inf, np.inf, 0
+    return found, found_s, found_count
+
+
+@compiled
+def stage_sums(given: KernelInputs, schedule: Schedules, sums: Floats, resource: Ints) -> int:
+    """Write the sums and the resource of each stage, and return the number of stages."""
+    num = -1
+    for layer in range(schedule.shape[0]):
+        t = schedule[layer]
+        begins = layer == 0 or t != schedule[layer - 1]
+        if begins:
+            num += 1
+            resource[num] = t
+        add_layer(sums[num], given.terms[t, layer], begins, layer == 0)
+    return num + 1
+
+
+@compiled
+def provision_rounds(
+    given: KernelInputs,
+    lanes_of: Ints,
+    overhead_s: float,
+    schedules: Schedules,
+    cost: Floats,
+    seconds: Floats,
+    counts: Ints,
+    violation: Floats,
+) -> None:
+    """Provision every schedule with the cheapest lanes, counts and servers; outputs as of kernels.provision_all."""
+    most = schedules.shape[1] + 1
+    sums, resource = np.empty((most, 9)), np.empty(most, np.int64)
+    trial = np.empty(most, np.int64)
+    units = np.empty(given.limits.shape[0], np.int64)
+    for n in range(schedules.shape[0]):
+        num = stage_sums(given, schedules[n], sums, resource)
+        shared = traffic_of(given, schedules[n])
+        cost[n], seconds[n], violation[n] = np.inf, np.inf, 1.0
+        counts[n] = 0
+        for lanes in lanes_of:
+            fill, served = overhead_s, 0.0
+            for i in range(num):
+                fill += micro_s(sums[i], lanes)
+            if fill > given.tau_max:
+                violation[n] = max(violation[n], 1.0 + min(math.log(fill / given.tau_max), 10.0))
+                continue
+            for slowest in range(num):  # each count of each stage may be the one that decides
+                tried = 0
+                for count in range(1, min(lanes, given.limits[resource[slowest]]) + 1):
+                    share = math.ceil(lanes / count)
+                    if share == tried and sums[slowest, Q] == 0.0:
+                        continue
+                    tried = share
+                    z = slow_s(sums[slowest], lanes, count)
+                    if fill + z > given.tau_max:
+                        continue
+                    units[:] = 0
+                    served, traffic = given.server_s, shared
+                    fits = True
+                    for i in range(num):
+                        t = resource[i]
+                        trial[i] = round_count(given, t, sums[i], lanes, z)
+                        units[t] += trial[i]
+                        served += trial[i] * sums[i, MOVES]
+                        traffic += trial[i] * sums[i, EACH]
+                        fits = fits and units[t] <= given.limits[t]
+                    if not fits:
+                        continue
+                    weight, round_s, servers = cheapest_servers(given, units, fill + z, served, traffic, cost[n])
+                    if weight < cost[n]:
+                        cost[n], seconds[n], violation[n] = weight, round_s, 0.0
+                        counts[n] = 0
+                        counts[n, :num] = trial[:num]
+                        counts[n, num] = servers
+
+
+@compiled
+def breakpoints(given: KernelInputs, lanes: int, out: Floats) -> int:
+    """Write every z at which some stage has another least count, not sorted, and return how many there are."""
+    num_resources, num_layers = given.terms.shape[0], given.terms.shape[1]
+    sums = np.empty(9)
+    num = 0
+    for t in range(num_resources):
+        for first in range(num_layers):
+            for last in range(first, num_layers):
+                add_layer(sums, given.terms[t, last], last == first, last == 0)
+                if sums[A] == np.inf:
+                    break
+                tried = 0
+                for count in range(1, min(lanes, given.limits[t]) + 1):
+                    share = math.ceil(lanes / count)
+                    if share != tried or sums[Q] > 0.0:
+                        if num < out.shape[0]:
+                            out[num] = slow_s(sums, lanes, count)
+                        num += 1
+                        tried = share
+    return num
+
+
+# What the layers to come need at least: USD per hour (rate), seconds of micro-batches (fill), and a mix of both. The
+# bill is a product of seconds and rate, so its least value over all that the bounds allow is at one of two corners:
+#
+#     rate |  o                     o  the least fill, and the rate that the mix then asks for
+#          |    \  mu fill + rate/mu = mix
+#          |      \                 o  the least rate (or the most fill that the floor allows), and the fill likewise
+#          +--------o----- fill
+
+
+@compiled
+def least_to_go(
+    given: KernelInputs, lanes: int, z: float, mu: float, rate: Floats, fill: Floats, mixed: Floats
+) -> None:
+    """Write the least rate, the least fill and the least mix of both, of all layers from each one on [N + 1]."""
+    num_resources, num_layers = given.terms.shape[0], given.terms.shape[1]
+    sums = np.empty(9)
+    rate[num_layers], fill[num_layers], mixed[num_layers] = 0.0, 0.0, 0.0
+    for first in range(num_layers - 1, -1, -1):
+        rate[first], fill[first], mixed[first] = np.inf, np.inf, np.inf
+        for t in range(num_resources):
+            count = 0
+            for last in range(first, num_layers):
+                add_layer(sums, given.terms[t, last], last == first, last == 0)
+                if count == 0 or not slow_s(sums, lanes, count) <= z or sums[W] + sums[S] > given.memory[t]:
+                    count = round_count(given, t, sums, lanes, z)
+                if count > given.limits[t]:
+                    break
+                usd, micro = given.prices[t] * count, micro_s(sums, lanes)
+                rate[first] = min(rate[first], usd + rate[last + 1])
+                fill[first] = min(fill[first], micro + fill[last + 1])
+                mixed[first] = min(mixed[first], mu * micro + usd / mu + mixed[last + 1])
+
+
+@compiled_inline
+def least_weight(busy_s: float, rate: float, served_s: float, price: float, least_servers: int) -> float:
+    """Lower bound of (busy_s + served_s/n) * (rate + price*n) over real n from least_servers on."""
+    if served_s <= 0.0:
+        return busy_s * rate
+    n = float(least_servers)
+    if price > 0.0 and busy_s > 0.0:
+        n = max(n, math.sqrt(served_s * rate / (price * busy_s)))
+    return (busy_s + served_s / n) * (rate + price * n)
+
+
+@compiled
+def least_end(
+    given: KernelInputs,
+    busy_s: float,
+    usd: float,
+    served_s: float,
+    mu: float,
+    rate: float,
+    fill: float,
+    mixed: float,
+) -> float:
+    """Lower bound of the weight with `busy_s` and `usd` so far, given the least rate, fill and mix of what comes."""
+    if busy_s + fill > given.tau_max or rate == np.inf:
+        return np.inf
+    server_usd = given.prices[given.server] if given.server >= 0 else 0.0
+    usd += given.disk_usd
+    steep = max((mixed - mu * fill) * mu, rate)
+    corner = least_weight(busy_s + fill, usd + steep, served_s, server_usd, given.least_servers)
+    flat = max(min((mixed - rate / mu) / mu, given.tau_max - busy_s), fill)
+    asked = max((mixed - mu * flat) * mu, rate)
+    return min(corner, least_weight(busy_s + flat, usd + asked, served_s, server_usd, given.least_servers))
+
+
+@functools.cache
+def compile_all() -> None:
+    """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
+    lanes, schedules = np.ones(1, np.int64), np.zeros((1, 1), np.int16)
+    provision_rounds(EXAMPLE, lanes, 0.0, schedules, np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1))
+    breakpoints(EXAMPLE, 1, np.empty(4))
+    rate, fill, mixed = np.empty(2), np.empty(2), np.empty(2)
+    least_to_go(EXAMPLE, 1, 9.0, 1.0, rate, fill, mixed)
+    least_end(EXAMPLE, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)

@@ -1,0 +1,80 @@
+"""Versions of a shard of a sparse table, in files: for those who follow a run without optimizer state, for checkpoints
+with it.
+
+    version 1: all rows    version 2: rows that changed since 1, keys that went    version 3: since 2    ...
+
+The table's ChangeLog knows what happened since the last one. Where it does not, all rows are written, and the keys that
+went cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from heterps.ps.arrays import KeyArray
+from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.table.changes import Reader
+from heterps.ps.table.finite import finite_parts
+from heterps.ps.table.rows import Rows
+from heterps.ps.table.sparse import SparseTable
+from heterps.ps.table.tiers import TieredTable
+
+
+def keys_gone(table: SparseTable | TieredTable, since: int, reader: Reader) -> KeyArray | None:
+    """Return the keys whose rows went since a version, and did not come back; None where nobody can tell."""
+    log = table.changes[reader]
+    if not since or log.version != since:
+        return None
+    gone = log.gone
+    return gone[~table.known(gone)]
+
+
+def write_version(
+    table: SparseTable | TieredTable,
+    name: str,
+    files: RowFiles,
+    path: str,
+    version: int,
+    since: int,
+    clock: int,
+    reader: Reader,
+) -> RowFile:
+    """Write the rows that changed since version `since`, or all rows where that is unknown, as `version`.
+
+    Every push and pull from now on notes a clock of at least `clock`. NotFinite where a value is not finite.
+    """
+    log = table.changes[reader]
+    if since and log.version == since:
+        num_rows, parts = table.changed_parts(reader)
+    else:
+        num_rows, parts = len(table), table.row_parts()()
+    written = files_for(reader, files).write(path, finite_parts(name, parts), num_rows, table.widths)
+    log.begin(version, clock)
+    return written
+
+
+def replace_rows(table: SparseTable | TieredTable, rows: Rows) -> None:
+    """Take in rows of a newer version than those in the table. Rows without values are of keys that went since."""
+    known = table.known(rows.keys)
+    if known.any():
+        table.take(rows.keys[known])
+    if rows.values.shape[1]:
+        table.put(rows)
+
+
+def files_for(reader: Reader, files: RowFiles) -> RowFiles:
+    """Return files to which a reader's rows are written: followers need no optimizer state."""
+    return WithoutState(files) if reader == "followers" else files
+
+
+class WithoutState:
+    """Files to which rows are written without their optimizer state."""
+
+    def __init__(self, files: RowFiles) -> None:
+        self._files = files
+        self.has, self.has_folder, self.read = files.has, files.has_folder, files.read
+        self.read_all = files.read_all
+
+    def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFile:
+        stripped: Iterator[Rows] = (part.without_state() for part in parts)
+        return self._files.write(path, stripped, num_rows, (widths[0], 0))

@@ -1,0 +1,102 @@
+"""What Prometheus is told of runs: whether each runs, how far it is, how fast, how stale, at what cost, how safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from heterps.report.stage_figures import DOINGS
+
+__all__ = ["CONTENT_TYPE", "NAMES", "RunFacts", "exposition"]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run as monitoring sees it. `status` is what `heterps status --json` prints; None where its job does not answer.
+
+    checkpoint_age_s  seconds since its last checkpoint was finished; None: there is none
+    free_bytes        that are free where it is written; None: not known
+    """
+
+    name: str
+    is_running: bool
+    status: dict[str, Any] | None
+    checkpoint_age_s: float | None
+    free_bytes: int | None
+
+
+OF_JOBS = {
+    "heterps_job_samples": ("samples", "Samples that were trained on."),
+    "heterps_job_samples_planned": ("total", "Samples of the whole job."),
+    "heterps_job_seconds": ("seconds", "Seconds of training so far."),
+    "heterps_job_usd": ("usd", "Cost so far."),
+    "heterps_job_usd_per_hour": ("usd_per_hour", "What the units that run cost an hour."),
+    "heterps_job_staleness": ("staleness", "Updates between a pull and its push, in the open interval."),
+    "heterps_job_auc": ("auc", "AUC of the open interval."),
+    "heterps_job_log_loss": ("log_loss", "Log loss of the open interval."),
+}
+"""By name: the field of a job's status, and what it means."""
+OF_STAGES = {
+    "heterps_stage_samples_per_second": ("samples_per_s", "Samples a second of a stage."),
+    "heterps_stage_workers": ("workers", "Workers of a stage."),
+    "heterps_stage_queue": ("queue", "Micro-batches that wait for a worker of a stage."),
+}
+RUNNING = "heterps_job_running"
+ANSWERS = "heterps_job_answers"
+TIME = "heterps_stage_time_share"
+AGE = "heterps_checkpoint_age_seconds"
+FREE = "heterps_disk_free_bytes"
+NAMES = (RUNNING, ANSWERS, *OF_JOBS, *OF_STAGES, TIME, AGE, FREE)
+"""All names, for dashboards to be checked against."""
+
+
+def exposition(runs: Sequence[RunFacts]) -> bytes:
+    """Return the text that Prometheus reads. Runs that are over are told only as not running."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(runs))
+    return generate_latest(registry)
+
+
+class _Collector(Collector):
+    def __init__(self, runs: Sequence[RunFacts]) -> None:
+        self._runs = runs
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        live = [run for run in self._runs if run.is_running]
+        yield _family(RUNNING, "1 while the job of a run runs.", ((run.name, run.is_running) for run in self._runs))
+        yield _family(ANSWERS, "1 if the job said how it stands.", ((r.name, r.status is not None) for r in live))
+        for name, (field, meaning) in OF_JOBS.items():
+            yield _family(name, meaning, ((run.name, (run.status or {}).get(field)) for run in live))
+        stages = [
+            ((run.name, str(number + 1), stage["resource"]), stage)
+            for run in live
+            for number, stage in enumerate((run.status or {}).get("stages") or ())
+        ]
+        for name, (field, meaning) in OF_STAGES.items():
+            family = GaugeMetricFamily(name, meaning, labels=["run", "stage", "resource"])
+            for labels, stage in stages:
+                if stage.get(field) is not None:
+                    family.add_metric(labels, stage[field])
+            yield family
+        shares = GaugeMetricFamily(TIME, "Share of a stage's time, by what it did.", labels=["run", "stage", "doing"])
+        for (run_name, number, _), stage in stages:
+            for doing in DOINGS:
+                if stage.get(doing) is not None:
+                    shares.add_metric([run_name, number, doing], stage[doing])
+        yield shares
+        yield _family(AGE, "Seconds since the last checkpoint.", ((r.name, r.checkpoint_age_s) for r in live))
+        yield _family(FREE, "Bytes that are free where a run is written.", ((run.name, run.free_bytes) for run in live))
+
+
+def _family(name: str, meaning: str, values: Iterable[tuple[str, float | None]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, meaning, labels=["run"])
+    for run, value in values:
+        if value is not None:
+            family.add_metric([run], float(value))
+    return family

@@ -1,0 +1,148 @@
+"""The process around the application: its socket, its token, and an orderly end.
+
+SIGTERM, Ctrl-C   no new connections; requests under way are answered; then it ends
+a second Ctrl-C   it ends at once
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from heterps.errors import ConfigError
+
+TOKEN_VARIABLE = "HETERPS_TOKEN"
+LEAST_CHARACTERS = 16
+MOST_BYTES = 4096
+BACKLOG = 1024
+
+
+def read_token(file: Path | None) -> str | None:
+    """Return the token of `file`, or of the environment; None if neither has one. Raises ConfigError if it is unfit."""
+    if file is None:
+        token, where = os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE
+        if not token:
+            return None
+    else:
+        where = str(file)
+        try:
+            with file.open("rb") as opened:
+                mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+                token = opened.read(MOST_BYTES).decode("ascii", "replace").strip()
+        except OSError as error:
+            raise ConfigError(f"{file}: the token cannot be read: {error.strerror}. Write it there first.") from None
+        if mode & 0o077:
+            raise ConfigError(f"{file} has mode {mode:04o}, so other users can read the token: chmod 600 {file}.")
+    if len(token) < LEAST_CHARACTERS or not token.isprintable() or not token.isascii() or " " in token:
+        raise ConfigError(
+            f"{where}: a token is at least {LEAST_CHARACTERS} letters, digits and signs without spaces. Make one with "
+            "`openssl rand -hex 32`."
+        )
+    return token
+
+
+def listening(host: str, port: int, token: str | None) -> socket.socket:
+    """Return a socket that listens at `host` and `port`; port 0 takes a free one.
+
+    Raises ConfigError where the port is not to be had, and beyond loopback without a token.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--host {host}: no such address here: {error}.") from None
+    family, kind, protocol, _, address = found[0]
+    if token is None and not all(_is_loopback(str(each[4][0])) for each in found):
+        raise ConfigError(
+            f"--host {host}: others than this machine could ask there, so a token is needed. Give it in a file with "
+            f"--token-file, or in the environment variable {TOKEN_VARIABLE}; or listen at 127.0.0.1."
+        )
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(BACKLOG)
+    except OSError as error:
+        opened.close()
+        raise ConfigError(
+            f"cannot listen at {host} port {port}: {error.strerror or error}. Name another with --port; 0 takes a free "
+            "one."
+        ) from None
+    return opened
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def url_of(opened: socket.socket) -> str:
+    """Return the address of a socket as a URL."""
+    host, port = opened.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_app(
+    app: ASGIApp,
+    opened: socket.socket,
+    ready: Callable[[], None],
+    stop_s: float,
+    max_connections: int | None = None,
+    ending: Callable[[Callable[[], bool]], None] = lambda _: None,
+) -> int:
+    """Serve until SIGTERM or SIGINT, and return its number. Requests under way have `stop_s` to be answered.
+
+    ready            is called once requests are taken
+    max_connections  while there are as many, every request is refused with 503; None: there is no limit
+    ending           is given a function that tells whether a signal has come, for answers that would never end
+    """
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            timeout_keep_alive=30,
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=max_connections,
+            timeout_graceful_shutdown=max(1, round(stop_s)),
+        )
+    )
+    server.ready = ready
+    ending(lambda: server.should_exit)
+    server.run(sockets=[opened])
+    return server.received
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which says when it is ready, and gives the signal that ended it instead of raising it anew."""
+
+    received = 0
+    ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        def note(number: int, _: FrameType | None) -> None:
+            self.force_exit = self.should_exit and number == signal.SIGINT
+            self.should_exit = True
+            self.received = self.received or number
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,126 @@
+"""Recovery: workers that died while the others go on, and come back as their next incarnation.
+
+lost --> [1] may it be replaced? --no--> the run ends, or begins again from its last checkpoint (launch/restarts.py)
+         [2] what it took part in is void; others go on, and it is started again, after a while if that is not new
+         [3] Ready --> the job is held until nothing else is under way, and all workers are assigned their places
+         [4] what is void is repeated: servers have dropped it (rounds), or skip what they have applied (lanes)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heterps.config.workers import Workers
+from heterps.errors import PeerLost
+from heterps.training.coordinator.flow import Flow
+from heterps.training.coordinator.reconfiguration import START_S, Effects, StartWorkers, StopWorker
+from heterps.training.protocol.layout import Layout
+from heterps.training.protocol.messages import Forget, Send
+from heterps.training.worker.stage_work import WorkerStart
+
+HOUR_S = 3600.0
+LONGEST_WAIT_S = 60.0
+"""The longest time before a worker is started again, however often workers have died."""
+
+
+@dataclass
+class _Lost:
+    since: float
+    start_at: float
+    is_started: bool = False
+    is_ready: bool = False
+
+
+class Recovery:
+    """`start_of(worker, layout)` says how a worker is started.
+
+    have_state  workers have what servers have not, so that none can be replaced
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        start_of: Callable[[str, Layout], WorkerStart],
+        warn: Callable[[str], None],
+        *,
+        have_state: bool,
+    ) -> None:
+        self._start_of, self._warn = start_of, warn
+        self._max_losses, self._backoff_s = 0 if have_state else workers.replacements, workers.backoff_s
+        self._lost: dict[str, _Lost] = {}
+        self._losses: deque[float] = deque()  # when workers were lost, in the last hour
+
+    def lose(
+        self,
+        worker: str,
+        why: str,
+        layout: Layout,
+        flow: Flow,
+        now: float,
+        clock_s: float,
+        *,
+        is_preempted: bool = False,
+    ) -> Effects | None:
+        """[1] A worker of `layout` has died. None where it is not replaced: too many have died within an hour.
+
+        clock_s       the time by the clock of the flow
+        is_preempted  it was told to leave, which is no failure: it does not count
+        """
+        while self._losses and now - self._losses[0] > HOUR_S:
+            self._losses.popleft()
+        if len(self._losses) >= self._max_losses and not (is_preempted and self._max_losses):
+            return None
+        wait_s = 0.0
+        if not is_preempted:
+            doublings = len(self._losses) - 1
+            wait_s = min(self._backoff_s * 2**doublings, LONGEST_WAIT_S) if self._losses else 0.0
+            self._losses.append(now)
+        since = self._lost[worker].since if worker in self._lost else now
+        self._lost[worker] = _Lost(since, now + wait_s)
+        lanes = flow.lose(worker, clock_s)  # [2]
+        flow.hold_at, flow.is_held = None, False  # no checkpoint before all that is under way can end
+        others_do = "the others wait for it" if layout.in_rounds else "the others go on"
+        self._warn(f"{why}. It is replaced, and {others_do if len(layout.workers) > 1 else 'the job goes on'}")
+        others = [other for other in layout.workers if other not in self._lost] if len(layout.stages) > 1 else []
+        return [StopWorker(worker, 0.0), *(Send(other, Forget(lanes)) for other in others)]
+
+    def is_starting(self, worker: str) -> bool:
+        """Whether a worker was lost and is not ready again."""
+        return worker in self._lost and not self._lost[worker].is_ready
+
+    def due(self, layout: Layout, now: float) -> Effects:
+        """[2] Start workers whose time has come. PeerLost where one has not become ready in time."""
+        effects: Effects = []
+        for worker, lost in self._lost.items():
+            if not lost.is_started and now >= lost.start_at:
+                lost.is_started = True
+                effects.append(StartWorkers((self._start_of(worker, layout),)))
+            if not lost.is_ready and now - lost.start_at > START_S:
+                raise PeerLost(f"{worker} was lost, and did not start again within {START_S:.0f} s")
+        return effects
+
+    def ready(self, worker: str) -> None:
+        if worker in self._lost:
+            self._lost[worker].is_ready = True
+
+    @property
+    def num_lost(self) -> int:
+        """Number of workers that are missing."""
+        return len(self._lost)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no worker is missing, or all that were are ready."""
+        return all(lost.is_ready for lost in self._lost.values())
+
+    @property
+    def is_ready(self) -> bool:
+        """[3] Whether all that were missing are ready."""
+        return self.num_lost > 0 and self.is_complete
+
+    def end(self, now: float) -> str:
+        """[4] All are back; says who was away for how long."""
+        lost, self._lost = self._lost, {}
+        return ", ".join(f"{worker} is back after {now - one.since:.1f} s" for worker, one in lost.items())

@@ -1,0 +1,13 @@
+"""The pages of `heterps ui`: all runs of a folder, each of them alive while it trains, and what was done in a browser.
+
+    browser                                        this process
+      GET  TOKEN/                  list        <-  runs.py     what files of run folders say; read again when changed
+      GET  TOKEN/run/NAME/         one run     <-  watch.py    the report of the run, and how it stands now
+      GET  TOKEN/run/NAME/events   its changes <-              looked at once a second, however many pages are open
+      POST TOKEN/run/NAME/stop     and others  ->  actions.py  --> the job, as `heterps scale` and others ask it
+      GET  TOKEN/compare           several runs side by side
+      GET  TOKEN/metrics           running jobs for Prometheus
+
+A page is HTML that templates of report/page make; a change is the new HTML of its body. Whoever does not know the
+token, which is the first part of every address, gets nothing.
+"""

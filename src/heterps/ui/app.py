@@ -1,0 +1,206 @@
+"""The HTTP application of `heterps ui`."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from heterps.config import Job, load_job
+from heterps.errors import HeterpsError
+from heterps.report.page.runs import render_comparison, render_list, render_watched
+from heterps.report.page.templates import asset
+from heterps.report.prometheus import CONTENT_TYPE, exposition
+from heterps.report.read_run import RecordedRun, read_run
+from heterps.ui.actions import ACTIONS
+from heterps.ui.runs import RunList
+from heterps.ui.watch import EVERY_S, Watched, facts
+
+MOST_COMPARED = 8
+MOST_BODY = 65_536
+STILL_S = 15.0
+"""Seconds without a change after which an empty line keeps a stream open."""
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+def make_app(folder: Path, token: str, is_ending: Callable[[], bool] = lambda: False) -> ASGIApp:
+    """Return the application over the runs in `folder`. Streams of changes end once `is_ending`."""
+    pages = _Pages(folder, is_ending)
+    app = Starlette(
+        routes=[
+            Route("/", pages.list),
+            Route("/compare", pages.compare),
+            Route("/metrics", pages.metrics),
+            Route("/style.css", pages.style),
+            Route("/ui.js", pages.script),
+            Route("/run/{name}/", pages.run),
+            Route("/run/{name}/events", pages.events),
+            Route("/run/{name}/{action}", pages.act, methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _refused, HeterpsError: _said},
+    )
+    app.router.redirect_slashes = False
+    return _Gate(app, token)
+
+
+class _Gate:
+    """Lets nobody pass whose address does not begin with the token, and gives every answer its headers."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given, _, rest = scope["path"].removeprefix("/").partition("/")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = {name.lower() for name, _ in message["headers"]}
+                added = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in known]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        if hmac.compare_digest(given.encode(), self._token):
+            inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": ""}
+            await self._app(inner, receive, send_with_headers)
+        else:
+            text = "Open the address that `heterps ui` printed: it has a token, and this one has not.\n"
+            await PlainTextResponse(text, 403)(scope, receive, send_with_headers)
+
+
+class _Pages:
+    def __init__(self, folder: Path, is_ending: Callable[[], bool]) -> None:
+        self._folder, self._is_ending = folder, is_ending
+        self._runs = RunList(folder)
+        self._watched: dict[str, Watched] = {}
+
+    async def list(self, request: Request) -> Response:
+        search = request.query_params.get("q", "")
+        lines = await asyncio.to_thread(self._runs.lines, search)
+        return HTMLResponse(render_list(str(self._folder), lines, search))
+
+    async def run(self, request: Request) -> Response:
+        watched = await self._find(request)
+        look = await asyncio.to_thread(watched.look)
+        job = _job(watched.folder)
+        page = render_watched(watched.name, look.html, look.digest, look.status, job, is_running=look.is_running)
+        return HTMLResponse(page)
+
+    async def events(self, request: Request) -> Response:
+        watched = await self._find(request)
+        seen = request.headers.get("last-event-id", request.query_params.get("seen", ""))
+        return StreamingResponse(self._changes(watched, seen), media_type="text/event-stream")
+
+    async def _changes(self, watched: Watched, seen: str) -> AsyncIterator[str]:
+        still_s = 0.0
+        while not self._is_ending():
+            look = await asyncio.to_thread(watched.look)
+            if look.digest != seen:
+                seen, still_s = look.digest, 0.0
+                lines = "".join(f"data: {line}\n" for line in look.html.splitlines())
+                yield f"event: body\nid: {seen}\n{lines}\n"
+            if not look.is_running:
+                yield "event: end\ndata: ended\n\n"
+                return
+            await asyncio.sleep(EVERY_S)
+            if (still_s := still_s + EVERY_S) >= STILL_S:
+                still_s = 0.0
+                yield ":\n\n"
+
+    async def act(self, request: Request) -> Response:
+        watched = await self._find(request)
+        action = ACTIONS.get(request.path_params["action"])
+        if action is None:
+            raise HTTPException(404, "There is no such action.")
+        asked = await _asked(request)
+        told = await asyncio.to_thread(action, watched.folder, asked)
+        return JSONResponse({"answer": told})
+
+    async def compare(self, request: Request) -> Response:
+        folders = await asyncio.to_thread(self._runs.folders)
+        names = dict.fromkeys(request.query_params.getlist("run"))
+        found: dict[str, RecordedRun] = {}
+        missing: list[str] = []
+        for name in list(names)[:MOST_COMPARED]:
+            try:
+                if name not in folders:
+                    missing.append(f"{name}: there is no such run.")
+                else:
+                    found[name] = await asyncio.to_thread(read_run, folders[name])
+            except HeterpsError as error:
+                missing.append(str(error))
+        if len(names) > MOST_COMPARED:
+            missing.append(f"Only the first {MOST_COMPARED} runs are shown.")
+        return HTMLResponse(render_comparison(found, missing))
+
+    async def metrics(self, _: Request) -> Response:
+        def tell() -> bytes:
+            return exposition([facts(name, folder) for name, folder in sorted(self._runs.folders().items())])
+
+        return Response(await asyncio.to_thread(tell), media_type=CONTENT_TYPE)
+
+    async def style(self, _: Request) -> Response:
+        return Response(asset("style.css") + asset("ui.css"), media_type="text/css")
+
+    async def script(self, _: Request) -> Response:
+        return Response(asset("ui.js"), media_type="text/javascript")
+
+    async def _find(self, request: Request) -> Watched:
+        name = request.path_params["name"]
+        folders = await asyncio.to_thread(self._runs.folders)
+        if name not in folders:
+            raise HTTPException(404, f"There is no run {name} in {self._folder}.")
+        return self._watched.setdefault(name, Watched(name, folders[name]))
+
+
+def _job(folder: Path) -> Job | None:
+    try:
+        return load_job(folder / "job.yaml")
+    except HeterpsError:
+        return None
+
+
+async def _asked(request: Request) -> dict[str, Any]:
+    """Return the object that a request holds. A form of another page cannot send one of this type."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise HTTPException(415, "Send JSON.")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BODY:
+            raise HTTPException(413, "That is too long.")
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        raise HTTPException(400, "This is no JSON.") from None
+    if not isinstance(asked, dict):
+        raise HTTPException(400, "Send an object.")
+    return asked
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+async def _said(_: Request, error: Exception) -> Response:
+    """The job, or the run folder, refuses."""
+    return JSONResponse({"error": str(error)}, 409)

@@ -1,0 +1,134 @@
+"""One run as its page shows it: the report of what it has written so far, below what its job says of itself now.
+
+    page 1 --\\
+    page 2 ---+--> look()   at most once in EVERY_S: [files of the run] + [status of the job] --> HTML --> its digest
+    page 3 --/                                                                                   the same: nothing new
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heterps.checkpoint.finished import finished
+from heterps.errors import HeterpsError
+from heterps.report.page.live import Now, render_run_now
+from heterps.report.prometheus import RunFacts
+from heterps.report.read_run import read_run
+from heterps.training.run.commands import AskStatus
+from heterps.training.run.control import NotRunning, find
+
+EVERY_S = 1.0
+"""Seconds between two looks at a run."""
+ANSWER_S = 5.0
+"""Seconds in which a job says how it stands; one that is busy with a checkpoint is asked again at the next look."""
+LOG_BYTES = 4000
+MOST_LOGS = 20
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run at one moment: the body of its page, and a digest of it. `status` is what its job says; None: it is over.
+
+    is_running  whether its job runs, also where it did not answer in time
+    """
+
+    html: str
+    digest: str
+    is_running: bool
+    status: dict[str, Any] | None
+
+
+class Watched:
+    """A run that is looked at, by any number of threads."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self._lock = threading.Lock()
+        self._last: Look | None = None
+        self._at = 0.0
+
+    def look(self) -> Look:
+        """Return how the run stands, as it was at most `EVERY_S` seconds ago."""
+        with self._lock:
+            if self._last is None or time.monotonic() - self._at >= EVERY_S:
+                self._last = self._look()
+                self._at = time.monotonic()
+            return self._last
+
+    def _look(self) -> Look:
+        is_running, status = ask_status(self.folder)
+        try:
+            recorded, why = read_run(self.folder), ""
+        except HeterpsError as error:
+            recorded, why = None, str(error)
+        now = Now(self.name, is_running, status, _checkpoints(self.folder), _logs(self.folder))
+        html = render_run_now(now, recorded, why)
+        return Look(html, hashlib.sha256(html.encode()).hexdigest()[:16], is_running, status)
+
+
+def ask_status(folder: Path) -> tuple[bool, dict[str, Any] | None]:
+    """Return whether the job of a run folder runs, and what it says of itself; None where it does not say."""
+    try:
+        found = find(folder)
+    except NotRunning:
+        return False, None
+    except HeterpsError:  # another user's, or on another machine
+        return True, None
+    try:
+        told = found.ask(AskStatus(), ANSWER_S)
+    except HeterpsError:
+        return True, None
+    return True, None if told.is_error else json.loads(told.text)
+
+
+def facts(name: str, folder: Path) -> RunFacts:
+    """Return what monitoring is told of a run."""
+    is_running, status = ask_status(folder)
+    checkpoints = _checkpoints(folder)
+    age_s = max(0.0, time.time() - checkpoints[0][1]) if checkpoints else None
+    return RunFacts(name, is_running, status, age_s, _free_bytes(folder))
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _checkpoints(folder: Path) -> list[tuple[str, float]]:
+    """The checkpoints of a run, the newest first: name, and when it was finished in seconds since 1970."""
+    found = []
+    for one in finished(folder / "checkpoints"):
+        try:
+            found.append((one.path.name, one.path.stat().st_mtime))
+        except OSError:  # removed meanwhile
+            continue
+    return sorted(found, key=lambda each: -each[1])
+
+
+def _logs(folder: Path) -> list[tuple[str, str]]:
+    """The ends of the logs of a run's processes, of those that wrote last."""
+    try:
+        files = sorted((folder / "logs").glob("*.log"), key=lambda path: -path.stat().st_mtime)[:MOST_LOGS]
+    except OSError:
+        return []
+    return [(file.name, _end(file)) for file in sorted(files)]
+
+
+def _end(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            size = opened.seek(0, 2)
+            opened.seek(max(0, size - LOG_BYTES))
+            text = opened.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return text if size <= LOG_BYTES else f"...{text.partition(chr(10))[2]}"

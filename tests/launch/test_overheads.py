@@ -1,0 +1,152 @@
+"""The overhead of a launcher: measured once on a machine, and kept for all profiles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import heterps_here
+
+from heterps.config import Emulation, load_job
+from heterps.launch import overheads
+from heterps.launch.by_plan import predict
+from heterps.launch.overheads import cache_file, overhead, with_overhead
+from heterps.planning.plan import load_plan
+from heterps.profiling.profile import Cost, LayerProfile, Overhead, Profile, load_profile
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def profile() -> Profile:
+    cost = Cost(compute_s=1.0, sync_s=0, input_s=0, alpha=1, beta=1)
+    return Profile(model="m", batch_size=1, layers=(LayerProfile(name="one", costs={"cpu": cost}),))
+
+
+def test_it_is_measured_once_and_then_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def measure(launcher: str) -> Overhead:
+        measured.append(launcher)
+        return Overhead(batch_s=0.25)
+
+    monkeypatch.setattr(overheads, "_measure", measure)
+    for launcher in ("local", "local", "inline"):
+        found = with_overhead(profile(), launcher).overheads or {}
+        assert found[launcher].batch_s == 0.25
+    assert measured == ["inline", "local"]
+    assert len(json.loads(cache_file().read_text())) == 2
+    assert with_overhead(profile(), "ray").overheads is None, "a cluster is not this machine"
+
+
+def test_a_damaged_cache_is_measured_anew_and_one_that_cannot_be_written_is_done_without(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overheads, "_measure", lambda _: Overhead(batch_s=0.5))
+    cache_file().parent.mkdir(parents=True)
+    cache_file().write_text("{")
+    assert overhead("local").batch_s == 0.5
+    assert overhead("local").batch_s == 0.5
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_file()))
+    assert overhead("local").batch_s == 0.5
+
+
+def test_an_empty_job_runs_inline_in_a_fraction_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overheads, "SECONDS", 0.0)
+    assert 1e-5 < overhead("inline").batch_s < 1.0
+
+
+@pytest.mark.slow
+def test_workers_and_borders_of_the_local_launcher_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overheads, "SECONDS", 0.2)
+    found = overhead("local")
+    assert 1e-4 < found.batch_s < 5.0
+    assert found.worker_s >= 0
+    assert found.message_s >= 0
+
+
+def test_a_profile_with_the_overhead_predicts_a_local_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overheads, "_measure", lambda _: Overhead(batch_s=0.5, worker_s=0.25))
+    made = heterps_here("data", "synth", "data", "--rows", 640, "--test-rows", 0, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "job.yaml").write_text(
+        "model: {factory: ctr_dnn, args: {embedding_dim: 4, hidden: [8]}}\n"
+        "data: {train: data/train, batch_size: 64}\nthreads: 1\nlauncher: local\nworkers: {channel: memory}\n"
+    )
+    words = ["profile", "job.yaml", "--resources", "cpu", "--units", "parts", "--budget", 0, "--launcher", "local"]
+    done = heterps_here(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (load_profile(tmp_path / "profile.json").overheads or {})["local"].batch_s == 0.5
+    run = heterps_here("train", "job.yaml", "--profile", "profile.json", "--run", "run", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    summary = json.loads(run.stdout)
+    assert summary["predicted_throughput"] == pytest.approx(64 / 0.5, rel=0.1), "nearly all of it is overhead"
+    assert summary["predicted_terms"]["overhead_s"] == pytest.approx(0.5, rel=0.05)
+    assert "predicted_in_rounds" not in summary
+    assert load_plan(tmp_path / "run" / "plan.json").prediction is not None
+    refused = heterps_here("profile", "job.yaml", "--launcher", "ray", "--budget", 0, "--units", "parts", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "the overhead of inline and local can be measured here" in " ".join(refused.stderr.split())
+
+
+PLAN = """
+{"method": "by hand", "throughput": 9000, "hours": 1, "usd": 0.12, "bottleneck": "", "batch_size": 64, "stages": [
+ {"first": 0, "last": 0, "resource": "cpu", "count": 1}, {"first": 1, "last": 4, "resource": "cpu", "count": 1}],
+ "servers": {"resource": "cpu", "count": 1}}
+"""
+
+
+@pytest.fixture
+def slow_messages(tmp_path: Path) -> Path:
+    """A job by a plan of two stages, whose profile says that a message takes a second and a layer nothing."""
+    made = heterps_here("data", "synth", "data", "--rows", 640, "--test-rows", 0, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "job.yaml").write_text(
+        "model: {factory: ctr_dnn, args: {embedding_dim: 4, hidden: [8]}}\n"
+        "data: {train: data/train, batch_size: 64}\nthreads: 1\nworkers: {channel: memory, lanes: 4}\n"
+        f"plan: {tmp_path}/plan.json\nprofile: {tmp_path}/profile.json\n"
+    )
+    (tmp_path / "plan.json").write_text(PLAN)
+    cost = Cost(compute_s=1e-6, sync_s=0, input_s=0, alpha=1, beta=1)
+    names = ("embedding", "cat", "deep.linear1", "deep.relu1", "deep.logit")
+    layers = tuple(LayerProfile(name=name, costs={"cpu": cost}) for name in names)
+    slow = Profile(model="m", batch_size=64, layers=layers, version=2, overheads={"local": Overhead(message_s=1.0)})
+    slow.write(tmp_path / "profile.json")
+    return tmp_path
+
+
+def test_a_run_by_a_plan_of_two_stages_is_predicted_for_this_machine_with_its_terms(slow_messages: Path) -> None:
+    done = heterps_here("train", "job.yaml", "--launcher", "local", "--run", "run", cwd=slow_messages)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((slow_messages / "run" / "summary.json").read_text())
+    assert summary["predicted_throughput"] == pytest.approx(64 / 8, rel=1e-3), "four messages each way, a second each"
+    assert summary["predicted_throughput_low"] < 8 < summary["predicted_throughput_high"] < 16
+    assert summary["predicted_terms"]["overhead_s"] == pytest.approx(8.0)
+    assert set(summary["measured_terms"]) == {"compute_s", "communicate_s", "wait_s"}
+    assert "predicted_in_rounds" not in summary
+    assert summary["plan"]["throughput"] == 9000
+    printed = " ".join(done.stdout.split())
+    assert "The plan promises 9,000 samples/s" in printed
+    assert "predicted from real steps and an empty model" in printed
+    page = (slow_messages / "run" / "report.html").read_text()
+    assert "predicted from real steps and an empty model" in page
+    assert "All else" in page
+
+
+def test_ray_on_this_machine_is_predicted_as_processes_and_units_elsewhere_are_not(slow_messages: Path) -> None:
+    job, plan = load_job(slow_messages / "job.yaml"), load_plan(slow_messages / "plan.json")
+    found = [
+        predict(job.model_copy(update=changed), plan)
+        for changed in (
+            {"launcher": "ray"}, {"launcher": "ray", "ray_address": "auto"},
+            {"launcher": "local", "emulation": Emulation()}, {"launcher": "local", "profile": None},
+            {"launcher": "local", "profile": "not-made-yet.json"},
+        )
+    ]  # fmt: skip
+    assert found[0] is not None
+    assert found[0].seconds == pytest.approx(8.0, rel=1e-3)
+    assert found[1:] == [None] * 4

@@ -1,0 +1,113 @@
+"""Worker processes that are killed while a run goes on: they are replaced, nobody goes back, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import started
+from ends import assert_same_tables, uses_of_rows, wait_until
+from test_restarted_runs import Killer
+from tiny import JOB, write_tiny
+
+from heterps.checkpoint import load_latest
+from heterps.config import Job, load_job
+from heterps.launch import train
+from heterps.processes import Child
+
+pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
+NUM_ROWS, BATCH, EPOCHS = 160, 16, 6
+
+
+class Watcher(Killer):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.changes: list[str] = []
+
+    def changed(self, what: str) -> None:
+        self.changes.append(what)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Two workers in one stage. Slot t has another id in every row, so that its uses say how often that was trained."""
+    write_tiny(tmp_path / "train.parquet", NUM_ROWS, t=list(range(1000, 1000 + NUM_ROWS)))
+    write_tiny(tmp_path / "test.parquet", 20)
+    (tmp_path / "job.yaml").write_text(JOB)
+    job = load_job("job.yaml")
+    return changed(job, data=job.data.model_dump() | {"epochs": EPOCHS}, launcher="local", threads=2)
+
+
+def changed(job: Job, **fields: object) -> Job:
+    return Job.model_validate(job.model_dump() | fields)
+
+
+@pytest.mark.parametrize(
+    "sync", ["bsp", "ssp:2", pytest.param("asp", marks=pytest.mark.slow), pytest.param("dssp", marks=pytest.mark.slow)]
+)
+def test_a_worker_that_is_killed_is_replaced_and_every_batch_is_trained_once(
+    tmp_path: Path, job: Job, children: dict[str, list[Child]], sync: str
+) -> None:
+    killer = Watcher(lambda: os.kill(children["worker-1.1"][-1].pid, signal.SIGKILL), 3 * BATCH)
+    done = train(changed(job, sync=sync, workers={"channel": "ipc"}), "run", observer=killer).summary
+    (warning,) = killer.warnings
+    assert warning.startswith("worker-1.1 (stage 1, process ")
+    assert "ended with exit code -9 (SIGKILL). It is replaced, and the others" in warning
+    assert killer.starts == [0], "nobody began again"
+    assert "worker-1.1 is back after" in killer.changes[0]
+    assert [len(children[name]) for name in ("worker-1.0", "worker-1.1", "server-0")] == [1, 2, 1]
+    assert (done["status"], done["samples"]) == ("completed", EPOCHS * NUM_ROWS)
+    assert (done["restarts"], done["recoveries"]) == (0, 1)
+    assert done["repeated_samples"] <= BATCH
+    assert uses_of_rows(NUM_ROWS, tmp_path / "run") == [EPOCHS] * NUM_ROWS
+    if sync == "bsp":
+        clean = train(changed(job, sync=sync, workers={"channel": "memory"}), "clean").summary
+        assert_same_tables(load_latest("run/checkpoints"), load_latest("clean/checkpoints"))
+        assert (done["log_loss"], done["auc"]) == (clean["log_loss"], clean["auc"])
+
+
+def test_through_the_command_line_a_killed_worker_is_told_in_a_line_and_counted(tmp_path: Path, job: Job) -> None:
+    data = job.data.model_dump(mode="json") | {"epochs": 200}
+    text = changed(job, data=data).model_dump_json(exclude_none=True)
+    (tmp_path / "long.yaml").write_text(text)
+    run = tmp_path / "run"
+    with started("train", "long.yaml", "--run", "run", cwd=tmp_path) as process:
+        wait_until(lambda: process.poll() is None and (run / "metrics.jsonl").exists(), "the run trains")
+        os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, out
+    words = " ".join(out.split())
+    assert "SIGKILL" in words
+    assert "It is replaced, and the others wait for it" in words
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["samples"], summary["recoveries"], summary["restarts"]) == (200 * NUM_ROWS, 1, 0)
+    assert uses_of_rows(NUM_ROWS, run) == [200] * NUM_ROWS
+
+
+def workers_of(command: int) -> list[int]:
+    """The processes of workers that a command has started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (process / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == command and "worker_process" in words:
+            found.append(int(process.name))
+    return found
+
+
+def test_without_replacements_a_killed_worker_ends_the_run(
+    tmp_path: Path, job: Job, children: dict[str, list[Child]]
+) -> None:
+    from heterps.errors import PeerLost
+
+    killer = Watcher(lambda: os.kill(children["worker-1.1"][-1].pid, signal.SIGKILL), 3 * BATCH)
+    workers = {"channel": "ipc", "replacements": 0}
+    with pytest.raises(PeerLost, match=r"worker-1\.1 .*SIGKILL"):
+        train(changed(job, workers=workers), "run", observer=killer)
