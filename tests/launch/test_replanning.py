@@ -9,9 +9,10 @@ from elastic import CLUSTER, make_plan
 
 from heterps.config import Cluster, Data, Job, load_cluster
 from heterps.errors import ConfigError, PlanInfeasible, RunError
-from heterps.launch.replanning import Wishes, new_cluster, propose, remove_files, write_files
+from heterps.launch.replanning import Wishes, ask_to_follow, new_cluster, propose, write_files
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.training.run.commands import CommandReply
 from heterps.training.run.control import Found
 from heterps.yamlfile import dump_yaml
 
@@ -128,9 +129,18 @@ def test_files_are_numbered_and_the_first_plan_is_kept(found, tmp_path):
     again = write_files(tmp_path, proposal)
     assert again.plan == "plan-3.json"
     assert load_plan(tmp_path / "plan-1.json") == first
-    remove_files(tmp_path, again)
-    assert sorted(path.name for path in Path(tmp_path).glob("*-3.*")) == []
     assert propose(found, status(), Wishes()).throughput == pytest.approx(320), "still that of the first plan"
+
+
+def test_a_plan_that_the_job_refuses_leaves_no_file(found, tmp_path, monkeypatch):
+    proposal = propose(found, status(), Wishes(prices={"big": 0.5}))
+    monkeypatch.setattr(Found, "ask", lambda self, asked: CommandReply(f"{asked.plan} is not for me", is_error=True))
+    with pytest.raises(ConfigError, match=r"plan-2\.json is not for me"):
+        ask_to_follow(found, proposal)
+    assert sorted(path.name for path in Path(tmp_path).glob("*-2.*")) == []
+    monkeypatch.setattr(Found, "ask", lambda self, asked: CommandReply("it follows", is_error=False))
+    assert ask_to_follow(found, proposal) == (tmp_path / "plan-2.json", "it follows")
+    assert load_plan(tmp_path / "plan-2.json") == proposal.new
 
 
 def test_single_prices_and_limits_change_nothing_else():

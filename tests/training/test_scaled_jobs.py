@@ -191,15 +191,23 @@ def test_a_worker_that_fails_to_start_is_given_up_and_the_job_goes_on(job_file, 
     np.testing.assert_allclose(script.losses, inline_losses(job), rtol=1e-6)
 
 
+class UntilWarned(Script):
+    """Goes on until the job warns, then ends it soon."""
+
+    def warned(self, message):
+        super().warned(message)
+        self.end = 0
+
+
 def test_a_worker_that_never_comes_is_given_up_after_a_deadline(job_file, monkeypatch):
     monkeypatch.setattr("heterps.training.coordinator.reconfiguration.START_S", 0.0)
     released = threading.Event()
     Breaking(monkeypatch, "worker-1.1", lambda mailbox: released.wait(DEADLINE_S))
     monkeypatch.setattr("heterps.training.coordinator.reconfiguration.GIVEN_UP_S", 0.0)
-    script = Script(monkeypatch, (96, Scale(0, 2), 0), (480, AskStatus(), 0))
-    told = script.told.append
-    script.told = type("CommandReply", (list,), {"append": lambda self, one: (told(one), released.set())})()
-    train(on_threads(job_file, make_plan([1], [])), "run", observer=script)
+    script = UntilWarned(monkeypatch, (96, Scale(0, 2), 0))
+    with pytest.raises(Enough):
+        train(on_threads(job_file, make_plan([1], []), data={"epochs": 10_000}), "run", observer=script)
+    released.set()
     (warning,) = script.warnings
     assert "stage 1 from 1 to 2 workers: given up, worker-1.1 did not start within" in warning
     assert script.changes == []
