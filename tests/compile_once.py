@@ -9,11 +9,15 @@ import fcntl
 from pathlib import Path
 from typing import Any
 
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
 _compile = Dispatcher.compile
 
 
+# The lock comes first: it is held while the kernels that a kernel calls take their turns. Threads would else wait for
+# each other, one with this lock, the other with the turn of a kernel.
+@global_compiler_lock
 def _compile_in_turn(self: Any, signature: Any) -> Any:
     cache = getattr(self._cache, "_impl", None)
     if cache is None:  # not to be cached
