@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from tiny import write_tiny
 
 from heterps.cli import main
@@ -92,6 +93,22 @@ def test_an_emulated_run_by_a_plan_is_marked_wherever_its_figures_are(heterps, j
     assert "Predicted and measured, of the emulated units" in out
     assert "EMULATED" in Path("mine", "report.html").read_text()
     assert "emulation:\n  scale: null" in Path("mine", "job.yaml").read_text()
+
+
+def test_a_plan_for_the_policy_of_the_job_brings_its_interval_to_the_summary(heterps, job):
+    Path("cluster.yaml").write_text(yaml.safe_dump(yaml.safe_load(CLUSTER)["cluster"]))
+    asked = ("plan", "profile.json", "cluster.yaml", "--throughput", "2000", "--samples", "320", "--out", "plan.json")
+    code, out, _ = heterps(*asked, "--sync", "bsp")
+    assert (code, "samples/s in 9 of 10 runs." in out, "which no run has tested" in out) == (0, True, True)
+    planned = load_plan("plan.json")
+    options = ("--launcher", "local", "--profile", "profile.json", "--plan", "plan.json", "--emulate")
+    assert heterps("train", "job.yaml", *options, "--sync", "bsp", "--run", "same")[0] == 0
+    summary = summary_of("same")
+    assert summary["predicted_throughput"] == pytest.approx(planned.throughput, abs=0.1)
+    assert summary["predicted_throughput_low"] < planned.throughput < summary["predicted_throughput_high"]
+    assert summary["predicted_by"] == planned.prediction.basis
+    assert heterps("train", "job.yaml", *options, "--sync", "asp", "--run", "other")[0] == 0
+    assert "predicted_throughput_low" not in summary_of("other"), "the plan is for another policy"
 
 
 EMULATED = ("--launcher", "local", "--profile", "profile.json", "--plan", "plan.json", "--emulate", "--run", "mine")

@@ -230,7 +230,7 @@ def _show(
 ) -> None:
     from heterps.report.terminal.frontier_view import show_frontier
     from heterps.report.terminal.plan_explained import show_explanation
-    from heterps.report.terminal.plan_rented import show_reached, show_rented, show_variants
+    from heterps.report.terminal.plan_rented import show_expected, show_reached, show_rented, show_variants
     from heterps.report.terminal.plan_table import show_comparison, show_every_method
 
     console = make_console()
@@ -242,6 +242,7 @@ def _show(
     (show_every_method if every else show_comparison)(console, compared, profile, floor)
     show_reached(console, problem)
     show_rented(console, problem, compared.chosen)
+    show_expected(console, compared.chosen, profile.batch_size)
     if told is not None:
         show_explanation(console, told, compared.chosen, profile, floor)
     if found is not None:

@@ -160,11 +160,14 @@ def this_machine(job: Job) -> ThisMachine | None:
 def predict(job: Job, plan: Plan) -> Prediction | None:
     """Predict a run of `job` by `plan` as real processes of this machine, or inline as the plan says.
 
-    None for units elsewhere, for emulated ones, and without a profile of all layers on the resources of the plan.
+    Of units elsewhere and emulated ones the plan says what is expected, if it was made for the job's policy. None
+    without a profile of all layers on the resources of the plan.
     """
     if job.launcher == "inline":
         return plan.prediction
-    if (here := this_machine(job)) is None or job.profile is None:
+    if (here := this_machine(job)) is None:
+        return plan.prediction if plan.sync == job.sync.label else None
+    if job.profile is None:
         return None
     layout = job_layout(job, plan)
     try:
@@ -229,7 +232,7 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
 
     None with another policy, where the prediction knows the policy, and without a profile for the units of the plan.
     """
-    if plan.prediction is not None or plan.sync is not None:
+    if plan.sync is not None:
         return None
     if job.launcher == "inline" or not job.sync.in_rounds or job.profile is None or not plan.is_predicted:
         return None

@@ -278,12 +278,15 @@ def _option(problem: Problem, method: str, provisioner: str, seed: int, budget: 
 def _finish(
     problem: Problem, method: str, provisioner: str, found: Search, optimal_usd: float | None, bound_usd: float | None
 ) -> Plan:
+    from heterps.planning.expected import expected
     from heterps.planning.provisioners.base import to_plan
 
     assert found.schedule is not None
     assert found.counts is not None
     made = to_plan(problem, found.schedule, found.counts, method, provisioner)
-    searched = {"search_s": found.seconds, "evaluations": found.evaluations}
+    searched = {
+        "search_s": found.seconds, "evaluations": found.evaluations, "prediction": expected(problem, made),
+    }  # fmt: skip
     return _with_optimum(made.model_copy(update=searched), optimal_usd, bound_usd)
 
 

@@ -24,6 +24,9 @@ profile says."""
 UNTESTED = 0.25
 """Relative error of a sum of layers that was never compared with a real step."""
 
+ESTIMATED = 0.5
+"""Relative error of the seconds of a device that nobody has measured: a judgement, wide on purpose."""
+
 TERMS = ("compute_s", "servers_s", "network_s", "overhead_s")
 """The fields of a prediction that add up to the seconds of a batch."""
 

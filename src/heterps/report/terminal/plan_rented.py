@@ -38,6 +38,30 @@ def show_rented(console: Console, problem: Problem, plan: Plan) -> None:
     _show_disk(console, problem, plan)
 
 
+def show_expected(console: Console, plan: Plan, batch_size: int) -> None:
+    """Print the interval of the throughput of a plan, with the terms that it rests on."""
+    if plan.prediction is None:
+        return
+    _, low, high = plan.prediction.throughput(batch_size)
+    rest = "overlapping" if plan.prediction.overhead_s < 0 else "waiting and messages"
+    terms = {
+        "layers": plan.prediction.compute_s,
+        "servers": plan.prediction.servers_s,
+        "communication": plan.prediction.network_s,
+        rest: plan.prediction.overhead_s,
+    }
+    told = ", ".join(f"{name} {1000 * seconds:,.3g} ms" for name, seconds in terms.items() if seconds)
+    text = (
+        f"Expected: {_rounded(low)} to {_rounded(high)} samples/s in 9 of 10 runs. A batch at the bottleneck: {told}. "
+        f"This rests on {plan.prediction.basis}."
+    )
+    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
+
+
+def _rounded(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,.0f}"
+
+
 def _show_disk(console: Console, problem: Problem, plan: Plan) -> None:
     """Print what servers keep on disk, and the field of the job that makes them."""
     if problem.conditions is None or problem.conditions.rows_in_memory == 1 or not plan.servers.count:
