@@ -51,10 +51,7 @@ class Child:
     """
 
     def __init__(self, name: str, module: str, pass_fds: Sequence[int] = (), log: Path | None = None) -> None:
-        self.name = name
-        self.log = log
-        self._errors = _open_log(log)
-        self._errors_from = self._errors.seek(0, os.SEEK_END)
+        self._name_and_log(name, log)
         self._rest: str | None = None  # answers that were not read, once it has ended
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
@@ -67,6 +64,18 @@ class Child:
             start_new_session=True,  # Ctrl-C reaches the parent only; and kill() ends what user code has started
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
+
+    def become(self, name: str, log: Path) -> None:
+        """Call it by another name, with another log: for a child that appends to the log it is sent (`append_to`)."""
+        errors, before = self._errors, self.log
+        self._name_and_log(name, log)
+        errors.close()
+        _remove_empty(before)
+
+    def _name_and_log(self, name: str, log: Path | None) -> None:
+        self.name, self.log = name, log
+        self._errors = _open_log(log)
+        self._errors_from = self._errors.seek(0, os.SEEK_END)
 
     @property
     def pid(self) -> int:
@@ -159,10 +168,7 @@ class Child:
         self._process.stdout.close()
         self._process.wait(STOP_S)
         self._errors.close()
-        if self.log is not None and not _has_text(self.log):
-            self.log.unlink(missing_ok=True)
-            with suppress(OSError):  # others have written something
-                self.log.parent.rmdir()
+        _remove_empty(self.log)
 
     def kill(self) -> None:
         """Kill it, from any thread; a pending `answer` raises. Call `close` afterwards."""
@@ -190,6 +196,13 @@ def _has_text(log: Path) -> bool:
     return log.exists() and log.stat().st_size > 0
 
 
+def _remove_empty(log: Path | None) -> None:
+    if log is not None and not _has_text(log):
+        log.unlink(missing_ok=True)
+        with suppress(OSError):  # others have written something
+            log.parent.rmdir()
+
+
 # --- in the child ----------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +213,13 @@ def reserve_stdout() -> TextIO:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     return answers
+
+
+def append_to(log: str | Path) -> None:
+    """Append what is printed from now on to another file than the one that this process was started with."""
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 2)
+        os.dup2(file.fileno(), 1)
 
 
 def give_answer(answers: TextIO, answer: Mapping[str, Any]) -> None:

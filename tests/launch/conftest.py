@@ -29,6 +29,6 @@ def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Child]]:
             super().__init__(name, *args, **options)
             made.setdefault(name, []).append(self)
 
-    monkeypatch.setattr("heterps.launch.local.Child", Noted)
+    monkeypatch.setattr("heterps.launch.standby.Child", Noted)
     monkeypatch.setattr("heterps.launch.run_servers.Child", Noted)
     return made

@@ -23,6 +23,7 @@ from heterps.config import Job
 from heterps.errors import HeterpsError
 from heterps.launch.inline import signals, warm_up
 from heterps.launch.run_servers import RunningServers, lost_child, run_servers
+from heterps.launch.standby import Standby
 from heterps.planning.plan import Plan
 from heterps.processes import Child
 from heterps.ps.client.local import JobClient
@@ -84,7 +85,9 @@ def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs
         else:
             channel = layered(ServerChannel(COORDINATOR, f"ipc://{folder}/{COORDINATOR}"))
             opened.callback(channel.close)
-            fleet = ProcessFleet(channel, job_file, folder, servers, logs)
+            standby = Standby(logs, is_wanted=job.workers.replacements > 0)
+            opened.callback(standby.close)
+            fleet = ProcessFleet(channel, job_file, folder, servers, standby)
         try:
             yield fleet
         except BaseException:
@@ -98,18 +101,19 @@ class ProcessFleet:
 
     refuses_changes = None
 
-    def __init__(self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, logs: Path) -> None:
+    def __init__(
+        self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, standby: Standby
+    ) -> None:
         self.mailbox = Mailbox(channel)
         self._job_file, self._folder, self._servers = job_file, folder, servers
-        self._logs = logs
+        self._standby = standby
         self._children: dict[str, Child] = {}
         self._stages: dict[str, int] = {}
         self._incarnations: Counter[str] = Counter()
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         for worker in workers:
-            log = self._logs / f"{worker.name}.log"
-            child = self._children[worker.name] = Child(worker.name, "heterps.launch.worker_process", log=log)
+            child = self._children[worker.name] = self._standby.take(worker.name)
             self._stages[worker.name] = worker.stage
             self._incarnations[worker.name] += 1
             child.send(
@@ -118,7 +122,7 @@ class ProcessFleet:
                     "folder": str(self._folder),
                     "servers": list(self._servers.addresses),
                     "worker": msgspec.to_builtins(worker),
-                    "log": str(log),
+                    "log": str(child.log),
                     "incarnation": self._incarnations[worker.name],
                 }
             )
@@ -130,6 +134,7 @@ class ProcessFleet:
         return self._servers.connect(COORDINATOR, tables)
 
     def check(self) -> None:
+        self._standby.tend()
         self._servers.check()
         stages = {child: f"stage {self._stages[name] + 1}" for name, child in self._children.items()}
         if (lost := lost_child(stages)) is not None:

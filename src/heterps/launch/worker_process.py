@@ -3,6 +3,7 @@
 {"job": "run/job.yaml", "folder": "/tmp/...", "servers": ["ipc://..."], "worker": {"name": ..., "stage": ..., ...},
  "log": "run/logs/...", "incarnation": 1}
 a message Stop, or the end of input      the end, with the word {"stopped": true}
+the end of input before that             the end: it was held in reserve (standby.py) and not needed
 an error                                 the end, with {"kind": "ModelError", "error": "..."}: the coordinator may have
                                          heard it as a message, which the end of a process can overtake
 SIGTERM                                  the end, with the word {"preempted": true}: somebody needs the machine
@@ -25,8 +26,9 @@ from typing import Any
 import msgspec
 
 from heterps.config import load_job
+from heterps.launch.inline import warm_up
 from heterps.launch.socket_worker import work
-from heterps.processes import give_answer, reserve_stdout, watch_input
+from heterps.processes import append_to, give_answer, reserve_stdout, watch_input
 from heterps.training.coordinator.failures import kind_and_text
 from heterps.training.run.control import clear
 from heterps.training.worker.worker import COORDINATOR, WorkerStart
@@ -35,7 +37,11 @@ from heterps.wire.keys import load_keys
 
 def main() -> None:
     answers, parent = reserve_stdout(), os.getppid()
-    start = json.loads(sys.stdin.readline())
+    warm_up()
+    if not (line := sys.stdin.readline()):
+        return
+    start = json.loads(line)
+    append_to(start["log"])
     ended, terminated = watch_input(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     word: dict[str, Any] = {"stopped": True}

@@ -1,0 +1,213 @@
+"""What a death costs: a process of a real run is killed, and the run is watched from outside.
+
+python benchmarks/faults/bench.py run --folder /tmp/faults --tries 3      adds to results.jsonl
+python benchmarks/faults/bench.py table --folder /tmp/faults              all results so far
+
+    |--- steps ---| kill |--- detected: the run warns ---|--- pause: no step ---|--- steps at full speed ---|
+
+Two workers and a server as processes of this machine. Every row of the data has an id of its own, so that the tables
+say afterwards how often each was trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import heterps
+from heterps.checkpoint import load_latest
+from heterps.data.keys import slots_from_ids
+from heterps.launch import standby, train
+from heterps.training.run.observer import Observer
+
+BATCH, EPOCHS, WARM_STEPS, WINDOW = 512, 4, 100, 10
+SAVED_EVERY = 90
+"""Batches: the first checkpoint comes before the kill, and no other while a worker starts in most tries."""
+QUIET_S = 1.0
+"""A process that has used no CPU for so long has imported all that it needs."""
+FULL = 0.8
+"""A run is at full speed again when WINDOW steps take at most 1 / FULL of what they took before the kill."""
+
+
+class Case(NamedTuple):
+    """What is killed, under which policy; `reserve`: a worker process is held in reserve."""
+
+    victim: str
+    sync: str
+    reserve: bool = False
+
+
+CASES = [
+    *(Case("worker", sync, reserve) for sync in ("bsp", "asp", "ssp:3", "dssp:3:12") for reserve in (True, False)),
+    Case("server", "bsp"),
+]
+
+
+class Watched(Observer):
+    """Kills a process of the run after WARM_STEPS, once the reserve is there if it is wanted, and notes when what
+    happens."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.steps: list[float] = []
+        self.killed: float | None = None
+        self.warned_at: float | None = None
+        self.back_at: float | None = None
+        self._cpu: tuple[int, float] = 0, 0.0  # of the process in reserve: ticks, and since when
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: object) -> None:
+        del samples, seconds, loss, interval
+        self.steps.append(time.monotonic())
+        if self.killed is None and len(self.steps) >= WARM_STEPS and self._is_ready():
+            os.kill(processes(f"{self.case.victim}_process")[0], signal.SIGKILL)
+            self.killed = time.monotonic()
+
+    def warned(self, message: str) -> None:
+        if self.killed is not None and self.warned_at is None and "SIGKILL" in message:
+            self.warned_at = time.monotonic()
+
+    def changed(self, what: str) -> None:
+        if self.killed is not None and self.back_at is None and "is back" in what:
+            self.back_at = time.monotonic()
+
+    def _is_ready(self) -> bool:
+        """Whether the process in reserve, if one is wanted, has imported all."""
+        if not self.case.reserve:
+            return True
+        if len(self.steps) % WINDOW or len(found := processes("worker_process")) < 3:
+            return False
+        ticks = sum(map(int, Path(f"/proc/{found[-1]}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        if ticks != self._cpu[0]:
+            self._cpu = ticks, time.monotonic()
+        return ticks > 0 and time.monotonic() - self._cpu[1] > QUIET_S
+
+
+def processes(words: str) -> list[int]:
+    """The children of this process with these words in their command, the oldest first."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (process / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == os.getpid() and words in command:
+            found.append(int(process.name))
+    return sorted(found)
+
+
+def figures(seen: Watched) -> dict[str, float]:
+    """Seconds from the kill until the run warns, the longest time without a step until the new worker has its place,
+    and seconds from the kill until WINDOW steps with it are as fast as before."""
+    assert seen.killed is not None, "nothing was killed: the run was too short"
+    before = [at for at in seen.steps if at <= seen.killed]
+    after = [seen.killed, *(at for at in seen.steps if at > seen.killed)]
+    back = seen.back_at or math.inf
+    until = next((at for at in after if at > back), after[-1])  # the first step with the new worker
+    usual = statistics.median(b - a for a, b in zip(before, before[WINDOW:], strict=False))
+    quick = [b for a, b in zip(after, after[WINDOW:], strict=False) if b >= until and b - a <= usual / FULL]
+    return {
+        "detected_s": (seen.warned_at or seen.killed) - seen.killed,
+        "pause_s": max(b - a for a, b in pairwise(after) if b <= until),
+        "full_speed_s": (quick[0] if quick else after[-1]) - seen.killed,
+    }
+
+
+def run_case(folder: Path, case: Case, num_rows: int, name: str) -> dict[str, Any]:
+    """Train with one kill; what it cost, and whether every row was trained on as often as asked."""
+    standby.AFTER_S = 0.0 if case.reserve else 1e9
+    job = {
+        "name": name,
+        "model": {"factory": "ctr_dnn", "args": {"embedding_dim": 8, "hidden": [64, 32]}},
+        "data": {
+            "train": str(folder / "rows.parquet"), "batch_size": BATCH, "epochs": EPOCHS,
+            "columns": {"dense": ["a"], "slots": ["s", "t"]},
+        },
+        "cluster": {"resources": {"cpu": {"device": "cpu", "usd_per_hour": 1.0, "limit": 9}}, "server_resource": "cpu"},
+        "launcher": "local", "threads": 2, "sync": case.sync, "workers": {"restarts": 1},
+        "tables": {"eviction": {"half_life": 2**40}},
+        "checkpoint": {"every_samples": SAVED_EVERY * BATCH},
+    }  # fmt: skip
+    seen = Watched(case)
+    done = train(heterps.Job.model_validate(job), folder / name, observer=seen).summary
+    table = load_latest(folder / name / "checkpoints").tables["embedding"].whole()
+    keys = slots_from_ids(np.arange(num_rows)[:, None], ("t",)).keys
+    uses = np.round(table.uses[np.isin(table.keys, keys)]).astype(int) - 1
+    return {
+        **case._asdict(), **figures(seen), "repeated": done["repeated_samples"], "restarts": done["restarts"],
+        "lost": int(np.maximum(EPOCHS - uses, 0).sum()), "doubled": int(np.maximum(uses - EPOCHS, 0).sum()),
+    }  # fmt: skip
+
+
+def run(folder: Path, tries: int, num_rows: int, cases: Sequence[Case]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    columns = {
+        "label": random.integers(0, 2, num_rows), "a": random.normal(size=num_rows).astype(np.float32),
+        "s": random.integers(0, 1000, num_rows), "t": np.arange(num_rows),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=8192)
+    for number in range(tries):
+        for case in cases:
+            name = f"run-{time.monotonic_ns()}"
+            found = {"try": number, **run_case(folder, case, num_rows, name)}
+            with (folder / "results.jsonl").open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            print(json.dumps(found), flush=True)
+
+
+COLUMNS: list[tuple[str, str, Callable[[list[Any]], float], str]] = [
+    ("noticed, s", "detected_s", statistics.median, ".2f"),
+    ("pause, s", "pause_s", statistics.median, ".2f"),
+    ("worst", "pause_s", max, ".2f"),
+    ("full speed, s", "full_speed_s", statistics.median, ".2f"),
+    ("repeated", "repeated", max, ","),
+    ("lost", "lost", sum, ","),
+    ("doubled", "doubled", sum, ","),
+]
+
+
+def show(folder: Path) -> None:
+    """Print a row a case."""
+    found = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    cases: dict[Case, list[dict[str, Any]]] = {}
+    for line in found:
+        cases.setdefault(Case(line["victim"], line["sync"], line["reserve"]), []).append(line)
+    print(f"| killed | policy | reserve | tries | {' | '.join(name for name, *_ in COLUMNS)} |")
+    print(f"|---|---|---|--:|{'--:|' * len(COLUMNS)}")
+    for case, lines in cases.items():
+        cells = [format(of([line[field] for line in lines]), shown) for _, field, of, shown in COLUMNS]
+        print(
+            f"| {case.victim} | {case.sync} | {'yes' if case.reserve else 'no'} | {len(lines)} | {' | '.join(cells)} |"
+        )
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("run", "table"))
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/faults"))
+    parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--only", default="", help="victims and policies, such as worker:bsp; all without it")
+    options = parser.parse_args(words)
+    if options.command == "run":
+        cases = [case for case in CASES if f"{case.victim}:{case.sync}".startswith(options.only)]
+        run(options.folder, options.tries, options.rows, cases)
+    show(options.folder)
+
+
+if __name__ == "__main__":
+    main()
