@@ -145,6 +145,11 @@ class Child:
         answer: dict[str, Any] = json.loads(lines[-1]) if lines and lines[-1].endswith("\n") else {}
         return answer
 
+    @property
+    def was_told_to_leave(self) -> bool:
+        """Whether it ended by SIGTERM: it said so, or had not begun to work."""
+        return self._process.poll() == -signal.SIGTERM or "preempted" in self.last_answer
+
     def release(self) -> None:
         """Close its input, which asks it to end; `stop` waits for that."""
         assert self._process.stdin is not None

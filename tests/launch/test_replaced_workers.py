@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,45 @@ def test_without_replacements_a_killed_worker_ends_the_run(
     workers = {"channel": "ipc", "replacements": 0}
     with pytest.raises(PeerLost, match=r"worker-1\.1 .*SIGKILL"):
         train(changed(job, workers=workers), "run", observer=killer)
+
+
+def test_a_worker_that_is_told_to_leave_is_no_failure(
+    tmp_path: Path, job: Job, children: dict[str, list[Child]]
+) -> None:
+    """Two leave, where one may be lost. It ends what it does, and the others go on."""
+    leaving = iter(["worker-1.0", "worker-1.1"])
+    killer = Watcher(lambda: os.kill(children[next(leaving)][-1].pid, signal.SIGTERM), 3 * BATCH, 30 * BATCH)
+    workers = {"channel": "ipc", "replacements": 1, "backoff_s": 100.0}
+    done = train(changed(job, sync="ssp:2", workers=workers), "run", observer=killer).summary
+    assert [warning.split()[0] for warning in killer.warnings] == ["worker-1.0", "worker-1.1"]
+    assert all("SIGTERM" in warning for warning in killer.warnings)
+    assert (done["recoveries"], done["restarts"], done["samples"]) == (2, 0, EPOCHS * NUM_ROWS)
+    assert uses_of_rows(NUM_ROWS, tmp_path / "run") == [EPOCHS] * NUM_ROWS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:2", "dssp:1:4"])
+def test_whoever_dies_when_and_how_every_batch_is_trained_once(
+    tmp_path: Path, job: Job, children: dict[str, list[Child]], monkeypatch: pytest.MonkeyPatch, sync: str, seed: int
+) -> None:
+    """Three deaths at random moments, of any worker, by any signal; every other run has a process in reserve."""
+    monkeypatch.setattr("heterps.launch.standby.AFTER_S", 0.0 if seed % 2 else 1e9)
+    draw = random.Random(seed)
+    epochs = 20
+    moments = sorted(draw.sample(range(2, epochs * NUM_ROWS // BATCH - 2), 3))
+
+    def kill() -> None:
+        name, number = draw.choice(["worker-1.0", "worker-1.1"]), draw.choice([signal.SIGKILL, signal.SIGTERM])
+        (running,) = [child for made in children.values() for child in made if child.name == name and child.is_running]
+        os.kill(running.pid, number)
+
+    long = changed(job, data=job.data.model_dump() | {"epochs": epochs}, sync=sync)
+    killer = Watcher(kill, *(BATCH * moment for moment in moments))
+    done = train(changed(long, workers={"channel": "ipc", "backoff_s": 0.1}), "run", observer=killer).summary
+    assert (done["status"], done["samples"], done["restarts"]) == ("completed", epochs * NUM_ROWS, 0)
+    assert 0 < done["recoveries"] <= len(killer.warnings), "one that dies again before it is back is missing once"
+    assert uses_of_rows(NUM_ROWS, tmp_path / "run") == [epochs] * NUM_ROWS
+    if sync == "bsp":
+        train(changed(long, workers={"channel": "memory"}), "clean")
+        assert_same_tables(load_latest("run/checkpoints"), load_latest("clean/checkpoints"))

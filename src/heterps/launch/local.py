@@ -138,8 +138,8 @@ class ProcessFleet:
         self._servers.check()
         stages = {child: f"stage {self._stages[name] + 1}" for name, child in self._children.items()}
         if (lost := lost_child(stages)) is not None:
-            preempted = "preempted" in self._children[lost.peer].last_answer
-            raise WorkerLost(lost.peer, str(lost), lost.cause, is_preempted=preempted)
+            is_preempted = self._children[lost.peer].was_told_to_leave
+            raise WorkerLost(lost.peer, str(lost), lost.cause, is_preempted=is_preempted)
 
     def close(self, within_s: float) -> None:
         """Ends all processes: waits a while for those that end by themselves, then kills the rest."""

@@ -81,7 +81,7 @@ def _loss_of(child: Child, what: str) -> PeerDied | None:
         cause = error_of(child.last_answer["kind"], f"{child.name}: {child.last_answer['error']}")
         return PeerDied(child.name, str(cause), cause)
     who = f"{child.name} ({what}{', ' if what else ''}process {child.pid})"
-    if "preempted" in child.last_answer:
+    if child.was_told_to_leave:
         return PeerDied(child.name, f"{who} was told to leave (SIGTERM)")
     return PeerDied(child.name, f"{who} {how}")
 
