@@ -21,7 +21,7 @@ from heterps.data.generate import generate
 from heterps.launch import train
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"<!-- (run|file: (?P<name>\S+)) -->\n```\w+\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 SHOWN_COMMAND = re.compile(r"^\$ (heterps .*)$", re.MULTILINE)
@@ -29,7 +29,7 @@ INLINE_COMMAND = re.compile(r"`(heterps [^`\n]*)`")
 
 
 def name_of(page: Path) -> str:
-    return page.relative_to(ROOT / "docs").as_posix()
+    return page.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
 def blocks(page: Path) -> list[re.Match[str]]:
@@ -44,6 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows enough for the batches that the pages make."""
     folder = tmp_path_factory.mktemp("docs") / "data"
     generate(folder, 4000, 1000, 0)
+    (folder / "criteo").symlink_to(folder)  # the README has it there
     return folder
 
 
