@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test suite cluster-test check docs clean
+.PHONY: setup demo test suite cluster-test check docs site clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,10 @@ check: setup
 docs: setup
 	$(BIN)/python docs/build_reference.py
 
+# The pages of docs/ and benchmarks/ as a site; a warning, such as a link that leads nowhere, is an error.
+site: setup
+	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs . docs/_build/html
+
 clean:
 	find src -name '*.nb[ci]' -delete
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf docs/_build $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

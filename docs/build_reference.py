@@ -1,14 +1,21 @@
-"""Write docs/reference/job.md from the models of a job, and commands.md from the command line itself (`make docs`)."""
+"""Write the generated pages of docs/reference (`make docs`), each from what the code says of itself.
+
+job.md        the models of a job            errors.md     the classes of errors
+commands.md   the command line               metrics.md    what Prometheus is told
+python.md     signatures and docstrings, by python_page.py
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import types
+from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import python_page
 import typer.main
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
@@ -17,6 +24,9 @@ from pydantic.fields import FieldInfo
 from heterps import errors
 from heterps.cli import app
 from heterps.config import Job
+from heterps.report.prometheus import OF_JOBS, OF_STAGES, RunFacts, exposition
+from heterps.report.stage_figures import DOINGS
+from heterps.serving.serve_metrics import ServeMetrics
 
 REFERENCE = Path(__file__).parent / "reference"
 PAGE = REFERENCE / "job.md"
@@ -214,7 +224,86 @@ def _metavar(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+ERRORS_HEAD = """\
+# Errors
+
+Generated from `src/heterps/errors.py` by `make docs`; do not edit.
+
+The text of an error says what is wrong, where, and what to do. A command prints it without a traceback (`--debug`
+shows one) and ends with the [exit code](commands.md#exit-codes). In Python all of these are in `heterps.errors`, and
+`except heterps.errors.HeterpsError` catches them all. An error below another is a special case of it.
+
+| error | exit code | meaning |
+|---|---:|---|
+"""
+
+
+def render_errors() -> str:
+    """Every class of errors below the class that it is a special case of."""
+    return ERRORS_HEAD + "\n".join(_errors_below(errors.HeterpsError, 0)) + "\n"
+
+
+def _errors_below(kind: type[errors.HeterpsError], depth: int) -> list[str]:
+    row = f"| {'&emsp;' * depth}`{kind.__name__}` | {kind.exit_code} | {' '.join((kind.__doc__ or '').split())} |"
+    below = [one for one in vars(errors).values() if isinstance(one, type) and kind in one.__bases__]
+    return [row, *(line for one in below for line in _errors_below(one, depth + 1))]
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+METRICS_HEAD = """\
+# Metrics
+
+Generated from what is told to Prometheus by `make docs`; do not edit. Figures of training are fields of
+[`metrics.jsonl`](files.md#metricsjsonl), and `heterps status RUN --json` prints those of a run that is under way.
+"""
+RUNS_HEAD = """\
+## Runs
+
+[`heterps ui`](../how-to/ui.md#prometheus) tells these under `/metrics`, and `docs/monitoring/grafana.json` draws them.
+A run that is over is told only as not running.
+"""
+SERVED_HEAD = """\
+## A model that is served
+
+[`heterps serve`](../how-to/serve.md) tells these under `/metrics`.
+"""
+
+
+def render_metrics() -> str:
+    """Every family of figures, as it is told of a run with one stage and of a server that has answered once."""
+    stage = {"resource": "cpu"} | dict.fromkeys([*(field for field, _ in OF_STAGES.values()), *DOINGS], 1)
+    status = {"stages": [stage]} | dict.fromkeys((field for field, _ in OF_JOBS.values()), 1)
+    runs = exposition([RunFacts("a", True, status, 1.0, 1)])
+    served = ServeMetrics()
+    served.request("/score", 200, 0.1)
+    return "\n".join([METRICS_HEAD, RUNS_HEAD, _families(runs), SERVED_HEAD, _families(served.text(0))])
+
+
+def _families(text: bytes) -> str:
+    """A table of the families in the text format of Prometheus, each with the labels of its first sample."""
+    rows = ["| name | type | labels | meaning |", "|---|---|---|---|"]
+    for block in text.decode().split("# HELP ")[1:]:
+        (name, meaning), kind = block.split("\n")[0].split(" ", 1), block.split("\n")[1].split()[-1]
+        labels = dict.fromkeys(re.findall(r'(\w+)="', block))
+        if not name.endswith("_created"):  # a sample that the client adds to every counter
+            rows.append(
+                f"| `{name}` | {kind} | {', '.join(f'`{word}`' for word in labels if word != 'le')} | {meaning} |"
+            )
+    return "\n".join([*rows, ""])
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    PAGE: render,
+    COMMANDS_PAGE: render_commands,
+    REFERENCE / "python.md": python_page.render,
+    REFERENCE / "errors.md": render_errors,
+    REFERENCE / "metrics.md": render_metrics,
+}
+
 if __name__ == "__main__":
     REFERENCE.mkdir(exist_ok=True)
-    PAGE.write_text(render(), encoding="utf-8")
-    COMMANDS_PAGE.write_text(render_commands(), encoding="utf-8")
+    for page, rendered in PAGES.items():
+        page.write_text(rendered(), encoding="utf-8")

@@ -2,34 +2,47 @@
 
 <!-- run -->            the next block is Python that is run, in a folder with the page's files and a small data set
 <!-- file: NAME -->     the next block is written to that folder under this name
+<!-- shown only: WHY -->  the next block cannot be run alone
+
+Blocks without a language, or of `text` and `console`, are output, drawings and commands. Other YAML, JSON and TOML is
+held to what it is a part of.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+import yaml
+from pydantic import BaseModel
 
 from heterps.cli import UsageError, app
-from heterps.config import load_cluster, load_job
+from heterps.config import Cluster, Job, Schema, load_cluster, load_job
 from heterps.data.generate import generate
 from heterps.launch import train
+from heterps.sim import Scenario
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"<!-- (run|file: (?P<name>\S+)) -->\n```\w+\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^(?P<before>[^\n]*)\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+PARTS: tuple[type[BaseModel], ...] = (Job, Schema, Cluster, Scenario)
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 SHOWN_COMMAND = re.compile(r"^\$ (heterps .*)$", re.MULTILINE)
 INLINE_COMMAND = re.compile(r"`(heterps [^`\n]*)`")
 
 
 def name_of(page: Path) -> str:
-    return page.relative_to(ROOT / "docs").as_posix()
+    return page.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
 def blocks(page: Path) -> list[re.Match[str]]:
@@ -44,6 +57,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows enough for the batches that the pages make."""
     folder = tmp_path_factory.mktemp("docs") / "data"
     generate(folder, 4000, 1000, 0)
+    (folder / "criteo").symlink_to(folder)  # the README has it there
     return folder
 
 
@@ -96,6 +110,34 @@ def test_every_job_of_the_tutorial_trains(folder: Path) -> None:
     for job in jobs:
         finished = train(load_job(job), folder / "runs" / job.stem)
         assert finished.summary["status"] in ("completed", "stopped early")
+
+
+def check_yaml(body: str) -> None:
+    """It is a part of a job, of its columns, of a cluster or of a scenario, and valid there."""
+    found = yaml.safe_load(body)
+    model = next((model for model in PARTS if found.keys() <= model.model_fields.keys()), None)
+    assert model is not None, f"{sorted(found)} are fields of nothing that heterps reads"
+    if model is Job:
+        found["data"] = {"train": "data/train"} | found.get("data", {})
+    model.model_validate(found)
+
+
+CHECKS: dict[str, Callable[[str], object]] = {"yaml": check_yaml, "json": json.loads, "toml": tomllib.loads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_is_run_or_checked_or_says_why_not(page: Path) -> None:
+    for block in CODE.finditer(page.read_text(encoding="utf-8")):
+        if not block["before"].startswith("<!-- ") and block["language"] not in ("text", "console"):
+            assert block["language"] in CHECKS, f"mark it as run, file or shown only:\n{block['body']}"
+            CHECKS[block["language"]](block["body"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_imports_of_blocks_that_are_only_shown_exist(page: Path) -> None:
+    for module, names in re.findall(r"^from (heterps\S*) import (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        for name in names.split(", "):
+            assert hasattr(import_module(module), name.split(" as ")[0]), f"{name_of(page)}: {module} has no {name}"
 
 
 def shown_commands() -> list[tuple[str, str]]:

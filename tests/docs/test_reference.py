@@ -10,15 +10,18 @@ from types import ModuleType
 import pytest
 import typer.main
 
+import heterps
 from heterps import errors
 from heterps.cli import app
 from heterps.config import Job
+from heterps.report.prometheus import NAMES
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 @pytest.fixture
-def builder() -> ModuleType:
+def builder(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(DOCS)  # its own parts are beside it
     spec = importlib.util.spec_from_file_location("build_reference", DOCS / "build_reference.py")
     assert spec is not None
     assert spec.loader is not None
@@ -28,8 +31,23 @@ def builder() -> ModuleType:
 
 
 def test_the_committed_pages_are_current(builder: ModuleType) -> None:
-    for page, text in ((builder.PAGE, builder.render()), (builder.COMMANDS_PAGE, builder.render_commands())):
-        assert page.read_text(encoding="utf-8") == text, f"docs/reference/{page.name} is stale: run `make docs`"
+    assert len(builder.PAGES) == 5
+    for page, render in builder.PAGES.items():
+        assert page.read_text(encoding="utf-8") == render(), f"docs/reference/{page.name} is stale: run `make docs`"
+
+
+def test_every_public_name_error_and_metric_is_on_its_page(builder: ModuleType) -> None:
+    python, wrong, told = (
+        (builder.REFERENCE / name).read_text("utf-8") for name in ("python.md", "errors.md", "metrics.md")
+    )
+    functions = [name for name in heterps.__all__ if callable(getattr(heterps, name))]
+    assert len(functions) > 15
+    for name in functions:
+        assert f"\n### heterps.{name}\n" in python
+    for name, kind in vars(errors).items():
+        assert not isinstance(kind, type) or f"`{name}` | {kind.exit_code} |" in wrong
+    for name in NAMES:
+        assert f"| `{name}` | gauge | " in told
 
 
 def test_every_command_and_option_is_on_the_page_with_an_example(builder: ModuleType) -> None:

@@ -162,6 +162,7 @@ class Job(Frozen):
 
 
 def load_cluster(path: str | Path) -> Cluster:
+    """Read the cluster file at `path`. Raises ConfigError, which names the line and the field."""
     return read_model(path, Cluster, what="cluster file")
 
 

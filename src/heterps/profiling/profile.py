@@ -335,4 +335,5 @@ def _merged(one: LayerProfile, other: LayerProfile) -> dict[str, Cost]:
 
 
 def load_profile(path: str | Path) -> Profile:
+    """Read the profile at `path`, of version 1 or 2. Raises ConfigError, which names the line and the field."""
     return read_model(path, Profile, what="profile")
