@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps.config import Cluster, load_job
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan, load_plan
 from heterps.profiling.profile import Profile, load_profile
-from heterps.training.run.control import NotRunning, find
+from heterps.training.run.control import find
 from heterps.yamlfile import validate
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def read_basis(folder: Path) -> Basis:
         raise ConfigError("the job names no profile, and plans are made from one: give it `profile`.")
     try:
         path = find(folder).directory / job.profile
-    except NotRunning:
+    except HeterpsError:  # it is over, or runs where it cannot be asked from here
         path = Path(job.profile)
     profile = load_profile(path).at_batch_size(job.data.batch_size)
     return Basis(job.cluster, profile, load_plan(folder / "plan.json"))
@@ -175,4 +175,4 @@ def _text(value: float | None) -> str:
 def _round_down(value: float) -> float:
     """The number with three digits that matter, not above `value`."""
     size = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return math.floor(value / size + 1e-9) * size
+    return float(f"{math.floor(value / size + 1e-9) * size:.3g}")
