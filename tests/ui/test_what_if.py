@@ -190,6 +190,8 @@ def test_machines_have_fields_and_blank_ones_stay_unlimited() -> None:
     assert asked.cluster.machines["box.large"].port_gbps == 25
     assert asked.cluster.resources["cpu"].memory_gb is None
     assert asked.sync is None
+    with pytest.raises(ConfigError, match="give 1,000 or less"):
+        parse_question(basis, {"limit.box.large": "1001"})
     assert asked.throughput == 38_100, "what the plan of the run promises, with three digits"
     assert asked.samples == 500_000
 

@@ -30,8 +30,10 @@ RESOURCE_FIELDS = {"price": "usd_per_hour", "limit": "limit", "memory": "memory_
 """Fields of a resource or a machine, as `price.cpu` names them."""
 LONGEST_S = 5.0
 """Longest search for a plan."""
-MOST, LEAST, MOST_UNITS = 1e15, 1e-9, 1_000_000
+MOST, LEAST = 1e15, 1e-9
 """Numbers out of this range are refused, but for 0: sums of them would have no digits left."""
+MOST_UNITS = {"resources": 1_000_000, "machines": 1000}
+"""Largest limits. The planner tries every number of machines, so that more of them would take it minutes."""
 SAMPLES, FLOOR = 1e9, 1000.0
 """What is asked for at first where the plan of the run predicts nothing."""
 
@@ -98,7 +100,7 @@ def parse_question(basis: Basis, asked: Mapping[str, str]) -> Question:
         short, _, offer = name.partition(".")
         if short in RESOURCE_FIELDS and text != given[name]:
             kind = "resources" if offer in basis.cluster.resources else "machines"
-            values[kind][offer][RESOURCE_FIELDS[short]] = _value(name, text)
+            values[kind][offer][RESOURCE_FIELDS[short]] = _value(name, text, MOST_UNITS[kind])
     samples = _number("samples", texts["samples"])
     return Question(
         cluster=validate(values, Cluster, where="the changed cluster"),
@@ -144,13 +146,13 @@ def _solve(basis: Basis, asked: Mapping[str, str]) -> tuple[Problem, Plan, float
     return problem, found.chosen, one.deadline
 
 
-def _value(name: str, text: str) -> float | int | None:
-    """The value of a field of a resource; memory and port may be blank."""
+def _value(name: str, text: str, most_units: int) -> float | int | None:
+    """Return the value of a field of a resource; memory and port may be blank, and a limit is `most_units` or less."""
     if not text and name.startswith(("memory.", "port.")):
         return None
     number = _number(name, text)
-    if name.startswith("limit.") and number > MOST_UNITS:
-        raise ConfigError(f"{name}: give {MOST_UNITS:,} or less (got {text}).")
+    if name.startswith("limit.") and number > most_units:
+        raise ConfigError(f"{name}: give {most_units:,} or less (got {text}).")
     return int(number) if name.startswith("limit.") and number.is_integer() else number
 
 
