@@ -43,13 +43,13 @@ def draw_alternatives(plans: Sequence[Plan], first: Plan, floor: float) -> Alter
     ticks = value_ticks([plan.usd for plan in plans], 4, from_zero=True)
     start = min(floor, plans[0].throughput)
     end = max(floor, plans[-1].throughput, start * WIDE)
-    panel = Panel((start, end), (ticks[0], ticks[-1]), 960, 360, 86, 20, 14, 40)
+    panel = Panel((start, end), (ticks[0], ticks[-1]), 720, 300, 86, 20, 14, 40)
     places = [(panel.across(plan.throughput), panel.down(plan.usd)) for plan in plans]
     x, is_left = panel.across(floor), panel.across(floor) < panel.width / 2
     picture = panel.svg(
         f"Cost against throughput: {len(plans)} plans",
         *panel.levels(ticks, [f"{short(tick)} USD" for tick in ticks]),
-        *panel.positions("samples/s", 8),
+        *panel.positions("samples/s", 6),
         panel.upright("reference", floor),
         panel.text(x + (5 if is_left else -5), panel.top + 10, "asked", "start" if is_left else "end"),
         tag("polyline", class_="line", points=corners(stairs(places))),

@@ -21,13 +21,14 @@ from heterps.planning.cost import Problem
 from heterps.planning.explain import Neighbours, difference, layer_seconds, stations
 from heterps.planning.frontier import Frontier
 from heterps.planning.plan import Plan
-from heterps.report.figures import batch_time, duration, plural, rate, usd
+from heterps.report.figures import duration, plural, rate, usd
 from heterps.report.page.alternatives import draw_alternatives
 from heterps.report.page.charts import Chart, Point, draw
 from heterps.report.page.run import NUM_COLOURS
 from heterps.report.page.templates import render, write_text
 from heterps.report.terminal.frontier_view import chosen_for, points_meaning
 from heterps.report.terminal.plan_explained import change_words, cheaper_words, faster_words
+from heterps.report.terminal.plan_rented import rounded
 from heterps.report.terminal.plan_table import standing
 
 
@@ -62,12 +63,12 @@ def render_planned(problem: Problem, plan: Plan, beside: Neighbours) -> Markup:
         "planned.html.j2",
         figures=[
             ("Cost", usd(plan.usd), f"{standing(plan)}."),
-            ("Samples/s", rate(plan.throughput), f"{rate(problem.throughput)} asked"),
+            ("Samples/s", rate(plan.throughput), f"{rate(problem.throughput)} asked{_expected(problem, plan)}"),
             ("Time", duration(plan.hours * 3600), f"for {problem.samples * problem.epochs:,.0f} samples"),
             ("Units", f"{sum(plan.units.values()):,}", ", ".join(f"{n:,} {name}" for name, n in plan.units.items())),
         ],
         chain=_chain(problem, plan),
-        batch=f"A batch of {profile.batch_size:,} samples takes {batch_time(batch_s)}{_lanes(problem, plan)}.",
+        batch=f"A batch of {profile.batch_size:,} samples takes {_milliseconds(batch_s)}{_lanes(problem, plan)}.",
         bottleneck=plan.bottleneck,
         bill=[
             (
@@ -154,21 +155,33 @@ def _chain(problem: Problem, plan: Plan) -> list[ChainStage]:
             stage = plan.stages[number]
             for layer, times in enumerate(layer_seconds(problem, stage), stage.first):
                 seconds = times[0] if station.side == "compute" else times[1]
-                told = f"{batch_time(times[0])} of compute, {batch_time(times[1])} of communication"
+                told = f"{_milliseconds(times[0])} of compute, {_milliseconds(times[1])} of communication"
                 name = problem.profile.layers[layer].name
-                layers.append(ChainLayer(name, batch_time(seconds), told, seconds / slowest_s if slowest_s else 0.0))
+                layers.append(ChainLayer(name, _milliseconds(seconds), told, seconds / slowest_s if slowest_s else 0.0))
         busy_s = max(station.compute_s, station.comm_s)
         title = f"{station.count:,} × {station.resource}"
         chain.append(
             ChainStage(
                 colours[station.resource],
                 title if layers else f"{title}: servers",
-                f"{batch_time(busy_s)} of {station.side}" if layers else batch_time(busy_s),
+                f"{_milliseconds(busy_s)} of {station.side}" if layers else _milliseconds(busy_s),
                 station.busy == 1,
                 tuple(layers),
             )
         )
     return chain
+
+
+def _milliseconds(seconds: float) -> str:
+    """A time with three digits that matter, or whole milliseconds: 0.0042 ms, 31.2 ms, 1,204 ms."""
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _expected(problem: Problem, plan: Plan) -> str:
+    if plan.prediction is None:
+        return ""
+    _, low, high = plan.prediction.throughput(problem.profile.batch_size)
+    return f"; {rounded(low)} to {rounded(high)} expected in 9 of 10 runs"
 
 
 def _lanes(problem: Problem, plan: Plan) -> str:
