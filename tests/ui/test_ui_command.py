@@ -93,8 +93,17 @@ def test_a_browser_shows_the_pages_without_an_error(folder: Path) -> None:
     text = (folder / "job.yaml").read_text().replace("epochs: 1000000", "epochs: 2")
     (folder / "job.yaml").write_text(text)
     assert heterps("train", "job.yaml", "--run", "runs/tiny", cwd=folder).returncode == 0
+    cost = {"compute_s": 0.001, "sync_s": 0.001, "input_s": 0.0, "alpha": 0.9, "beta": 0.9}
+    layer = {"name": "all", "server_s": 0.001, "costs": {"cpu": cost}}
+    (folder / "profile.json").write_text(json.dumps({"model": "tiny", "batch_size": 16, "layers": [layer]}))
+    recorded = folder / "runs/tiny/job.yaml"
+    recorded.write_text(recorded.read_text().replace("profile: null", "profile: profile.json"))
+    pages = (
+        ("", 'href="run/tiny/"'), ("run/tiny/", "<polyline"), ("compare?run=tiny", "<polyline"),
+        ("run/tiny/what-if?price.cpu=0.05", 'type="range"'),  # its script has run
+    )  # fmt: skip
     with ui(folder) as client:
-        for path, shown in (("", 'href="run/tiny/"'), ("run/tiny/", "<polyline"), ("compare?run=tiny", "<polyline")):
+        for path, shown in pages:
             words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/browser"]
             words += ["--enable-logging=stderr", "--log-level=0", "--dump-dom", str(client.base_url.join(path))]
             done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)

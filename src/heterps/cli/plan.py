@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 PLAN_S, COMPARE_S = 60.0, 10.0
 MEASURED = {"trials", "trial_seconds", "launcher", "emulate", "profile_out"}
 NOT_MEASURED = {
-    "batch_size", "provisioner", "compare", "frontier", "plot", "explain", "sync", "cost", "rows", "rows_in_memory",
-    "deadline", "lanes", "max_staleness",
+    "batch_size", "provisioner", "compare", "frontier", "plot", "html", "explain", "sync", "cost", "rows",
+    "rows_in_memory", "deadline", "lanes", "max_staleness",
 }  # fmt: skip
 EXAMPLES = examples(
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --out plan.json",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --compare --explain",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --frontier --plot frontier.html",
+    "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --compare --html plan.html",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --method greedy --json",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --sync any --rows 1e8",
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9 --rows 1e10 --rows-in-memory 0.05",
@@ -106,6 +107,10 @@ def plan(
     compare: Annotated[bool, typer.Option("--compare", help="Search with every method and compare.")] = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Show the least cost for other throughputs.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the frontier to this .svg or .html file.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page with the plan, its bill and what is cheaper or faster to this file."),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what limits the plan, and what its cost hangs on.")
     ] = False,
@@ -152,7 +157,7 @@ def plan(
         context.fail("Missing option '--throughput', or '--deadline'.")
     if plot is not None:
         check_plot(plot)
-    check_folders(plot=plot, plan=out)
+    check_folders(plot=plot, page=html, plan=out)
     profiled = load_profile(profile)
     profiled_with = profiled.batch_size
     options: dict[str, Any] = {
@@ -168,13 +173,16 @@ def plan(
         tried, deadline, lambda one: _search(one, options, every=compare, alone=json)
     )
     told = _explain(problem, compared.chosen) if explain else None
-    found = _frontier(problem) if frontier or plot is not None else None
+    computed = _frontier(problem) if frontier or plot is not None or html is not None else None
+    found = computed if frontier or plot is not None else None
     if json:
         print_json(_as_json(compared, compare, told, found) | ({"variants": rivals} if len(rivals) > 1 else {}))
     else:
         _show(problem, compared, compare, told, found, profiled_with, rivals)
     if plot is not None and found is not None:
         write_plot(plot, found, problem.profile, problem.throughput)
+    if html is not None and computed is not None:
+        _write_page(html, problem, compared, computed, rivals, deadline, every=compare)
     write_file(out, "plan", compared.chosen.write)
     return 0
 
@@ -211,6 +219,23 @@ def _frontier(problem: Problem) -> Frontier:
 
     with _progress("frontier at", only_terminal=True) as announce:
         return frontier(problem, on_point=lambda plan: announce(f"{plan.throughput:,.0f} samples/s"))
+
+
+def _write_page(
+    path: Path,
+    problem: Problem,
+    compared: PlanComparison,
+    found: Frontier,
+    rivals: list[dict[str, Any]],
+    deadline: float | None,
+    *,
+    every: bool,
+) -> None:
+    from heterps.planning.explain import neighbours
+    from heterps.report.page.planned import render_plan_page, write_plan_page
+
+    beside = neighbours(problem, compared.chosen, deadline)
+    write_plan_page(path, render_plan_page(problem, compared, beside, found, rivals, has_searches=every))
 
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from heterps.planning.cost import ROUNDING, Problem, stage_terms
 from heterps.planning.lanes import planned_lanes
-from heterps.planning.market import cover, stretch
-from heterps.planning.plan import Stage
+from heterps.planning.market import cover, paid_s, stretch
+from heterps.planning.plan import Plan, Stage
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,44 @@ class Bill:
     rented: dict[str, int] | None = None  # number of each offer that is rented; None: single units
     lanes: int | None = None  # micro-batches of a batch, in rounds; else whole batches under way
     egress_usd: float | None = None  # traffic between zones, in `usd`; None: that is free
+
+
+@dataclass(frozen=True)
+class BillPart:
+    """A part of the cost of a plan: units, traffic, disks, or what interruptions add."""
+
+    name: str
+    usd: float
+    count: int | None = None  # number of units or machines; None: nothing is counted
+    usd_per_hour: float | None = None  # price of all of them
+
+
+def bill_parts(problem: Problem, plan: Plan) -> tuple[BillPart, ...]:
+    """Divide the cost of a plan of this problem into parts that add up to it.
+
+    In the paper's bill they are the stages and the servers; else the offers that are rented, and what is paid besides.
+    """
+    cluster = problem.cluster
+    if problem.conditions is None or plan.rented is None:
+        counted = [(problem.layer_names(s.first, s.last), s.resource, s.count) for s in plan.stages]
+        counted += [("servers", plan.servers.resource, plan.servers.count)] if plan.servers.count else []
+        rates = [count * cluster.resources[resource].usd_per_hour for _, resource, count in counted]
+        return tuple(
+            BillPart(f"{name} on {resource}", plan.hours * rate, count, rate)
+            for (name, resource, count), rate in zip(counted, rates, strict=True)
+        )
+    market, tau, scale = problem.market, problem.profile.batch_size / plan.throughput, problem.hours_per_tau
+    parts = []
+    for name, count in plan.rented.items():
+        j = market.names.index(name)
+        each = float(market.offers.usd[j])
+        parts.append(BillPart(name, count * each * paid_s(market.offers, j, tau) * scale, count, count * each))
+    besides = {"traffic between zones": _traffic(problem, plan.stages), "disks of servers": problem.disk_usd * tau}
+    parts += [BillPart(name, weight * scale) for name, weight in besides.items() if weight > 0]
+    rest = plan.usd - math.fsum(part.usd for part in parts)
+    if rest > plan.usd * 1e-9:
+        parts.append(BillPart("interruptions", rest))
+    return tuple(parts)
 
 
 def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:

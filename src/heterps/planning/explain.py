@@ -64,6 +64,14 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
+class Neighbours:
+    """The plans next to a plan."""
+
+    cheaper: Neighbour | None  # None: no plan is cheaper, whatever the floor
+    faster: Neighbour | None  # None: no plan within the limits is faster
+
+
+@dataclass(frozen=True)
 class Sensitivity:
     """The change of the cheapest plan if one input is `after` instead of `before`."""
 
@@ -97,17 +105,39 @@ class Explanation:
 
 def explain(problem: Problem, plan: Plan) -> Explanation:
     """Explain a plan of this problem, by about four searches per resource and dozens for the cheaper neighbour."""
-    optimum = cheapest(problem) or plan
-    if plan.usd <= optimum.usd * (1 + NEXT):
-        optimum = plan  # prefer the explained plan among several with the same cost
-    found = stations(problem, plan)
+    optimum = _optimum(problem, plan)
+    found, beside = stations(problem, plan), _neighbours(problem, plan, optimum)
     return Explanation(
         stations=found,
         bottleneck=bottleneck(found, plan),
-        cheaper=_neighbour(problem, plan, optimum if optimum is not plan else next_cheaper(problem, plan)),
-        faster=_neighbour(problem, plan, cheapest(with_floor(problem, plan.throughput * (1 + NEXT)))),
+        cheaper=beside.cheaper,
+        faster=beside.faster,
         optimal_usd=optimum.usd,
         sensitivities=(*_prices(problem, optimum), *_limits(problem, optimum), *_floors(problem, optimum)),
+    )
+
+
+def neighbours(problem: Problem, plan: Plan, deadline: float | None = None) -> Neighbours:
+    """Find the plans next to a plan, as `explain` does, without what its cost depends on.
+
+    A plan for a deadline was chosen for a floor that start-up and interruptions have raised: cheaper plans that are
+    slower than it do not replace it.
+    """
+    if deadline is not None:
+        problem = with_floor(problem, max(problem.throughput, plan.throughput))
+    return _neighbours(problem, plan, _optimum(problem, plan))
+
+
+def _optimum(problem: Problem, plan: Plan) -> Plan:
+    """Return the cheapest plan, which is the explained one if another has the same cost."""
+    optimum = cheapest(problem) or plan
+    return plan if plan.usd <= optimum.usd * (1 + NEXT) else optimum
+
+
+def _neighbours(problem: Problem, plan: Plan, optimum: Plan) -> Neighbours:
+    return Neighbours(
+        cheaper=difference(problem, plan, optimum if optimum is not plan else next_cheaper(problem, plan)),
+        faster=difference(problem, plan, cheapest(with_floor(problem, plan.throughput * (1 + NEXT)))),
     )
 
 
@@ -128,6 +158,20 @@ def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
         rows.append(("servers", plan.servers.resource, plan.servers.count, server_s, 0.0))
     slowest_s = max(max(compute_s, comm_s) for *_, compute_s, comm_s in rows)
     return tuple(Station(*row, busy=max(row[3:]) / slowest_s) for row in rows)
+
+
+def layer_seconds(problem: Problem, stage: Stage) -> list[tuple[float, float]]:
+    """Return the seconds of compute and of communication of each layer of a stage, for one profiling batch.
+
+    They add up to those of the stage: its first layer has its input and the launcher's overhead, its last its output.
+    """
+    rows = problem.terms[problem.resources.index(stage.resource), stage.first : stage.last + 1].tolist()
+    found = [(row[1] + row[0] / stage.count, row[3] + row[2] / stage.count) for row in rows]
+    compute_s, comm_s = found[0]
+    found[0] = compute_s + rows[0][8] / stage.count, comm_s + rows[0][5] + rows[0][4] / stage.count
+    compute_s, comm_s = found[-1]
+    found[-1] = compute_s, comm_s + rows[-1][7] + rows[-1][6] / stage.count
+    return found
 
 
 def bottleneck(found: Sequence[Station], plan: Plan) -> Station:
@@ -172,7 +216,8 @@ def moves(before: Plan, after: Plan) -> tuple[LayerMove, ...]:
     return tuple(found)
 
 
-def _neighbour(problem: Problem, plan: Plan, other: Plan | None) -> Neighbour | None:
+def difference(problem: Problem, plan: Plan, other: Plan | None) -> Neighbour | None:
+    """Return another plan of the problem with its differences from `plan`; None for None."""
     if other is None:
         return None
     old, new = plan.units, other.units

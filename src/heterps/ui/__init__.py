@@ -5,6 +5,7 @@
       GET  TOKEN/run/NAME/         one run     <-  watch.py    the report of the run, and how it stands now
       GET  TOKEN/run/NAME/events   its changes <-              looked at once a second, however many pages are open
       POST TOKEN/run/NAME/stop     and others  ->  actions.py  --> the job, as `heterps scale` and others ask it
+      GET  TOKEN/run/NAME/what-if  other plans <-  what_if.py  the exact planner, by the profile of the run's job
       GET  TOKEN/compare           several runs side by side
       GET  TOKEN/metrics           running jobs for Prometheus
 

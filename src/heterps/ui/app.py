@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,20 @@ from heterps.config import Job, load_job
 from heterps.errors import HeterpsError
 from heterps.report.page.runs import render_comparison, render_list, render_watched
 from heterps.report.page.templates import asset
+from heterps.report.page.what_if import render_what_if
 from heterps.report.prometheus import CONTENT_TYPE, exposition
 from heterps.report.read_run import RecordedRun, read_run
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList
 from heterps.ui.watch import EVERY_S, Watched, facts
+from heterps.ui.what_if import frontier_part, plan_part, read_basis
 
 MOST_COMPARED = 8
 MOST_BODY = 65_536
 STILL_S = 15.0
 """Seconds without a change after which an empty line keeps a stream open."""
+LISTEN_S = 0.1
+"""Seconds between two looks whether somebody still waits for an answer that takes long."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -51,6 +56,9 @@ def make_app(folder: Path, token: str, is_ending: Callable[[], bool] = lambda: F
             Route("/ui.js", pages.script),
             Route("/run/{name}/", pages.run),
             Route("/run/{name}/events", pages.events),
+            Route("/run/{name}/what-if", pages.what_if),
+            Route("/run/{name}/what-if/plan", pages.what_if_plan),
+            Route("/run/{name}/what-if/frontier", pages.what_if_frontier),
             Route("/run/{name}/{action}", pages.act, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refused, HeterpsError: _said},
@@ -133,6 +141,32 @@ class _Pages:
         asked = await _asked(request)
         told = await asyncio.to_thread(action, watched.folder, asked)
         return JSONResponse({"answer": told})
+
+    async def what_if(self, request: Request) -> Response:
+        """The page without a plan, which its script asks for; a form that is sent without a script gets one at once."""
+        watched, asked = await self._find(request), dict(request.query_params)
+        basis = await asyncio.to_thread(read_basis, watched.folder)
+        planned = refused = ""
+        try:
+            planned = await asyncio.to_thread(plan_part, basis, asked) if asked else ""
+        except HeterpsError as error:
+            refused = str(error)
+        return HTMLResponse(render_what_if(watched.name, basis.fields, asked, planned, refused))
+
+    async def what_if_plan(self, request: Request) -> Response:
+        watched, asked = await self._find(request), dict(request.query_params)
+        found = await asyncio.to_thread(lambda: plan_part(read_basis(watched.folder), asked))
+        return JSONResponse({"html": found})
+
+    async def what_if_frontier(self, request: Request) -> Response:
+        """The search for a frontier ends early when the page has gone, or has asked for another."""
+        watched, asked = await self._find(request), dict(request.query_params)
+        basis, is_over = await asyncio.to_thread(read_basis, watched.folder), threading.Event()
+        search = asyncio.create_task(asyncio.to_thread(frontier_part, basis, asked, is_over.is_set))
+        while not (await asyncio.wait({search}, timeout=LISTEN_S))[0]:
+            if await request.is_disconnected():
+                is_over.set()
+        return JSONResponse({"html": await search})
 
     async def compare(self, request: Request) -> Response:
         folders = await asyncio.to_thread(self._runs.folders)

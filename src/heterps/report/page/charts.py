@@ -106,7 +106,7 @@ def _series(panel: Panel, chart: Chart) -> list[Markup]:
         places = [(panel.across(x), panel.down(y), x, y) for x, y in run if y is not None]
         if is_known and len(places) > 1:
             path = [(x, y) for x, y, _, _ in places]
-            lines.append(tag("polyline", class_="line", points=corners(_stairs(path) if chart.steps else path)))
+            lines.append(tag("polyline", class_="line", points=corners(stairs(path) if chart.steps else path)))
         kind = "point alone" if len(places) == 1 or chart.steps else "point"
         for cx, cy, x, y in places:
             title = tag("title", f"{chart.show(y)} at {x:,.0f} {chart.x_name}")
@@ -128,7 +128,7 @@ def _thin_points(points: Sequence[Point]) -> list[Point]:
     return [*thinned, points[-1]]
 
 
-def _stairs(path: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def stairs(path: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """The path with a corner between each two places: up first, then along."""
     return [path[0], *(corner for a, b in pairwise(path) for corner in ((a[0], b[1]), b))]
 

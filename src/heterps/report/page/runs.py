@@ -74,6 +74,7 @@ def render_watched(
         body=Markup(body),  # its values are escaped
         digest=digest,
         is_running=is_running,
+        has_profile=job is not None and job.profile is not None,
         num_stages=len(stages) if job is not None and job.launcher != "inline" else 0,
         resources=[(resource, f"{found.usd_per_hour:g}", found.limit) for resource, found in resources],
     )

@@ -1,5 +1,6 @@
 "use strict";
-// The page of a run replaces its body when the server sends a new one; forms of class `action` ask the job for something.
+// The page of a run replaces its body when the server sends a new one; forms with `data-action` ask the job for something.
+// The what-if page asks for a plan at each change of a field, and for the frontier once nothing changes any more.
 
 const live = document.getElementById("live");
 const said = document.getElementById("said");
@@ -38,4 +39,60 @@ for (const form of document.querySelectorAll("form[data-action]")) {
     }
     button.disabled = false;
   });
+}
+
+// --- what if ---------------------------------------------------------------------------------------------------------
+
+const question = document.getElementById("question");
+const parts = ["plan", "frontier"].map((id) => document.getElementById(id));
+let isAsking = false, isChanged = false, search = null;
+
+function addSlider(field) {
+  const slider = document.createElement("input"), most = Number(field.dataset.most);
+  const show = () => { slider.value = field.value === "" ? most : field.value; };
+  Object.assign(slider, { type: "range", min: field.dataset.whole ? 0 : most / 200, max: most, step: field.dataset.whole ? 1 : most / 200 });
+  slider.setAttribute("aria-label", field.getAttribute("aria-label"));
+  slider.addEventListener("input", () => { field.value = String(Number(Number(slider.value).toPrecision(4))); });
+  field.addEventListener("input", show);
+  field.after(slider);
+  show();
+}
+
+async function askWhatIf() {
+  isChanged = true;
+  search?.abort();
+  if (isAsking) return;
+  isAsking = true;
+  while (isChanged) {
+    isChanged = false;
+    const asked = new URLSearchParams(new FormData(question));
+    for (const part of parts) part.classList.add("old");
+    for (const part of parts) {
+      if (isChanged || !await showPart(part, asked)) break;
+    }
+  }
+  isAsking = false;
+}
+
+async function showPart(part, asked) {
+  const refused = document.getElementById("refused");
+  search = part.id === "frontier" ? new AbortController() : null;
+  try {
+    const told = await (await fetch("what-if/" + part.id + "?" + asked, { signal: search?.signal })).json();
+    refused.textContent = told.error ?? "";
+    if (told.html === undefined) return false;
+    part.innerHTML = told.html;
+    part.classList.remove("old");
+    return true;
+  } catch (error) {
+    if (!isChanged) refused.textContent = "The page's server could not be asked: " + error.message;
+    return false;
+  }
+}
+
+if (question) {
+  for (const field of question.querySelectorAll("input[data-most]")) addSlider(field);
+  question.addEventListener("input", askWhatIf);
+  question.addEventListener("submit", (event) => { event.preventDefault(); askWhatIf(); });
+  askWhatIf();
 }

@@ -56,12 +56,17 @@ def chosen_for(plans: Sequence[Plan], floor: float) -> Plan | None:
 
 
 def meaning(frontier: Frontier, floor: float) -> str:
+    """What the points of the frontier are, in words, and which of them is ticked."""
+    return points_meaning(frontier, f" ✓ is the one for {floor:,.0f} samples/s.")
+
+
+def points_meaning(frontier: Frontier, ticked: str = "") -> str:
     """What the points of the frontier are, in words."""
     between = "no other is" if frontier.complete else "there are more"
     proof = "" if frontier.proven else " Not all of them are proven to be the cheapest: their search was cut short."
     return (
         "Each plan is the cheapest for its throughput, from the cheapest of all to the fastest within the limits; "
-        f"{between} between them. ✓ is the one for {floor:,.0f} samples/s.{proof}"
+        f"{between} between them.{ticked}{proof}"
     )
 
 

@@ -42,13 +42,13 @@ def cheaper_words(other: Neighbour | None, plan: Plan, profile: Profile) -> str:
     if other is None:
         return "none; no plan costs less, however low the floor."
     where = f"for the same floor, by method {other.plan.method}" if other.meets_floor else "below the floor"
-    return f"{_change(other, profile)}: {_bill(other, plan)} ({where})."
+    return f"{change_words(other, profile)}: {_bill(other, plan)} ({where})."
 
 
 def faster_words(other: Neighbour | None, plan: Plan, profile: Profile) -> str:
     if other is None:
         return "none; no plan within the limits is faster."
-    return f"{_change(other, profile)}: {_bill(other, plan)}."
+    return f"{change_words(other, profile)}: {_bill(other, plan)}."
 
 
 def _bill(other: Neighbour, plan: Plan) -> str:
@@ -57,7 +57,8 @@ def _bill(other: Neighbour, plan: Plan) -> str:
     return f"{usd(abs(other.usd))}{share} {word}, {rate(other.plan.throughput)} samples/s"
 
 
-def _change(other: Neighbour, profile: Profile) -> str:
+def change_words(other: Neighbour, profile: Profile) -> str:
+    """The units and the layers that another plan changes, in words."""
     names = [layer.name for layer in profile.layers]
     units = [f"{abs(n)} {name} {'more' if n > 0 else 'less'}" for name, n in other.units.items()]
     moves = [

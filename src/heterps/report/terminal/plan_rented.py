@@ -52,13 +52,14 @@ def show_expected(console: Console, plan: Plan, batch_size: int) -> None:
     }
     told = ", ".join(f"{name} {1000 * seconds:,.3g} ms" for name, seconds in terms.items() if seconds)
     text = (
-        f"Expected: {_rounded(low)} to {_rounded(high)} samples/s in 9 of 10 runs. A batch at the bottleneck: {told}. "
+        f"Expected: {rounded(low)} to {rounded(high)} samples/s in 9 of 10 runs. A batch at the bottleneck: {told}. "
         f"This rests on {plan.prediction.basis}."
     )
     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
 
-def _rounded(value: float) -> str:
+def rounded(value: float) -> str:
+    """An end of an interval, with two digits that matter."""
     return f"{float(f'{value:.2g}'):,.0f}"
 
 

@@ -104,7 +104,7 @@ def show_verdict(console: Console, comparison: PlanComparison, profile: Profile,
         f" in {hours(chosen.hours)} hours at {chosen.throughput:,.0f} samples/s ({throughput:,.0f} asked).",
     )
     console.print(verdict)
-    console.print(Padding(Text(f"{_standing(chosen)}. Bottleneck: {chosen.bottleneck}."), (0, 0, 0, 2), expand=False))
+    console.print(Padding(Text(f"{standing(chosen)}. Bottleneck: {chosen.bottleneck}."), (0, 0, 0, 2), expand=False))
     guessed = {name for option in comparison.options if option.plan for name in option.plan.estimated}
     if guessed:
         names = ", ".join(name for name in profile.resources if name in guessed)
@@ -169,7 +169,8 @@ def _table(name: str) -> Table:
     return table
 
 
-def _standing(plan: Plan) -> str:
+def standing(plan: Plan) -> str:
+    """How far a plan is from the cheapest, in words."""
     if plan.gap is None:
         if not plan.bound_usd:
             return "The optimum is not known"

@@ -1,0 +1,64 @@
+"""The frontier as a chart whose points are buttons: a group of radio buttons lies over the picture.
+
+USD  |            ____◉    <- the button of a plan; the arrow keys go from each to the next
+     |     ____○--'           the page shows the plan whose button is :checked, without a script
+     |  ○-'
+     +------------------ samples/s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from heterps.planning.plan import Plan
+from heterps.report.figures import rate, short, usd
+from heterps.report.page.charts import stairs
+from heterps.report.page.panel import Panel, corners, tag, value_ticks
+
+WIDE = 1.0 + 1e-6
+"""Least ratio of the ends of the axis of throughput."""
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """The picture, and the button of each plan: its place in percent of the picture's size, and what it stands for."""
+
+    picture: Markup
+    buttons: tuple[Button, ...]
+
+
+@dataclass(frozen=True)
+class Button:
+    left: float
+    top: float
+    told: str
+    is_chosen: bool
+
+
+def draw_alternatives(plans: Sequence[Plan], first: Plan, floor: float) -> Alternatives:
+    """Draw the frontier, with the plan `first` chosen; `floor` is the throughput that was asked for."""
+    ticks = value_ticks([plan.usd for plan in plans], 4, from_zero=True)
+    start = min(floor, plans[0].throughput)
+    end = max(floor, plans[-1].throughput, start * WIDE)
+    panel = Panel((start, end), (ticks[0], ticks[-1]), 720, 300, 86, 20, 14, 40)
+    places = [(panel.across(plan.throughput), panel.down(plan.usd)) for plan in plans]
+    x, is_left = panel.across(floor), panel.across(floor) < panel.width / 2
+    picture = panel.svg(
+        f"Cost against throughput: {len(plans)} plans",
+        *panel.levels(ticks, [f"{short(tick)} USD" for tick in ticks]),
+        *panel.positions("samples/s", 6),
+        panel.upright("reference", floor),
+        panel.text(x + (5 if is_left else -5), panel.top + 10, "asked", "start" if is_left else "end"),
+        tag("polyline", class_="line", points=corners(stairs(places))),
+    )
+    buttons = [
+        Button(
+            100 * x / panel.width, 100 * y / panel.height, f"{rate(plan.throughput)} samples/s for {usd(plan.usd)}",
+            is_chosen=plan is first,
+        )
+        for plan, (x, y) in zip(plans, places, strict=True)
+    ]  # fmt: skip
+    return Alternatives(picture, tuple(buttons))

@@ -1,0 +1,180 @@
+"""What-if questions about a run: which plan would be the cheapest at other prices, limits, memory, ports or speed?
+
+    files of the run         fields of the page          the exact planner
+      job: cluster, profile    price.cpu=0.06     -->      problem  -->  plan, its bill, the next plans
+      plan: floor, samples     deadline=12                          -->  the frontier
+
+A field that has the text it had in the run is unchanged, so that nothing is lost by writing a number. The run stays as
+it is: `heterps replan` changes a job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps.config import Cluster, load_job
+from heterps.errors import ConfigError, HeterpsError
+from heterps.planning.plan import Plan, load_plan
+from heterps.profiling.profile import Profile, load_profile
+from heterps.training.run.control import find
+from heterps.yamlfile import validate
+
+if TYPE_CHECKING:
+    from heterps.planning.cost import Problem
+
+RESOURCE_FIELDS = {"price": "usd_per_hour", "limit": "limit", "memory": "memory_gb", "port": "port_gbps"}
+"""Fields of a resource or a machine, as `price.cpu` names them."""
+LONGEST_S = 5.0
+"""Longest search for a plan."""
+MOST, LEAST = 1e15, 1e-9
+"""Numbers out of this range are refused, but for 0: sums of them would have no digits left."""
+MOST_UNITS = {"resources": 1_000_000, "machines": 1000}
+"""Largest limits. The planner tries every number of machines, so that more of them would take it minutes."""
+SAMPLES, FLOOR = 1e9, 1000.0
+"""What is asked for at first where the plan of the run predicts nothing."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a run says: the cluster, the profile, and the plan that it was trained by."""
+
+    cluster: Cluster
+    profile: Profile
+    plan: Plan
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The text of every field that a question may change; memory, port, deadline and policy may be blank."""
+        offered = {**self.cluster.resources, **self.cluster.machines}
+        found = {
+            f"{short}.{name}": _text(getattr(one, field))
+            for name, one in offered.items()
+            for short, field in RESOURCE_FIELDS.items()
+        }
+        plan = self.plan
+        floor = _round_down(plan.throughput) if plan.is_predicted else FLOOR
+        samples = plan.samples or round(plan.hours * plan.throughput * 3600) or SAMPLES
+        asked = {"throughput": _text(floor), "samples": _text(samples), "deadline": "", "sync": plan.sync or ""}
+        return found | asked
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the planner is asked. The throughput is in samples a second, the deadline in hours."""
+
+    cluster: Cluster
+    throughput: float | None
+    samples: float
+    deadline: float | None
+    sync: str | None
+
+
+def read_basis(folder: Path) -> Basis:
+    """Read what a run says. Raises ConfigError where it has no profile, or the profile is not there."""
+    job = load_job(folder / "job.yaml")
+    if job.profile is None:
+        raise ConfigError("the job names no profile, and plans are made from one: give it `profile`.")
+    try:
+        path = find(folder).directory / job.profile
+    except HeterpsError:  # it is over, or runs where it cannot be asked from here
+        path = Path(job.profile)
+    profile = load_profile(path).at_batch_size(job.data.batch_size)
+    return Basis(job.cluster, profile, load_plan(folder / "plan.json"))
+
+
+def parse_question(basis: Basis, asked: Mapping[str, str]) -> Question:
+    """Return the question that the texts of fields ask; those that are missing are as in the run.
+
+    Raises ConfigError with a sentence about a field that has no meaning.
+    """
+    given = basis.fields
+    if strange := [name for name in asked if name not in given]:
+        raise ConfigError(f"there is no field {strange[0]!r}.")
+    texts = {name: asked.get(name, text).strip() for name, text in given.items()}
+    values = basis.cluster.model_dump()
+    for name, text in texts.items():
+        short, _, offer = name.partition(".")
+        if short in RESOURCE_FIELDS and text != given[name]:
+            kind = "resources" if offer in basis.cluster.resources else "machines"
+            values[kind][offer][RESOURCE_FIELDS[short]] = _value(name, text, MOST_UNITS[kind])
+    samples = _number("samples", texts["samples"])
+    return Question(
+        cluster=validate(values, Cluster, where="the changed cluster"),
+        throughput=_number("throughput", texts["throughput"]) if texts["throughput"] else None,
+        samples=samples,
+        deadline=_number("deadline", texts["deadline"]) if texts["deadline"] else None,
+        sync=texts["sync"] or None,
+    )
+
+
+def plan_part(basis: Basis, asked: Mapping[str, str]) -> str:
+    """Return the HTML of the cheapest plan, its bill and the plans next to it. Raises ConfigError, PlanInfeasible."""
+    from heterps.planning.explain import neighbours
+    from heterps.report.page.planned import render_planned
+
+    problem, plan, deadline = _solve(basis, asked)
+    return render_planned(problem, plan, neighbours(problem, plan, deadline))
+
+
+def frontier_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], bool] = lambda: False) -> str:
+    """Return the HTML of the frontier. It gives up, with a ConfigError, once nobody waits for it: `is_over`."""
+    from heterps.planning.frontier import frontier
+    from heterps.report.page.planned import render_alternatives
+
+    def on_point(_: Plan) -> None:
+        if is_over():
+            raise ConfigError("nobody waits for this frontier any more.")
+
+    problem, plan, _ = _solve(basis, asked)
+    return render_alternatives(problem, plan, frontier(problem, on_point=on_point))
+
+
+def _solve(basis: Basis, asked: Mapping[str, str]) -> tuple[Problem, Plan, float | None]:
+    """Return the problem that is asked, its cheapest plan, and the deadline in hours."""
+    from heterps.planning.api import compare, make_problem, within_deadline
+
+    one = parse_question(basis, asked)
+    problem = make_problem(
+        basis.profile, one.cluster, one.throughput, one.samples, sync=one.sync, deadline=one.deadline,
+        cost="real" if basis.plan.rented is not None else "auto",
+    )  # fmt: skip
+    found = within_deadline(problem, one.deadline, lambda p: compare(p, others="none", seconds=LONGEST_S))
+    return problem, found.chosen, one.deadline
+
+
+def _value(name: str, text: str, most_units: int) -> float | int | None:
+    """Return the value of a field of a resource; memory and port may be blank, and a limit is `most_units` or less."""
+    if not text and name.startswith(("memory.", "port.")):
+        return None
+    number = _number(name, text)
+    if name.startswith("limit.") and number > most_units:
+        raise ConfigError(f"{name}: give {most_units:,} or less (got {text}).")
+    return int(number) if name.startswith("limit.") and number.is_integer() else number
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{name}: give a number (got {text!r}).")
+    if abs(number) > MOST or 0 < abs(number) < LEAST:
+        raise ConfigError(f"{name}: give a number from {LEAST:g} to {MOST:g} (got {text}).")
+    return number
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if float(value).is_integer() else repr(value)
+
+
+def _round_down(value: float) -> float:
+    """The number with three digits that matter, not above `value`."""
+    size = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.floor(value / size + 1e-9) * size:.3g}")
