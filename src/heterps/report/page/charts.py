@@ -6,7 +6,6 @@ value
  0.70 |___/----                          draw_lines      several series, each with its own colour, dash and mark
       +------------------ samples        draw_shares     stacked shares of a stage's time, one bar per interval
                                          draw_histogram  one bar per value, or per range of values
-                                         draw_timeline   what each worker did when, one row of bars per worker
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from markupsafe import Markup
 
 from heterps.report.page.panel import EMPTY, Panel, corners, figure, legend, tag, tick_labels, value_ticks
 from heterps.report.stage_figures import DOINGS, percent
-from heterps.report.terminal.timeline import WORDS, TimelineRow, make_rows
-from heterps.sim.result import SimResult
 
 MAX_POINTS = 120
 """Largest number of points or bars in a small chart: more are averaged in groups of neighbours."""
@@ -296,57 +293,3 @@ def draw_histogram(label: str, counts: dict[int, int], x_name: str, noun: str) -
         if i % max(1, len(bins) // 8) == 0:
             parts.append(panel.text(x + step / 2, panel.height - 20, f"{i * size}"))
     return panel.svg(label, *parts)
-
-
-# --- the timeline ----------------------------------------------------------------------------------------------------
-
-ROW, GAP = 18, 5
-"""Height of a row of a timeline and of the gap below it, in pixels."""
-MOST_ROWS, MOST_BARS, NUM_CELLS = 48, 6000, 290
-"""A timeline with more rows or bars than this is drawn in rows of cells that show what took most of their time."""
-
-
-def draw_timeline(result: SimResult, style: str = "") -> Markup:
-    """The SVG of the window that `result` kept segments for; `style` is put inside it, for a file of its own."""
-    first, last = result.window or (0.0, result.end_s or 1.0)
-    rows = list(_timeline_rows(result, first, last))
-    panel = Panel((first, last), width=960, height=68 + len(rows) * (ROW + GAP), left=74, top=34, bottom=34)
-    parts = []
-    for i, (kind, word) in enumerate(WORDS.items()):
-        parts.append(tag("rect", class_=kind, x=panel.left + 110 * i, y=6, width=18, height=12))
-        parts.append(panel.text(panel.left + 110 * i + 24, 16, word, "start"))
-    parts += panel.positions("seconds", 8, has_lines=True)
-    for i, (name, bars) in enumerate(rows):
-        y = panel.top + i * (ROW + GAP)
-        parts.append(panel.text(panel.left - 8, y + ROW - 5, name, "end"))
-        for start, end, kind, told in bars:
-            parts.append(bar(kind, told, panel.across(start), y, panel.across(end) - panel.across(start), ROW))
-    label = f"{result.policy}: what {len(result.workers)} workers did from {first:g} to {last:g} s"
-    return panel.svg(label, *parts, style=style)
-
-
-TimelineBar = tuple[float, float, str, str]  # start and end in seconds, what the worker did, tooltip
-
-
-def _timeline_rows(result: SimResult, first: float, last: float) -> Iterator[tuple[str, list[TimelineBar]]]:
-    """One row per worker with its segments; where there are many workers or segments, rows of cells."""
-    if len(result.workers) > MOST_ROWS or sum(len(worker.segments) for worker in result.workers) > MOST_BARS:
-        yield from ((row.name, _cell_bars(row, first, last)) for row in make_rows(result, NUM_CELLS, MOST_ROWS))
-        return
-    for worker in result.workers:
-        bars = []
-        for start, end, kind in worker.segments:
-            told = f"{worker.name} {WORDS[kind]} from {start:,.2f} to {end:,.2f} s ({end - start:,.2f} s)"
-            bars.append((max(start, first), min(end, last), kind, told))
-        yield worker.name, bars
-
-
-def _cell_bars(row: TimelineRow, first: float, last: float) -> list[TimelineBar]:
-    """Neighbouring cells of one kind as one bar."""
-    cell_s, bars, end = (last - first) / len(row.kinds), [], first
-    for kind, cells in groupby(row.kinds):
-        start, end = end, end + cell_s * len(list(cells))
-        if kind:
-            told = f"{row.name}: mostly {WORDS[kind]} from {start:,.2f} to {end:,.2f} s"
-            bars.append((start, min(end, last), kind, told))
-    return bars
