@@ -12,10 +12,13 @@ from plans import make_plan
 from staged_run import staged, staged_line
 
 from heterps.config import load_job
+from heterps.errors import ConfigError
+from heterps.planning.frontier import Frontier
 from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.report.figures import usd
 from heterps.report.observed import ObservedPolicy, observe
 from heterps.report.page.run import render_run
-from heterps.report.run_details import RunDetails
+from heterps.report.run_details import RunDetails, with_frontier
 from heterps.sync import make_policy
 from heterps.sync.policy import Event
 from heterps.sync.trace import TraceHeader
@@ -40,7 +43,7 @@ def observed(num_steps: int, num_lanes: int = 2, words: str = "ssp") -> list[Obs
 
 
 def profile(names=NAMES) -> Profile:
-    costs = {"cpu": Cost(compute_s=0.002, sync_s=0.001, input_s=0.0, alpha=0.5, beta=0.5)}
+    costs = dict.fromkeys(("cpu", "v100"), Cost(compute_s=0.002, sync_s=0.001, input_s=0.0, alpha=0.5, beta=0.5))
     layers = tuple(LayerProfile(name=name, kind="linear", costs=costs, weight_bytes=4000) for name in names)
     return Profile(model="ctr", batch_size=JOB.data.batch_size, layers=layers)
 
@@ -117,3 +120,24 @@ def test_what_cannot_be_read_is_told():
     assert (
         "A detail is left out: stage-1.jsonl is damaged." in page(RunDetails(problems=["stage-1.jsonl is damaged."]))[1]
     )
+
+
+def test_the_run_is_drawn_among_other_plans_where_that_was_asked_for():
+    assert "Cost against throughput" not in page()[1]
+    plans = tuple(make_plan(("cpu", 3, n), throughput=1000.0 * n, usd=float(n)) for n in (1, 2, 3))
+    plan = PLAN.model_copy(update={"samples": float(SUMMARY["samples"])})
+    html, text = page(RunDetails(frontier=Frontier(plans, complete=True)), plan=plan)
+    assert f"the run, as measured: {usd(SUMMARY['measured_usd'])} at" in text
+    assert f"the plan: {usd(plan.usd)} at" in text
+    assert "3,000 3.00 USD cheapest for its throughput" in text
+    assert 'class="mark series-1"' in html
+
+
+def test_a_frontier_needs_a_profile_and_is_of_the_runs_cluster_and_samples():
+    with pytest.raises(ConfigError, match="this run has none"):
+        with_frontier(RunDetails(), JOB, PLAN)
+    plan = PLAN.model_copy(update={"samples": 1e6})
+    found = with_frontier(RunDetails(profile=profile()), JOB, plan).frontier
+    assert found is not None
+    assert all(one.samples == 1e6 for one in found.plans)
+    assert {name for one in found.plans for name in one.units} <= set(JOB.cluster.resources)

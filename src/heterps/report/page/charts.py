@@ -49,6 +49,8 @@ class Chart:
     mark: float | None = None
     """A place on the x axis, drawn as a vertical line."""
     mark_name: str = ""
+    spots: Sequence[tuple[float, float, str]] = ()
+    """Points beside the series, (x, y, name), each with a mark of its own and its name in a legend."""
 
     @property
     def known(self) -> list[tuple[float, float]]:
@@ -66,15 +68,18 @@ def draw(chart: Chart) -> Markup:
     note = f"{chart.reference_name} {chart.show(chart.reference)}" if chart.reference is not None else ""
     if chart.mark is not None:
         note = f"{chart.mark:,.0f} {chart.x_name} {chart.mark_name}"
-    return figure(chart.title, draw_svg(chart), note=note, value=chart.show(chart.last))
+    keys = [legend((_spot_sample(i), name) for i, (_, _, name) in enumerate(chart.spots))] if chart.spots else []
+    return figure(chart.title, draw_svg(chart), *keys, note=note, value="" if chart.spots else chart.show(chart.last))
 
 
 def draw_svg(chart: Chart, style: str = "") -> Markup:
     """The SVG alone; `style` is put inside it, for a file of its own."""
     if not chart.known:
         return EMPTY
-    places = [x for x, _ in chart.points] + ([chart.mark] if chart.mark is not None else [])
-    values = [y for _, y in chart.known] + ([chart.reference] if chart.reference is not None else [])
+    places = [x for x, _ in chart.points] + [x for x, _, _ in chart.spots]
+    places += [chart.mark] if chart.mark is not None else []
+    values = [y for _, y in chart.known] + [y for _, y, _ in chart.spots]
+    values += [chart.reference] if chart.reference is not None else []
     ticks = value_ticks(values, 4, from_zero=chart.from_zero)
     end = max(max(places), chart.x_from * (1 + LEAST_SPAN)) or 1.0
     panel = Panel((chart.x_from, end), (ticks[0], ticks[-1]))
@@ -85,6 +90,7 @@ def draw_svg(chart: Chart, style: str = "") -> Markup:
         *([panel.level("reference", chart.reference)] if chart.reference is not None else []),
         *_mark(panel, chart),
         *_series(panel, chart),
+        *_spots(panel, chart),
         style=style,
     )
 
@@ -110,6 +116,23 @@ def _series(panel: Panel, chart: Chart) -> list[Markup]:
             dots.append(tag("circle", title, class_=kind, cx=cx, cy=cy, r=4))
     x, y = chart.known[-1]
     return [*lines, tag("circle", class_="last", cx=panel.across(x), cy=panel.down(y), r=4), *dots]
+
+
+def _spots(panel: Panel, chart: Chart) -> Iterator[Markup]:
+    for i, (x, y, name) in enumerate(chart.spots):
+        title = tag("title", f"{name}: {chart.show(y)} at {x:,.0f} {chart.x_name}")
+        place = f"translate({panel.across(x):.1f} {panel.down(y):.1f}) scale(1.4)"
+        yield tag("path", title, class_=f"mark series-{_spot_style(i)}", transform=place, d=MARKS[_spot_style(i)])
+
+
+def _spot_sample(i: int) -> Markup:
+    mark = tag("path", class_="mark", transform="translate(7 7)", d=MARKS[_spot_style(i)])
+    return tag("svg", mark, viewBox="0 0 14 14", class_=f"series-{_spot_style(i)}")
+
+
+def _spot_style(i: int) -> int:
+    """The number of the colour and mark of a spot; the first ones are left to the series."""
+    return (i + 1) % len(MARKS)
 
 
 def _thin_points(points: Sequence[Point]) -> list[Point]:

@@ -6,22 +6,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from heterps.config import Job
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.figures import UNDEFINED, batch_time, duration, plural
+from heterps.report.figures import UNDEFINED, batch_time, duration, plural, rate, usd
 from heterps.report.observed import ObservedPolicy
 from heterps.report.page.charts import Chart, draw, draw_histogram
-from heterps.report.page.layer_chain import ChainLayer, layer_chain
+from heterps.report.page.frontier import frontier_chart
+from heterps.report.page.layer_chain import planned_chain
 from heterps.report.page.panel import figure
 from heterps.report.page.timeline import zoomable_timeline
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.simulation_table import make_groups, share
 from heterps.sim.result import COMPUTE, WAIT, SimResult
+
+if TYPE_CHECKING:  # its kernels take a while to load
+    from heterps.planning.frontier import Frontier
 
 MOST_BARS = 4000
 """Bars of all timelines of a page together, each about 150 bytes."""
@@ -34,35 +38,29 @@ EVENT_WORDS = {"resumed": "Resumed", "changed": "Changed", "warned": "Warning"}
 
 
 def chain_of(job: Job, plan: Plan, profile: Profile | None, colours: dict[str, str]) -> Markup | None:
-    """The model as a chain of layers, by stage; with times where the profile is of these layers. None without names."""
-    last = plan.stages[-1].last
-    fits = profile is not None and len(profile.layers) == last + 1
-    names = plan.layers or (tuple(layer.name for layer in profile.layers) if profile is not None and fits else None)
-    if names is None or len(names) != last + 1:
+    """The model of a run as a chain of layers, with times where the run has a profile that is of them."""
+    scaled = None if profile is None else profile.on(job.cluster).at_batch_size(job.data.batch_size)
+    return planned_chain(plan, scaled, colours)
+
+
+# --- cost against throughput -----------------------------------------------------------------------------------------
+
+
+def cost_values(plan: Plan, summary: dict[str, Any], frontier: Frontier | None) -> dict[str, Any] | None:
+    """What run.html.j2 shows of cost against throughput: the plan, the run and other plans. None without a frontier."""
+    if frontier is None:
         return None
-    if profile is None or not fits or tuple(layer.name for layer in profile.layers) != tuple(names):
-        profile = None
-    else:
-        profile = profile.on(job.cluster).at_batch_size(job.data.batch_size)
-    layers, classes = [], {}
-    for number, stage in enumerate(plan.stages, 1):
-        group = f"Stage {number}: {stage.count:,} × {stage.resource}"
-        classes[group] = colours.get(stage.resource, "colour-0")
-        for index in range(stage.first, stage.last + 1):
-            layers.append(_chain_layer(names[index], profile, index, stage.resource, group))
-    return layer_chain(layers, classes)
-
-
-def _chain_layer(name: str, profile: Profile | None, index: int, resource: str, group: str) -> ChainLayer:
-    if profile is None:
-        return ChainLayer(name, "", None, group)
-    layer = profile.layers[index]
-    cost = layer.costs.get(resource)
-    if cost is None:
-        return ChainLayer(name, layer.kind, None, group)
-    note = f"computes {batch_time(cost.compute_s)}, moves parameters {batch_time(cost.sync_s)}"
-    note += f", {size(layer.weight_bytes)} of weights{', estimated' if cost.estimated else ''}"
-    return ChainLayer(name, layer.kind, cost.compute_s, group, note)
+    samples = plan.samples or plan.throughput * plan.hours * 3600
+    spots = [(plan.throughput, plan.usd, "the plan")]
+    if summary["samples"] and summary["measured_throughput"]:
+        run_usd = summary["measured_usd"] * samples / summary["samples"]
+        spots.append((summary["measured_throughput"], run_usd, "the run, as measured"))
+    points = [(one.throughput, one.usd, "cheapest for its throughput") for one in frontier.plans]
+    return {
+        "chart": draw(frontier_chart(frontier, plan.throughput, spots, "planned")),
+        "rows": [(rate(x), usd(y), name) for x, y, name in (*spots, *points)],
+        "samples": f"{samples:,.0f}",
+    }
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------

@@ -16,8 +16,11 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from heterps.planning.plan import Plan
+from heterps.profiling.profile import LayerProfile, Profile
 from heterps.report.figures import batch_time
 from heterps.report.page.panel import tag
+from heterps.report.terminal.profile_table import size
 
 NUM_COLOURS = 6
 """Number of colours that style.css has for resources; further ones start over."""
@@ -54,6 +57,37 @@ def layer_chain(layers: Sequence[ChainLayer], colours: Mapping[str, str] | None 
         ),
         class_="chain",
     )
+
+
+def planned_chain(plan: Plan, profile: Profile | None, colours: Mapping[str, str] | None = None) -> Markup | None:
+    """The layers of a plan by stage, with times where the profile is of these layers. None where it names none.
+
+    `colours` maps resources to classes; None: in the order in which they come.
+    """
+    names = plan.layers or (None if profile is None else tuple(layer.name for layer in profile.layers))
+    if names is None or len(names) != plan.stages[-1].last + 1:
+        return None
+    if profile is not None and tuple(layer.name for layer in profile.layers) != tuple(names):
+        profile = None
+    resources = dict.fromkeys(stage.resource for stage in plan.stages)
+    known = colours or {resource: f"colour-{i % NUM_COLOURS}" for i, resource in enumerate(resources)}
+    layers, classes = [], {}
+    for number, stage in enumerate(plan.stages, 1):
+        group = f"Stage {number}: {stage.count:,} × {stage.resource}"
+        classes[group] = known.get(stage.resource, "colour-0")
+        for index in range(stage.first, stage.last + 1):
+            profiled = None if profile is None else profile.layers[index]
+            layers.append(_planned_layer(names[index], profiled, stage.resource, group))
+    return layer_chain(layers, classes)
+
+
+def _planned_layer(name: str, layer: LayerProfile | None, resource: str, group: str) -> ChainLayer:
+    cost = None if layer is None else layer.costs.get(resource)
+    if layer is None or cost is None:
+        return ChainLayer(name, "" if layer is None else layer.kind, None, group)
+    note = f"computes {batch_time(cost.compute_s)}, moves parameters {batch_time(cost.sync_s)}"
+    note += f", {size(layer.weight_bytes)} of weights{', estimated' if cost.estimated else ''}"
+    return ChainLayer(name, layer.kind, cost.compute_s, group, note)
 
 
 def _box(layer: ChainLayer, longest: float) -> Markup:

@@ -43,7 +43,7 @@ from heterps.report.meaning import (
     verdict,
 )
 from heterps.report.page.charts import Chart, draw
-from heterps.report.page.details import MOST_BARS, chain_of, event_rows, traffic_values, worker_values
+from heterps.report.page.details import MOST_BARS, chain_of, cost_values, event_rows, traffic_values, worker_values
 from heterps.report.page.layer_chain import NUM_COLOURS
 from heterps.report.page.panel import tag
 from heterps.report.page.stages import stage_values
@@ -97,6 +97,7 @@ def render_run(
         colour=lambda resource: colours.get(resource, "colour-0"),
         num_layers=lambda stage: stage.last - stage.first + 1,
         not_rented=_sentence(not_rented(plan)) if is_passed_over else "",
+        costs=cost_values(plan, summary, details.frontier),
         chain=chain_of(job, plan, details.profile, colours),
         stages=stage_values(plan, summary, metrics),
         policies=worker_values(details.policies, most_bars),
