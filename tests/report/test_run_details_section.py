@@ -99,8 +99,8 @@ def test_traffic_is_told_by_kind_a_sample_and_with_what_copies_saved():
     lines = [{**line, "servers": {**counts, "bytes_sent": 10_000 * (i + 1)}} for i, line in enumerate(METRICS)]
     lines[-1] |= {"cache": {"num_hits": 75, "num_misses": 25, "hit_rate": 0.75}}
     _, text = page(metrics=lines)
-    assert f"Sent to servers by sockets {len(lines) * 10} KB" in text.replace(".0 KB", " KB")
-    assert "Saved by copies of rows in the workers 75 of 100 rows 75.0% were not pulled" in text
+    assert f"Sent by sockets {len(lines) * 10} KB" in text.replace(".0 KB", " KB")
+    assert "Saved by copies of rows 75 of 100 rows 75.0% were not pulled" in text
     assert "Requests sent again 2" in text
     assert "Messages lost" not in text
     assert "Bytes a sample" in text

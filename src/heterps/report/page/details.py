@@ -153,9 +153,9 @@ def _told(policy: ObservedPolicy) -> str:
 # --- traffic ---------------------------------------------------------------------------------------------------------
 
 TRAFFIC = {
-    "bytes_sent": "Sent to servers by sockets",
-    "bytes_received": "Received from servers by sockets",
-    "bytes_shared": "Sent through shared memory",
+    "bytes_sent": "Sent by sockets",
+    "bytes_received": "Received by sockets",
+    "bytes_shared": "By shared memory",
 }
 
 
@@ -176,9 +176,9 @@ def traffic_values(metrics: list[dict[str, Any]]) -> dict[str, Any] | None:
     ]
     if cache and cache.get("hit_rate") is not None:
         saved = f"{cache['num_hits']:,} of {cache['num_hits'] + cache['num_misses']:,} rows"
-        rows.append(("Saved by copies of rows in the workers", saved, f"{cache['hit_rate']:.1%} were not pulled"))
+        rows.append(("Saved by copies of rows", saved, f"{cache['hit_rate']:.1%} were not pulled"))
     if tiers and tiers.get("hit_rate") is not None:
-        rows.append(("Found in the servers' memory", f"{tiers['hit_rate']:.1%}", "the others came from disk"))
+        rows.append(("Found in memory", f"{tiers['hit_rate']:.1%}", "the others came from disk"))
     rows += [
         (title, f"{servers[name]:,}", note)
         for name, title, note in (
