@@ -64,6 +64,10 @@ def test_a_worker_that_is_killed_is_replaced_and_every_batch_is_trained_once(
     assert (done["status"], done["samples"]) == ("completed", EPOCHS * NUM_ROWS)
     assert (done["restarts"], done["recoveries"]) == (0, 1)
     assert done["repeated_samples"] <= BATCH
+    died, back, *_ = map(json.loads, Path("run/events.jsonl").read_text().splitlines())
+    assert (died["event"], died["text"]) == ("warned", warning)
+    assert (back["event"], back["text"]) == ("changed", killer.changes[0])
+    assert "Faults, recoveries and changes" in Path("run/report.html").read_text()
     assert uses_of_rows(NUM_ROWS, tmp_path / "run") == [EPOCHS] * NUM_ROWS
     if sync == "bsp":
         clean = train(changed(job, sync=sync, workers={"channel": "memory"}), "clean").summary

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from plans import make_plan, make_profile, recording_console, text_of
 
 from heterps.errors import ConfigError, StorageError
+from heterps.planning.api import Option, PlanComparison
 from heterps.planning.frontier import Frontier
-from heterps.report.page.frontier import write_plot
+from heterps.report.page.charts import draw
+from heterps.report.page.frontier import frontier_chart, write_plot
 from heterps.report.terminal.frontier_view import chosen_for, plot, show_frontier
 
 PLANS = tuple(
@@ -113,3 +115,24 @@ def test_a_plot_of_an_unknown_format_or_place_is_refused(tmp_path: Path) -> None
         write_plot(tmp_path / "f.png", FRONTIER, PROFILE, 1500.0)
     with pytest.raises(StorageError, match="cannot write the plot"):
         write_plot(tmp_path / "none" / "f.svg", FRONTIER, PROFILE, 1500.0)
+
+
+def test_plans_of_methods_are_drawn_beside_the_frontier_equal_ones_once(tmp_path: Path) -> None:
+    dear = make_plan(("cpu", 4, 9), throughput=3000.0, usd=12.0)
+    options = tuple(Option(name, plan) for name, plan in (("exact", PLANS[1]), ("rl", PLANS[1]), ("greedy", dear)))
+    compared = PlanComparison(PLANS[1], (*options, Option("brute", None, "too many schedules")))
+    write_plot(tmp_path / "p.html", FRONTIER, PROFILE, 1500.0, compared)
+    page = (tmp_path / "p.html").read_text()
+    assert "<title>exact, rl: 4.00 USD at 2,000 samples/s</title>" in page
+    assert "<title>greedy: 12.00 USD at 3,000 samples/s</title>" in page
+    assert "too many schedules" in page
+    assert "Layers by the chosen plan" in page
+    write_plot(tmp_path / "alone.html", FRONTIER, PROFILE, 1500.0)
+    assert "Methods" not in (tmp_path / "alone.html").read_text()
+
+
+def test_the_labels_of_small_amounts_fit() -> None:
+    cheap = Frontier(tuple(plan.model_copy(update={"usd": plan.usd / 1e5}) for plan in PLANS), complete=True)
+    drawn = draw(frontier_chart(cheap, 1500.0, floor_name="planned"))
+    assert ">0.00015<" in drawn or ">0.00010<" in drawn or ">0.0001<" in drawn
+    assert "planned" in drawn

@@ -10,8 +10,8 @@ import pytest
 from plans import recording_console, text_of
 
 from heterps.errors import StorageError
-from heterps.report.page.charts import draw_timeline
 from heterps.report.page.simulation import draw_staleness, render_page, write_page, write_svg
+from heterps.report.page.timeline import draw_timeline
 from heterps.report.terminal.simulation_table import make_groups, outcome, show_policies, show_simulation
 from heterps.report.terminal.timeline import make_rows
 from heterps.sim import Scenario, SimResult, simulate

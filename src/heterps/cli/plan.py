@@ -106,7 +106,10 @@ def plan(
     evaluations: Annotated[int | None, typer.Option(min=1, help="Most schedules that a search bills.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Search with every method and compare.")] = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Show the least cost for other throughputs.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the frontier to this .svg or .html file.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the frontier to this .svg or .html file; with --compare every method's plan too."),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(help="Write a page with the plan, its bill and what is cheaper or faster to this file."),
@@ -180,7 +183,7 @@ def plan(
     else:
         _show(problem, compared, compare, told, found, profiled_with, rivals)
     if plot is not None and found is not None:
-        write_plot(plot, found, problem.profile, problem.throughput)
+        write_plot(plot, found, problem.profile, problem.throughput, compared if compare else None)
     if html is not None and computed is not None:
         _write_page(html, problem, compared, computed, rivals, deadline, every=compare)
     write_file(out, "plan", compared.chosen.write)

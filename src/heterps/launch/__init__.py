@@ -28,14 +28,16 @@ from heterps.nn import model_tables
 from heterps.planning.inline import cpu_resource, inline_plan, unpredicted_plan
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.job import profile_job
-from heterps.profiling.profile import load_profile
+from heterps.profiling.profile import Profile, load_profile
 from heterps.report.meaning import not_rented, over_fitting
 from heterps.report.page.run import render_run
+from heterps.report.run_details import named_profile, read_details
 from heterps.report.summary import summarise
 from heterps.serving.load import LoadedModel, load
 from heterps.training.metrics.metrics import better
 from heterps.training.model.objectives import Objectives
 from heterps.training.run.control import refuse_if_running
+from heterps.training.run.events import EventLog
 from heterps.training.run.folder import Run, choose_folder
 from heterps.training.run.observer import Observer, Observers
 from heterps.training.run.start import check_start
@@ -129,11 +131,13 @@ def _train(
         observer.warned(warning)
     shown: Plan | None = None
     if job.launcher == "inline":
-        plan, shown = _inline_plan(job, num_samples, observer), given
+        profile = _inline_profile(job, observer)
+        plan, shown = _inline_plan(job, profile, num_samples), given
         if shown is not None:
             observer.warned(f"{not_rented(shown)}.")
     else:
-        plan = given or default_plan(job)
+        plan, profile = given or default_plan(job), named_profile(job)
+    observer = Observers((observer, EventLog(run)))
     job, plan, outcome = run_by_plan(job, run, plan, resume=resume, observer=observer, shown=shown)
     predicted = predict(job, plan)
     is_elsewhere = job.plan is not None and plan.is_predicted and predicted is not None
@@ -143,9 +147,11 @@ def _train(
     warnings += [*outcome.doubts, *filter(None, [over_fitting(summary)])]
     summary |= {"warnings": warnings} if warnings else {}
     summary |= {"start": run.start} if run.start is not None else {}
+    if profile is not None:
+        run.write("profile.json", profile.model_dump_json(indent=1) + "\n")
     summary |= {"learned": learn_from(job, plan, summary)} if learns else {}
     run.write_json("summary.json", summary)
-    run.write("report.html", render_run(job, shown or plan, summary, run.metrics()))
+    run.write("report.html", render_run(job, shown or plan, summary, run.metrics(), read_details(run, job)))
     observer.finished(summary)
     return FinishedRun(run.folder, summary)
 
@@ -201,23 +207,29 @@ def _num_samples(job: Job) -> int:
     return reader.num_rows * job.data.epochs
 
 
-def _inline_plan(job: Job, num_samples: int, observer: Observer) -> Plan:
-    """The plan of an inline run: what this machine is predicted to do with the job."""
+def _inline_profile(job: Job, observer: Observer) -> Profile | None:
+    """The job's profile, or one that is made now; None where its model cannot be profiled."""
     if job.servers is not None:
         observer.warned(
             "the prediction is of this job with its tables in this process: servers take cores and time of their own."
         )
     if job.profile is not None:
-        profile = load_profile(job.profile).at_batch_size(job.data.batch_size)
-    else:
-        model = build_model(job.model, job.data.columns, job.seed)
-        try:
-            trace(model)
-        except ModelError as error:
-            observer.warned(f"there is no prediction for this run, because its model cannot be profiled. {error}")
-            return unpredicted_plan(job.cluster, num_cores=job.num_threads)
-        cpu = f"{cpu_resource(job.cluster)}={LOCAL}"
-        profile = profile_job(job, [cpu], budget_s=QUICK_PROFILE_S, units="parts")  # processes take long to start
-        if QUICK_PROFILE_S > 0:
-            profile = with_whole_steps(profile, job, [job.num_threads], seconds=QUICK_PROFILE_S)
+        return load_profile(job.profile).at_batch_size(job.data.batch_size)
+    model = build_model(job.model, job.data.columns, job.seed)
+    try:
+        trace(model)
+    except ModelError as error:
+        observer.warned(f"there is no prediction for this run, because its model cannot be profiled. {error}")
+        return None
+    cpu = f"{cpu_resource(job.cluster)}={LOCAL}"
+    profile = profile_job(job, [cpu], budget_s=QUICK_PROFILE_S, units="parts")  # processes take long to start
+    if QUICK_PROFILE_S > 0:
+        profile = with_whole_steps(profile, job, [job.num_threads], seconds=QUICK_PROFILE_S)
+    return profile
+
+
+def _inline_plan(job: Job, profile: Profile | None, num_samples: int) -> Plan:
+    """The plan of an inline run: what this machine is predicted to do with the job."""
+    if profile is None:
+        return unpredicted_plan(job.cluster, num_cores=job.num_threads)
     return inline_plan(profile, job.cluster, num_cores=job.num_threads, samples=num_samples)

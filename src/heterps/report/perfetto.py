@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from heterps.errors import RunError
+from heterps.report.trace_spans import DROPPED, STEP, WAIT, trace_spans
 from heterps.sync.policy import Event
 from heterps.sync.trace import read_trace
 
 MICRO = 1e6
+NAMES = {STEP: "step {}", DROPPED: "step dropped", WAIT: "wait"}
 
 
 def perfetto_trace(run: Path) -> dict[str, Any]:
@@ -36,25 +38,15 @@ def perfetto_trace(run: Path) -> dict[str, Any]:
 def _of_policy(
     process: int, title: str, workers: Iterable[str], begin: float, events: Iterable[Event]
 ) -> Iterator[dict[str, Any]]:
-    """The tracks of one policy. A worker that has left, and one that has joined, begin anew with the next go-ahead."""
+    """The tracks of one policy: a track for each worker, named where its first span is."""
     yield _name("process_name", process, 0, title)
     tracks: dict[str, int] = {}
-    since: dict[str, tuple[str, float]] = dict.fromkeys(workers, ("step", begin))
-    for event in events:
-        if event.worker not in tracks:
-            tracks[event.worker] = len(tracks) + 1
-            yield _name("thread_name", process, tracks[event.worker], event.worker)
-        doing, start = since.get(event.worker, ("", event.now))
-        if event.kind in ("pushed", "dropped"):
-            name = f"step {event.clock}" if event.kind == "pushed" else "step dropped"
-            yield _span(name, process, tracks[event.worker], start, event)
-            since[event.worker] = "wait", event.now
-        elif event.kind == "released":
-            if doing == "wait" and event.now > start:
-                yield _span("wait", process, tracks[event.worker], start, event)
-            since[event.worker] = "step", event.now
-        elif event.kind == "left":
-            since.pop(event.worker, None)
+    for span in trace_spans(workers, begin, events):
+        worker = span.event.worker
+        if worker not in tracks:
+            tracks[worker] = len(tracks) + 1
+            yield _name("thread_name", process, tracks[worker], worker)
+        yield _span(NAMES[span.kind].format(span.event.clock), process, tracks[worker], span.start, span.event)
 
 
 def _name(kind: str, process: int, track: int, text: str) -> dict[str, Any]:

@@ -82,20 +82,29 @@ def record(policy: Policy, file: Writable, most_inputs: int | None = None) -> No
     policy.on_event = write
 
 
-def read_trace(path: str | Path) -> tuple[TraceHeader, list[Event]]:
+def read_trace(path: str | Path, most_bytes: int | None = None) -> tuple[TraceHeader, list[Event]]:
     """Read the header and all whole lines of the trace at `path`; a run that goes on may be writing the last one.
 
-    Raises RunError with the line that cannot be read.
+    With `most_bytes`, of a longer trace only the lines in so many bytes at its end. Raises RunError with the line that
+    cannot be read.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+        with open(path, "rb") as file:
+            first = file.readline()
+            skipped = 0 if most_bytes is None else max(0, file.seek(0, 2) - len(first) - most_bytes)
+            file.seek(len(first) + skipped)
+            text = (first + file.read()).decode("utf-8", errors="replace")
     except OSError as error:
         raise RunError(f"{path}: cannot read this trace: {error.strerror}.") from None
-    whole = [text for text in lines if text.endswith("\n")]
+    whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
     if not whole:
         raise RunError(f"{path}: this trace is empty; its first line names the policy and the workers.")
     header = _read(whole[0], TraceHeader, f"{path}:1")
-    return header, [_read(text, TraceLine, f"{path}:{i}").as_event() for i, text in enumerate(whole[1:], 2)]
+    start = 2 if skipped else 1  # the first of the lines at the end is not whole
+    place = "" if skipped else ":{}"
+    return header, [
+        _read(line, TraceLine, f"{path}{place.format(i)}").as_event() for i, line in enumerate(whole[start:], start + 1)
+    ]
 
 
 def replay(path: str | Path) -> Policy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import threading
 import time
@@ -21,11 +22,15 @@ from heterps.errors import HeterpsError
 from heterps.report.page.live import Now, render_run_now
 from heterps.report.prometheus import RunFacts
 from heterps.report.read_run import read_run
+from heterps.report.run_details import RunDetails, read_details
 from heterps.training.run.commands import AskStatus
 from heterps.training.run.control import NotRunning, find
+from heterps.training.run.folder import Run
 
 EVERY_S = 1.0
 """Seconds between two looks at a run."""
+DETAILS_EVERY_S = 5.0
+"""Seconds after which the traces of a run that goes on are read again: they are its largest files."""
 ANSWER_S = 5.0
 """Seconds in which a job says how it stands; one that is busy with a checkpoint is asked again at the next look."""
 LOG_BYTES = 4000
@@ -53,6 +58,7 @@ class Watched:
         self._lock = threading.Lock()
         self._last: Look | None = None
         self._at = 0.0
+        self._details, self._details_at = RunDetails(), -math.inf
 
     def look(self) -> Look:
         """Return how the run stands, as it was at most `EVERY_S` seconds ago."""
@@ -68,8 +74,10 @@ class Watched:
             recorded, why = read_run(self.folder), ""
         except HeterpsError as error:
             recorded, why = None, str(error)
+        if recorded is not None and (not is_running or time.monotonic() - self._details_at >= DETAILS_EVERY_S):
+            self._details, self._details_at = read_details(Run(self.folder), recorded.job), time.monotonic()
         now = Now(self.name, is_running, status, _checkpoints(self.folder), _logs(self.folder))
-        html = render_run_now(now, recorded, why)
+        html = render_run_now(now, recorded, why, self._details)
         return Look(html, hashlib.sha256(html.encode()).hexdigest()[:16], is_running, status)
 
 

@@ -3,8 +3,10 @@
 run          the report of a run          frontier     cost against throughput
 simulation   policies on their clocks     virtual      policies by what a job learns
 stages       the stages of a run          *.html.j2    what each page looks like
-charts       every chart, as SVG          panel        axes, grid, captions and legends of charts
-planned      a plan, and what is beside it alternatives the frontier, its points as buttons
+charts       every chart, as SVG          timeline     what workers did when
+panel        axes, captions and legends   layer_chain  a model as its layers, with times
+planned      a plan and those beside it   alternatives the frontier, its points as buttons
+what_if      fields to plan again with    details      what the report says of workers and layers
 templates    renders a page               style.css    the look of all pages and pictures
 
 Read first: run.py and run.html.j2, then charts.py.

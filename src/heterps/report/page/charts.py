@@ -6,7 +6,6 @@ value
  0.70 |___/----                          draw_lines      several series, each with its own colour, dash and mark
       +------------------ samples        draw_shares     stacked shares of a stage's time, one bar per interval
                                          draw_histogram  one bar per value, or per range of values
-                                         draw_timeline   what each worker did when, one row of bars per worker
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from markupsafe import Markup
 
 from heterps.report.page.panel import EMPTY, Panel, corners, figure, legend, tag, tick_labels, value_ticks
 from heterps.report.stage_figures import DOINGS, percent
-from heterps.report.terminal.timeline import WORDS, TimelineRow, make_rows
-from heterps.sim.result import SimResult
 
 MAX_POINTS = 120
 """Largest number of points or bars in a small chart: more are averaged in groups of neighbours."""
@@ -52,6 +49,8 @@ class Chart:
     mark: float | None = None
     """A place on the x axis, drawn as a vertical line."""
     mark_name: str = ""
+    spots: Sequence[tuple[float, float, str]] = ()
+    """Points beside the series, (x, y, name), each with a mark of its own and its name in a legend."""
 
     @property
     def known(self) -> list[tuple[float, float]]:
@@ -69,15 +68,18 @@ def draw(chart: Chart) -> Markup:
     note = f"{chart.reference_name} {chart.show(chart.reference)}" if chart.reference is not None else ""
     if chart.mark is not None:
         note = f"{chart.mark:,.0f} {chart.x_name} {chart.mark_name}"
-    return figure(chart.title, draw_svg(chart), note=note, value=chart.show(chart.last))
+    keys = [legend((_spot_sample(i), name) for i, (_, _, name) in enumerate(chart.spots))] if chart.spots else []
+    return figure(chart.title, draw_svg(chart), *keys, note=note, value="" if chart.spots else chart.show(chart.last))
 
 
 def draw_svg(chart: Chart, style: str = "") -> Markup:
     """The SVG alone; `style` is put inside it, for a file of its own."""
     if not chart.known:
         return EMPTY
-    places = [x for x, _ in chart.points] + ([chart.mark] if chart.mark is not None else [])
-    values = [y for _, y in chart.known] + ([chart.reference] if chart.reference is not None else [])
+    places = [x for x, _ in chart.points] + [x for x, _, _ in chart.spots]
+    places += [chart.mark] if chart.mark is not None else []
+    values = [y for _, y in chart.known] + [y for _, y, _ in chart.spots]
+    values += [chart.reference] if chart.reference is not None else []
     ticks = value_ticks(values, 4, from_zero=chart.from_zero)
     end = max(max(places), chart.x_from * (1 + LEAST_SPAN)) or 1.0
     panel = Panel((chart.x_from, end), (ticks[0], ticks[-1]))
@@ -88,6 +90,7 @@ def draw_svg(chart: Chart, style: str = "") -> Markup:
         *([panel.level("reference", chart.reference)] if chart.reference is not None else []),
         *_mark(panel, chart),
         *_series(panel, chart),
+        *_spots(panel, chart),
         style=style,
     )
 
@@ -113,6 +116,23 @@ def _series(panel: Panel, chart: Chart) -> list[Markup]:
             dots.append(tag("circle", title, class_=kind, cx=cx, cy=cy, r=4))
     x, y = chart.known[-1]
     return [*lines, tag("circle", class_="last", cx=panel.across(x), cy=panel.down(y), r=4), *dots]
+
+
+def _spots(panel: Panel, chart: Chart) -> Iterator[Markup]:
+    for i, (x, y, name) in enumerate(chart.spots):
+        title = tag("title", f"{name}: {chart.show(y)} at {x:,.0f} {chart.x_name}")
+        place = f"translate({panel.across(x):.1f} {panel.down(y):.1f}) scale(1.4)"
+        yield tag("path", title, class_=f"mark series-{_spot_style(i)}", transform=place, d=MARKS[_spot_style(i)])
+
+
+def _spot_sample(i: int) -> Markup:
+    mark = tag("path", class_="mark", transform="translate(7 7)", d=MARKS[_spot_style(i)])
+    return tag("svg", mark, viewBox="0 0 14 14", class_=f"series-{_spot_style(i)}")
+
+
+def _spot_style(i: int) -> int:
+    """The number of the colour and mark of a spot; the first ones are left to the series."""
+    return (i + 1) % len(MARKS)
 
 
 def _thin_points(points: Sequence[Point]) -> list[Point]:
@@ -296,57 +316,3 @@ def draw_histogram(label: str, counts: dict[int, int], x_name: str, noun: str) -
         if i % max(1, len(bins) // 8) == 0:
             parts.append(panel.text(x + step / 2, panel.height - 20, f"{i * size}"))
     return panel.svg(label, *parts)
-
-
-# --- the timeline ----------------------------------------------------------------------------------------------------
-
-ROW, GAP = 18, 5
-"""Height of a row of a timeline and of the gap below it, in pixels."""
-MOST_ROWS, MOST_BARS, NUM_CELLS = 48, 6000, 290
-"""A timeline with more rows or bars than this is drawn in rows of cells that show what took most of their time."""
-
-
-def draw_timeline(result: SimResult, style: str = "") -> Markup:
-    """The SVG of the window that `result` kept segments for; `style` is put inside it, for a file of its own."""
-    first, last = result.window or (0.0, result.end_s or 1.0)
-    rows = list(_timeline_rows(result, first, last))
-    panel = Panel((first, last), width=960, height=68 + len(rows) * (ROW + GAP), left=74, top=34, bottom=34)
-    parts = []
-    for i, (kind, word) in enumerate(WORDS.items()):
-        parts.append(tag("rect", class_=kind, x=panel.left + 110 * i, y=6, width=18, height=12))
-        parts.append(panel.text(panel.left + 110 * i + 24, 16, word, "start"))
-    parts += panel.positions("seconds", 8, has_lines=True)
-    for i, (name, bars) in enumerate(rows):
-        y = panel.top + i * (ROW + GAP)
-        parts.append(panel.text(panel.left - 8, y + ROW - 5, name, "end"))
-        for start, end, kind, told in bars:
-            parts.append(bar(kind, told, panel.across(start), y, panel.across(end) - panel.across(start), ROW))
-    label = f"{result.policy}: what {len(result.workers)} workers did from {first:g} to {last:g} s"
-    return panel.svg(label, *parts, style=style)
-
-
-TimelineBar = tuple[float, float, str, str]  # start and end in seconds, what the worker did, tooltip
-
-
-def _timeline_rows(result: SimResult, first: float, last: float) -> Iterator[tuple[str, list[TimelineBar]]]:
-    """One row per worker with its segments; where there are many workers or segments, rows of cells."""
-    if len(result.workers) > MOST_ROWS or sum(len(worker.segments) for worker in result.workers) > MOST_BARS:
-        yield from ((row.name, _cell_bars(row, first, last)) for row in make_rows(result, NUM_CELLS, MOST_ROWS))
-        return
-    for worker in result.workers:
-        bars = []
-        for start, end, kind in worker.segments:
-            told = f"{worker.name} {WORDS[kind]} from {start:,.2f} to {end:,.2f} s ({end - start:,.2f} s)"
-            bars.append((max(start, first), min(end, last), kind, told))
-        yield worker.name, bars
-
-
-def _cell_bars(row: TimelineRow, first: float, last: float) -> list[TimelineBar]:
-    """Neighbouring cells of one kind as one bar."""
-    cell_s, bars, end = (last - first) / len(row.kinds), [], first
-    for kind, cells in groupby(row.kinds):
-        start, end = end, end + cell_s * len(list(cells))
-        if kind:
-            told = f"{row.name}: mostly {WORDS[kind]} from {start:,.2f} to {end:,.2f} s"
-            bars.append((start, min(end, last), kind, told))
-    return bars

@@ -13,8 +13,12 @@ from heterps.report.meaning import RUNNING
 from heterps.report.page.run import headline_tiles, render_run
 from heterps.report.page.templates import render
 from heterps.report.read_run import RecordedRun
+from heterps.report.run_details import RunDetails
 from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, percent
 from heterps.report.terminal.profile_table import size
+
+MOST_BARS = 800
+"""Bars of the timelines of a page that is sent again while its job runs."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +36,17 @@ class Now:
     logs: list[tuple[str, str]]
 
 
-def render_run_now(now: Now, recorded: RecordedRun | None, why: str) -> str:
+def render_run_now(now: Now, recorded: RecordedRun | None, why: str, details: RunDetails = RunDetails()) -> str:
     """The body of the page. `why` says why nothing was recorded yet."""
     told = Markup(_render_now(now, recorded)) if now.is_running else Markup()  # its values are escaped
     if recorded is None:
         page = render("unrecorded.html.j2", name=now.name, now=told, why=why)
     else:
         summary = recorded.summary | ({"status": RUNNING} if now.is_running else {})
-        page = render_run(recorded.job, recorded.plan, summary, recorded.metrics, frame="part.html.j2", now=told)
+        page = render_run(
+            recorded.job, recorded.plan, summary, recorded.metrics, details,
+            frame="part.html.j2", now=told, most_bars=MOST_BARS,
+        )  # fmt: skip
     moments = [(name, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))) for name, at in now.checkpoints]
     return page + render("kept.html.j2", checkpoints=moments, logs=now.logs)
 

@@ -14,16 +14,20 @@ WIDTH, HEIGHT = 440, 206
 """Size of a small chart, in pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 38
 """Margins of a small chart, in pixels."""
+VOID = ("input",)
+"""Elements without content, which have no end tag in HTML."""
 TINY = 1e-300
 """Differences below this have no tick that a float could hold."""
 
 
-def tag(name: str, *children: str, **attributes: object) -> Markup:
+def tag(name: str, /, *children: str, **attributes: object) -> Markup:
     """An element of SVG or HTML: text is escaped, floats get one decimal, and `stroke_width` becomes stroke-width."""
     fields = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(f"{value:.1f}" if isinstance(value, float) else value)}"'
         for key, value in attributes.items()
     )
+    if name in VOID:
+        return Markup(f"<{name}{fields}>")  # its fields are escaped
     return Markup(f"<{name}{fields}>{''.join(map(escape, children))}</{name}>")  # both parts are escaped
 
 

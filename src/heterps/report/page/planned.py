@@ -8,7 +8,6 @@ render_plan_page      both, and how every method searched, as one file that load
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,33 +23,12 @@ from heterps.planning.plan import Plan
 from heterps.report.figures import duration, plural, rate, usd
 from heterps.report.page.alternatives import draw_alternatives
 from heterps.report.page.charts import Chart, Point, draw
-from heterps.report.page.run import NUM_COLOURS
+from heterps.report.page.layer_chain import ChainLayer, ChainStage, colours_of
 from heterps.report.page.templates import render, write_text
 from heterps.report.terminal.frontier_view import chosen_for, points_meaning
 from heterps.report.terminal.plan_explained import change_words, cheaper_words, faster_words
 from heterps.report.terminal.plan_rented import rounded
 from heterps.report.terminal.plan_table import standing
-
-
-@dataclass(frozen=True)
-class ChainLayer:
-    """A layer in the chain. `share` is that of the seconds of the slowest station, from 0 to 1."""
-
-    name: str
-    seconds: str
-    told: str
-    share: float
-
-
-@dataclass(frozen=True)
-class ChainStage:
-    """A stage, or the servers, which have no layers."""
-
-    colour: str
-    title: str
-    seconds: str
-    is_slowest: bool
-    layers: tuple[ChainLayer, ...]
 
 
 def render_planned(problem: Problem, plan: Plan, beside: Neighbours) -> Markup:
@@ -145,7 +123,7 @@ def _part(template: str, **values: Any) -> Markup:
 
 
 def _chain(problem: Problem, plan: Plan) -> list[ChainStage]:
-    colours = {name: f"colour-{i % NUM_COLOURS}" for i, name in enumerate(problem.cluster.resources)}
+    colours = colours_of(problem.cluster.resources)
     found = stations(problem, plan)
     slowest_s = max(max(station.compute_s, station.comm_s) for station in found)
     chain = []
@@ -164,9 +142,9 @@ def _chain(problem: Problem, plan: Plan) -> list[ChainStage]:
             ChainStage(
                 colours[station.resource],
                 title if layers else f"{title}: servers",
+                tuple(layers),
                 f"{_milliseconds(busy_s)} of {station.side}" if layers else _milliseconds(busy_s),
                 station.busy == 1,
-                tuple(layers),
             )
         )
     return chain

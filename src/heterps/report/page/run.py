@@ -4,6 +4,7 @@ headline           what it trained to, in how long, for how much
 prediction         what the plan promised beside what was measured
 plan               layers by resource
 stages             of a run by a plan: what each did, and when
+details            layers with times, workers over time, staleness, traffic, faults: what the run folder has of them
 charts             the course of training
 metrics, data      the same as tables, with what they mean
 job                everything that defined the run
@@ -42,24 +43,33 @@ from heterps.report.meaning import (
     verdict,
 )
 from heterps.report.page.charts import Chart, draw
+from heterps.report.page.details import MOST_BARS, chain_of, cost_values, event_rows, traffic_values, worker_values
+from heterps.report.page.layer_chain import NUM_COLOURS
 from heterps.report.page.panel import tag
 from heterps.report.page.stages import stage_values
 from heterps.report.page.templates import render
+from heterps.report.run_details import RunDetails
 from heterps.report.terminal.profile_table import size
 from heterps.yamlfile import dump_yaml
-
-NUM_COLOURS = 6
-"""Number of colours that style.css has for resources; further resources start over."""
 
 Lines = list[dict[str, Any]]
 
 
 def render_run(
-    job: Job, plan: Plan, summary: dict[str, Any], metrics: Lines, frame: str = "base.html.j2", now: Markup = Markup()
+    job: Job,
+    plan: Plan,
+    summary: dict[str, Any],
+    metrics: Lines,
+    details: RunDetails = RunDetails(),
+    *,
+    frame: str = "base.html.j2",
+    now: Markup = Markup(),
+    most_bars: int = MOST_BARS,
 ) -> str:
     """The page. `summary` is summary.json, `metrics` the lines of metrics.jsonl, of which there may be none.
 
     `frame` is the template around its body. `now` says how its job stands, in place of the tiles at the top.
+    `most_bars` is about how many bars its timelines have.
     """
     colours = {name: f"colour-{i % NUM_COLOURS}" for i, name in enumerate(job.cluster.resources)}
     is_passed_over = job.plan is not None and not follows_plan(summary)
@@ -87,7 +97,13 @@ def render_run(
         colour=lambda resource: colours.get(resource, "colour-0"),
         num_layers=lambda stage: stage.last - stage.first + 1,
         not_rented=_sentence(not_rented(plan)) if is_passed_over else "",
+        costs=cost_values(plan, summary, details.frontier),
+        chain=chain_of(job, plan, details.profile, colours),
         stages=stage_values(plan, summary, metrics),
+        policies=worker_values(details.policies, most_bars),
+        traffic=traffic_values(metrics),
+        events=event_rows(details.events),
+        problems=details.problems,
         charts=[draw(chart) for chart in _charts(summary, metrics)] if metrics else [],
         metric_heads=metric_heads,
         metric_rows=metric_rows,

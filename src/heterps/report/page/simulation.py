@@ -8,9 +8,10 @@ from pathlib import Path
 from markupsafe import Markup
 
 from heterps.report.figures import plural
-from heterps.report.page.charts import draw_histogram, draw_timeline
+from heterps.report.page.charts import draw_histogram
 from heterps.report.page.panel import tag
 from heterps.report.page.templates import render, write_text
+from heterps.report.page.timeline import MOST_BARS, draw_timeline, zoomable_timeline
 from heterps.report.terminal.simulation_table import (
     MEANING,
     WORKER_HEADS,
@@ -52,7 +53,9 @@ def render_page(results: Sequence[SimResult]) -> str:
         policy_rows=rows,
         meaning=MEANING,
         outcome=outcome,
-        draw_timeline=draw_timeline,
+        draw_timeline=lambda result, number: zoomable_timeline(
+            "Timeline", result, f"zoom-{number}", most_bars=MOST_BARS // len(results)
+        ),
         draw_staleness=draw_staleness,
         worker_heads=WORKER_HEADS,
         worker_rows=lambda result: [group.cells() for group in make_groups(result.workers, 64)],

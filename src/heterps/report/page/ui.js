@@ -9,7 +9,11 @@ function say(text) { said.textContent = text; }
 
 function replaceBody(html) {
   const open = new Set([...live.querySelectorAll("details[open]")].map((each) => each.querySelector("summary").textContent.replace(/\d+/g, "")));
+  const zooms = [...live.querySelectorAll(".timeline input:checked")].map((each) => each.id);
+  const places = [...live.querySelectorAll(".timeline .scroll")].map((each) => each.scrollLeft);
   live.innerHTML = html;
+  for (const id of zooms) { const each = document.getElementById(id); if (each) each.checked = true; }
+  [...live.querySelectorAll(".timeline .scroll")].forEach((each, i) => { each.scrollLeft = places[i] ?? 0; });
   for (const each of live.querySelectorAll("details")) {
     if (open.has(each.querySelector("summary").textContent.replace(/\d+/g, ""))) each.open = true;
   }

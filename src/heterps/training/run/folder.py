@@ -4,6 +4,7 @@ job.yaml        the job, defaults included          metrics.jsonl   a line an in
 plan.json       the plan it follows                 checkpoints/    state to go on from
 summary.json    what came of it                     report.html     the same for people
 start.json      what it started from, if the job has a `start`
+profile.json    what its plan was predicted by, if it was   events.jsonl    faults, recoveries and changes of workers
 """
 
 from __future__ import annotations
@@ -160,7 +161,11 @@ class Run:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     def add_metrics(self, line: dict[str, Any]) -> None:
-        path = self.folder / "metrics.jsonl"
+        self.add_line("metrics.jsonl", line)
+
+    def add_line(self, name: str, line: dict[str, Any]) -> None:
+        """Add a line to a file of the run that grows by whole lines."""
+        path = self.folder / name
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")

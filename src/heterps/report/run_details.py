@@ -1,0 +1,81 @@
+"""What a run folder tells besides its job, plan, summary and metrics, as far as it is there: details of the report."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from heterps.config import Job
+from heterps.errors import ConfigError, HeterpsError
+from heterps.planning.plan import Plan
+from heterps.profiling.profile import Profile, load_profile
+from heterps.report.observed import ObservedPolicy, read_observed
+from heterps.training.run.events import read_events
+from heterps.training.run.folder import Run
+
+if TYPE_CHECKING:  # its kernels take a while to load
+    from heterps.planning.frontier import Frontier
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """Details of a run.
+
+    profile   times of its layers; None where they are not known
+    policies  what the policies of its last start did, by its traces
+    events    lines of events.jsonl
+    frontier  the least cost for other throughputs, by its profile and cluster; None where nobody asked for it
+    problems  sentences about details that cannot be read
+    """
+
+    profile: Profile | None = None
+    policies: list[ObservedPolicy] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    frontier: Frontier | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def read_details(run: Run, job: Job) -> RunDetails:
+    """Read the details of a run. One that is damaged is left out, and told of: a report does not depend on it."""
+    problems: list[str] = []
+    policies: list[ObservedPolicy] = []
+    profile = named_profile(job)
+    try:
+        policies = read_observed(run.folder)
+    except (HeterpsError, OSError) as error:
+        problems.append(str(error))
+    path = run.folder / "profile.json"
+    if path.is_file():
+        try:
+            profile = load_profile(path)
+        except HeterpsError as error:
+            problems.append(str(error))
+    return RunDetails(profile, policies, read_events(run), problems=problems)
+
+
+def with_frontier(details: RunDetails, job: Job, plan: Plan) -> RunDetails:
+    """The details with the frontier of the run's profile and cluster, for as many samples as its plan is for.
+
+    Raises ConfigError where the run has no profile, or nothing was predicted for it.
+    """
+    from heterps.planning.api import make_problem
+    from heterps.planning.frontier import frontier
+
+    if details.profile is None or not plan.is_predicted:
+        raise ConfigError(
+            "other plans are found by a profile, and this run has none. Train it with --profile profile.json, which "
+            "`heterps profile` makes."
+        )
+    samples = plan.samples or plan.throughput * plan.hours * 3600
+    profile = details.profile.at_batch_size(job.data.batch_size)
+    problem = make_problem(profile, job.cluster, plan.throughput, samples, sync=plan.sync)
+    found = frontier(problem)
+    return replace(details, frontier=found if found.plans else None)
+
+
+def named_profile(job: Job) -> Profile | None:
+    """The profile that the job names; None without one, or where it is not on this machine any more."""
+    with suppress(HeterpsError):
+        return None if job.profile is None else load_profile(job.profile)
+    return None
