@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,20 @@ from heterps.processes import Child
 
 pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 NUM_ROWS, BATCH, EPOCHS = 160, 16, 6
+SLOW_S = 0.5
 
 
 class Watcher(Killer):
+    """Notes also who is back. Until then steps are slow, so that the others are not done with the job before that."""
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.changes: list[str] = []
+
+    def stepped(self, *args: Any) -> None:
+        super().stepped(*args)
+        if len(self.changes) < len(self.warnings):
+            time.sleep(SLOW_S)
 
     def changed(self, what: str) -> None:
         self.changes.append(what)

@@ -61,8 +61,8 @@ def test_a_run_without_details_has_no_empty_section():
 
 def test_layers_have_their_names_and_the_times_of_a_profile_that_is_of_them():
     html, text = page(RunDetails(profile=profile()))
-    assert "Stage 1: 3 × cpu embedding linear 2.00 ms" in text
-    assert "Stage 2: 1 × cpu fc1 linear 2.00 ms fc2 linear 2.00 ms" in text
+    assert "Stage 1: 3 × cpu embedding 2.00 ms" in text
+    assert "Stage 2: 1 × cpu fc1 2.00 ms fc2 2.00 ms" in text
     assert "Times are those of the profile" in text
     assert "moves parameters 1.00 ms, 4.0 KB of weights" in html
     _, text = page(RunDetails(profile=profile(("other", "fc1", "fc2"))))
