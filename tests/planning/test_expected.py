@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from heterps.config import Cluster
-from heterps.planning import plan
+from heterps.planning import compare, plan
+from heterps.planning.api import make_problem
+from heterps.planning.explain import bottleneck, stations
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 CLUSTER = Cluster.model_validate(
@@ -84,3 +86,13 @@ def test_where_servers_are_the_bottleneck_their_seconds_are_the_term() -> None:
     assert found.bottleneck == "servers on v100"
     assert told.compute_s == 0.0
     assert told.servers_s == pytest.approx(100 / found.throughput, rel=0.1)
+
+
+@pytest.mark.parametrize("sync", ["asp", "bsp"])
+def test_the_terms_are_those_of_the_station_that_the_bill_names(sync: str) -> None:
+    """In rounds a stage before the busiest may be what a batch waits for longest."""
+    for throughput in (2_000.0, 10_000.0, 20_000.0):
+        problem = make_problem(profile(), CLUSTER, throughput, 1e6, sync=sync)
+        found = compare(problem, others="none").chosen
+        slowest = bottleneck(stations(problem, found), found)
+        assert found.bottleneck.partition(" (")[0] == f"{slowest.name} on {slowest.resource}"

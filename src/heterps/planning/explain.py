@@ -175,7 +175,14 @@ def layer_seconds(problem: Problem, stage: Stage) -> list[tuple[float, float]]:
 
 
 def bottleneck(found: Sequence[Station], plan: Plan) -> Station:
-    """Return the busiest station; ties go to the one that the plan's bill names: the servers, else the first stage."""
+    """Return the station that the plan's bill names, which in rounds need not be the busiest; else the busiest one.
+
+    Ties go to the servers, else to the first stage, as in the bill.
+    """
+    named = plan.bottleneck.partition(" (")[0]
+    for station in found:
+        if named == f"{station.name} on {station.resource}":
+            return station
     num_stages = len(plan.stages)
     return max((*found[num_stages:], *found[:num_stages]), key=lambda station: station.busy)
 

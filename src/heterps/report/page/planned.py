@@ -17,7 +17,7 @@ from markupsafe import Markup
 from heterps.planning.api import Option, PlanComparison
 from heterps.planning.bill import bill_parts
 from heterps.planning.cost import Problem
-from heterps.planning.explain import Neighbours, difference, layer_seconds, stations
+from heterps.planning.explain import Neighbours, bottleneck, difference, layer_seconds, stations
 from heterps.planning.frontier import Frontier
 from heterps.planning.plan import Plan
 from heterps.report.figures import duration, plural, rate, usd
@@ -125,6 +125,7 @@ def _part(template: str, **values: Any) -> Markup:
 def _chain(problem: Problem, plan: Plan) -> list[ChainStage]:
     colours = colours_of(problem.cluster.resources)
     found = stations(problem, plan)
+    limit = bottleneck(found, plan)
     slowest_s = max(max(station.compute_s, station.comm_s) for station in found)
     chain = []
     for number, station in enumerate(found):
@@ -144,7 +145,7 @@ def _chain(problem: Problem, plan: Plan) -> list[ChainStage]:
                 title if layers else f"{title}: servers",
                 tuple(layers),
                 f"{_milliseconds(busy_s)} of {station.side}" if layers else _milliseconds(busy_s),
-                station.busy == 1,
+                station is limit,
             )
         )
     return chain
