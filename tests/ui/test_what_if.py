@@ -45,6 +45,12 @@ PROFILE = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first search of a fresh checkout compiles kernels."""
+    monkeypatch.setattr("heterps.ui.what_if.LONGEST_S", 600.0)
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """A run whose job has a profile, and one whose job has none."""
