@@ -13,7 +13,7 @@ from heterps.config import Cluster, Machine, Resource, Spot
 from heterps.errors import ConfigError
 from heterps.planning.bill import bill_parts
 from heterps.planning.cost import Problem
-from heterps.planning.explain import layer_seconds, neighbours, stations
+from heterps.planning.explain import layer_times, neighbours, stations
 from heterps.planning.optimum import cheapest, with_floor
 from heterps.planning.real import Conditions
 
@@ -24,7 +24,7 @@ def check_sums(problem: Problem) -> None:
     assert plan is not None
     assert math.fsum(part.usd for part in bill_parts(problem, plan)) == pytest.approx(plan.usd, rel=1e-8, abs=1e-12)
     for stage, station in zip(plan.stages, stations(problem, plan), strict=False):
-        times = layer_seconds(problem, stage)
+        times = layer_times(problem, stage)
         assert len(times) == stage.last - stage.first + 1
         assert math.fsum(compute_s for compute_s, _ in times) == pytest.approx(station.compute_s)
         assert math.fsum(comm_s for _, comm_s in times) == pytest.approx(station.comm_s)

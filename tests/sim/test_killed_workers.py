@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from one_thread import one_torch_thread  # noqa: F401
-from test_simulated_job import SAMPLES, Steps, changed, plan_of, slower_by_number
-from tiny import JOB, write_tiny
+from test_simulated_job import SAMPLES, Steps, changed, job, plan_of, slower_by_number
 
-from heterps.config import Job, load_job
+from heterps.config import Job
 from heterps.sim.job import SimulatedJob
 
+__all__ = ["job"]  # a fixture
 BATCH = 16
 NUM_BATCHES = SAMPLES // BATCH
 PLANS = [((2,), 2), ((1,), 2), ((2, 1), 2), ((1, 2, 1), 1)]
 POLICIES = ["bsp", "asp", "ssp:2", "dssp:1:4"]
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.chdir(tmp_path)
-    write_tiny(tmp_path / "train.parquet", SAMPLES)
-    write_tiny(tmp_path / "test.parquet", 20)
-    (tmp_path / "job.yaml").write_text(JOB)
-    return load_job("job.yaml").model_copy(update={"launcher": "local"})
 
 
 class Watched(Steps):

@@ -9,12 +9,10 @@ error    of the layers' times   between runs   of a sum that no run has tested  
 
 from __future__ import annotations
 
-import math
-
 from heterps.planning.cost import Problem
 from heterps.planning.explain import bottleneck, stations
 from heterps.planning.plan import Plan
-from heterps.planning.prediction import DRIFT, ESTIMATED, UNTESTED, Prediction, combined
+from heterps.planning.prediction import DRIFT, ESTIMATED, UNTESTED, Prediction, combined, layers_error
 
 
 def expected(problem: Problem, plan: Plan) -> Prediction | None:
@@ -26,7 +24,12 @@ def expected(problem: Problem, plan: Plan) -> Prediction | None:
     is_server = slowest is found[-1] and len(found) > len(plan.stages)
     seconds = problem.profile.batch_size / plan.throughput
     is_tested = problem.reached != 1.0
-    parts = [_layers_error(problem, plan), DRIFT]
+    layers = [
+        layer.costs[stage.resource]
+        for stage in plan.stages
+        for layer in problem.profile.layers[stage.first : stage.last + 1]
+    ]
+    parts = [layers_error(layers), DRIFT]
     parts += [] if is_tested else [UNTESTED]
     parts += [ESTIMATED] if plan.estimated else []
     basis = "trials of such plans" if is_tested else "the sum of the layers, which no run has tested"
@@ -40,14 +43,3 @@ def expected(problem: Problem, plan: Plan) -> Prediction | None:
         error=combined(*parts),
         basis=basis,
     )
-
-
-def _layers_error(problem: Problem, plan: Plan) -> float:
-    """Return the relative standard error of the seconds of all layers, each on its resource."""
-    costs = [
-        layer.costs[stage.resource]
-        for stage in plan.stages
-        for layer in problem.profile.layers[stage.first : stage.last + 1]
-    ]
-    total_s = sum(cost.compute_s for cost in costs)
-    return math.hypot(*(cost.compute_s * (cost.error or 0.0) for cost in costs)) / total_s if total_s > 0 else 0.0

@@ -160,7 +160,7 @@ def stations(problem: Problem, plan: Plan) -> tuple[Station, ...]:
     return tuple(Station(*row, busy=max(row[3:]) / slowest_s) for row in rows)
 
 
-def layer_seconds(problem: Problem, stage: Stage) -> list[tuple[float, float]]:
+def layer_times(problem: Problem, stage: Stage) -> list[tuple[float, float]]:
     """Return the seconds of compute and of communication of each layer of a stage, for one profiling batch.
 
     They add up to those of the stage: its first layer has its input and the launcher's overhead, its last its output.

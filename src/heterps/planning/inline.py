@@ -13,13 +13,11 @@ layer, with a plan that predicts nothing.
 
 from __future__ import annotations
 
-import math
-
 from heterps.config import Cluster
 from heterps.devices import is_cpu
 from heterps.errors import ConfigError
 from heterps.planning.plan import Plan, PlannedServers, Stage
-from heterps.planning.prediction import DRIFT, UNTESTED, Prediction, combined
+from heterps.planning.prediction import DRIFT, UNTESTED, Prediction, combined, layers_error
 from heterps.profiling.profile import Cost, Profile
 
 
@@ -39,7 +37,7 @@ def inline_prediction(profile: Profile, cluster: Cluster, num_cores: int) -> Pre
     layers = layer_seconds(profile, cluster, num_cores)
     ratio = profile.whole_step(num_cores)
     if ratio is None:
-        error = combined(profile_error(profile, cluster), UNTESTED, DRIFT)
+        error = combined(layers_error(_costs(profile, cluster)[0]), UNTESTED, DRIFT)
         return layers.model_copy(update={"error": error, "basis": "the sum of the layers"})
     return layers.model_copy(
         update={
@@ -59,13 +57,6 @@ def layer_seconds(profile: Profile, cluster: Cluster, num_cores: int) -> Predict
         overhead_s=costs[0].input_s / num_cores,
         error=0.0,
     )
-
-
-def profile_error(profile: Profile, cluster: Cluster) -> float:
-    """Return the relative standard error of the compute seconds of all layers on the CPU resource."""
-    costs, _ = _costs(profile, cluster)
-    total_s = sum(cost.compute_s for cost in costs)
-    return math.hypot(*(cost.compute_s * (cost.error or 0.0) for cost in costs)) / total_s if total_s > 0 else 0.0
 
 
 def _costs(profile: Profile, cluster: Cluster) -> tuple[list[Cost], str]:

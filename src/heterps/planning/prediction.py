@@ -9,10 +9,11 @@ low       throughput       high       9 of 10 runs are expected between low and 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pydantic import Field, NonNegativeFloat
 
-from heterps.profiling.profile import FiniteRecord
+from heterps.profiling.profile import Cost, FiniteRecord
 
 NORMAL_90 = 1.645
 """Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
@@ -52,6 +53,12 @@ class Prediction(FiniteRecord):
         """Return the samples per second that are expected, and the low and the high end of their interval."""
         expected, wide = batch_size / self.seconds, math.exp(NORMAL_90 * self.error)
         return expected, expected / wide, expected * wide
+
+
+def layers_error(costs: Sequence[Cost]) -> float:
+    """Return the relative standard error of the compute seconds of layers with these costs, taken together."""
+    total_s = sum(cost.compute_s for cost in costs)
+    return math.hypot(*(cost.compute_s * (cost.error or 0.0) for cost in costs)) / total_s if total_s > 0 else 0.0
 
 
 def combined(*errors: float) -> float:

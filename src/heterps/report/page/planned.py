@@ -17,7 +17,7 @@ from markupsafe import Markup
 from heterps.planning.api import Option, PlanComparison
 from heterps.planning.bill import bill_parts
 from heterps.planning.cost import Problem
-from heterps.planning.explain import Neighbours, bottleneck, difference, layer_seconds, stations
+from heterps.planning.explain import Neighbours, bottleneck, difference, layer_times, stations
 from heterps.planning.frontier import Frontier
 from heterps.planning.plan import Plan
 from heterps.report.figures import duration, plural, rate, usd
@@ -132,7 +132,7 @@ def _chain(problem: Problem, plan: Plan) -> list[ChainStage]:
         layers: list[ChainLayer] = []
         if number < len(plan.stages):
             stage = plan.stages[number]
-            for layer, times in enumerate(layer_seconds(problem, stage), stage.first):
+            for layer, times in enumerate(layer_times(problem, stage), stage.first):
                 seconds = times[0] if station.side == "compute" else times[1]
                 told = f"{_milliseconds(times[0])} of compute, {_milliseconds(times[1])} of communication"
                 name = problem.profile.layers[layer].name

@@ -44,7 +44,7 @@ from heterps.report.meaning import (
 )
 from heterps.report.page.charts import Chart, draw
 from heterps.report.page.details import MOST_BARS, chain_of, cost_values, event_rows, traffic_values, worker_values
-from heterps.report.page.layer_chain import NUM_COLOURS
+from heterps.report.page.layer_chain import colours_of
 from heterps.report.page.panel import tag
 from heterps.report.page.stages import stage_values
 from heterps.report.page.templates import render
@@ -71,7 +71,7 @@ def render_run(
     `frame` is the template around its body. `now` says how its job stands, in place of the tiles at the top.
     `most_bars` is about how many bars its timelines have.
     """
-    colours = {name: f"colour-{i % NUM_COLOURS}" for i, name in enumerate(job.cluster.resources)}
+    colours = colours_of(job.cluster.resources)
     is_passed_over = job.plan is not None and not follows_plan(summary)
     missing = (summary.get("data") or {}).get("missing") or {}
     metric_heads, metric_rows = _metrics(summary)
