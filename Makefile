@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Every process of a job imports torch and numba: 2 s with their bytecode, 6 s where it is compiled each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test suite cluster-test check docs site clean
 

@@ -1,4 +1,7 @@
-"""`make demo`: the whole of heterps in a few minutes, told step by step. Every step is a command you could type."""
+"""`make demo`: the whole of heterps in a few minutes, told step by step. Every step is a command you could type.
+
+python examples/demo.py [ROWS] does the same on fewer rows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from heterps.training.run.folder import choose_folder
 
 JOB, CLUSTER = Path("examples/ctr.yaml"), Path("examples/cluster.yaml")
 DATA, PROFILE, PLAN = Path("data/criteo"), Path("demo/profile.json"), Path("demo/plan.json")
-ROWS, TEST_ROWS = 500_000, 50_000
+ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
+TEST_ROWS = ROWS // 10
 THROUGHPUT, SAMPLES = 200_000, 1_000_000_000
 
 console = Console(highlight=False)

@@ -1,6 +1,7 @@
 """From a raw log of ratings to a validated model, in Python: python examples/ratings.py [ROWS]
 
-The same as examples/ratings.yaml, and it makes the data if it is not there.
+The same as examples/ratings.yaml, and it makes the data if it is not there. Which columns are numbers, ids and dates,
+and what is made of them, is guessed from the files, and is in job.yaml of the run: `dense`, `slots`, `features` say it.
 """
 
 import sys
@@ -23,14 +24,6 @@ run = heterps.train(
     validation={"share": 0.05, "newest": "time"},
     format={"lists": {"genres": "|"}},
     labels={"rating": "mse"},
-    dense=["age", "year"],
-    slots=["user", "item", "genres", "hour", "weekday"],
-    features={
-        "age": ["standardise"],
-        "year": ["standardise"],
-        "hour": {"column": "time", "steps": [{"date": "hour"}]},
-        "weekday": {"column": "time", "steps": [{"date": "weekday"}]},
-    },
     batch_size=512,
     epochs=4,
     validate={"every_samples": ROWS // 2, "patience": 3},

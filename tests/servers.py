@@ -184,7 +184,7 @@ class Worker:
 
 def save_shard(server: Server) -> ShardTransfer:
     """A copy of all tables of a server and of what has been applied to them."""
-    return server.shard.copy(server.shard.slots, server.shard.ranges, server._workers)
+    return server.shard.copy(server.shard.slots, server.shard.ranges, server.workers)
 
 
 def restore_shard(server: Server, saved: Sequence[ShardTransfer]) -> None:

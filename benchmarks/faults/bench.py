@@ -43,16 +43,31 @@ FULL = 0.8
 
 
 class Case(NamedTuple):
-    """What is killed, under which policy; `reserve`: a worker process is held in reserve."""
+    """What is killed, under which policy; `reserve`: a worker process is held in reserve.
+
+    victim  worker, server, server+mirror (a server that has a mirror), or mirror
+    """
 
     victim: str
     sync: str
     reserve: bool = False
 
+    @property
+    def replicas(self) -> int:
+        return int("mirror" in self.victim)
+
+    @property
+    def process(self) -> int:
+        """The process to be killed: of servers and mirrors, the servers are older."""
+        if self.victim == "worker":
+            return processes("worker_process")[0]
+        return processes("server_process")[int(self.victim == "mirror")]
+
 
 CASES = [
     *(Case("worker", sync, reserve) for sync in ("bsp", "asp", "ssp:3", "dssp:3:12") for reserve in (True, False)),
     Case("server", "bsp"),
+    *(Case(victim, sync) for victim in ("server+mirror", "mirror") for sync in ("bsp", "asp", "ssp:3", "dssp:3:12")),
 ]
 
 
@@ -72,15 +87,18 @@ class Watched(Observer):
         del samples, seconds, loss, interval
         self.steps.append(time.monotonic())
         if self.killed is None and len(self.steps) >= WARM_STEPS and self._is_ready():
-            os.kill(processes(f"{self.case.victim}_process")[0], signal.SIGKILL)
+            os.kill(self.case.process, signal.SIGKILL)
             self.killed = time.monotonic()
 
     def warned(self, message: str) -> None:
         if self.killed is not None and self.warned_at is None and "SIGKILL" in message:
             self.warned_at = time.monotonic()
+            if self.case.victim == "mirror":  # its server has gone on alone since then
+                self.back_at = self.warned_at
 
     def changed(self, what: str) -> None:
-        if self.killed is not None and self.back_at is None and "is back" in what:
+        is_back = "is back" in what or "has taken the place" in what
+        if self.killed is not None and self.back_at is None and is_back:
             self.back_at = time.monotonic()
 
     def _is_ready(self) -> bool:
@@ -111,7 +129,7 @@ def processes(words: str) -> list[int]:
 
 def figures(seen: Watched) -> dict[str, float]:
     """Seconds from the kill until the run warns, the longest time without a step until the new worker has its place,
-    and seconds from the kill until WINDOW steps with it are as fast as before."""
+    seconds from the kill until WINDOW steps with it are as fast as before, and how many a second those were."""
     assert seen.killed is not None, "nothing was killed: the run was too short"
     before = [at for at in seen.steps if at <= seen.killed]
     after = [seen.killed, *(at for at in seen.steps if at > seen.killed)]
@@ -123,6 +141,7 @@ def figures(seen: Watched) -> dict[str, float]:
         "detected_s": (seen.warned_at or seen.killed) - seen.killed,
         "pause_s": max(b - a for a, b in pairwise(after) if b <= until),
         "full_speed_s": (quick[0] if quick else after[-1]) - seen.killed,
+        "steps_per_s": WINDOW / usual,
     }
 
 
@@ -139,7 +158,7 @@ def run_case(folder: Path, case: Case, num_rows: int, name: str) -> dict[str, An
         "cluster": {"resources": {"cpu": {"device": "cpu", "usd_per_hour": 1.0, "limit": 9}}, "server_resource": "cpu"},
         "launcher": "local", "threads": 2, "sync": case.sync, "workers": {"restarts": 1},
         "tables": {"eviction": {"half_life": 2**40}},
-        "checkpoint": {"every_samples": SAVED_EVERY * BATCH},
+        "checkpoint": {"every_samples": SAVED_EVERY * BATCH}, "servers": {"replicas": case.replicas},
     }  # fmt: skip
     seen = Watched(case)
     done = train(heterps.Job.model_validate(job), folder / name, observer=seen).summary

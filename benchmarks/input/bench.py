@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,14 +135,20 @@ def load_torch(paths: list[str], workers: int) -> int:
 
 @contextmanager
 def cores(number: int) -> Iterator[None]:
-    """Run on so many cores only."""
+    """Run on so many cores only: all threads of this process, also those that Arrow has started before."""
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[:number])
+    _stay_on(set(sorted(allowed)[:number]))
     pa.set_cpu_count(number)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, allowed)
+        _stay_on(allowed)
+
+
+def _stay_on(chosen: set[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), chosen)
 
 
 def rates(reads: Sequence[Callable[[], int]], repeats: int) -> list[float]:

@@ -19,6 +19,12 @@ class ConfigError(HeterpsError):
     exit_code = 2
 
 
+class ArgumentError(HeterpsError, ValueError, TypeError):
+    """An argument of a table in Python has a wrong type, shape or value."""
+
+    exit_code = 2
+
+
 class PlanInfeasible(HeterpsError):
     """No plan meets the constraints; the text names the binding constraint and what would relax it."""
 
@@ -69,6 +75,10 @@ class StaleIncarnation(HeterpsError):
     """A process still runs although a newer one has replaced it; it must end and can change nothing any more."""
 
     exit_code = 8
+
+
+class MirrorDiffers(HeterpsError):
+    """A server and its mirror hold different rows, which is a bug of ours or of the machine; the text names both."""
 
 
 class StorageError(HeterpsError):

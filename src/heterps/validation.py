@@ -101,7 +101,8 @@ def _within(place: FieldPath, data: Any) -> FieldPath:
     """The path as the author wrote it: pydantic's location without its names for the branches of a union."""
     path: FieldPath = ()
     for i, part in enumerate(place):
-        if isinstance(data, dict) and (part in data or i == len(place) - 1):
+        is_branch = "[" in str(part)  # as in function-after[check(), str]
+        if isinstance(data, dict) and (part in data or (i == len(place) - 1 and not is_branch)):
             path, data = (*path, part), data.get(part)
         elif isinstance(data, list) and isinstance(part, int):
             path, data = (*path, part), data[part]

@@ -94,7 +94,7 @@ def test_ids_alone_and_strange_names_train_too(capsys: pytest.CaptureFixture[str
         ({"a": [1.5, 2.5], "b": ["x", "y"]}, [], "none of the columns is called label"),
         ({"label": [1, 1], "b": ["x", "y"]}, [], "every value is 1; there is nothing to learn"),
         ({"label": [0, 1], "b": [0.5, 1.5]}, [], "no column looks like an id"),
-        ({"label": [0, 1], "b": ["x", "y"]}, ["--label", "b"], "the label is no column of numbers"),
+        ({"label": [0, 1], "b": ["x", "y"]}, ["--label", "b"], "the label must be a column of numbers"),
         ({"label": [0, 1], "b": ["x", "y"]}, ["--format", "kid: csv"], "--format:1: kid is not a field"),
     ],
 )

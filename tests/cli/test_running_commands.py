@@ -16,6 +16,7 @@ from heterps.launch import train
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.training.run.observer import Observer
+from heterps.ui.what_if import read_basis
 
 
 class Watched(Observer):
@@ -137,6 +138,8 @@ def test_a_resource_that_became_cheap_is_taken_and_one_that_did_not_is_not(job, 
         assert load_plan("run/plan-2.json") == unpredicted("run/plan.json")
         assert load_cluster("run/cluster-2.yaml").resources["big"].usd_per_hour == 2
         assert load_job("run/job.yaml").cluster.resources["big"].usd_per_hour == 2
+        basis = read_basis(tmp_path / "run")
+        assert (basis.fields["price.big"], basis.plan.stages[0].resource) == ("2", "big"), "what-if begins with it"
         code, out, _ = heterps("replan", "run", "--limit", "big=0")
         assert code == 0
         assert "What runs cannot stay: it has 1 units of 'big', and the limit is 0." in out

@@ -205,6 +205,7 @@ def test_hdfs_without_its_library_says_what_to_do() -> None:
     [
         "train: s3://KEY:SECRET@bucket/x.parquet",
         "train: [a.parquet, 'webhdfs://me:word@node/x.parquet']",
+        "train: 'https://host/x.parquet?day=1&X-Amz-Signature=abc'",
         "train: s3://b/x.parquet, storage: {secret_key: abc}",
         "train: s3://b/x.parquet, storage: {AWS_ACCESS_KEY_ID: abc}",
         "train: s3://b/x.parquet, storage: {endpoint: 'http://me:word@minio:9000'}",

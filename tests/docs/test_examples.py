@@ -186,3 +186,24 @@ def test_links_lead_to_files(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert "://" in target or (page.parent / target).exists(), f"{name_of(page)} links to {target}"
+
+
+EXTERNAL = re.compile(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(/[A-Za-z0-9._~/%+=&?#-]*)?")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_other_sites_are_whole_addresses(page: Path) -> None:
+    """Tests ask no other host, so only the form is checked: https, a host with a dot, no space and no stray sign."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([a-z]+://[^)]*)\)|<([a-z]+://[^>]*)>", text):
+        assert EXTERNAL.fullmatch("".join(target)), f"{name_of(page)} links to {''.join(target)}"
+
+
+def test_every_example_is_on_the_page_of_examples_and_every_script_and_job_is_run_by_a_test() -> None:
+    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    users = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "examples").glob("*.py")]
+    tests = "".join(path.read_text(encoding="utf-8") for path in users)
+    for path in sorted((ROOT / "examples").iterdir()):
+        if path.suffix in (".py", ".yaml"):
+            assert f"examples/{path.name}" in page
+            assert re.search(rf'["/]{path.stem}[".]', tests), f"no test names {path.name}"

@@ -135,7 +135,7 @@ def test_a_field_that_is_not_one(refused, folder):
 @pytest.mark.parametrize("which", ["train", "test"])
 def test_missing_data(refused, folder, which):
     (folder / f"{which}.parquet").unlink()
-    refused(TRAIN, 4, f"{which}.parquet")
+    refused(TRAIN, 4, f"{which}.parquet: there is no such file or folder in {folder}, the working directory")
     assert not (folder / "run").exists()
 
 
@@ -157,9 +157,18 @@ def test_a_column_of_the_wrong_type(refused, folder):
     refused(TRAIN, 4, "train.parquet", "a", "string")
 
 
-def test_a_label_that_is_neither_0_nor_1(refused, folder):
-    write_tiny(folder / "train.parquet", 200, label=[0, 1] * 99 + [0, 7])
-    refused(TRAIN, 4, "train.parquet", "label", "7")
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (7, "classes, set data.columns.num_classes: 8 or more"),
+        (0.5, "{label: mse}"),
+        (-1, "{label: mse}"),
+        (None, "missing: mask"),
+    ],
+)
+def test_a_label_that_is_neither_0_nor_1_is_told_with_what_it_may_be(refused, folder, value, advice):
+    write_tiny(folder / "train.parquet", 200, label=[0, 1] * 99 + [0, value])
+    refused(TRAIN, 4, "train.parquet: row 199", "column label", advice)
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])
@@ -231,12 +240,14 @@ def test_a_model_that_cannot_be_traced_cannot_be_profiled(refused, untraceable):
     refused("profile job.yaml", 5, "untraceable_model.py:12", "torch.fx cannot trace", "torch.where")
 
 
-def test_a_model_that_cannot_be_traced_trains_with_a_warning(untraceable, folder, capsys):
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_a_model_that_cannot_be_traced_trains_without_a_prediction(untraceable, folder, capsys, launcher):
+    change_job(folder, "threads: 1", "threads: 2\nworkers: {channel: memory}")
     with pytest.raises(SystemExit) as end:
-        main(TRAIN.split())
+        main([*TRAIN.split(), "--launcher", launcher])
     assert end.value.code == 0
     shown = capsys.readouterr().out.replace("\n", " ")
-    assert "warning: there is no prediction for this run" in shown
+    assert ("warning: there is no prediction for this run" in shown) == (launcher == "inline")
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert (summary["status"], summary["predicted_throughput"]) == ("completed", None)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stops import StopsAfter
 
 from heterps.cli import main
 from heterps.config import Job, load_job
 from heterps.data.images import open_images, write_images
 from heterps.errors import ModelError
 from heterps.launch import FinishedRun, train
-from heterps.training.run.observer import Observer
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 STATED = 0.97
@@ -83,17 +81,6 @@ def test_a_job_of_images_is_profiled_and_planned_by_its_data(capsys: pytest.Capt
     command("plan digits.json examples/cluster.yaml --throughput 1000 --samples 1e6 --method exact --json")
     plan = json.loads(capsys.readouterr().out)
     assert [plan["stages"][0]["first"], plan["stages"][-1]["last"]] == [0, 11]
-
-
-class StopsAfter(Observer):
-    """Interrupts the run as a signal would, once so many samples are trained."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def stepped(self, samples: int, seconds: float, loss: float, interval: object) -> None:
-        if samples >= self.samples:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

@@ -15,7 +15,7 @@ from command import heterps
 from heterps.config import load_job
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-ROWS = 20_000
+ROWS = 12_000
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +26,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = heterps("data", "synth", "data/ratings", *words, cwd=place)
     assert done.returncode == 0, done.stderr
     assert "teacher RMSE" in done.stdout
-    job = (EXAMPLES / "ratings.yaml").read_text().replace("batch_size: 512", "batch_size: 200")
-    (place / "job.yaml").write_text(job.replace("100_000", "10_000").replace("epochs: 4", "epochs: 2") + "threads: 1\n")
+    job = (EXAMPLES / "ratings.yaml").read_text().replace("batch_size: 512", "batch_size: 100")
+    (place / "job.yaml").write_text(job.replace("100_000", "5_000").replace("epochs: 4", "epochs: 2") + "threads: 1\n")
     return place
 
 
 def trained(place: Path, run: str, *words: str) -> dict[str, Any]:
     done = heterps("train", "job.yaml", "--run", run, *words, cwd=place)
     assert done.returncode == 0, done.stderr
-    assert "validation at 10,000 samples: RMSE" in done.stdout + done.stderr
+    assert "validation at 5,000 samples: RMSE" in done.stdout + done.stderr
     return json.loads((place / run / "summary.json").read_text())
 
 
@@ -90,7 +90,7 @@ def test_workers_validate_as_one_process_does(place: Path, inline: dict[str, Any
 
 
 def test_the_script_does_the_same_in_python(tmp_path: Path) -> None:
-    words = [sys.executable, EXAMPLES / "ratings.py", "10000"]
+    words = [sys.executable, EXAMPLES / "ratings.py", "4000"]
     done = preloaded.run(words, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "validation RMSE" in done.stdout

@@ -66,7 +66,7 @@ def deliveries() -> list[tuple[ToServer, list[Frame]]]:
     """A manifest and a part for a server that is being filled."""
     server = make_server()
     server.shard.sparse["rows"].push(KEYS, GRADS)
-    manifest, first, *_ = to_chunks(server.shard.copy(server.shard.slots, server.shard.ranges, server._workers))
+    manifest, first, *_ = to_chunks(server.shard.copy(server.shard.slots, server.shard.ranges, server.workers))
     assert first.part is not None
     part, frames = pack_part(first.part)
     return [

@@ -62,7 +62,8 @@ class Signals(Observer):
         (signal.SIGINT, "waiting: starting 2 workers", 0),
         (signal.SIGINT, "stepped 64", 96),
         (signal.SIGTERM, "stepped 64", 96),
-        (signal.SIGTERM, "saved", 144),
+        # Training goes on while the checkpoint at 96 is written, until the one at 192 is due: that waits for it.
+        (signal.SIGTERM, "saved", 192 + 16),
         (signal.SIGINT, "evaluating", NUM_ROWS),
     ],
 )
@@ -222,14 +223,14 @@ class FullDisk(Observer):
         self.warnings: list[str] = []
         from heterps.training.run import folder as run_folder
 
-        save = run_folder.save
+        save = run_folder.begin_save
 
-        def refuse(*args: object, **options: object) -> Path:
+        def refuse(*args: object, **options: object) -> Callable[[], Path]:
             if not self.warnings:
                 raise StorageError("no space left on device")
             return save(*args, **options)
 
-        monkeypatch.setattr(run_folder, "save", refuse)
+        monkeypatch.setattr(run_folder, "begin_save", refuse)
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)

@@ -91,7 +91,7 @@ def test_through_the_command_line_a_killed_worker_is_told_in_a_line_and_counted(
     run = tmp_path / "run"
     with started("train", "long.yaml", "--run", "run", cwd=tmp_path) as process:
         wait_until(lambda: process.poll() is None and (run / "metrics.jsonl").exists(), "the run trains")
-        os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+        os.kill(processes_of(process.pid, "worker_process")[0], signal.SIGKILL)
         out, _ = process.communicate(timeout=100)
     assert process.returncode == 0, out
     words = " ".join(out.split())
@@ -102,8 +102,8 @@ def test_through_the_command_line_a_killed_worker_is_told_in_a_line_and_counted(
     assert uses_of_rows(NUM_ROWS, run) == [200] * NUM_ROWS
 
 
-def workers_of(command: int) -> list[int]:
-    """The processes of workers that a command has started."""
+def processes_of(command: int, module: str) -> list[int]:
+    """The processes of this module that a command has started, the oldest first."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -111,9 +111,9 @@ def workers_of(command: int) -> list[int]:
             words = (process / "cmdline").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == command and "worker_process" in words:
+        if parent == command and module in words:
             found.append(int(process.name))
-    return found
+    return sorted(found)
 
 
 def test_without_replacements_a_killed_worker_ends_the_run(

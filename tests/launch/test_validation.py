@@ -140,6 +140,20 @@ def test_training_stops_early_when_it_gets_no_better(job_file, capsys, launcher)
     assert "so training ended" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_run_that_has_stopped_early_trains_no_further_when_it_is_resumed(job_file):
+    def trained(*words: str) -> tuple[str, int]:
+        assert heterps("train", "job.yaml", "--run", "run", *words) == 0
+        summary = json.loads(Path("run/summary.json").read_text())
+        return summary["status"], summary["samples"]
+
+    change(job_file, validation={"every_samples": 160, "metric": "log_loss", "patience": 2})
+    stopped = trained()
+    assert stopped[0] == "stopped early"
+    assert trained("--resume") == stopped
+    change(job_file, validation={"every_samples": 160, "metric": "log_loss", "patience": 4})
+    assert trained("--resume")[1] > stopped[1], "with more patience it goes on"
+
+
 def test_without_saying_when_it_is_validated_once_an_epoch_and_at_the_end(job_file):
     change(job_file, validation={"patience": 50})
     trained()

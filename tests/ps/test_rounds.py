@@ -30,6 +30,7 @@ from heterps.ps.ops.rows import PushRows
 from heterps.ps.protocol.messages import Hello, Refused
 from heterps.ps.protocol.roster import Seat
 from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.server import refusals
 from heterps.ps.server import server as server_module
 from heterps.ps.server.server import Server
 from heterps.ps.shard.ledger import Ledger, Source
@@ -309,7 +310,7 @@ def test_what_is_kept_is_a_copy(order: tuple[int, ...]) -> None:
 def test_what_is_kept_has_limits_and_a_round_can_end_all_the_same(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(server_module, limit, value)
+    monkeypatch.setattr(refusals, limit, value)
     server = make_server()
     assert is_done(give(server, 0, 1, Round(1, 1, 3), Round(2, 0, 3)))
     for worker, round in ((1, Round(1, 2, 3)), (2, Round(2, 1, 3))):

@@ -17,7 +17,7 @@ from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.server.server import Server
-from heterps.ps.table import sparse
+from heterps.ps.table import frozen, sparse
 from heterps.wire import MemoryNetwork
 
 TABLES = make_tables()
@@ -28,7 +28,7 @@ DRAFT = ".saving-0000000007/tables"
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of many parts."""
-    monkeypatch.setattr(sparse, "PART_ROWS", 16)
+    monkeypatch.setattr(frozen, "PART_ROWS", 16)
     monkeypatch.setattr(parts_module, "PART_BYTES", 500)
 
 
@@ -69,7 +69,7 @@ def test_rows_come_back_on_any_number_of_servers(
     row_files = files if sees_the_disk else None
     with on_servers(num_servers, row_files) as (client, _):
         train(client)
-        written = client.save_rows("rows", files, f"{DRAFT}/000-rows")
+        written = client.begin_save("rows", files, f"{DRAFT}/000-rows")()
         expected, num_pushes = client.export_rows("rows")
     assert len(written) == (num_servers if sees_the_disk else 1), "a file a shard, where servers write"
     assert saved_names(tmp_path) == sorted(Path(file.path).name for file in written)
@@ -105,8 +105,8 @@ def test_a_save_that_is_asked_for_again_is_made_once(tmp_path: Path, files: RowF
 
     with on_servers(2, Noted(tmp_path)) as (client, _):
         train(client)
-        written = client.save_rows("rows", files, f"{DRAFT}/000-rows")
-        assert client.save_rows("rows", files, f"{DRAFT}/000-rows") == written, "as if an answer had been lost"
+        written = client.begin_save("rows", files, f"{DRAFT}/000-rows")()
+        assert client.begin_save("rows", files, f"{DRAFT}/000-rows")() == written, "as if an answer had been lost"
     assert sorted(writes) == sorted(file.path for file in written)
 
 
@@ -117,7 +117,7 @@ def test_a_server_writes_nowhere_but_into_a_draft(tmp_path: Path, path: str) -> 
     with on_servers(1, RowFolder(tmp_path / "checkpoints")) as (client, _):
         train(client)
         with pytest.raises((PeerLost, ValueError), match=r"no path below|draft of a checkpoint only"):
-            client.save_rows("rows", RowFolder(tmp_path / "checkpoints"), path)
+            client.begin_save("rows", RowFolder(tmp_path / "checkpoints"), path)()
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -133,9 +133,20 @@ def test_a_disk_that_refuses_a_server_is_a_storage_error_and_training_goes_on(
             monkeypatch.setattr(server.shard.row_files, "has_folder", lambda _: True)
         train(client)
         with pytest.raises(StorageError, match="the disk is full"):
-            client.save_rows("rows", files, f"{DRAFT}/000-rows")
+            client.begin_save("rows", files, f"{DRAFT}/000-rows")()
         train(client)
         assert client.num_pushes("rows") == 2
+
+
+def test_a_save_that_a_server_does_not_know_any_more_fails_and_is_not_begun_again(files: RowFolder) -> None:
+    with on_servers(2, files) as (client, servers):
+        train(client)
+        finish = client.begin_save("rows", files, f"{DRAFT}/000-rows")
+        train(client)
+        servers[1].shard._saves.clear()  # as after its mirror took over
+        with pytest.raises(StorageError, match=r"started anew while it wrote .*000-rows.*-001\.arrow"):
+            finish()
+        assert servers[1].shard._saves == {}, "what it would write now is of another moment"
 
 
 @pytest.mark.parametrize("sees_the_disk", [True, False])
@@ -144,7 +155,7 @@ def test_rows_that_are_not_finite_are_not_saved(files: RowFolder, sees_the_disk:
         train(client)
         server.shard.sparse["rows"].put(broken_row())
         with pytest.raises(NotFinite, match=r"table rows: the row of key 1000 has the value nan"):
-            client.save_rows("rows", files, f"{DRAFT}/000-rows")
+            client.begin_save("rows", files, f"{DRAFT}/000-rows")()
 
 
 def broken_row():
@@ -156,6 +167,6 @@ def broken_row():
 def test_rows_are_loaded_into_an_empty_table_only(files: RowFolder) -> None:
     with on_servers(1, files) as (client, _):
         train(client)
-        written = client.save_rows("rows", files, f"{DRAFT}/000-rows")
+        written = client.begin_save("rows", files, f"{DRAFT}/000-rows")()
         with pytest.raises(PeerLost, match="rows are loaded into an empty table; this one has 300 rows"):
             client.load_rows("rows", files, [file.path for file in written], 1, {})

@@ -50,6 +50,7 @@ class TableMachine(RuleBasedStateMachine):
     """A SparseTable against the model; what eviction takes, and what a gate refuses, is the model's too."""
 
     tiers: Tiers | None = None
+    frozen = ()
 
     @initialize(
         optimizer=st.sampled_from(OPTIMIZERS),
@@ -64,6 +65,7 @@ class TableMachine(RuleBasedStateMachine):
         self.rng = np.random.default_rng(0)
         self.samples = 0
         self.fresh = 1000
+        self.frozen = []
 
     def with_tiers(self, table):
         return table
@@ -110,11 +112,11 @@ class TableMachine(RuleBasedStateMachine):
     @rule()
     def save_and_load(self):
         """Through the real store; the table that goes on is another."""
-        parts, num_pushes, old = self.table.row_parts(), self.table.num_pushes, self.table
+        frozen, num_pushes, old = self.table.freeze(), self.table.num_pushes, self.table
         kept = stack([old.export_metadata()])
 
         def read():
-            return (TableRows(*rows[:3], {}, *rows[3:]) for rows in parts())
+            return (TableRows(*rows[:3], {}, *rows[3:]) for rows in frozen.parts())
 
         stream = TableStream(len(old), self.widths, read, {"num_pushes": num_pushes}, kept)
         with TemporaryDirectory() as folder:
@@ -124,6 +126,24 @@ class TableMachine(RuleBasedStateMachine):
         self.table = self.make()
         self.table.import_rows(rows, saved.meta["num_pushes"], unstack(saved.metadata, 1)[0])
         self.model.gone_before = len(self.model.gone)
+
+    @precondition(lambda self: self.tiers is None)
+    @rule()
+    def freeze(self):
+        """Others go on; what was frozen is read later, or never."""
+        self.frozen.append([self.table.freeze(), self.model.export_rows(), []])
+
+    @precondition(lambda self: self.frozen)
+    @rule(number=st.integers(0, 3), parts=st.integers(1, 3))
+    def read_frozen(self, number, parts):
+        rows, expected, read = self.frozen[number % len(self.frozen)]
+        read.append(rows.parts()) if not read else None
+        for _ in range(parts):
+            if (part := next(read[0], None)) is None:
+                assert_equal_rows(Rows.join([*read[1:], expected.select(slice(0))]), expected)
+                self.frozen.pop(number % len(self.frozen))
+                return
+            read.append(part)
 
     @property
     def widths(self):

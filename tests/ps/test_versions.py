@@ -21,7 +21,7 @@ from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.roster import Seat
-from heterps.ps.protocol.row_files import RowFile
+from heterps.ps.protocol.row_files import RowFile, Version
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.server.server import Server
 from heterps.ps.table import changes
@@ -71,7 +71,8 @@ class Publisher:
         files = RowFolder(self.folder)
         gone = self.client.keys_gone("rows", self.last)
         since = 0 if gone is None else self.last
-        self.written = self.client.write_version("rows", files, f"{draft}/rows", self.version, since)
+        version = Version(self.version, since, "followers")
+        self.written = self.client.begin_save("rows", files, f"{draft}/rows", version)()
         self.num_full += gone is None
         self.num_gone += 0 if gone is None else len(gone)
         if gone is None:
@@ -252,10 +253,10 @@ def test_the_clock_of_a_table_may_wrap_round() -> None:
     table.changes["followers"].begin(1, table.num_pushes)
     for key in (2, 3, 4):
         table.push([key], np.ones((1, 2)))
-    assert set(table.changed_parts()[1].__next__().keys.tolist()) == {1, 2, 3, 4}
+    assert set(next(table.freeze("followers").parts()).keys.tolist()) == {1, 2, 3, 4}
     table.changes["followers"].begin(2, table.num_pushes)
     table.push([5], np.ones((1, 2)))
-    assert set(table.changed_parts()[1].__next__().keys.tolist()) == {4, 5}
+    assert set(next(table.freeze("followers").parts()).keys.tolist()) == {4, 5}
 
 
 def test_a_log_notes_nothing_before_the_first_version() -> None:

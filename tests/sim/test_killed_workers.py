@@ -49,7 +49,7 @@ def simulate(job: Job, plan: tuple[tuple[int, ...], int], kills: dict[float, str
 
 def kill(simulated: SimulatedJob, worker: str) -> None:
     """Kill a worker that is there and at work."""
-    if simulated.core._is_training and not simulated.core.recovery.is_starting(worker):
+    if simulated.core.is_training and not simulated.core.recovery.is_starting(worker):
         simulated.kill(worker)
 
 
@@ -68,7 +68,7 @@ def num_pushes(simulated: SimulatedJob) -> set[int]:
     """How many updates each table has on each server: one number where all have had every batch once."""
     return {
         piece.ledger.num_pushes[table]
-        for server in simulated.servers.values()
+        for server in simulated.servers.in_place
         for table in (*server.server.shard.sparse, *server.server.shard.dense)
         for piece in server.server.shard.pieces_of(table)
     }

@@ -89,6 +89,9 @@ class Actors:
     def connect(self, tables: Tables) -> LocalClient:
         return in_process(tables)
 
+    def take_news(self) -> list[object]:
+        return []
+
     def check(self) -> None:
         """They do not die."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -225,7 +227,7 @@ def test_a_crash_between_the_last_interval_and_the_last_checkpoint_doubles_no_li
 ):
     checkpoint = Checkpoint(every_samples=NUM_ROWS)  # the second falls on the last step, and is the last of the run
     expected, _ = whole(checkpoint=checkpoint)
-    run, save, calls = run_in("crashed"), run_folder.save, []
+    run, save, calls = run_in("crashed"), run_folder.begin_save, []
 
     def save_once_only(*args, **options):
         calls.append(args)
@@ -233,10 +235,10 @@ def test_a_crash_between_the_last_interval_and_the_last_checkpoint_doubles_no_li
             raise StorageError("full")
         return save(*args, **options)
 
-    monkeypatch.setattr(run_folder, "save", save_once_only)
+    monkeypatch.setattr(run_folder, "begin_save", save_once_only)
     with pytest.raises(StorageError):
         train(make_job(checkpoint=checkpoint), run)
-    monkeypatch.setattr(run_folder, "save", save)
+    monkeypatch.setattr(run_folder, "begin_save", save)
     outcome, recorder = train(make_job(checkpoint=checkpoint), run, resume=True)
     assert len(recorder.losses) == STEPS_AN_EPOCH
     assert_equal_runs(expected, everything(run, outcome))
@@ -323,10 +325,15 @@ def test_metrics_come_after_every_interval_and_at_the_end(make_job, run_in):
     assert outcome.train.count == NUM_ROWS
 
 
+def saved_steps(recorder) -> list[int]:
+    """The steps after which checkpoints were made."""
+    return [int(Path(path).name) for _, path in recorder.saves]
+
+
 def test_checkpoints_come_by_samples_and_at_the_end_and_two_are_kept(make_job, run_in):
     run = run_in("run")
     _, recorder = train(make_job(epochs=1, checkpoint=Checkpoint(every_samples=100, every_minutes=None)), run)
-    assert [samples for samples, _ in recorder.saves] == [128, 256, 330]
+    assert saved_steps(recorder) == [4, 8, 11]
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["0000000008", "0000000011"]
 
 
@@ -349,7 +356,7 @@ def clock(monkeypatch):
 def test_checkpoints_come_by_minutes(make_job, run_in, clock):
     run = run_in("run")
     outcome, recorder = train(make_job(epochs=1, checkpoint=Checkpoint(every_minutes=2)), run)
-    assert [samples for samples, _ in recorder.saves] == [4 * BATCH, 8 * BATCH, NUM_ROWS]
+    assert saved_steps(recorder) == [4, 8, STEPS_AN_EPOCH]
     assert outcome.seconds == 30 * STEPS_AN_EPOCH
     assert run.metrics()[0]["samples_per_s"] == round(BATCH / 30, 1)
 
@@ -363,29 +370,39 @@ def test_seconds_of_a_resumed_run_add_up(make_job, run_in, clock):
     assert [line["seconds"] for line in run.metrics()][:2] == [120, 240]
 
 
-def test_a_periodic_checkpoint_that_fails_is_a_warning_and_the_next_succeeds(make_job, run_in, whole, monkeypatch):
+@pytest.mark.parametrize("fails_at", ["begin", "end"])
+def test_a_periodic_checkpoint_that_fails_is_a_warning_and_the_next_succeeds(
+    make_job, run_in, whole, monkeypatch, fails_at
+):
     checkpoint = Checkpoint(every_samples=100)
     expected, _ = whole(checkpoint=checkpoint)
-    run, save, attempts = run_in("run"), run_folder.save, []
+    run, save, attempts = run_in("run"), run_folder.begin_save, []
 
     def fail_once(*args, **options):
         attempts.append(args)
         if len(attempts) == 1:
-            raise StorageError("No space left on device.")
+            return fail(fails_at)
         return save(*args, **options)
 
-    monkeypatch.setattr(run_folder, "save", fail_once)
+    monkeypatch.setattr(run_folder, "begin_save", fail_once)
     outcome, recorder = train(make_job(checkpoint=checkpoint), run)
     assert recorder.warnings == ["the checkpoint at 128 samples failed, training goes on. No space left on device."]
-    assert recorder.saves[0][0] == 256, "the next one comes when it would have come"
+    assert saved_steps(recorder)[0] == 8, "the next one comes when it would have come"
     assert_equal_runs(expected, everything(run, outcome))
 
 
-@pytest.mark.parametrize("stop_after", [None, 3])
-def test_the_last_checkpoint_must_succeed(make_job, run_in, monkeypatch, stop_after):
-    def fail(*args, **options):
+def fail(at: str) -> Callable[[], Path]:
+    """A disk is full when a checkpoint is begun, or when it ends, on another thread."""
+
+    def end() -> Path:
         raise StorageError("No space left on device.")
 
-    monkeypatch.setattr(run_folder, "save", fail)
+    return end() if at == "begin" else end
+
+
+@pytest.mark.parametrize("fails_at", ["begin", "end"])
+@pytest.mark.parametrize("stop_after", [None, 3])
+def test_the_last_checkpoint_must_succeed(make_job, run_in, monkeypatch, stop_after, fails_at):
+    monkeypatch.setattr(run_folder, "begin_save", lambda *_: fail(fails_at))
     with pytest.raises(StorageError, match="No space left"):
         train(make_job(), run_in("run"), stop_after=stop_after)

@@ -130,8 +130,8 @@ def test_a_checkpoint_that_fails_gives_the_new_plan_up_and_not_the_job(job_file,
             raise StorageError("the disk is full")
         return original(folder, snapshot, keep, spare)
 
-    original = run_folder.save
-    monkeypatch.setattr(run_folder, "save", save)
+    original = run_folder.begin_save
+    monkeypatch.setattr(run_folder, "begin_save", save)
     script = Replanning(monkeypatch, [make_plan([1, 1], [2])], (160, Replan("plan-2.json"), 0))
     done = train(on_threads(job_file, make_plan([1], [])), "run", observer=script)
     assert script.warnings == ["the job goes on by its plan: it could not be saved. the disk is full"]

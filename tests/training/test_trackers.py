@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,14 +30,62 @@ def test_tensorboard_gets_every_line_and_the_summary(tmp_path: Path) -> None:
     assert auc.step == 200
 
 
-def test_mlflow_gets_every_line_and_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: list[tuple[int, dict[str, float]]] = []
-    fake = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((step, metrics)))
+class FakeMLflow(ModuleType):
+    """Does what the real one was seen to do: a run begins with its first metrics, and names have few characters."""
+
+    def __init__(self, fails_after: int = 100) -> None:
+        super().__init__("mlflow")
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.runs = ["mine"]
+        self.active: str | None = None
+        self._fails_after = fails_after
+
+    def active_run(self) -> str | None:
+        return self.active
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        if len(self.logged) == self._fails_after:
+            raise RuntimeError("no answer from http://tracking")
+        assert all(re.fullmatch(r"[\w\-. :/]+", name) and isinstance(value, float) for name, value in metrics.items())
+        if self.active is None:
+            self.active = "new"
+            self.runs.append(self.active)
+        self.logged.append((step, metrics))
+
+    def end_run(self) -> None:
+        self.active = None
+
+
+@pytest.mark.parametrize("active", ["mine", None])
+def test_mlflow_gets_every_line_and_the_summary(
+    active: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the run that is active, which stays so, or in one that ends with the training."""
+    fake = FakeMLflow()
+    fake.active = active
     monkeypatch.setitem(sys.modules, "mlflow", fake)
-    run = heterps.train(data=COLUMNS, folder=tmp_path / "run", observer=heterps.MLflowObserver(), **QUICK)
-    assert [step for step, _ in logged] == [100, 200, 200]
-    assert all(isinstance(value, float) for _, metrics in logged for value in metrics.values())
-    assert logged[-1][1]["summary/samples"] == run.summary["samples"] == 200
+    ranked = {"test": COLUMNS, "user": "user", "top_k": [3]}
+    run = heterps.train(data=COLUMNS, folder=tmp_path / "run", observer=heterps.MLflowObserver(), **QUICK, **ranked)
+    assert [step for step, _ in fake.logged] == [100, 200, 200]
+    assert fake.logged[-1][1]["summary/samples"] == run.summary["samples"] == 200
+    assert fake.logged[-1][1]["summary/ndcg_at_3"] == run.summary["ndcg@3"]
+    assert fake.runs == (["mine"] if active else ["mine", "new"])
+    assert fake.active == active
+
+
+def test_mlflow_that_goes_away_is_warned_of_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", FakeMLflow(fails_after=1))
+    with pytest.warns(UserWarning, match="MLflow lacks metrics of 200 samples: no answer"):
+        run = heterps.train(data=COLUMNS, folder=tmp_path / "run", observer=heterps.MLflowObserver(), **QUICK)
+    assert run.summary["status"] == "completed"
+
+
+def test_mlflow_that_never_answers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", FakeMLflow(fails_after=0))
+    with pytest.raises(ConfigError, match="MLflow does not take the metrics of this run: no answer"):
+        heterps.train(data=COLUMNS, folder=tmp_path / "run", observer=heterps.MLflowObserver(), **QUICK)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,27 +84,3 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = heterps("ui", "nowhere", cwd=tmp_path)
     assert done.returncode == 6
     assert "nowhere: there is no such folder." in done.stderr
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-def test_a_browser_shows_the_pages_without_an_error(folder: Path) -> None:
-    text = (folder / "job.yaml").read_text().replace("epochs: 1000000", "epochs: 2")
-    (folder / "job.yaml").write_text(text)
-    assert heterps("train", "job.yaml", "--run", "runs/tiny", cwd=folder).returncode == 0
-    cost = {"compute_s": 0.001, "sync_s": 0.001, "input_s": 0.0, "alpha": 0.9, "beta": 0.9}
-    layer = {"name": "all", "server_s": 0.001, "costs": {"cpu": cost}}
-    (folder / "profile.json").write_text(json.dumps({"model": "tiny", "batch_size": 16, "layers": [layer]}))
-    recorded = folder / "runs/tiny/job.yaml"
-    recorded.write_text(recorded.read_text().replace("profile: null", "profile: profile.json"))
-    pages = (
-        ("", 'href="run/tiny/"'), ("run/tiny/", "<polyline"), ("compare?run=tiny", "<polyline"),
-        ("run/tiny/what-if?price.cpu=0.05", 'type="range"'),  # its script has run
-    )  # fmt: skip
-    with ui(folder) as client:
-        for path, shown in pages:
-            words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/browser"]
-            words += ["--enable-logging=stderr", "--log-level=0", "--dump-dom", str(client.base_url.join(path))]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-            assert shown in done.stdout
-            console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-            assert console == []

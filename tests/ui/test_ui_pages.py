@@ -30,7 +30,7 @@ def runs(tmp_path: Path) -> Path:
 def get(folder: Path, path: str, token: str = TOKEN, **request: object) -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(make_app(folder, TOKEN), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.request(str(request.pop("method", "GET")), f"/{token}{path}", **request)  # type: ignore[arg-type]
 
     return asyncio.run(ask())
@@ -133,6 +133,33 @@ def test_who_does_not_know_the_token_gets_nothing(runs: Path, token: str, path: 
         answer = get(runs, path, token, method=method)
         assert answer.status_code == 403
         assert "first" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, 200),
+        ({"host": "127.0.0.1:8765"}, 200),
+        ({"host": "localhost:8765"}, 200),
+        ({"host": "[::1]:8765"}, 200),
+        ({"host": "127.0.0.1:8765", "origin": "http://127.0.0.1:8765"}, 200),
+        ({"host": "evil.example"}, 403),  # a name that was made to lead to 127.0.0.1
+        ({"host": "localhost.evil.example:8765"}, 403),
+        ({"host": "127.0.0.1.evil.example"}, 403),
+        ({"host": ""}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "http://127.0.0.1:9999"}, 403),  # another server of this machine
+        ({"origin": "null"}, 403),  # a file, or a frame in a box
+    ],
+)
+def test_pages_of_others_get_nothing_even_with_the_token(runs: Path, headers: dict[str, str], code: int) -> None:
+    for path in ("/", "/run/first/", "/run/first/events", "/metrics"):
+        answer = get(runs, path, headers=headers)
+        assert answer.status_code == code
+        assert "access-control-allow-origin" not in answer.headers
+        assert code == 200 or "first" not in answer.text
+    asked = get(runs, "/run/first/stop", method="POST", json={}, headers=headers)
+    assert asked.status_code == (409 if code == 200 else 403)
 
 
 @pytest.mark.parametrize("name", ["nobody", "notes", "..%2fruns", "%2e%2e", "/etc"])

@@ -12,10 +12,11 @@ import pytest
 from test_ui_pages import RECORDED, get
 
 import heterps.planning as planning
-from heterps.config import Cluster, Machine, Resource, load_cluster
+from heterps.config import Cluster, Machine, Resource, Spot, load_cluster
 from heterps.errors import ConfigError
 from heterps.planning.frontier import frontier
 from heterps.planning.plan import load_plan
+from heterps.planning.variants import POLICIES
 from heterps.profiling.profile import Profile, load_profile
 from heterps.report.figures import rate, usd
 from heterps.ui.what_if import Basis, frontier_part, parse_question, read_basis
@@ -72,12 +73,12 @@ def given(folder: Path) -> tuple[Profile, Cluster]:
 
 def ask(runs: Path, part: str = "plan", **changed: str) -> dict[str, str]:
     answer = get(runs, f"/run/known/what-if/{part}", params={name.replace("__", "."): v for name, v in changed.items()})
-    assert answer.status_code == (409 if "error" in answer.json() else 200)
+    assert answer.status_code == (409 if "error" in answer.json() and part == "frontier" else 200)
     told: dict[str, str] = answer.json()
     return told
 
 
-CHANGES: list[tuple[dict[str, str], dict[str, dict[str, float | None]], dict[str, Any]]] = [
+CHANGES: list[tuple[dict[str, str], dict[str, dict[str, Any]], dict[str, Any]]] = [
     ({}, {}, {}),
     ({"price__v100": "100"}, {"v100": {"usd_per_hour": 100.0}}, {}),
     ({"limit__v100": "0"}, {"v100": {"limit": 0}}, {}),
@@ -88,6 +89,12 @@ CHANGES: list[tuple[dict[str, str], dict[str, dict[str, float | None]], dict[str
     ({"deadline": "0.3"}, {}, {"deadline": 0.3}),
     ({"samples": "2000"}, {}, {"samples": 2000.0}),
     ({"sync": "asp"}, {}, {"sync": "asp"}),
+    ({"spot__v100": "0.5", "spots__v100": "8"}, {"v100": {"spot": Spot(usd_per_hour=0.5, limit=8)}}, {}),
+    (
+        {"spot__cpu": "0.01", "spots__cpu": "9", "interruptions__cpu": "2"},
+        {"cpu": {"spot": Spot(usd_per_hour=0.01, limit=9, interruptions_per_hour=2.0)}},
+        {},
+    ),
     ({"sync": "bsp", "throughput": "30000"}, {}, {"sync": "bsp", "throughput": 30_000.0}),
 ]
 
@@ -107,6 +114,23 @@ def test_answers_are_those_of_the_planner(
     assert f"Bottleneck: {plan.bottleneck}." in html
     for stage in plan.stages:
         assert f"<strong>{stage.count:,} × {stage.resource}</strong>" in html
+
+
+def test_any_policy_takes_the_cheapest_and_shows_the_others(runs: Path) -> None:
+    one = given(runs.parent)
+    plans = {sync: planning.plan(*one, throughput=FLOOR, samples=SAMPLES, sync=sync) for sync in POLICIES}
+    html = ask(runs, sync="any")["html"]
+    assert f"<h3>Cost</h3><strong>{usd(min(plan.usd for plan in plans.values())).partition(' ')[0]}" in html
+    for sync, plan in plans.items():
+        assert re.search(rf'<th scope="row">{sync}, batches of 4,096</th>.*?<td>{re.escape(usd(plan.usd))}</td>', html)
+
+
+def test_the_plans_next_to_it_are_told_in_an_answer_of_their_own(runs: Path) -> None:
+    told = ask(runs, "next")["html"]
+    assert "Next cheaper:" in told
+    assert "Next faster:" in told
+    assert "Next faster:" not in ask(runs)["html"]
+    assert ask(runs, "next", price__v100="100")["html"] != told
 
 
 def test_the_frontier_is_that_of_the_changed_cluster(runs: Path) -> None:
@@ -150,14 +174,16 @@ def test_no_plan_is_explained_as_the_planner_explains_it(runs: Path) -> None:
         ("deadline", "-2", "deadline must be a number of hours above 0"),
         ("samples", "nan", "samples: give a number"),
         ("sync", "always", "there is no policy 'always'"),
+        ("spot.v100", "0.1", "resources.v100.spot.limit is missing"),
+        ("spots.v100", "1e7", "spots.v100: give 1,000,000 or less"),
         ("colour", "red", "there is no field 'colour'"),
         ("price.tpu", "1", "there is no field 'price.tpu'"),
     ],
 )
 def test_a_bad_value_gets_a_sentence(runs: Path, field: str, text: str, said: str) -> None:
-    for part in ("plan", "frontier"):
+    for part in ("plan", "next", "frontier"):
         answer = get(runs, f"/run/known/what-if/{part}", params={field: text})
-        assert answer.status_code == 409
+        assert answer.status_code == (409 if part == "frontier" else 200)
         assert said in answer.json()["error"]
     assert get(runs, "/run/known/what-if", params={field: text}).status_code == 200
 
@@ -208,10 +234,10 @@ def test_names_with_html_are_shown_as_text(runs: Path) -> None:
     (runs.parent / "profile.json").write_text(named)
     (runs.parent / "cluster.yaml").write_text(CLUSTER.replace("v100:", f'"{BAD}":'))
     page = get(runs, f"/run/{BAD}/what-if", params={"price.cpu": "0.05", "sync": BAD}).text
-    parts = [get(runs, f"/run/{BAD}/what-if/{part}").json()["html"] for part in ("plan", "frontier")]
+    parts = [get(runs, f"/run/{BAD}/what-if/{part}").json()["html"] for part in ("plan", "next", "frontier")]
     for text in (page, *parts):
         assert "<img" not in text
-        assert "&lt;img" in text
+        assert text is parts[1] or "&lt;img" in text
 
 
 def test_the_page_is_as_strict_as_the_others(runs: Path) -> None:

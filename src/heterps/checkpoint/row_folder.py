@@ -7,9 +7,11 @@ never written to again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path, PurePosixPath
 
+from heterps import background
 from heterps.checkpoint import disk
 from heterps.checkpoint.indexed_rows import IndexedRows
 from heterps.checkpoint.rows import RowPart, read_parts, write_rows
@@ -42,6 +44,9 @@ class RowFolder:
             with disk.new_file(target) as file:
                 write_rows(file, parts, num_rows, widths)
         return RowFile(path, file.num_bytes, file.xxh3)
+
+    def start(self, write: Callable[[], RowFile]) -> Future[RowFile]:
+        return background.start(write, "heterps-rows")
 
     def read(self, path: str) -> Iterator[Rows]:
         return read_parts(self.locate(path))

@@ -82,7 +82,8 @@ class TableRows:
 class TableStream:
     """A table like TableRows that should not be in memory all at once: its rows come in parts, when they are saved.
 
-    Until then the table must stay as it is. `read` gives the parts, from the first, each time that it is called.
+    Until then the table must stay as it is, but for one that can `write`. `read` gives the parts, from the first, each
+    time that it is called.
     """
 
     num_rows: int
@@ -90,8 +91,9 @@ class TableStream:
     read: Callable[[], Iterator[RowPart]]
     meta: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    write: Callable[[RowFiles, str], list[RowFile]] | None = None
-    """How those who hold the rows write them themselves, to files whose paths begin with a path; None: `read` is."""
+    write: Callable[[RowFiles, str], Callable[[], list[RowFile]]] | None = None
+    """How those who hold the rows begin to write them as they are, to files whose paths begin with a path; what it
+    returns waits for the files, while the table may change again. None: `read` is."""
     files: tuple[RowFolder, tuple[str, ...]] | None = None
     """Where a table that was loaded is, for those who read it themselves: paths below the folder of the run.
 

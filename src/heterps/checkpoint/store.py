@@ -10,6 +10,8 @@
       0000001234/                [4] the draft, renamed; then the folder above is synced
       0000001000/                [5] older ones beyond `keep` go, and only now
 
+Between [1] and [4] training goes on: holders write their rows as they were at [1] (ps/table/frozen.py).
+
 A crash before [4] leaves a draft, which the next save removes; a crash after it leaves one checkpoint too many. A
 finished checkpoint is never written to again: when a clock is reached a second time (the first checkpoint of it was bad
 and the run went back), the second gets the name 0000001234-2. One process saves into a folder at a time.
@@ -30,7 +32,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -44,7 +48,7 @@ from heterps.checkpoint.finished import ancestors, entries, finished, lineage, r
 from heterps.checkpoint.manifest import File, Manifest
 from heterps.checkpoint.row_folder import DRAFT, RowFolder
 from heterps.checkpoint.rows import read_header, read_parts
-from heterps.checkpoint.snapshot import Snapshot, TableStream
+from heterps.checkpoint.snapshot import Snapshot, TableRows, TableStream
 from heterps.errors import CorruptCheckpoint, RunError, StorageError
 from heterps.ps.protocol.row_files import RowFile
 from heterps.ps.table.rows import Rows
@@ -64,32 +68,63 @@ def save(folder: str | Path, snapshot: Snapshot, keep: int = 2, spare: int | Non
     When it returns, the checkpoint is on the disk. When it raises (StorageError), the earlier ones are as they were.
     Checkpoints of this or a later clock belong to a past that was given up, and are removed.
     """
+    return begin_save(folder, snapshot, keep, spare)()
+
+
+def begin_save(folder: str | Path, snapshot: Snapshot, keep: int = 2, spare: int | None = None) -> Callable[[], Path]:
+    """Do the part of `save` for which the job must stand still, and return a function that does the rest.
+
+    That may run on another thread while training goes on, but not while another save into the folder is under way.
+    """
     if keep < 2:
         raise ValueError(f"keep is {keep}; at least two checkpoints stay, so that a bad one has a predecessor")
-    target = write(folder, snapshot)
-    _prune(Path(folder), target, snapshot.clock, keep, spare)  # [5]
-    return target
+    finish = begin(folder, snapshot)
+
+    def end() -> Path:
+        target = finish()
+        _prune(Path(folder), target, snapshot.clock, keep, spare)  # [5]
+        return target
+
+    return end
 
 
 def write(folder: str | Path, snapshot: Snapshot) -> Path:
     """Write `snapshot` into `folder` and return its path: [1] to [4] of `save`. Nothing else is removed."""
+    return begin(folder, snapshot)()
+
+
+def begin(folder: str | Path, snapshot: Snapshot) -> Callable[[], Path]:
+    """Begin to `write`, and return a function that ends it; see `begin_save`."""
     folder = Path(folder)
     size = f"{snapshot.num_bytes / 1e6:,.1f} MB"
     what = f"{folder}: cannot save the checkpoint of clock {snapshot.clock} ({size})"
-    with disk.storage_errors(what):
+    draft = folder / f"{DRAFT}{snapshot.clock:010d}"
+    with _saving(what, draft):
         disk.make_folder(folder)
         _remove_leftovers(folder)
-        draft = folder / f"{DRAFT}{snapshot.clock:010d}"
-        target = _free_name(folder, snapshot.clock)
-        try:
-            _write(draft, snapshot)  # [1] [2] [3]
+        write_rest = _begin(draft, snapshot)  # [1]
+
+    def end() -> Path:
+        with _saving(what, draft):
+            write_rest()  # [2] [3]
+            target = _free_name(folder, snapshot.clock)
             disk.rename(draft, target)  # [4]
+        return target
+
+    return end
+
+
+@contextmanager
+def _saving(what: str, draft: Path) -> Iterator[None]:
+    """Give the space of the draft back after an error, and say `what` could not be done."""
+    with disk.storage_errors(what):
+        try:
+            yield
         except Exception as error:
             _try_to_remove(draft)
             if isinstance(error, StorageError):  # of one of those who write their own rows
                 raise StorageError(f"{what}: {error}") from error
             raise
-    return target
 
 
 def save_as(path: str | Path, snapshot: Snapshot) -> Path:
@@ -110,7 +145,7 @@ def save_as(path: str | Path, snapshot: Snapshot) -> Path:
             if leftover.exists():
                 disk.remove(leftover)
         try:
-            _write(draft, snapshot)  # [1] [2] [3]
+            _begin(draft, snapshot)()  # [1] [2] [3]
             if path.exists():
                 disk.rename(path, rubbish)
             disk.rename(draft, path)  # [4]
@@ -210,38 +245,55 @@ def _read_table(links: Sequence[tuple[Path, Manifest]], name: str) -> TableStrea
     )
 
 
-def _write(draft: Path, snapshot: Snapshot) -> None:
+def _begin(draft: Path, snapshot: Snapshot) -> Callable[[], None]:
+    """Make the draft, and let those who hold rows begin to write them. What is returned writes all that is left."""
     disk.make_folder(draft / "tables")
     home = draft.absolute().parent
-    folder, place, tables, metadata = RowFolder(home.parent), f"{home.name}/{draft.name}", {}, {}
-    for number, (name, rows) in enumerate(snapshot.tables.items()):
-        path = f"tables/{_file_name(number, name)}"
-        if isinstance(rows, TableStream) and rows.write is not None:
-            written = rows.write(folder, f"{place}/{path}")
-        else:
-            written = [folder.write(f"{place}/{path}.arrow", rows.parts(), len(rows), rows.widths)]
-        if isinstance(rows, TableStream) and rows.gone is not None and len(rows.gone):
-            written.insert(0, _write_gone(folder, f"{place}/{path}.gone.arrow", rows.gone))
-        tables[name] = [
-            File(path=file.path.removeprefix(f"{place}/"), num_bytes=file.num_bytes, xxh3=file.xxh3) for file in written
-        ]
-        if rows.metadata:
-            metadata[name] = _write_arrays(draft, f"{path}.safetensors", rows.metadata)
-    disk.sync_folder(draft / "tables")
-    index = Manifest(
-        version=manifest.VERSION,
-        clock=snapshot.clock,
-        samples=snapshot.samples,
-        dense=_write_arrays(draft, "dense.safetensors", snapshot.dense),
-        progress=_write_file(draft, "progress.json", json.dumps(snapshot.progress).encode()),
-        tables=tables,
-        meta={name: dict(rows.meta) for name, rows in snapshot.tables.items()},
-        upkeep=metadata,
-        parent=snapshot.parent,
-        parent_xxh3=snapshot.parent_xxh3,
-    )
-    _write_file(draft, manifest.NAME, index.encode())
-    disk.sync_folder(draft)
+    folder, place = RowFolder(home.parent), f"{home.name}/{draft.name}"
+    progress = json.dumps(snapshot.progress).encode()
+    paths = {name: f"tables/{_file_name(number, name)}" for number, name in enumerate(snapshot.tables)}
+    writing = {name: _begin_rows(rows, folder, f"{place}/{paths[name]}") for name, rows in snapshot.tables.items()}
+
+    def end() -> None:
+        tables, metadata = {}, {}
+        for name, rows in snapshot.tables.items():
+            written = writing[name]()
+            if isinstance(rows, TableStream) and rows.gone is not None and len(rows.gone):
+                written = [_write_gone(folder, f"{place}/{paths[name]}.gone.arrow", rows.gone), *written]
+            tables[name] = [
+                File(path=file.path.removeprefix(f"{place}/"), num_bytes=file.num_bytes, xxh3=file.xxh3)
+                for file in written
+            ]
+            if rows.metadata:
+                metadata[name] = _write_arrays(draft, f"{paths[name]}.safetensors", rows.metadata)
+        disk.sync_folder(draft / "tables")
+        index = Manifest(
+            version=manifest.VERSION,
+            clock=snapshot.clock,
+            samples=snapshot.samples,
+            dense=_write_arrays(draft, "dense.safetensors", snapshot.dense),
+            progress=_write_file(draft, "progress.json", progress),
+            tables=tables,
+            meta={name: dict(rows.meta) for name, rows in snapshot.tables.items()},
+            upkeep=metadata,
+            parent=snapshot.parent,
+            parent_xxh3=snapshot.parent_xxh3,
+        )
+        _write_file(draft, manifest.NAME, index.encode())
+        disk.sync_folder(draft)
+
+    return end
+
+
+def _begin_rows(rows: TableRows | TableStream, folder: RowFolder, path: str) -> Callable[[], list[RowFile]]:
+    """Begin to write a table, to files whose paths begin with `path`; what is returned waits for them."""
+    if isinstance(rows, TableStream) and rows.write is not None:
+        return rows.write(folder, path)
+    write = partial(folder.write, f"{path}.arrow", rows.parts(), len(rows), rows.widths)
+    if isinstance(rows, TableRows):
+        return lambda: [write()]
+    written = [write()]  # at once, before the table changes
+    return lambda: written
 
 
 def _write_gone(folder: RowFolder, path: str, keys: NDArray[np.uint64]) -> RowFile:

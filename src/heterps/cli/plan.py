@@ -136,7 +136,8 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Plan which layers run on which resources, and how many units and servers that takes, for the least money."""
-    from heterps.cli.plan_variants import cheapest_variant, variants
+    from heterps.cli.plan_variants import variants
+    from heterps.planning.variants import cheapest_variant
     from heterps.profiling.profile import load_profile
     from heterps.report.page.frontier import check_plot, write_plot
 

@@ -43,6 +43,12 @@ class Servers(Frozen):
         None,
         description="Number of servers to start for the run on this machine; null: one, unless there are addresses.",
     )
+    replicas: Literal[0, 1] = Field(
+        0,
+        description="1: every server has a mirror, a second process that holds the same shard, push by push. When one "
+        "of the two is lost the other goes on, nothing is lost, and nobody goes back to a checkpoint. For servers that "
+        "the launcher `local` starts as processes.",
+    )
     channel: Literal["ipc", "memory"] = Field(
         "ipc",
         description="How started servers run: `ipc` as processes, reached by sockets and shared memory; `memory` as "
@@ -77,6 +83,15 @@ class Servers(Frozen):
             )
         if self.addresses and self.channel == "memory":
             raise ValueError("servers at addresses are reached by sockets: leave channel out")
+        if self.replicas and self.addresses:
+            raise ValueError(
+                "replicas: mirrors are for servers that the run starts, and addresses names servers that run already: "
+                "leave one of the two out"
+            )
+        if self.replicas and self.channel == "memory":
+            raise ValueError(
+                "replicas: servers as threads (channel: memory) all end with this process: leave channel out"
+            )
         if self.key is not None and not self.addresses:
             raise ValueError("key is for servers at addresses; those started for the run are reached by ipc only")
         return self

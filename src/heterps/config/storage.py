@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from heterps.config.base import Frozen
 from heterps.validation import SECRET
 
-_CREDENTIAL = re.compile("key|secret|token|password|credential", re.IGNORECASE)
+_CREDENTIAL = re.compile("key|secret|token|password|credential|sig", re.IGNORECASE)
 _ADVICE = (
     "a job file is copied into every run, so credentials do not belong in it: set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, or put them into ~/.aws/credentials"
@@ -20,14 +20,15 @@ _ADVICE = (
 
 
 def without_password(address: str) -> str:
-    """Return an address; raises ValueError if there is a password in it."""
+    """Return an address; raises ValueError if there is a password in it, or a token or signature in what it asks."""
     try:
         parts = urlsplit(address)
-        has_password = parts.password is not None
+        asked = parse_qsl(parts.query) if parts.scheme in ("http", "https") else ()
+        has_password = parts.password is not None or any(_CREDENTIAL.search(name) for name, _ in asked)
     except ValueError:  # no URL, such as a glob with brackets
         return address
     if has_password:
-        raise PydanticCustomError(SECRET, f"it holds a password, and {_ADVICE}")
+        raise PydanticCustomError(SECRET, f"it holds a password or a token, and {_ADVICE}")
     return address
 
 

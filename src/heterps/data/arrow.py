@@ -67,8 +67,10 @@ def read_ids(column: Any) -> tuple[NDArray[np.int64], Bitmap, int]:
     elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
         column = column.cast(pa.int64())
     else:
-        column = column.cast(pa.large_binary())
-        ends = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, column.offset * 8)
+        has_short_ends = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+        column = column.cast(pa.binary() if has_short_ends else pa.large_binary())  # the bytes stay where they are
+        kind = np.dtype(np.int32 if has_short_ends else np.int64)
+        ends = np.frombuffer(column.buffers()[1], kind, len(column) + 1, column.offset * kind.itemsize)
         data = column.buffers()[2]
         ids = np.empty(len(column), np.int64)
         hash_bytes(np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), ends, ids)

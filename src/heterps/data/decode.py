@@ -10,9 +10,10 @@ Missing values are counted by column. An invalid value raises DataError, which n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -170,7 +171,7 @@ class Decoder:
                 f"number {place} of its list is not finite as a float32; write a finite value or a null",
             )
         rows: NDArray[np.bool_] = np.any(absent, axis=1)
-        self._missing(group, name, rows, int(absent.sum()), keep, "a number of its list is null or NaN")
+        self._missing(group, name, lambda: rows, int(absent.sum()), keep, "a number of its list is null or NaN")
         out[absent] = self._schema.dense_fill
 
     def _singles(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> FloatArray:
@@ -190,7 +191,9 @@ class Decoder:
         for d in np.flatnonzero(missing).tolist():
             absent = np.isnan(by_column[d])
             value = "null" if columns[names[d]][int(np.argmax(absent))].as_py() is None else "NaN"
-            self._missing(group, names[d], absent, int(missing[d]), keep, f"the value is {value}")
+            self._missing(
+                group, names[d], partial(np.isnan, by_column[d]), int(missing[d]), keep, f"the value is {value}"
+            )
         return dense
 
     def _keys(self, group: RowGroup, columns: dict[str, Any], keep: NDArray[np.bool_]) -> tuple[KeyArray, None]:
@@ -199,7 +202,7 @@ class Decoder:
             column = _integer_ids(group, name, columns[name])
             mix_column(*read_ids(column), seed, null, by_column[s])
             if column.null_count:
-                self._missing(group, name, nulls_of(column), column.null_count, keep)
+                self._missing(group, name, partial(nulls_of, column), column.null_count, keep)
         keys = np.empty((group.num_rows, len(self._slots)), np.uint64)
         interleave_keys(by_column, keys)
         return keys.reshape(-1), None
@@ -241,26 +244,29 @@ class Decoder:
             keys_are_null = np.where(null_rows, 1, inside[ends[1:]] - inside[ends[:-1]])
             null_bag = keys_are_null > 0
         if null_bag.any():
-            self._missing(group, name, null_bag, int(keys_are_null.sum()), keep)
+            self._missing(group, name, lambda: null_bag, int(keys_are_null.sum()), keep)
         return keys, starts, lengths
 
     def _missing(
         self,
         group: RowGroup,
         name: str,
-        absent: NDArray[np.bool_],
+        absent: Callable[[], NDArray[np.bool_]],
         count: int,
         keep: NDArray[np.bool_],
         problem: str = "the id is null",
     ) -> None:
-        """Do what the schema says with the rows of a column in which values are `absent`, and count these."""
+        """Do what the schema says with the rows of a column in which values are absent, and count these.
+
+        Where missing values are replaced, nobody asks which rows are `absent`.
+        """
         field, keeping = ("slot_missing", "key") if name in self._schema.slots else ("dense_missing", "fill")
         treatment = getattr(self._schema, field)
         if treatment == "error":
             remedy = f"fix the data, or set data.columns.{field} to {keeping} or skip"
-            raise _error(group, int(np.argmax(absent)), name, f"{problem}; {remedy}")
+            raise _error(group, int(np.argmax(absent())), name, f"{problem}; {remedy}")
         if treatment == "skip":
-            keep &= ~absent
+            keep &= ~absent()
         self._counts.missing[name] = self._counts.missing.get(name, 0) + count
 
 

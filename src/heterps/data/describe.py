@@ -225,7 +225,7 @@ def _judge(label: _ColumnStats) -> tuple[str | None, str | None]:
     values = range(2) if label.is_whole and label.low >= 0 and label.high <= 1 else None
     kind = "binary" if values else "classes" if label.is_whole and label.low >= 0 else "number"
     if label.missing:
-        return kind, f"{label.missing:,} values are missing; leave these rows out"
+        return kind, f"{label.missing:,} values are missing; leave these rows out, or let data.columns.labels mask them"
     if label.low == label.high:
         return kind, f"every value is {label.low:g}; there is nothing to learn"
     return kind, None

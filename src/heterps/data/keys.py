@@ -121,11 +121,15 @@ def _word(data: NDArray[np.uint8], at: int) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
-def hash_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+def hash_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64 | np.int32], out: NDArray[np.int64]) -> None:
     """Set out[i] to the hash of data[ends[i] : ends[i + 1]]: its length, then 8 little-endian bytes at a time."""
+    length, of_length = -1, uint64(0)
     for i in range(len(out)):
         start, end = ends[i], ends[i + 1]
-        state = mix64(uint64(end - start) + uint64(0x9E3779B97F4A7C15))
+        if end - start != length:  # ids of a column often have one length
+            length = end - start
+            of_length = mix64(uint64(length) + uint64(0x9E3779B97F4A7C15))
+        state = of_length
         while start + 8 <= end:
             state = mix64(state ^ _word(data, start))
             start += 8

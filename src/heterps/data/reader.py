@@ -192,12 +192,17 @@ class Reader:
 
     def checked(self, position: Position) -> Position:
         """Return `position`; raises DataError if it belongs to other data or another order."""
-        if position.order not in ("", self.order, self._fingerprint(_names_and_rows)):
+        if not self.has_order(position.order):
             raise DataError(
                 f"{self.dataset.files[0].address}: the position to go on from belongs to other data, columns or "
-                "another seed: files were added, removed or rewritten since. Restore them, or start a new run."
+                "another seed: files were added, removed or rewritten since. Restore them, or start a new run. "
+                "A run goes on with other data once it is done with its own."
             )
         return position
+
+    def has_order(self, order: str) -> bool:
+        """Whether the `order` of a position is of this data and order."""
+        return order in ("", self.order, self._fingerprint(_names_and_rows))
 
     def _fingerprint(self, describe: Callable[[RowGroup], tuple[Any, ...]]) -> str:
         """Hash everything that decides the order of samples; `describe` gives the relevant facts of a row group."""

@@ -83,7 +83,11 @@ def guess_columns(description: Description) -> dict[str, Any]:
 def _guess(description: Description) -> tuple[ColumnDescription, _Guess]:
     label = next((column for column in description.columns if column.name == description.label), None)
     if label is None:
-        raise ConfigError("the label is no column of numbers. Say which one is: --label NAME, in Python label=")
+        numbers = [column.name for column in description.columns if column.min is not None]
+        raise ConfigError(
+            "the label must be a column of numbers, such as 0 and 1. Write its values as numbers, or say which column "
+            f"it is: --label NAME, in Python label=. Columns of numbers: {', '.join(numbers[:40]) or 'none'}."
+        )
     if description.label_problem is not None:
         raise ConfigError(f"the label {label.name} cannot be trained as it is: {description.label_problem}.")
     guess = _Guess()

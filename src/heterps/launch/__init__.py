@@ -163,6 +163,8 @@ def _refuse_unhonoured(job: Job) -> None:
             "emulation is of the units of a plan, which the inline launcher has not: use --launcher local, or leave it "
             "out"
         )
+    if job.servers is not None and job.servers.replicas:
+        _check_replicas(job)
     if (metric := job.validation.metric) is not None:
         known = Objectives(job.data.columns).metrics().names()
         if metric not in known:
@@ -170,6 +172,22 @@ def _refuse_unhonoured(job: Job) -> None:
         better(metric, 0.0, 0.0)  # refuses those that have no better
     if job.optimizers.groups or job.optimizers.freeze:  # their patterns must match names of the model
         model_tables(build_model(job.model, job.data.columns, job.seed), job.optimizers)
+
+
+def _check_replicas(job: Job) -> None:
+    """Raises ConfigError where servers of the job cannot have mirrors."""
+    if job.launcher != "local":
+        raise ConfigError(
+            f"servers.replicas: the {job.launcher} launcher starts no mirrors of servers: use --launcher local, or "
+            "leave it out"
+        )
+    if job.workers.channel == "memory":
+        raise ConfigError(
+            "servers.replicas: with workers.channel memory servers are threads, which all end with this process: use "
+            "workers.channel ipc, or leave replicas out"
+        )
+    if job.emulation is not None:
+        raise ConfigError("servers.replicas: mirrors of emulated servers are not emulated: leave one of the two out")
 
 
 def _tell_replanned(job: Job, run: Run, observer: Observer) -> None:

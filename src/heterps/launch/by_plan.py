@@ -24,16 +24,17 @@ from heterps.launch.ray.cluster import KeptRay
 from heterps.launch.ray.reservations import NoPlace
 from heterps.launch.restarts import last_words, may_restart, restart_words
 from heterps.model.build import build_model
-from heterps.model.trace import trace
+from heterps.model.trace import trace_or_whole
 from heterps.planning.local import ThisMachine, local_plan, local_prediction
 from heterps.planning.plan import Plan
 from heterps.planning.prediction import Prediction
 from heterps.profiling.profile import load_profile
 from heterps.profiling.units import num_cores
 from heterps.temporary import owned_folder, temporary_name
-from heterps.training.coordinator.coordinator import Emulated, train_staged
+from heterps.training.coordinator.coordinator import train_staged
 from heterps.training.coordinator.fleet import Fleet
 from heterps.training.coordinator.reconfiguration import Replanned
+from heterps.training.coordinator.starts import Emulated
 from heterps.training.protocol.emulated_units import (
     EmulatedServer,
     memory_bytes,
@@ -138,7 +139,7 @@ def train_once(
 
 def default_plan(job: Job) -> Plan:
     """One stage on as many CPU cores as the job has threads, and a server; predicted if the job's profile allows it."""
-    layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
+    layers = [layer.name for layer in trace_or_whole(build_model(job.model, job.data.columns, job.seed)).layers]
     return local_plan(
         layers,
         job.cluster,

@@ -49,6 +49,7 @@ def job_from_python(model: Given | None, data: Any, folder: Path | None, fields:
             near = get_close_matches(name, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise ConfigError(f"train() has no argument {name!r}.{hint} Arguments: {', '.join(sorted(known))}.")
+    _refuse_torch(fields.get("optimizers"))
     if data is None:
         raise ConfigError("train() needs data: a path, a DataFrame, a table, a dict of columns or a DataLoader.")
     columns = {name: value for name, value in fields.items() if name in OF_COLUMNS}
@@ -71,6 +72,17 @@ def job_from_python(model: Given | None, data: Any, folder: Path | None, fields:
         of_job.setdefault("name", factory.rpartition(":")[2])
         chosen = {"factory": factory, "args": fields.get("model_args") or {}}
         yield Job(**of_job, model=chosen, data={**of_data, "columns": columns})
+
+
+def _refuse_torch(optimizers: Any) -> None:
+    """ConfigError where an optimizer is an object, or a class, of torch."""
+    for given in optimizers.values() if isinstance(optimizers, Mapping) else [optimizers]:
+        kind = given if isinstance(given, type) else type(given)
+        if kind.__module__.startswith("torch."):
+            raise ConfigError(
+                "optimizers are named, since they step where the parameters are: optimizers={'sparse': {'kind': "
+                f"'adagrad', 'lr': 0.05}}, 'dense': {{'kind': 'adam', 'lr': 0.001}}}}; got torch's {kind.__name__}."
+            )
 
 
 def _refuse_rows(model: nn.Module) -> None:

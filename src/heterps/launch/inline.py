@@ -23,14 +23,15 @@ import numpy as np
 from heterps.config import SGD, Adagrad, Adam, Job
 from heterps.launch.run_servers import RunningServers, run_servers
 from heterps.planning.plan import Plan
+from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient, LocalClient, in_process
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import Tables, TableSpec
 from heterps.ps.table.dense import DenseTable
 from heterps.threads import quick_switches, torch_threads
-from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.fleet import Fleet
 from heterps.training.coordinator.reconfiguration import STOP_S
+from heterps.training.coordinator.starts import Emulated
 from heterps.training.protocol.messages import Message, Ready
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer
@@ -89,6 +90,9 @@ class InlineFleet:
 
     def connect(self, tables: Tables) -> JobClient:
         return self._connect(COORDINATOR, tables)
+
+    def take_news(self) -> list[News]:
+        return []
 
     def check(self) -> None:
         if self._servers is not None:

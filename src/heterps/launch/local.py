@@ -26,14 +26,15 @@ from heterps.launch.run_servers import RunningServers, lost_child, run_servers
 from heterps.launch.standby import Standby
 from heterps.planning.plan import Plan
 from heterps.processes import Child
+from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.report.figures import plural
 from heterps.threads import torch_threads
-from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.failures import error_of, kind_and_text
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
 from heterps.training.coordinator.reconfiguration import STOP_S
+from heterps.training.coordinator.starts import Emulated
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer
 from heterps.training.worker.mailbox import Mailbox
@@ -120,7 +121,7 @@ class ProcessFleet:
                 {
                     "job": str(self._job_file),
                     "folder": str(self._folder),
-                    "servers": list(self._servers.addresses),
+                    "servers": msgspec.to_builtins(self._servers.roster()),
                     "worker": msgspec.to_builtins(worker),
                     "log": str(child.log),
                     "incarnation": self._incarnations[worker.name],
@@ -132,6 +133,9 @@ class ProcessFleet:
 
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
+
+    def take_news(self) -> list[News]:
+        return self._servers.take_news()
 
     def check(self) -> None:
         self._standby.tend()
@@ -185,6 +189,9 @@ class ThreadFleet:
 
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
+
+    def take_news(self) -> list[News]:
+        return []
 
     def check(self) -> None:
         self._servers.check()

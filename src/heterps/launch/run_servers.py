@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ import msgspec
 from heterps.checkpoint import RowFolder
 from heterps.config import Faults, Job, Servers
 from heterps.errors import ConfigError, HeterpsError, PeerLost
+from heterps.launch.server_keeper import ServerKeeper
 from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Child, ChildFailed
 from heterps.ps.client.connect import connect
+from heterps.ps.client.keeper import Keeper, News
 from heterps.ps.client.local import JobClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Roster, Seat
@@ -26,6 +29,7 @@ from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.report.figures import plural
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
+from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.protocol.emulated_units import EmulatedServer
 from heterps.training.protocol.emulation import ServerPace
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
@@ -51,15 +55,27 @@ class RunningServers:
     """How the workers of a run reach its servers, wherever these run."""
 
     connect: Connect
-    addresses: Sequence[str] = ()  # for workers that are processes of their own
+    roster: Callable[[], Roster]  # the newest, for workers that are processes of their own
     network: MemoryNetwork | None = None  # for workers that are threads beside servers that are threads
     children: Sequence[Child] = ()
     failures: Sequence[HeterpsError] = ()  # of servers that are threads
+    keeper: Callable[[], ServerKeeper | None] = lambda: None  # of servers with mirrors
+
+    def take_news(self) -> list[News]:
+        """What has happened to servers with mirrors since the last call."""
+        keeper = self.keeper()
+        return [] if keeper is None else keeper.take_news()
 
     def check(self) -> None:
         """An error where a server that was started has ended on its own: its own error, or else a PeerLost."""
         if self.failures:
             raise self.failures[0]
+        if (keeper := self.keeper()) is not None:
+            if isinstance(keeper.failure, PeerLost):
+                raise PeerDied("a server", str(keeper.failure))
+            if keeper.failure is not None:
+                raise keeper.failure
+            return
         if (lost := lost_child(dict.fromkeys(self.children, ""))) is not None:
             raise lost.cause or lost
 
@@ -110,7 +126,7 @@ def run_servers(
     servers = job.servers or Servers()
     if servers.addresses:
         waiting(f"looking for {plural(servers.num, 'server')} at {', '.join(servers.addresses)}")
-        yield RunningServers(_found(servers, job.seed), servers.addresses)
+        yield RunningServers(_found(servers, job.seed), lambda: first_roster(servers.addresses))
         return
     number = servers.count or count or 1
     if servers.channel == "memory" or (job.launcher != "inline" and job.workers.channel == "memory"):
@@ -119,7 +135,7 @@ def run_servers(
             yield running
     else:
         waiting(f"starting {plural(number, 'server')}")
-        with _processes(servers, number, job.seed, job_file, firsts, emulated, logs) as running:
+        with _processes(job, number, job_file, firsts, emulated, logs) as running:
             yield running
 
 
@@ -222,7 +238,7 @@ def _threads(
             clients.append(RemoteClient(worker, channel(name, port), roster, tables, options=options))
             return clients[-1]
 
-        running = RunningServers(reach, network=network, failures=failures)
+        running = RunningServers(reach, lambda: roster, network=network, failures=failures)
         try:
             yield running
         except PeerLost:
@@ -232,45 +248,80 @@ def _threads(
 
 @contextmanager
 def _processes(
-    servers: Servers,
+    job: Job,
     count: int,
-    seed: int,
     job_file: Path,
     firsts: Sequence[int],
     emulated: Callable[[int], EmulatedServer] | None,
     logs: Path | None,
 ) -> Iterator[RunningServers]:
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
+    servers = job.servers or Servers()
     with ExitStack() as opened:
         folder = opened.enter_context(socket_folder())
-        addresses = [f"ipc://{folder}/{number}" for number in range(count)]
-        children: list[Child] = []
-        for shard in range(count):
-            name = f"server-{shard}"
-            child = Child(name, "heterps.launch.server_process", log=logs / f"{name}.log" if logs else None)
-            opened.callback(child.stop, STOP_S)
-            can = msgspec.to_builtins(emulated(shard)) if emulated else None
-            start = {"job": str(job_file), "addresses": addresses, "shard": shard, "firsts": list(firsts), "can": can}
-            child.send(start)
-            children.append(child)
-        roster = first_roster(addresses)
-        ready: list[Child] = []
+        addresses = [f"ipc://{folder}/server-{number}" for number in range(count)]
+        roster = first_roster(addresses, [f"{address}.1" for address in addresses if servers.replicas])
+        children: dict[str, Child] = {}
+        opened.callback(_stop_all, children)
+
+        def start(seat: Seat, number: int, roster: Roster) -> Child:
+            child = Child(seat.name, "heterps.launch.server_process", log=logs / f"{seat.name}.log" if logs else None)
+            child.send(
+                {
+                    "job": str(job_file),
+                    "roster": msgspec.to_builtins(roster),
+                    "name": seat.name,
+                    "address": seat.address,
+                    "mirrors": number if roster.number(seat.name) < 0 else None,
+                    "firsts": list(firsts),
+                    "can": msgspec.to_builtins(emulated(number)) if emulated else None,
+                }
+            )
+            return child
+
+        for seat in roster.seats:
+            children[seat.name] = start(seat, max(roster.number(seat.name), roster.mirrored_by(seat.name)), roster)
+        waited_for = list(children.values())
         clients: list[JobClient] = []
+        keepers: list[ServerKeeper] = []
+
+        def hang_up() -> None:
+            for client in list(clients):  # nobody should wait for an answer until its deadline
+                client.close()
+
+        def keep() -> None:
+            keeper = Keeper(
+                roster,
+                silence_s=servers.deadline_s / 2,  # so that workers have not given up when a mirror takes over
+                next_start=LossBudget(job.workers.replacements, job.workers.backoff_s).next_start,
+                address=lambda name: f"ipc://{folder}/{name}",
+                now=time.monotonic(),
+            )
+            keepers.append(ServerKeeper(keeper, children, start, lambda child: _loss_of(child, ""), hang_up))
+            opened.callback(keepers[0].close)
 
         def reach(worker: str, tables: Tables, port: Port | None = None) -> JobClient:
-            for child in children[len(ready) :]:
+            while waited_for:
                 try:
-                    child.answer(START_S, "makes its tables")
+                    waited_for[0].answer(START_S, "makes its tables")
                 except ChildFailed as error:
                     raise error_of(error.kind, str(error)) from None
-                ready.append(child)
+                del waited_for[0]
+            if servers.replicas and not keepers:
+                keep()
             options = client_options(servers, tables, port)
-            client = connect(worker, roster, tables, options=options, faults=servers.faults, seed=seed, port=port)
+            newest = keepers[0].roster if keepers else roster
+            client = connect(worker, newest, tables, options=options, faults=servers.faults, seed=job.seed, port=port)
             clients.append(client)
             return clients[-1]
 
-        running = RunningServers(reach, addresses, children=children)
-        with _hang_up(children, clients):
+        running = RunningServers(
+            reach,
+            lambda: keepers[0].roster if keepers else roster,
+            children=() if servers.replicas else list(children.values()),
+            keeper=lambda: keepers[0] if keepers else None,
+        )
+        with _hang_up(running.children, hang_up):
             try:
                 yield running
             except PeerLost as error:
@@ -279,16 +330,22 @@ def _processes(
                 raise
 
 
+def _stop_all(children: Mapping[str, Child]) -> None:
+    for child in children.values():
+        child.release()
+    for child in children.values():
+        child.stop(STOP_S)
+
+
 @contextmanager
-def _hang_up(children: Sequence[Child], clients: Sequence[JobClient]) -> Iterator[None]:
+def _hang_up(children: Sequence[Child], hang_up: Callable[[], None]) -> Iterator[None]:
     """While it is open, closes the clients once a server has ended, so that no worker waits until its deadline."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(WATCH_S):
             if not all(child.is_running for child in children):
-                for client in list(clients):
-                    client.close()
+                hang_up()
                 return
 
     watcher = threading.Thread(target=watch, name="watch over servers", daemon=True)

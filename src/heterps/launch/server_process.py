@@ -1,6 +1,6 @@
 """One server of a run as a process of its own: `python -m heterps.launch.server_process`, started by run_servers.py.
 
-{"job": "run/job.yaml", "addresses": ["ipc://..."], "shard": 0, ...}  -->  {"address": "ipc://..."}  it listens
+{"job": "run/job.yaml", "roster": {...}, "name": "server-0", ...}     -->  {"address": "ipc://..."}  it listens
 the end of input, or SIGTERM                                          the end
 """
 
@@ -16,8 +16,9 @@ import msgspec
 
 from heterps.checkpoint import RowFolder
 from heterps.config import load_job
-from heterps.launch.servers import first_roster, job_tables, run_server
+from heterps.launch.servers import job_tables, run_server
 from heterps.processes import give_answer, reserve_stdout, watch_input
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.server import Server
 from heterps.temporary import delete_if_abandoned
 from heterps.training.protocol.emulated_units import EmulatedServer
@@ -28,17 +29,17 @@ def main() -> None:
     try:
         start = json.loads(sys.stdin.readline())
         job = load_job(start["job"])
-        roster = first_roster(start["addresses"])
         server = Server(
-            roster.servers[start["shard"]].name,
-            roster,
+            start["name"],
+            msgspec.convert(start["roster"], Roster),
             job_tables(job, start["firsts"]),
+            mirrors=start["mirrors"],
             row_files=RowFolder(Path(start["job"]).parent),
         )
         orphaned = watch_input()
         run_server(
             server,
-            start["addresses"][start["shard"]],
+            start["address"],
             keys=None,
             ready=lambda address: give_answer(answers, {"address": address}),
             servers=job.servers,
@@ -47,7 +48,7 @@ def main() -> None:
             emulated=msgspec.convert(start["can"], EmulatedServer) if start["can"] else None,
         )
         with suppress(OSError):  # its owner lives, and will do it
-            delete_if_abandoned(Path(start["addresses"][0].removeprefix("ipc://")).parent)
+            delete_if_abandoned(Path(start["address"].removeprefix("ipc://")).parent)
     except Exception as error:  # told to the process that waits
         traceback.print_exc()
         give_answer(answers, {"kind": type(error).__name__, "error": f"{type(error).__name__}: {error}"})

@@ -57,11 +57,14 @@ def client_options(servers: Servers, tables: Tables, port: Port | None = None) -
     )
 
 
-def first_roster(addresses: Sequence[str]) -> Roster:
-    """The roster that a job begins with: one server per address."""
-    if len(set(addresses)) < len(addresses):
-        raise ConfigError(f"every server needs an address of its own, got {', '.join(addresses)}")
-    return Roster(tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)))
+def first_roster(addresses: Sequence[str], mirrors: Sequence[str] = ()) -> Roster:
+    """The roster that a job begins with: one server per address, and its mirror if there is an address for it."""
+    if len({*addresses, *mirrors}) < len(addresses) + len(mirrors):
+        raise ConfigError(f"every server needs an address of its own, got {', '.join([*addresses, *mirrors])}")
+    return Roster(
+        tuple(Seat(f"server-{number}", address) for number, address in enumerate(addresses)),
+        mirrors=tuple(Seat(f"server-{number}.1", address) for number, address in enumerate(mirrors)),
+    )
 
 
 def joined_roster(running: str, address: str, keys: Keys | None) -> Roster:
@@ -118,7 +121,8 @@ def run_server(
         channel = layered(socket, (servers or Servers()).faults, seed, emulated.port if emulated else None)
         try:
             ready(socket.address)
-            serve(server, channel, lambda: stopped() or ended(), pace=ServerPace(emulated) if emulated else None)
+            pace = ServerPace(emulated) if emulated else None
+            serve(server, channel, lambda: stopped() or ended(), pace=pace, reach=socket.reach)
         finally:
             channel.close()
 

@@ -7,16 +7,17 @@ the stage before, coordinator  -->  [listening]  worker  [reaching]  -->  coordi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
 from heterps.config import Job, Servers
 from heterps.launch.inline import warm_up
 from heterps.launch.run_servers import START_S
-from heterps.launch.servers import client_options, first_roster
+from heterps.launch.servers import client_options
 from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import Tables
 from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
@@ -31,7 +32,7 @@ def work(
     *,
     address: str,
     coordinator: str,
-    servers: Sequence[str],
+    servers: Roster,
     stopped: Callable[[], bool],
     keys: Keys | None = None,
     server_keys: Keys | None = None,
@@ -53,13 +54,13 @@ def work(
     port = worker.port
     ways = layered(listening, port=port), layered(reaching, port=port)
     mailbox = Mailbox(*ways, reaching.connect, job.workers.values)
-    roster, how = first_roster(servers), job.servers or Servers()
+    how = job.servers or Servers()
 
     def reach(tables: Tables) -> JobClient:
         warm_up()  # while the servers start
         reached = connect(
             client or worker.name,
-            roster,
+            servers,
             tables,
             incarnation=incarnation,
             keys=server_keys,

@@ -1,6 +1,6 @@
 """One worker as a process of its own: `python -m heterps.launch.worker_process`, started by local.py.
 
-{"job": "run/job.yaml", "folder": "/tmp/...", "servers": ["ipc://..."], "worker": {"name": ..., "stage": ..., ...},
+{"job": "run/job.yaml", "folder": "/tmp/...", "servers": {the roster}, "worker": {"name": ..., "stage": ..., ...},
  "log": "run/logs/...", "incarnation": 1}
 a message Stop, or the end of input      the end, with the word {"stopped": true}
 the end of input before that             the end: it was held in reserve (standby.py) and not needed
@@ -29,6 +29,7 @@ from heterps.config import load_job
 from heterps.launch.inline import warm_up
 from heterps.launch.socket_worker import work
 from heterps.processes import append_to, give_answer, reserve_stdout, watch_input
+from heterps.ps.protocol.roster import Roster
 from heterps.training.coordinator.failures import kind_and_text
 from heterps.training.run.control import clear
 from heterps.training.worker.worker import COORDINATOR, WorkerStart
@@ -69,7 +70,7 @@ def _work(start: dict[str, Any], stopped: Callable[[], bool]) -> None:
         worker,
         address=f"ipc://{folder}/{worker.name}",
         coordinator=f"ipc://{folder}/{COORDINATOR}",
-        servers=start["servers"],
+        servers=msgspec.convert(start["servers"], Roster),
         server_keys=load_keys(job.servers.key) if job.servers is not None and job.servers.key is not None else None,
         stopped=stopped,
         log=start["log"],

@@ -101,8 +101,8 @@ class SparseEmbedding(ModuleWithRows):
             raise ModelError(f"slots must be a list of at least one slot name, got {slots!r}")
         if len(set(slots)) < len(slots):
             raise ModelError(f"slots must differ, got {list(slots)}")
-        if dim < 1:
-            raise ModelError(f"dim must be at least 1, got {dim}")
+        if not isinstance(dim, (int, np.integer)) or dim < 1:
+            raise ModelError(f"dim must be a whole number, at least 1, got {dim!r}")
         if pooling not in ("sum", "mean", "none"):
             raise ModelError(f"pooling must be sum, mean or none, got {pooling!r}")
         if tables not in ("one", "per_slot"):

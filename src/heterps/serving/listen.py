@@ -61,7 +61,7 @@ def listening(host: str, port: int, token: str | None) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"--host {host}: no such address here: {error}.") from None
     family, kind, protocol, _, address = found[0]
-    if token is None and not all(_is_loopback(str(each[4][0])) for each in found):
+    if token is None and not all(is_loopback(str(each[4][0])) for each in found):
         raise ConfigError(
             f"--host {host}: others than this machine could ask there, so a token is needed. Give it in a file with "
             f"--token-file, or in the environment variable {TOKEN_VARIABLE}; or listen at 127.0.0.1."
@@ -80,7 +80,8 @@ def listening(host: str, port: int, token: str | None) -> socket.socket:
     return opened
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

@@ -21,11 +21,12 @@ from heterps.model import build_model
 from heterps.planning.inline import cpu_resource
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.sim.course import Course, Curve, Point, VirtualRun, expected_samples, read_test
-from heterps.sim.job import SimulatedJob, SimulatedWorker
+from heterps.sim.job import SimulatedJob
 from heterps.sim.result import SimResult, WorkerResult
 from heterps.sim.scenario import ENDLESS, Scenario
 from heterps.sim.speeds import Speed
 from heterps.sim.variants import Variant
+from heterps.sim.worker import SimulatedWorker
 from heterps.threads import torch_threads
 from heterps.training.coordinator.lane_flow import LaneFlow
 from heterps.training.metrics.metrics import Metrics

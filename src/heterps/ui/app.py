@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -27,7 +30,7 @@ from heterps.report.read_run import RecordedRun, read_run
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList
 from heterps.ui.watch import EVERY_S, Watched, facts
-from heterps.ui.what_if import frontier_part, plan_part, read_basis
+from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis
 
 MOST_COMPARED = 8
 MOST_BODY = 65_536
@@ -44,8 +47,13 @@ HEADERS = {
 }
 
 
-def make_app(folder: Path, token: str, is_ending: Callable[[], bool] = lambda: False) -> ASGIApp:
-    """Return the application over the runs in `folder`. Streams of changes end once `is_ending`."""
+def make_app(
+    folder: Path, token: str, is_ending: Callable[[], bool] = lambda: False, *, is_local: bool = True
+) -> ASGIApp:
+    """Return the application over the runs in `folder`. Streams of changes end once `is_ending`.
+
+    Where it `is_local`, on loopback, it answers to no other name of this machine than its numbers and localhost.
+    """
     pages = _Pages(folder, is_ending)
     app = Starlette(
         routes=[
@@ -58,20 +66,24 @@ def make_app(folder: Path, token: str, is_ending: Callable[[], bool] = lambda: F
             Route("/run/{name}/events", pages.events),
             Route("/run/{name}/what-if", pages.what_if),
             Route("/run/{name}/what-if/plan", pages.what_if_plan),
+            Route("/run/{name}/what-if/next", pages.what_if_next),
             Route("/run/{name}/what-if/frontier", pages.what_if_frontier),
             Route("/run/{name}/{action}", pages.act, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refused, HeterpsError: _said},
     )
     app.router.redirect_slashes = False
-    return _Gate(app, token)
+    return _Gate(app, token, is_local)
 
 
 class _Gate:
-    """Lets nobody pass whose address does not begin with the token, and gives every answer its headers."""
+    """Lets nobody pass whose address does not begin with the token, and gives every answer its headers.
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._token = app, token.encode()
+    Nobody passes either who comes from a page of another host, or under a name that leads here by a trick of DNS.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, is_local: bool) -> None:
+        self._app, self._token, self._is_local = app, token.encode(), is_local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,12 +98,17 @@ class _Gate:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        if hmac.compare_digest(given.encode(), self._token):
+        if hmac.compare_digest(given.encode(), self._token) and self._comes_from_here(Headers(scope=scope)):
             inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": ""}
             await self._app(inner, receive, send_with_headers)
         else:
             text = "Open the address that `heterps ui` printed: it has a token, and this one has not.\n"
             await PlainTextResponse(text, 403)(scope, receive, send_with_headers)
+
+    def _comes_from_here(self, headers: Headers) -> bool:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        is_known = not self._is_local or _is_number_or_localhost(host)
+        return is_known and (origin is None or urlsplit(origin).netloc == host)
 
 
 class _Pages:
@@ -148,14 +165,26 @@ class _Pages:
         basis = await asyncio.to_thread(read_basis, watched.folder)
         planned = refused = ""
         try:
-            planned = await asyncio.to_thread(plan_part, basis, asked) if asked else ""
+            planned = (
+                await asyncio.to_thread(lambda: plan_part(basis, asked) + next_part(basis, asked)) if asked else ""
+            )
         except HeterpsError as error:
             refused = str(error)
         return HTMLResponse(render_what_if(watched.name, basis.fields, asked, planned, refused))
 
     async def what_if_plan(self, request: Request) -> Response:
+        return await self._what_if_part(request, plan_part)
+
+    async def what_if_next(self, request: Request) -> Response:
+        return await self._what_if_part(request, next_part)
+
+    async def _what_if_part(self, request: Request, part: Callable[[Basis, Mapping[str, str]], str]) -> Response:
+        """A part about a plan, or as `error` why there is none: to a question, that is as good an answer."""
         watched, asked = await self._find(request), dict(request.query_params)
-        found = await asyncio.to_thread(lambda: plan_part(read_basis(watched.folder), asked))
+        try:
+            found = await asyncio.to_thread(lambda: part(read_basis(watched.folder), asked))
+        except HeterpsError as error:
+            return JSONResponse({"error": str(error)})
         return JSONResponse({"html": found})
 
     async def what_if_frontier(self, request: Request) -> Response:
@@ -203,6 +232,15 @@ class _Pages:
         if name not in folders:
             raise HTTPException(404, f"There is no run {name} in {self._folder}.")
         return self._watched.setdefault(name, Watched(name, folders[name]))
+
+
+def _is_number_or_localhost(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    return True
 
 
 def _job(folder: Path) -> Job | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heterps.errors import RunError
-from heterps.serving.listen import listening, run_app, url_of
+from heterps.serving.listen import is_loopback, listening, run_app, url_of
 from heterps.ui.app import make_app
 
 STOP_S = 2.0
@@ -23,5 +23,6 @@ def serve_ui(folder: Path, host: str, port: int, token: str | None, ready: Calla
     drawn = token or secrets.token_urlsafe(24)
     opened = listening(host, port, drawn)
     ends: list[Callable[[], bool]] = []
-    app = make_app(folder, drawn, lambda: any(is_ending() for is_ending in ends))
+    is_local = is_loopback(opened.getsockname()[0])
+    app = make_app(folder, drawn, lambda: any(is_ending() for is_ending in ends), is_local=is_local)
     return run_app(app, opened, lambda: ready(f"{url_of(opened)}/{drawn}/"), STOP_S, ending=ends.append)

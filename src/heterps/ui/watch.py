@@ -1,7 +1,7 @@
 """One run as its page shows it: the report of what it has written so far, below what its job says of itself now.
 
     page 1 --\\
-    page 2 ---+--> look()   at most once in EVERY_S: [files of the run] + [status of the job] --> HTML --> its digest
+    page 2 ---+--> look()   at most once in a pause: [files of the run] + [status of the job] --> HTML --> its digest
     page 3 --/                                                                                   the same: nothing new
 """
 
@@ -28,7 +28,9 @@ from heterps.training.run.control import NotRunning, find
 from heterps.training.run.folder import Run
 
 EVERY_S = 1.0
-"""Seconds between two looks at a run."""
+"""Seconds between two looks at a run, at least."""
+SHARE = 0.025
+"""Largest share of a core that looks may take: what is expensive to look at is looked at less often."""
 DETAILS_EVERY_S = 5.0
 """Seconds after which the traces of a run that goes on are read again: they are its largest files."""
 ANSWER_S = 5.0
@@ -57,15 +59,16 @@ class Watched:
         self.name, self.folder = name, folder
         self._lock = threading.Lock()
         self._last: Look | None = None
-        self._at = 0.0
+        self._at, self._pause_s = 0.0, EVERY_S
         self._details, self._details_at = RunDetails(), -math.inf
 
     def look(self) -> Look:
-        """Return how the run stands, as it was at most `EVERY_S` seconds ago."""
+        """Return how the run stands, as it was `EVERY_S` seconds ago or somewhat longer, see `SHARE`."""
         with self._lock:
-            if self._last is None or time.monotonic() - self._at >= EVERY_S:
+            if self._last is None or time.monotonic() - self._at >= self._pause_s:
+                began_s = time.thread_time()
                 self._last = self._look()
-                self._at = time.monotonic()
+                self._at, self._pause_s = time.monotonic(), max(EVERY_S, (time.thread_time() - began_s) / SHARE)
             return self._last
 
     def _look(self) -> Look:

@@ -1,8 +1,9 @@
 """What-if questions about a run: which plan would be the cheapest at other prices, limits, memory, ports or speed?
 
     files of the run         fields of the page          the exact planner
-      job: cluster, profile    price.cpu=0.06     -->      problem  -->  plan, its bill, the next plans
-      plan: floor, samples     deadline=12                          -->  the frontier
+      job: cluster, profile    price.cpu=0.06     -->      problem  -->  plan and its bill, at once
+      plan: floor, samples     deadline=12                          -->  the next plans
+                                                                    -->  the frontier
 
 A field that has the text it had in the run is unchanged, so that nothing is lost by writing a number. The run stays as
 it is: `heterps replan` changes a job.
@@ -14,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heterps.config import Cluster, load_job
 from heterps.errors import ConfigError, HeterpsError
@@ -24,10 +25,13 @@ from heterps.training.run.control import find
 from heterps.yamlfile import validate
 
 if TYPE_CHECKING:
+    from heterps.config import Spot
     from heterps.planning.cost import Problem
 
 RESOURCE_FIELDS = {"price": "usd_per_hour", "limit": "limit", "memory": "memory_gb", "port": "port_gbps"}
 """Fields of a resource or a machine, as `price.cpu` names them."""
+SPOT_FIELDS = {"spot": "usd_per_hour", "spots": "limit", "interruptions": "interruptions_per_hour"}
+"""Fields of the spot units of a resource: their price, their limit, how often one is taken back; all blank: none."""
 LONGEST_S = 5.0
 """Longest search for a plan."""
 MOST, LEAST = 1e15, 1e-9
@@ -48,12 +52,20 @@ class Basis:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The text of every field that a question may change; memory, port, deadline and policy may be blank."""
+        """The text of every field that a question may change.
+
+        Those of memory, port, spot units, deadline and policy may be blank.
+        """
         offered = {**self.cluster.resources, **self.cluster.machines}
         found = {
             f"{short}.{name}": _text(getattr(one, field))
             for name, one in offered.items()
             for short, field in RESOURCE_FIELDS.items()
+        }
+        found |= {
+            f"{short}.{name}": _text(getattr(one.spot, field, None))
+            for name, one in self.cluster.resources.items()
+            for short, field in SPOT_FIELDS.items()
         }
         plan = self.plan
         floor = _round_down(plan.throughput) if plan.is_predicted else FLOOR
@@ -101,6 +113,9 @@ def parse_question(basis: Basis, asked: Mapping[str, str]) -> Question:
         if short in RESOURCE_FIELDS and text != given[name]:
             kind = "resources" if offer in basis.cluster.resources else "machines"
             values[kind][offer][RESOURCE_FIELDS[short]] = _value(name, text, MOST_UNITS[kind])
+    for offer in basis.cluster.resources:
+        if any(texts[f"{short}.{offer}"] != given[f"{short}.{offer}"] for short in SPOT_FIELDS):
+            values["resources"][offer]["spot"] = _spot(offer, texts, basis.cluster.resources[offer].spot)
     samples = _number("samples", texts["samples"])
     return Question(
         cluster=validate(values, Cluster, where="the changed cluster"),
@@ -112,12 +127,21 @@ def parse_question(basis: Basis, asked: Mapping[str, str]) -> Question:
 
 
 def plan_part(basis: Basis, asked: Mapping[str, str]) -> str:
-    """Return the HTML of the cheapest plan, its bill and the plans next to it. Raises ConfigError, PlanInfeasible."""
-    from heterps.planning.explain import neighbours
-    from heterps.report.page.planned import render_planned
+    """Return the HTML of the cheapest plan and its bill. Raises ConfigError, PlanInfeasible."""
+    from heterps.report.page.planned import render_planned, render_rivals
 
-    problem, plan, deadline = _solve(basis, asked)
-    return render_planned(problem, plan, neighbours(problem, plan, deadline))
+    solved = _solve(basis, asked)
+    return render_planned(solved.problem, solved.plan) + render_rivals(solved.rivals)
+
+
+def next_part(basis: Basis, asked: Mapping[str, str]) -> str:
+    """Return the HTML of the plans next to the cheapest. Raises ConfigError, PlanInfeasible."""
+    from heterps.planning.explain import neighbours
+    from heterps.report.page.planned import render_next_plans
+
+    solved = _solve(basis, asked)
+    beside = neighbours(solved.problem, solved.plan, solved.deadline)
+    return render_next_plans(solved.problem, solved.plan, beside)
 
 
 def frontier_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], bool] = lambda: False) -> str:
@@ -129,21 +153,45 @@ def frontier_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], 
         if is_over():
             raise ConfigError("nobody waits for this frontier any more.")
 
-    problem, plan, _ = _solve(basis, asked)
-    return render_alternatives(problem, plan, frontier(problem, on_point=on_point))
+    solved = _solve(basis, asked)
+    return render_alternatives(solved.problem, solved.plan, frontier(solved.problem, on_point=on_point))
 
 
-def _solve(basis: Basis, asked: Mapping[str, str]) -> tuple[Problem, Plan, float | None]:
-    """Return the problem that is asked, its cheapest plan, and the deadline in hours."""
-    from heterps.planning.api import compare, make_problem, within_deadline
+@dataclass(frozen=True)
+class _Solved:
+    """The problem that is asked, its cheapest plan, the deadline in hours, and a row for each policy that `any` has."""
+
+    problem: Problem
+    plan: Plan
+    deadline: float | None
+    rivals: list[dict[str, Any]]
+
+
+def _solve(basis: Basis, asked: Mapping[str, str]) -> _Solved:
+    from heterps.planning.api import compare, make_problem
+    from heterps.planning.variants import ANY, POLICIES, cheapest_variant
 
     one = parse_question(basis, asked)
-    problem = make_problem(
-        basis.profile, one.cluster, one.throughput, one.samples, sync=one.sync, deadline=one.deadline,
-        cost="real" if basis.plan.rented is not None else "auto",
-    )  # fmt: skip
-    found = within_deadline(problem, one.deadline, lambda p: compare(p, others="none", seconds=LONGEST_S))
-    return problem, found.chosen, one.deadline
+    problems = [
+        make_problem(
+            basis.profile, one.cluster, one.throughput, one.samples, sync=sync, deadline=one.deadline,
+            cost="real" if basis.plan.rented is not None else "auto",
+        )
+        for sync in (POLICIES if one.sync == ANY else (one.sync,))
+    ]  # fmt: skip
+    problem, found, rivals = cheapest_variant(
+        problems, one.deadline, lambda p: compare(p, others="none", seconds=LONGEST_S)
+    )
+    return _Solved(problem, found.chosen, one.deadline, rivals)
+
+
+def _spot(offer: str, texts: Mapping[str, str], before: Spot | None) -> dict[str, Any] | None:
+    """Return the spot units of a resource; None where price and limit are blank."""
+    told = {short: texts[f"{short}.{offer}"] for short in SPOT_FIELDS}
+    if not told["spot"] and not told["spots"]:
+        return None
+    numbers = {SPOT_FIELDS[short]: _value(f"{short}.{offer}", text, 1_000_000) for short, text in told.items() if text}
+    return ({} if before is None else before.model_dump()) | numbers
 
 
 def _value(name: str, text: str, most_units: int) -> float | int | None:
@@ -151,9 +199,10 @@ def _value(name: str, text: str, most_units: int) -> float | int | None:
     if not text and name.startswith(("memory.", "port.")):
         return None
     number = _number(name, text)
-    if name.startswith("limit.") and number > most_units:
+    is_limit = name.startswith(("limit.", "spots."))
+    if is_limit and number > most_units:
         raise ConfigError(f"{name}: give {most_units:,} or less (got {text}).")
-    return int(number) if name.startswith("limit.") and number.is_integer() else number
+    return int(number) if is_limit and number.is_integer() else number
 
 
 def _number(name: str, text: str) -> float:

@@ -28,14 +28,24 @@ Handler = Callable[[float, str, list[memoryview]], Outgoing]
 
 
 class SimulatedNetwork:
-    """Holds peers, messages under way, and the simulated clock. Messages are copied, as between processes."""
+    """Holds peers, messages under way, and the simulated clock. Messages are copied, as between processes.
 
-    def __init__(self, seed: int = 0, *, latency_s: float = 0.001, faults: Faults = Faults()) -> None:
+    What senders send that are `spared` meets no faults.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        latency_s: float = 0.001,
+        faults: Faults = Faults(),
+        spared: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.now_s = 0.0
         self.counters = Counters()
         self._seed = seed
         self._latency_s = latency_s
-        self._faults = faults
+        self._faults, self._spared = faults, spared
         self._fault_plans: dict[str, FaultPlan] = {}
         self._peers: dict[str, Handler] = {}
         self._partitions: list[tuple[frozenset[str], float]] = []  # (names on one side, when it ends)
@@ -70,7 +80,8 @@ class SimulatedNetwork:
             self.counters.drop("apart")
             return
         if sender not in self._fault_plans:
-            self._fault_plans[sender] = FaultPlan(sender, self._faults, self._seed, self.counters)
+            faults = Faults() if self._spared(sender) else self._faults
+            self._fault_plans[sender] = FaultPlan(sender, faults, self._seed, self.counters)
         for due_s, message in self._fault_plans[sender].arrivals(peer, copies, self.now_s + self._latency_s):
             self.call_at(due_s, functools.partial(self._arrive, sender, peer, message))
 

@@ -114,6 +114,26 @@ class _ZmqChannel(ABC):
         for descriptor in socket.descriptors:
             self._poll.register(descriptor, select.POLLIN)
 
+    def _dial(self, peer: str, address: str, *, queues: bool = False) -> None:
+        """Connect a socket of its own to a peer, or anew to its new address; messages under way there are lost.
+
+        Unless it `queues`, messages are for a connected peer only, so that an absent one is noticed.
+        """
+        check_address(address, self._keys, open_loopback=self._options.open_loopback)
+        check_folder(address, self._keys)
+        with self._lock:
+            self._check_open()
+            if peer in self._sockets:
+                self._remove(peer)
+            socket = Socket(self._context, zmq.DEALER, self._options, self.counters)
+            self._add(peer, socket)
+            socket.set(zmq.ROUTING_ID, self.name.encode())
+            socket.set(zmq.IMMEDIATE, 0 if queues else 1)
+            if self._keys is not None:
+                socket.use_keys(self._keys, is_server=False)
+            socket.connect(address)
+            os.eventfd_write(self._wake, 1)
+
     def _remove(self, name: str) -> None:
         socket = self._sockets.pop(name)
         for descriptor in socket.descriptors:
@@ -133,7 +153,7 @@ class _ZmqChannel(ABC):
 
 
 class ServerChannel(_ZmqChannel):
-    """A bound end; it sends to peers by the names that they connected with.
+    """A bound end; it sends to peers by the names that they connected with, and to those that it was told to reach.
 
     With `keys` every peer must hold the same key. A peer that connects under a name in use replaces the earlier one;
     two living peers would replace each other again and again, so a name should contain the incarnation.
@@ -171,15 +191,23 @@ class ServerChannel(_ZmqChannel):
             self._socket.watch()
             return len(self._socket.accepted)
 
+    def reach(self, peer: str, address: str) -> None:
+        """Connect to a peer that is itself a bound end, instead of the one before."""
+        for other in [name for name in self._sockets if name != self.name]:
+            with self._lock:
+                self._remove(other)
+        self._dial(peer, address, queues=True)
+
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
-        views: list[Frame] = [peer.encode(), *map(contiguous, parts)]
+        reached = self._sockets.get(peer) if peer != self.name else None
+        views: list[Frame] = [*([] if reached else [peer.encode()]), *map(contiguous, parts)]
         wait_s = self._options.send_deadline_s if deadline_s is None else deadline_s
         deadline = time.monotonic() + wait_s
         while True:
             try:
                 with self._lock:
                     self._check_open()
-                    if self._attempt(self._socket, views):  # [4]
+                    if self._attempt(reached or self._socket, views):  # [4]
                         break
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
@@ -188,9 +216,12 @@ class ServerChannel(_ZmqChannel):
             if time.monotonic() >= deadline:
                 raise BackPressure(_full(self.name, peer, wait_s, self._options))
             time.sleep(RETRY_S)
-        self.counters.sent(views[1:])
+        self.counters.sent(views if reached else views[1:])
 
     def _take(self) -> Received | None:
+        for peer, socket in self._sockets.items():
+            if peer != self.name and (answer := socket.try_receive()) is not None:
+                return peer, answer
         while (views := self._socket.try_receive()) is not None:
             try:
                 peer = bytes(views[0]).decode()
@@ -216,7 +247,8 @@ class ClientChannel(_ZmqChannel):
         self, name: str, peers: Mapping[str, str], *, keys: Keys | None = None, options: SocketOptions = SocketOptions()
     ) -> None:
         for address in peers.values():
-            _check_peer(address, keys, options)
+            check_address(address, keys, open_loopback=options.open_loopback)
+            check_folder(address, keys)
         super().__init__(name, keys, options)
         self._addresses: dict[str, str] = {}
         self._turn = 0
@@ -225,20 +257,8 @@ class ClientChannel(_ZmqChannel):
 
     def connect(self, peer: str, address: str) -> None:
         """Add a peer, or change its address; messages under way to the old address are lost."""
-        _check_peer(address, self._keys, self._options)
-        with self._lock:
-            self._check_open()
-            if peer in self._sockets:
-                self._remove(peer)
-            socket = Socket(self._context, zmq.DEALER, self._options, self.counters)
-            self._add(peer, socket)
-            self._addresses[peer] = address
-            socket.set(zmq.ROUTING_ID, self.name.encode())
-            socket.set(zmq.IMMEDIATE, 1)  # queue for connected peers only, so that an absent one is noticed
-            if self._keys is not None:
-                socket.use_keys(self._keys, is_server=False)
-            socket.connect(address)
-            os.eventfd_write(self._wake, 1)
+        self._dial(peer, address)
+        self._addresses[peer] = address
 
     def disconnect(self, peer: str) -> None:
         """Remove a peer; messages under way to it are lost."""
@@ -306,11 +326,6 @@ class ClientChannel(_ZmqChannel):
             hint = "does its process run, with the same key file?"
         where = peer if peer == self._addresses[peer] else f"{peer} at {self._addresses[peer]}"
         return f"{self.name} waited {waited_s:.1f} s for a connection to {where}: {hint}"
-
-
-def _check_peer(address: str, keys: Keys | None, options: SocketOptions) -> None:
-    check_address(address, keys, open_loopback=options.open_loopback)
-    check_folder(address, keys)
 
 
 def _full(name: str, peer: str, waited_s: float, options: SocketOptions) -> str:

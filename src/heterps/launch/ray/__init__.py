@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -32,9 +33,9 @@ from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
 from heterps.report.figures import plural
 from heterps.temporary import temporary_folder
-from heterps.training.coordinator.coordinator import Emulated
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
+from heterps.training.coordinator.starts import Emulated
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer
 from heterps.training.worker.worker import COORDINATOR
@@ -164,6 +165,7 @@ def _open_fleet(
         "version": __version__,
         "job": dump_yaml(job),
         "folder": os.getcwd(),
+        "path": [os.path.abspath(path) for path in sys.path],
         "run": str(run.folder.resolve()),
         "host": cluster.host,
         "driver": cluster.driver,

@@ -19,7 +19,9 @@ from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
 from heterps.launch.ray.reservations import Reservations
 from heterps.launch.ray.roles import WorkerRole
+from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.fleet import WorkerLost
 from heterps.training.coordinator.reconfiguration import STOP_S
@@ -38,8 +40,7 @@ SCALE_S = 5.0
 class RunServers(Protocol):
     """The servers of the run, wherever they are."""
 
-    @property
-    def addresses(self) -> Sequence[str]: ...
+    def roster(self) -> Roster: ...
 
     def connect(self, worker: str, tables: Tables, /) -> JobClient: ...
 
@@ -109,6 +110,9 @@ class RayFleet:
     def connect(self, tables: Tables) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
 
+    def take_news(self) -> list[News]:
+        return []
+
     def check(self) -> None:
         now = time.monotonic()
         if now - self._checked < CHECK_S:
@@ -141,7 +145,7 @@ class RayFleet:
                 **self._start_of_all,
                 "name": name,
                 "worker": msgspec.to_builtins(self._starts[name]),
-                "servers": list(self._servers.addresses),
+                "servers": msgspec.to_builtins(self._servers.roster()),
                 "client": f"{name}{self._life}",
                 "incarnation": self._incarnations[name],
             }

@@ -12,6 +12,7 @@ and tells when one is gone.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from heterps.config import Job, Servers, parse_job
 from heterps.errors import ConfigError
 from heterps.launch.servers import first_roster, job_tables, warm_up_server
 from heterps.launch.socket_worker import work
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.protocol.emulated_units import EmulatedServer
@@ -57,7 +59,7 @@ class WorkerRole(Role):
             msgspec.convert(start["worker"], WorkerStart),
             address=listen_address(_listening_host(start)),
             coordinator=start["coordinator"],
-            servers=start["servers"],
+            servers=msgspec.convert(start["servers"], Roster),
             stopped=self._stopped.is_set,
             keys=Keys(**start["keys"]),
             server_keys=Keys(**start["server_keys"]) if start["server_keys"] else None,
@@ -100,7 +102,7 @@ def listen_address(host: str) -> str:
 
 
 def _enter(start: dict[str, Any]) -> Job:
-    """Makes this process like the driver: the same folder and the same job. Raises where the versions differ."""
+    """Makes this process like the driver: the same folder, modules and job. Raises where the versions differ."""
     if start["version"] != __version__:
         raise ConfigError(
             f"node {_own_host()} has heterps {__version__}, and the job was started by {start['version']}: "
@@ -108,6 +110,7 @@ def _enter(start: dict[str, Any]) -> Job:
         )
     if Path(start["folder"]).is_dir():
         os.chdir(start["folder"])  # relative paths of a job are taken from there
+    sys.path.extend(path for path in start["path"] if path not in sys.path and Path(path).is_dir())
     return parse_job(start["job"], where=f"the job of {start['name']}")
 
 

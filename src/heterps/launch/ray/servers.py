@@ -17,6 +17,7 @@ from heterps.launch.run_servers import START_S, STOP_S
 from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
+from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.run.observer import Observer
@@ -57,8 +58,11 @@ class RayServers:
             self._addresses = found
         return self._addresses
 
+    def roster(self) -> Roster:
+        return first_roster(self.addresses)
+
     def connect(self, worker: str, tables: Tables) -> JobClient:
-        addresses = self.addresses
+        roster = self.roster()
         for actor, asked in zip(self.actors, self._preparing, strict=False):
             actor.answer(asked, START_S, "makes its tables")
             actor.run()  # [4]
@@ -66,7 +70,7 @@ class RayServers:
         servers = self._job.servers or Servers()
         return connect(
             worker,
-            first_roster(addresses),
+            roster,
             tables,
             keys=self._keys,
             options=client_options(servers, tables),

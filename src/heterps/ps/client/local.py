@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol.messages import Iteration, Round
-from heterps.ps.protocol.row_files import RowFile, RowFiles, shard_path
+from heterps.ps.protocol.row_files import RowFile, RowFiles, Version, shard_path
 from heterps.ps.protocol.specs import Tables, TableSpec
-from heterps.ps.shard.versions import keys_gone, replace_rows, write_version
+from heterps.ps.shard.versions import begin_rows, keys_gone, replace_rows
 from heterps.ps.table.changes import Reader
 from heterps.ps.table.dense import DenseTable
-from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.metadata import TableCounters, stack, unstack
 from heterps.ps.table.rows import Rows
 from heterps.ps.table.sparse import SparseTable
@@ -123,25 +122,21 @@ class JobClient(Client, Protocol):
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """Return all rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 
-    def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
-        """Write all rows of a sparse table to new files whose paths begin with `path`, a shard a file where it can be.
+    def begin_save(
+        self, table: str, files: RowFiles, path: str, version: Version | None = None
+    ) -> Callable[[], list[RowFile]]:
+        """Take the rows of a sparse table as they are now, and write them to new files, a shard a file where it can be.
 
-        No push may come meanwhile. No process holds more than one shard's rows. StorageError where a disk refuses,
-        NotFinite where a row is not finite.
+        Their paths begin with `path`. What is returned gives the files when they are written, on any thread. Pushes may
+        come meanwhile, unless the table has tiers, whose rows are written before this returns. No process holds more
+        than one shard's rows. StorageError where a disk refuses, NotFinite where a row is not finite.
+
+        version  write only the rows that changed since the version before; all rows where a shard does not know it.
+                 With the keys that went, readers know the table as it is. Followers get no optimizer state
         """
 
     def keys_gone(self, table: str, since: int, reader: Reader = "followers") -> NDArray[np.uint64] | None:
         """Return the keys of a sparse table that lost their row since a version; None where a shard cannot tell."""
-
-    def write_version(
-        self, table: str, files: RowFiles, path: str, version: int, since: int, reader: Reader = "followers"
-    ) -> list[RowFile]:
-        """Write, as `save_rows` does, the rows that changed since a reader's version `since`.
-
-        All rows are written with `since` 0, and where a shard cannot tell. From then on that is `version`, a number
-        from 1 on that is used once. With the keys that went, readers know the table as it is (shard/versions.py).
-        Followers get no optimizer state.
-        """
 
     def load_rows(
         self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
@@ -303,24 +298,19 @@ class LocalClient:
     def export_metadata(self, table: str) -> dict[str, NDArray[Any]]:
         return stack([shard.export_metadata() for shard in self._shards[table]])
 
-    def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
-        return [
-            files.write(shard_path(path, 1, number), finite_parts(table, shard.row_parts()()), len(shard), shard.widths)
+    def begin_save(
+        self, table: str, files: RowFiles, path: str, version: Version | None = None
+    ) -> Callable[[], list[RowFile]]:
+        saves = [
+            begin_rows(shard, table, files, shard_path(path, 1, number), version, shard.num_pushes)
             for number, shard in enumerate(self._shards[table])
         ]
+        return lambda: [save.write() for save in saves]
 
     def keys_gone(self, table: str, since: int, reader: Reader = "followers") -> NDArray[np.uint64] | None:
         parts = [keys_gone(shard, since, reader) for shard in self._shards[table]]
         known = [part for part in parts if part is not None]
         return np.concatenate(known) if len(known) == len(parts) else None
-
-    def write_version(
-        self, table: str, files: RowFiles, path: str, version: int, since: int, reader: Reader = "followers"
-    ) -> list[RowFile]:
-        return [
-            write_version(shard, table, files, shard_path(path, 1, number), version, since, shard.num_pushes, reader)
-            for number, shard in enumerate(self._shards[table])
-        ]
 
     def load_rows(
         self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]

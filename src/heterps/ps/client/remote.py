@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from heterps.errors import StorageError
 from heterps.ps.arrays import FloatArray
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session
@@ -27,14 +30,15 @@ from heterps.ps.keys.dedup import Lookup, sum_rows
 from heterps.ps.ops.base import Ask, Call, Done
 from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
 from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
+from heterps.ps.ops.mirrors import CompareMirror
 from heterps.ps.ops.rounds import ApplyRound, CountRoundsCall, DropRounds, SquaresCall
 from heterps.ps.ops.row_files import MAX_PATHS, FilesFound, FindRows, LoadRows, SaveRows, SaveRowsCall
 from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
 from heterps.ps.ops.tables import TableExport, import_dense, import_parts, import_rows
-from heterps.ps.ops.versions import ReadGoneCall, WriteVersion
+from heterps.ps.ops.versions import ReadGoneCall
 from heterps.ps.protocol.messages import EXACT, Iteration, Round
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.shard.versions import files_for
 from heterps.ps.table.changes import Reader
@@ -45,6 +49,8 @@ from heterps.ps.table.tiers import TierCounts
 from heterps.wire import Channel, Shared
 
 T = TypeVar("T")
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.002, 0.1
+"""How soon servers are asked again how far a save is: after twice the time with each answer, up to the longest."""
 
 
 class _Answer(Future[T]):
@@ -183,6 +189,12 @@ class RemoteClient:
     def drop_rounds(self, table: str) -> Future[None]:
         return self._push(table, lambda sequence: Ask(DropRounds(table, sequence), Done))
 
+    def compare_mirrors(self) -> None:
+        """Compare all tables of servers with those of their mirrors; MirrorDiffers where two are not equal."""
+        tables = self._pushes if self._session.roster.mirrors else ()
+        for answer in [self._call(Ask(CompareMirror(table), Done)) for table in tables]:
+            answer.result()
+
     def fill_dense(self, table: str, values: FloatArray) -> Future[None]:
         with self._turn():
             return self._submit(PushDenseCall(table, self._dense_values(table, values), 0, EXACT))
@@ -211,18 +223,22 @@ class RemoteClient:
     def export_rows(self, table: str) -> tuple[Rows, int]:
         return self._export(table).rows()
 
-    def save_rows(self, table: str, files: RowFiles, path: str) -> list[RowFile]:
-        return self._save(SaveRows(table, self._pushes[table], path), files)
-
     def keys_gone(self, table: str, since: int, reader: Reader = "followers") -> NDArray[np.uint64] | None:
         gone: NDArray[np.uint64] | None = self._call(ReadGoneCall(table, self._pushes[table], since, reader)).result()
         return gone
 
-    def write_version(
-        self, table: str, files: RowFiles, path: str, version: int, since: int, reader: Reader = "followers"
-    ) -> list[RowFile]:
-        op = WriteVersion(table, self._pushes[table], path, version, since, reader)
-        return self._save(op, files_for(reader, files))
+    def begin_save(
+        self, table: str, files: RowFiles, path: str, version: Version | None = None
+    ) -> Callable[[], list[RowFile]]:
+        op = SaveRows(table, self._pushes[table], path, version)
+        if self._call(SaveRowsCall(op)).result()() is not None:
+            return partial(self._collect, replace(op, begins=False), files)
+        # Servers see another disk: their rows come here, and are written now.
+        dim = self._dims[table]
+        widths = dim, state_words(self._optimizers[table], dim)
+        to = files if version is None else files_for(version.reader, files)
+        written = self._export(table).save(to, path, self.num_rows(table), widths)
+        return lambda: written
 
     def load_rows(
         self, table: str, files: RowFiles, paths: Sequence[str], num_pushes: int, metadata: Mapping[str, NDArray[Any]]
@@ -274,14 +290,26 @@ class RemoteClient:
             sums.append(summed)
         return sums
 
-    def _save(self, op: SaveRows, files: RowFiles) -> list[RowFile]:
-        """Let servers write their own rows; write all rows here where they see another disk."""
-        saved: list[RowFile] | None = self._call(SaveRowsCall(op)).result()()
-        if saved is not None and all(files.has(file.path) for file in saved):
-            return saved
-        dim = self._dims[op.table]
-        widths = dim, state_words(self._optimizers[op.table], dim)
-        return self._export(op.table).save(files, op.path, self.num_rows(op.table), widths)
+    def _collect(self, op: SaveRows, files: RowFiles) -> list[RowFile]:
+        """Wait until servers have written their rows. StorageError where none of them gets any further."""
+        left, since_s, wait_s = -1, self._clock(), FIRST_WAIT_S
+        while True:
+            found: list[RowFile] | int | None = self._call(SaveRowsCall(op)).result()()
+            if isinstance(found, list):
+                break
+            assert found is not None, "the folder was there when the save began"
+            if found != left:
+                left, since_s = found, self._clock()
+            elif self._clock() - since_s > (deadline_s := self._session.options.deadline_s):
+                raise StorageError(
+                    f"servers have written no row of table {op.table} for {deadline_s:g} s, and {left:,} are left. "
+                    "Does their disk answer?"
+                )
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        if unseen := [file.path for file in found if not files.has(file.path)]:
+            raise StorageError(f"a server has written {unseen[0]}, which is not here: do all mount the same disk?")
+        return found
 
     def _push(self, table: str, make: Callable[[int], Call]) -> Future[None]:
         with self._turn():

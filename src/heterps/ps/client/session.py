@@ -9,6 +9,7 @@ No thread, no socket, no clock: `remote.RemoteClient` drives it with those, test
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -17,11 +18,11 @@ from typing import Any
 
 from msgspec.msgpack import encode
 
-from heterps.errors import HeterpsError, NotFinite, PeerLost, StaleIncarnation
+from heterps.errors import HeterpsError, MirrorDiffers, NotFinite, PeerLost, StaleIncarnation
 from heterps.ps.ops.base import Call, Op
 from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.protocol.messages import EXACT, Coding, Hello, Refused, Welcome
+from heterps.ps.protocol.messages import EXACT, AskRoster, Coding, Hello, Refused, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.message import message_bytes
@@ -31,6 +32,10 @@ MAX_OPS = 256
 MARGIN_BYTES = 2048
 """The header of a request takes less than this besides its ops: the name of its worker has up to 200 characters."""
 UNSENT_RETRY_S = 0.02
+LATER_S = 0.05
+"""A request that a server asks to come later for is sent again after this, then after twice as long each time."""
+PROBE_S = 0.2
+"""When a server has not answered for this long, its mirror is asked for the roster, and again after as long."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class _Flight:
     retry_at: float
     retry_s: float
     is_unsent: bool = False  # the channel did not take it
+    later_s: float = LATER_S
 
 
 @dataclass
@@ -84,6 +90,8 @@ class _Line:
     due: bool = False
     queue: deque[_Pending] = field(default_factory=deque)
     flights: dict[int, _Flight] = field(default_factory=dict)  # by request id
+    mirror: Seat | None = None
+    probe_at: float = math.inf  # when the mirror is asked for the roster; inf: nothing is waited for
 
     @property
     def num_bytes(self) -> int:
@@ -108,7 +116,8 @@ class Session:
         self._limits = limits
         self._codec = client_codec(limits)
         self._requests = server_codec(limits)
-        self._lines = [_Line(seat) for seat in roster.servers]
+        self._lines = [_Line(seat, mirror=roster.mirror(number)) for number, seat in enumerate(roster.servers)]
+        self._probes: set[int] = set()  # ids of questions for the roster
         self._pending: dict[int, _Pending] = {}  # all calls without a full answer, in the order they were made
         self._finished: list[tuple[Future[Any], Any]] = []
         self._ids = 0
@@ -157,6 +166,7 @@ class Session:
             for line in self._lines:
                 messages += [(line.seat.name, parts) for parts in self._repeats(line, now)]
                 messages += [(line.seat.name, parts) for parts in self._firsts(line, now)]
+                messages += self._probe(line, now)
         except WireError as error:  # a call that no message can hold
             self.fail(error)
         return messages if self.error is None else []
@@ -172,6 +182,7 @@ class Session:
     def next_time(self) -> float | None:
         """Return when `outgoing` is to be called again, if nothing else happens."""
         times = [flight.retry_at for line in self._lines for flight in line.flights.values()]
+        times += [line.probe_at for line in self._lines if line.probe_at < math.inf]
         times += [line.queue[0].since + self.options.linger_s for line in self._lines if line.queue and not line.due]
         return min(times, default=None)
 
@@ -180,8 +191,13 @@ class Session:
         line = next((line for line in self._lines if line.seat.name == peer), None)
         try:
             header, frames = self._codec.decode(parts)
+            if isinstance(header, Welcome) and header.id in self._probes:
+                self._probes.clear()
+                self._adopt(header.roster, now)
+                return
             if line is None or header.id not in line.flights:
                 return
+            line.probe_at = math.inf
             match header:
                 case Welcome():
                     del line.flights[header.id]
@@ -274,6 +290,19 @@ class Session:
                 flight.is_unsent = False
                 yield flight.parts
 
+    def _probe(self, line: _Line, now: float) -> Outgoing:
+        """Ask the mirror of a server that does not answer: it may have taken over."""
+        if line.mirror is None or not line.flights:
+            line.probe_at = math.inf
+        elif line.probe_at == math.inf:
+            line.probe_at = now + PROBE_S
+        elif now >= line.probe_at:
+            line.probe_at = now + PROBE_S
+            ask = AskRoster(self._next_id())
+            self._probes.add(ask.id)
+            return [(line.mirror.name, self._requests.encode(ask))]
+        return []
+
     def _give_up(self, line: _Line, flight: _Flight) -> None:
         what = "a greeting"
         if flight.calls:
@@ -312,7 +341,11 @@ class Session:
     def _on_refused(self, line: _Line, refused: Refused, now: float) -> None:
         match refused.code:
             case "later":
-                return  # as if it had not come: asked again in its time
+                flight = line.flights[refused.id]
+                flight.retry_at, flight.retry_s = min(flight.retry_at, now + flight.later_s), self.options.first_retry_s
+                flight.later_s = min(2 * flight.later_s, self.options.first_retry_s)
+            case "mirror_differs":
+                self.fail(MirrorDiffers(refused.text))
             case "stale_epoch" if refused.roster is not None:
                 self._adopt(refused.roster, now)
             case "not_finite":
@@ -335,7 +368,10 @@ class Session:
             return
         greeted = {line.seat for line in self._lines if line.greeted}
         self.roster = roster
-        self._lines = [_Line(seat, greeted=seat in greeted) for seat in roster.servers]
+        self._lines = [
+            _Line(seat, greeted=seat in greeted, mirror=roster.mirror(number))
+            for number, seat in enumerate(roster.servers)
+        ]
         for pending in self._pending.values():
             self._enqueue(pending)
         self._finish_answered()  # those that concern no server of the new roster

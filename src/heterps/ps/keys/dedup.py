@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from heterps.errors import ArgumentError
 from heterps.hashing import mix64
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.placement import owners, slot_of
@@ -38,10 +39,10 @@ def as_keys(keys: ArrayLike) -> KeyArray:
     array = np.asarray(keys)
     if array.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
         if array.size or array.dtype.kind not in "iuf":
-            raise TypeError(f"keys must be int64 or uint64, got {array.dtype}")
+            raise ArgumentError(f"keys must be int64 or uint64, got {array.dtype}")
         array = array.astype(np.uint64)
     if array.ndim != 1:
-        raise ValueError(f"keys must have one dimension, got shape {array.shape}")
+        raise ArgumentError(f"keys must have one dimension, got shape {array.shape}")
     return np.ascontiguousarray(array).view(np.uint64)
 
 

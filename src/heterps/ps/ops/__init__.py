@@ -5,6 +5,7 @@ rows        pull and push rows              dense      pull, push and fill dense
 tables      whole tables out and in         row_files  rows that servers save and load themselves
 versions    what changed in tables, for those who follow a run
 metadata    counts, and what a table knows besides its rows
+mirrors     second servers that hold the same, and who leads them
 moves       slots and ranges from server to server, while workers go on
 requests    OpRequest and OpReply: the ops of all families, and the codecs
 

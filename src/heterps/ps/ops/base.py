@@ -62,11 +62,16 @@ class InDoubt(Exception):
 
 
 class Serving(NamedTuple):
-    """Who asked for an op, what counts it, and where large frames for that peer can be made."""
+    """Who asked for an op, what counts it, and where large frames for that peer can be made.
+
+    note  is told ops, with their frames, that a mirror must run because of this one; those that are known to change
+          tables (`Op.changes`) need not be told
+    """
 
     source: Source
     counts: Counts
     room: Room = lambda _: None
+    note: Callable[[Op, list[Frame]], None] = lambda *_: None
 
 
 Work = Callable[[Serving], Answer]
@@ -76,6 +81,7 @@ class Op(Struct, frozen=True):
     """What a worker wants of a server. It says itself which frames are its own and what is in them."""
 
     tables: ClassVar[Literal["sparse", "dense", "any"]] = "sparse"
+    changes: ClassVar[bool] = False  # whether it changes a table, so that a mirror must run it too
     table: Name
 
     @property
@@ -113,6 +119,7 @@ class Read(Op, frozen=True):
 class Push(Op, frozen=True):
     """An op that changes a table. Applied exactly once, in order of `sequence`."""
 
+    changes = True
     sequence: Ordinal
 
     @property

@@ -55,6 +55,7 @@ class FillDense(base.Op, frozen=True, tag="fill_dense"):
     """First values (a frame) of the server's range of a dense table. Only the first fill of a table counts."""
 
     tables = "dense"
+    changes = True
     values: Packed
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:

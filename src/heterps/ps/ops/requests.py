@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from msgspec import Meta, Struct
 
-from heterps.ps.ops import dense, metadata, moves, rounds, row_files, rows, tables, versions
+from heterps.ps.ops import dense, metadata, mirrors, moves, rounds, row_files, rows, tables, versions
 from heterps.ps.ops.base import Op, Result
 from heterps.ps.protocol import messages
 from heterps.ps.protocol.messages import Count, Name, Ordinal
 from heterps.wire import Codec, Limits
 
-FAMILIES = (rows, dense, rounds, tables, row_files, versions, metadata)
+FAMILIES = (rows, dense, rounds, tables, row_files, versions, metadata, mirrors)
 
 # msgspec decodes a union of classes; type checkers know them by what they have in common.
 if TYPE_CHECKING:
@@ -47,9 +47,27 @@ class OpReply(Struct, frozen=True, tag="reply"):
     results: tuple[AnyResult, ...]
 
 
+class Forward(Struct, frozen=True, tag="forward"):
+    """What a request of a worker has changed, for the mirror of the server (see mirrors.py): these ops, in this order.
+
+    None: the worker was greeted, or rounds have ended. From one that `is_synced` on, all that the server says to be
+    done is here.
+    """
+
+    id: Ordinal
+    worker: str = ""
+    incarnation: Count = 0
+    ops: Annotated[tuple[AnyOp, ...], Meta(max_length=256)] = ()
+    rounds: Count = 0
+    is_synced: bool = False
+
+
 Greeting = messages.Hello | messages.AskStats | messages.AskRoster
-ToServer = Greeting | OpRequest | moves.Prepare | moves.Switch | moves.Fetch | moves.Deliver | moves.Forget
-FromServer = messages.Welcome | OpReply | messages.Refused | messages.StatsReply | moves.ChunkReply | moves.Agreed
+Moving = moves.Prepare | moves.Switch | moves.Fetch | moves.Deliver | moves.Forget
+Mirroring = mirrors.Lead | mirrors.Fill | Forward | mirrors.Taken
+ToServer = Greeting | OpRequest | Moving | Mirroring
+Answering = messages.Welcome | OpReply | messages.Refused | messages.StatsReply | mirrors.Taken | mirrors.Led
+FromServer = Answering | moves.ChunkReply | moves.Agreed
 
 
 def server_codec(limits: Limits = Limits()) -> Codec[ToServer]:

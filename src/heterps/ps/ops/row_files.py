@@ -1,6 +1,7 @@
 """Files of rows that servers write and read themselves, so that no other process holds their rows.
 
-saving    coordinator --SaveRows(path)--> every server writes its own rows --> Saved(bytes, digest) --> manifest
+saving    coordinator --SaveRows(path)--> every server begins to write its own rows, as they are now
+                      --SaveRows, again-> Saved: rows that are left, at last bytes and digest --> manifest
 loading   coordinator --LoadRows(paths)--> every server reads the rows whose home it is
 """
 
@@ -18,7 +19,7 @@ from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import Count
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.row_files import RowFile, shard_path
+from heterps.ps.protocol.row_files import RowFile, Version, shard_path
 from heterps.ps.shard.shard import Shard
 from heterps.wire import Limits, Malformed
 
@@ -28,9 +29,15 @@ FilePaths = Annotated[tuple[FilePath, ...], Meta(max_length=MAX_PATHS)]
 
 
 class SaveRows(base.Read, frozen=True, tag="save_rows"):
-    """Write the rows that the server has of a sparse table to the file `path` of the folder that all share."""
+    """Write the rows that the server has of a sparse table to the file `path` of the folder that all share.
+
+    The first request begins it with the rows as they are then, or with those of a `version`, and others, which do not
+    `begin`, ask how far it is. Training goes on meanwhile.
+    """
 
     path: FilePath
+    version: Version | None = None
+    begins: bool = True
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         _can_read(shard, [self.path])
@@ -39,25 +46,28 @@ class SaveRows(base.Read, frozen=True, tag="save_rows"):
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
         """Answer in any case: a save that fails is the coordinator's to tell, and no loss of the server."""
         try:
-            written = self.write(shard)
+            if self.begins and not shard.begin_save(self.table, self.path, self.version):
+                return Saved(), []
+            found = shard.saved_rows(self.table, self.path)
         except (StorageError, NotFinite) as error:
             kind: Any = type(error).__name__
             return Saved(kind=kind, text=str(error)), []
-        return (Saved() if written is None else Saved(written.num_bytes, written.xxh3)), []
-
-    def write(self, shard: Shard) -> RowFile | None:
-        """Return the new file; None where the server cannot see its folder."""
-        return shard.save_rows(self.table, self.path)
+        if found is None:
+            return Saved(kind="StorageError", text=f"a server was started anew while it wrote {self.path}"), []
+        return (Saved(num_left=found) if isinstance(found, int) else Saved(found.num_bytes, found.xxh3)), []
 
 
 class Saved(base.Result, frozen=True, tag="saved"):
-    """The file that was written; none where the server cannot see its folder. Or why not: `kind` is the name of a
-    class in heterps.errors."""
+    """The file that was written, or how many rows are left to write; neither where the server cannot see its folder.
+
+    Or why not: `kind` is the name of a class in heterps.errors.
+    """
 
     num_bytes: Count | None = None
     xxh3: str = ""
     kind: Literal["", "StorageError", "NotFinite"] = ""
     text: str = ""
+    num_left: Count | None = None
 
 
 class FindRows(base.Read, frozen=True, tag="find_rows"):
@@ -101,8 +111,9 @@ def _can_read(shard: Shard, paths: Iterable[str]) -> bool:
 
 
 class SaveRowsCall(base.Ask[Saved]):
-    """Every server writes its rows of a sparse table. The result is a function that gives the files, None where a
-    server does not see the folder, or raises what a server met.
+    """Every server begins to write its rows of a sparse table, or says how far it is.
+
+    The result is a function that tells it, or raises what a server met.
 
     op  for all servers; `path` is what the path of each file begins with
     """
@@ -114,18 +125,22 @@ class SaveRowsCall(base.Ask[Saved]):
     def op_for(self, number: int, roster: Roster) -> base.Op:
         return replace(self._save, path=shard_path(self._path, roster.epoch, number))
 
-    def result(self) -> Callable[[], list[RowFile] | None]:
-        return self._files
+    def result(self) -> Callable[[], list[RowFile] | int | None]:
+        return self._found
 
-    def _files(self) -> list[RowFile] | None:
-        for saved in self._answers.values():
+    def _found(self) -> list[RowFile] | int | None:
+        """Return the files, the number of rows that are left to write, or None where a server sees no such folder."""
+        answers = sorted(self._answers.items())
+        for _, saved in answers:
             if saved.kind:
                 raise {"StorageError": StorageError, "NotFinite": NotFinite}[saved.kind](saved.text)
-        if any(saved.num_bytes is None for saved in self._answers.values()):
+        if any(saved.num_bytes is None and saved.num_left is None for _, saved in answers):
             return None
+        if any(saved.num_left is not None for _, saved in answers):
+            return sum(saved.num_left or 0 for _, saved in answers)
         return [
             RowFile(shard_path(self._path, self._epoch, number), saved.num_bytes or 0, saved.xxh3)
-            for number, saved in sorted(self._answers.items())
+            for number, saved in answers
         ]
 
 

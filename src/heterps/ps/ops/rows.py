@@ -43,9 +43,31 @@ class PullRows(base.Op, frozen=True, tag="pull_rows"):
             if self.coding.dtype == "fp32" and self.coding.compression is None:  # they can go at once where they travel
                 memory = to.room(4 * len(keys) * table.dim)
                 out = None if memory is None else memory.view(np.float32).reshape(len(keys), table.dim)
-            return base.answer_values(table.pull(keys, out, create=self.create), self.coding, to.room)
+            before = len(table)
+            values = table.pull(keys, out, create=self.create)
+            if len(table) > before:
+                created = keys if isinstance(table, TieredTable) else table.newest(len(table) - before)
+                packed, frame = pack_keys(created)
+                to.note(CreateRows(self.table, packed), [frame])
+            return base.answer_values(values, self.coding, to.room)
 
         return pull
+
+
+class CreateRows(base.Op, frozen=True, tag="create_rows"):
+    """Make rows of those `keys` (a frame) that have none: what a pull has done to the server that a mirror mirrors."""
+
+    changes = True
+    keys: PackedKeys
+
+    def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
+        keys, table = _keys(self.keys, frames, shard, limits), shard.sparse[self.table]
+
+        def create(_: base.Serving) -> base.Answer:
+            table.pull(keys)
+            return base.Done(), []
+
+        return create
 
 
 class PushRows(base.Push, frozen=True, tag="push_rows"):
@@ -156,4 +178,4 @@ class PushRowsCall(base.Call):
         return self.summed[where]
 
 
-OPS, RESULTS = (PullRows, PushRows), (base.Values,)
+OPS, RESULTS = (PullRows, CreateRows, PushRows), (base.Values,)

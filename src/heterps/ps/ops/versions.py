@@ -1,7 +1,7 @@
 """Versions of sparse tables, for those who follow a run and for checkpoints: servers write what changed since the last.
 
 coordinator --ReadGone(since)--> which keys went since that version; unknown to a server that is new or whose rows moved
-            --WriteVersion(path, version, since)--> every server writes its rows --> Saved(bytes, digest)
+            --SaveRows(path, version)--> every server writes its rows that changed: row_files.py
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import numpy as np
 
 from heterps.ps.arrays import KeyArray
 from heterps.ps.ops import base
-from heterps.ps.ops.row_files import SaveRows
 from heterps.ps.protocol.frames import ArrayInfo, Frames, pack_arrays, unpack_array
-from heterps.ps.protocol.messages import Count, Ordinal
-from heterps.ps.protocol.row_files import RowFile
+from heterps.ps.protocol.messages import Count
 from heterps.ps.shard.shard import Shard
 from heterps.ps.shard.versions import keys_gone
 from heterps.ps.table.changes import Reader
@@ -40,20 +38,6 @@ class Gone(base.Result, frozen=True, tag="gone"):
     keys: ArrayInfo | None = None
 
 
-class WriteVersion(SaveRows, frozen=True, tag="write_version"):
-    """Write the rows that changed since version `since`, for a reader, and call that `version`.
-
-    A server that does not know `since` writes all its rows.
-    """
-
-    version: Ordinal
-    since: Count
-    reader: Reader
-
-    def write(self, shard: Shard) -> RowFile | None:
-        return shard.write_version(self.table, self.path, self.version, self.since, self.reader)
-
-
 class ReadGoneCall(base.Ask[Gone]):
     """The keys of a sparse table that lost their row since a version; None where a server does not know it."""
 
@@ -73,4 +57,4 @@ class ReadGoneCall(base.Ask[Gone]):
         return None if any(part is None for part in parts) else np.concatenate(parts)
 
 
-OPS, RESULTS = (ReadGone, WriteVersion), (Gone,)
+OPS, RESULTS = (ReadGone,), (Gone,)

@@ -105,14 +105,14 @@ class Frames:
 
     def __init__(self, frames: list[memoryview]) -> None:
         self._frames = frames
-        self._at = 0
+        self.at = 0  # how many were taken
 
     def take(self) -> memoryview:
-        if self._at == len(self._frames):
+        if self.at == len(self._frames):
             raise Malformed(f"the ops of this message need more than its {len(self._frames)} frames")
-        self._at += 1
-        return self._frames[self._at - 1]
+        self.at += 1
+        return self._frames[self.at - 1]
 
     def end(self) -> None:
-        if self._at < len(self._frames):
-            raise Malformed(f"the ops of this message need {self._at} frames, and {len(self._frames)} came")
+        if self.at < len(self._frames):
+            raise Malformed(f"the ops of this message need {self.at} frames, and {len(self._frames)} came")

@@ -72,8 +72,9 @@ class Welcome(Struct, frozen=True, tag="welcome"):
 
 
 Code = Literal[
-    "bad_request", "not_finite", "other_tables", "stale_incarnation", "stale_epoch", "later", "unknown_worker", "failed"
-]
+    "bad_request", "not_finite", "other_tables", "stale_incarnation", "stale_epoch", "later", "unknown_worker",
+    "failed", "mirror_differs",
+]  # fmt: skip
 
 
 class Refused(Struct, frozen=True, tag="refused"):

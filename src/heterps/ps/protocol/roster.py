@@ -2,6 +2,7 @@
 
     slot s of every sparse table   on the server with number placement.owners(num_shards)[s]
     a dense table of n values      in equal ranges, one a server, by number
+    all of that a second time      on the mirror of a server, where it has one
 
 One more server takes 1/(n+1) of every other's slots. Of a dense table about half moves, each range by a little: equal
 ranges stay next to each other, and dense tables are small beside the rows.
@@ -9,6 +10,7 @@ ranges stay next to each other, and dense tables are small beside the rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -31,11 +33,20 @@ class Roster(Struct, frozen=True):
 
     servers: tuple[Seat, ...]
     epoch: Annotated[int, Meta(ge=1, lt=2**62)] = 1
+    mirrors: tuple[Seat | None, ...] = ()  # by the number of their server; empty: no server has one
 
     def __post_init__(self) -> None:
-        names = [seat.name for seat in self.servers]
-        if not names or len(set(names)) < len(names):
+        names = [seat.name for seat in self.seats]
+        if not self.servers or len(set(names)) < len(names):
             raise ValueError(f"a roster needs at least one server and every name once, got {names}")
+        if len(self.mirrors) not in (0, len(self.servers)):
+            raise ValueError(f"{len(self.servers)} servers need as many places for mirrors, got {len(self.mirrors)}")
+
+    @property
+    def seats(self) -> Iterator[Seat]:
+        """All servers, then all mirrors."""
+        yield from self.servers
+        yield from (seat for seat in self.mirrors if seat is not None)
 
     @property
     def num_shards(self) -> int:
@@ -44,6 +55,14 @@ class Roster(Struct, frozen=True):
     def number(self, name: str) -> int:
         """Return the number of the server called `name`, -1 where it is not in the job."""
         return next((number for number, seat in enumerate(self.servers) if seat.name == name), -1)
+
+    def mirror(self, number: int) -> Seat | None:
+        """Return the mirror of server `number`, if it has one."""
+        return self.mirrors[number] if self.mirrors else None
+
+    def mirrored_by(self, name: str) -> int:
+        """Return the number of the server whose mirror is called `name`, -1 where it is no mirror."""
+        return next((n for n, seat in enumerate(self.mirrors) if seat is not None and seat.name == name), -1)
 
     def dense_range(self, size: int, number: int) -> slice:
         """Return which of `size` values of a dense table server `number` holds; -1, which is none, holds none."""
@@ -60,6 +79,20 @@ class Roster(Struct, frozen=True):
         if self.num_shards == 1:
             raise ValueError(f"server {self.servers[-1].name} is the only one and cannot leave")
         return Roster(self.servers[:-1], self.epoch + 1)
+
+    def with_mirror(self, number: int, mirror: Seat | None) -> Roster:
+        """Return the next roster, in which server `number` has this mirror, or none."""
+        mirrors = list(self.mirrors or [None] * self.num_shards)
+        mirrors[number] = mirror
+        return Roster(self.servers, self.epoch + 1, tuple(mirrors))
+
+    def with_takeover(self, number: int) -> Roster:
+        """Return the next roster, in which the mirror of server `number`, which it must have, is in its place."""
+        mirror = self.mirror(number)
+        assert mirror is not None
+        servers = (*self.servers[:number], mirror, *self.servers[number + 1 :])
+        mirrors = (*self.mirrors[:number], None, *self.mirrors[number + 1 :])
+        return Roster(servers, self.epoch + 1, mirrors)
 
     def before_add(self) -> Roster:
         """Return the roster that `add` made this one of; ValueError for one that cannot have been made so."""

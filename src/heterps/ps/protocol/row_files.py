@@ -1,6 +1,7 @@
 """Files of rows: where shards of sparse tables are written to and read from, by the processes that hold them.
 
-    saving    coordinator --SaveRows(path)--> every server writes its own rows --> Saved(bytes, digest) --> manifest
+    saving    coordinator --SaveRows(path)--> every server begins to write its own rows, as they are now
+                          --SaveRows, again-> Saved: rows that are left, at last bytes and digest --> manifest
     loading   coordinator --LoadRows(paths)--> every server reads the rows whose home it is
 
 The format is not known here: the process that starts a server gives it an object that reads and writes one.
@@ -8,9 +9,12 @@ The format is not known here: the process that starts a server gives it an objec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
+from heterps.ps.protocol.messages import Count, Ordinal
+from heterps.ps.table.changes import Reader
 from heterps.ps.table.rows import Rows
 
 
@@ -20,6 +24,17 @@ class RowFile(NamedTuple):
     path: str
     num_bytes: int
     xxh3: str
+
+
+class Version(NamedTuple):
+    """Which rows a file of a table has: those that changed since version `since` for a reader, all where that is 0.
+
+    number  of this version, from 1 on; each is used once
+    """
+
+    number: Ordinal
+    since: Count
+    reader: Reader
 
 
 class RowFiles(Protocol):
@@ -33,6 +48,9 @@ class RowFiles(Protocol):
 
     def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFile:
         """Write a new file of `num_rows` rows, whose values and state have these widths, part after part."""
+
+    def start(self, write: Callable[[], RowFile]) -> Future[RowFile]:
+        """Begin to write a file while the caller goes on."""
 
     def read(self, path: str) -> Iterator[Rows]:
         """Yield the rows of a file, a part at a time."""

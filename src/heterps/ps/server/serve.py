@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from heterps.errors import PeerLost
+from heterps.ps.protocol.roster import Seat
+from heterps.ps.server.mirror_stream import Outgoing
 from heterps.ps.server.server import Server
 from heterps.wire import BackPressure, Channel, Frame, Shared
 from heterps.wire.message import contiguous
@@ -29,15 +31,18 @@ def serve(
     stopped: Callable[[], bool],
     wait_s: float = 0.1,
     pace: Pace | None = None,
+    reach: Callable[[str, str], None] = lambda *_: None,
 ) -> None:
     """Answer messages until `stopped`, which is looked at after every message and every `wait_s`.
 
     pace  of an emulated server: called with the bytes of a message and of what it is answered with, and the monotonic
           time when it came, before it is answered. It returns when that server would be done with it.
+    reach  connects the channel to a mirror, by name and address, before anything is sent to it
     """
     if isinstance(channel, Shared):
         server.room = channel.room
     ticked = time.monotonic()
+    mirror: Seat | None = None
     while not stopped():
         received = channel.receive(wait_s)
         now = time.monotonic()
@@ -47,17 +52,26 @@ def serve(
             if pace is not None:
                 pace(_size(received[1]) + sum(_size(parts) for _, parts in answers), now)
                 pace.check_memory(server.name, server.shard.num_bytes)
-            for peer, parts in answers:
-                try:
-                    channel.send(peer, parts, 0.0)  # a peer that does not read must not keep the others waiting
-                except BackPressure:
-                    server.counts.drop("peer_full")
-                except PeerLost:  # it asks again if it still wants to know
-                    server.counts.drop("peer_gone")
+            if (newest := server.mirroring.mirror) != mirror:
+                mirror = newest
+                if mirror is not None:
+                    reach(mirror.name, mirror.address)
+            _send(server, channel, answers)
+            server.mirroring.settle()  # after it was said to be here: a mirror runs what it has taken
         del received  # its frames may be in memory that the peer waits for
         if now - ticked >= TICK_S:
-            server.tick(now)
+            _send(server, channel, server.tick(now))
             ticked = now
+
+
+def _send(server: Server, channel: Channel, messages: Outgoing) -> None:
+    for peer, parts in messages:
+        try:
+            channel.send(peer, parts, 0.0)  # a peer that does not read must not keep the others waiting
+        except BackPressure:
+            server.counts.drop("peer_full")
+        except PeerLost:  # it asks again if it still wants to know
+            server.counts.drop("peer_gone")
 
 
 def _size(parts: Sequence[Frame]) -> int:

@@ -8,7 +8,10 @@
                       [6] run in order, after the rounds that the request says are over; pushes that are in the ledger
                           already are only answered
 
-So a peer can send what it likes: the server lives, and what it does not take it counts by reason.
+                      [7] with a mirror (mirror_stream.py): what has changed is forwarded, and the answer waits for it
+
+So a peer can send what it likes: the server lives, and what it does not take it counts by reason. A server that is the
+mirror of another runs what that forwards, and answers workers when it is in its place.
 """
 
 from __future__ import annotations
@@ -22,13 +25,17 @@ from msgspec.json import encode as to_json
 
 from heterps.errors import HeterpsError, NotFinite
 from heterps.ps.ops.base import InDoubt, Op, Push, Result, Serving, Work
+from heterps.ps.ops.mirrors import Fill, Lead, Taken
 from heterps.ps.ops.moves import Agreed, Deliver, Fetch, Forget, Handover, Prepare, Switch
-from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
+from heterps.ps.ops.requests import Forward, FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
-from heterps.ps.protocol.messages import AskRoster, AskStats, Code, Hello, Refused, Round, StatsReply, Welcome
+from heterps.ps.protocol.messages import AskRoster, AskStats, Hello, Refused, StatsReply, Welcome
 from heterps.ps.protocol.roster import Roster, follows
 from heterps.ps.protocol.row_files import RowFiles
 from heterps.ps.protocol.specs import Tables
+from heterps.ps.server.mirror_stream import Changed, Outgoing
+from heterps.ps.server.mirroring import Mirroring
+from heterps.ps.server.refusals import MAX_HELD, MAX_HELD_BYTES, Refusal, check_rounds, keeps
 from heterps.ps.server.stats import Rate, ServerStats, table_stats
 from heterps.ps.shard.counts import Counts
 from heterps.ps.shard.ledger import Source
@@ -37,20 +44,13 @@ from heterps.ps.shard.transfer import ShardTransfer
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.arena import Bytes
 
-Outgoing = list[tuple[str, list[Frame]]]
-MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
-"""At most this many requests wait for older pushes, and as many contributions for the rest of their rounds."""
+Task = tuple[Work, list[Frame]]
+"""What is to be done for an op, and its frames."""
 HOLD_S = 60.0
 """A request whose predecessor does not come is dropped after this: its worker has given up long before."""
 DRAIN_S = 300.0
 """After Prepare no round begins for this long: longer than any worker's deadline, so that an aborted rebalance cannot
 block for ever."""
-
-
-class _Refusal(Exception):
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code: Code = code
 
 
 @dataclass
@@ -59,7 +59,7 @@ class _Held:
 
     peer: str
     request: OpRequest
-    works: list[Work]
+    tasks: list[Task]
     since: float
     num_bytes: int
 
@@ -68,6 +68,7 @@ class Server:
     """Server `name` of `roster`, with its shard of `tables`.
 
     joining    the server was added by `roster` and is still empty: it answers requests once a rebalance has filled it
+    mirrors    the number of the server whose mirror this one is to be: it takes its place in the roster later
     row_files  where it saves and loads its own rows; none: they travel to the client that asks for them
     """
 
@@ -78,12 +79,13 @@ class Server:
         tables: Tables,
         *,
         joining: bool = False,
+        mirrors: int | None = None,
         row_files: RowFiles | None = None,
         limits: Limits = Limits(),
     ) -> None:
         self.name = name
         self.roster = roster
-        self.number = roster.number(name)
+        self.number = roster.number(name) if mirrors is None else mirrors
         if self.number < 0:
             raise ValueError(f"server {name} is not in the roster: {', '.join(seat.name for seat in roster.servers)}")
         self._incarnation = roster.servers[self.number].incarnation
@@ -95,12 +97,13 @@ class Server:
         self._codec = server_codec(limits)
         self._answers = client_codec(limits)
         self._limits = limits
-        self._workers: dict[str, int] = {}  # the newest incarnation of each
+        self.workers: dict[str, int] = {}  # the newest incarnation of each
         self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
         self._rate = Rate()
+        self.mirroring = Mirroring(self, self._codec, self._answers, is_mirror=mirrors is not None)
         self._handover = Handover()
         self._drains_until = -math.inf
-        self._rounds = 0  # that are over
+        self.rounds = 0  # that are over
         self._told = roster.before_add() if joining else roster  # what workers learn here: the roster in force
         if joining:
             self.shard.empty()
@@ -108,6 +111,7 @@ class Server:
 
     def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
         """Take a message of `peer`; what is to be sent, and to whom."""
+        self.mirroring.settle()
         try:
             header, frames = self._codec.decode(parts)
         except WireError as error:  # [1]
@@ -116,14 +120,17 @@ class Server:
         try:
             if isinstance(header, OpRequest):
                 return self._take(peer, header, frames, now)
+            if isinstance(header, (Lead, Fill, Forward, Taken)):
+                return self.mirroring.take(peer, header, frames, now)
             answer, answer_frames = self._reply(header, Frames(frames), now)
-        except _Refusal as refusal:
+        except Refusal as refusal:
             return [self._refuse(peer, header.id, refusal)]
         except (WireError, ValueError) as error:
-            return [self._refuse(peer, header.id, _Refusal("bad_request", str(error)))]
+            return [self._refuse(peer, header.id, Refusal("bad_request", str(error)))]
         except (MemoryError, HeterpsError) as error:
-            return [self._refuse(peer, header.id, _Refusal("failed", f"{type(error).__name__}: {error}"))]
-        return [(peer, self._answers.encode(answer, answer_frames))]
+            return [self._refuse(peer, header.id, Refusal("failed", f"{type(error).__name__}: {error}"))]
+        message = peer, self._answers.encode(answer, answer_frames)
+        return self.mirroring.hold(message, header.id, now) if isinstance(header, Hello) else [message]
 
     def _reply(self, header: ToServer, frames: Frames, now: float) -> tuple[FromServer, list[Frame]]:
         """Return the answer to all but requests."""
@@ -149,18 +156,19 @@ class Server:
             case Forget():
                 self._check_epoch(header.epoch)
                 self._handover.forget(header.target)
-            case OpRequest():
-                raise AssertionError("requests are taken by _take")
+            case _:
+                raise AssertionError(f"{type(header).__name__} is taken elsewhere")
         return Agreed(header.id), []
 
-    def tick(self, now: float) -> None:
-        """Let go of what was held too long. To be called about every second."""
+    def tick(self, now: float) -> Outgoing:
+        """Let go of what was held too long; what is to be sent. To be called about every second."""
         for key, held in list(self._held.items()):
             if now - held.since > HOLD_S:
                 del self._held[key]
                 self.counts.drop("held_too_long")
         self.shard.exports.tick()
         self._rate.update(self.counts.num_rows, now)
+        return self.mirroring.tick(now)
 
     def stats(self) -> ServerStats:
         counts = self.counts
@@ -170,7 +178,7 @@ class Server:
             num_shards=self.roster.num_shards,
             epoch=self.roster.epoch,
             incarnation=self._incarnation,
-            workers=len(self._workers),
+            workers=len(self.workers),
             requests=counts.requests,
             repeats=counts.repeats,
             held=len(self._held),
@@ -186,26 +194,28 @@ class Server:
 
     def _greet(self, hello: Hello) -> Welcome:
         if hello.tables != self.tables.digest:
-            raise _Refusal(
+            raise Refusal(
                 "other_tables",
                 f"worker {hello.worker} expects other tables than server {self.name} has: start both from the same job",
             )
         self._check_life(hello.worker, hello.incarnation)
-        if hello.incarnation > self._workers.get(hello.worker, 0):
-            self._workers[hello.worker] = hello.incarnation
+        self.mirroring.check_greeting()
+        if hello.incarnation > self.workers.get(hello.worker, 0):
+            self.workers[hello.worker] = hello.incarnation
             for key in [key for key in self._held if key[0] == hello.worker]:
                 del self._held[key]  # of an older life
+            self.mirroring.forward(hello.worker, hello.incarnation)
         return Welcome(hello.id, self._told)
 
     def _check_life(self, worker: str, incarnation: int) -> None:
-        newest = self._workers.get(worker, 0)
+        newest = self.workers.get(worker, 0)
         if incarnation < newest:
-            raise _Refusal(
+            raise Refusal(
                 "stale_incarnation",
                 f"worker {worker} lives its life {newest} already; its life {incarnation} must end",
             )
 
-    def _refuse(self, peer: str, request_id: int, refusal: _Refusal) -> tuple[str, list[Frame]]:
+    def _refuse(self, peer: str, request_id: int, refusal: Refusal) -> tuple[str, list[Frame]]:
         self.counts.drop(refusal.code)
         roster = self._told if refusal.code == "stale_epoch" else None
         return peer, self._answers.encode(Refused(request_id, refusal.code, str(refusal), roster))
@@ -222,12 +232,12 @@ class Server:
             return
         if not follows(roster, self.roster):
             text = f"server {self.name} is at epoch {self.roster.epoch}; epoch {roster.epoch} does not follow it"
-            raise _Refusal("bad_request", text)
+            raise Refusal("bad_request", text)
         if not self._handover.is_over:
-            raise _Refusal("later", f"it has not finished the move to epoch {self.roster.epoch}")
+            raise Refusal("later", f"it has not finished the move to epoch {self.roster.epoch}")
         self._drains_until = now + DRAIN_S
         if any(self.shard.stashes):
-            raise _Refusal("later", self._keeps())
+            raise Refusal("later", keeps(self.name, self.shard))
 
     def _switch(self, roster: Roster, now: float) -> None:
         """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
@@ -236,21 +246,27 @@ class Server:
             return
         self._prepare(roster, now)
         self._drains_until = -math.inf
-        self._handover.begin(self.roster, roster, self.name, self.shard, self._workers)
+        self._handover.begin(self.roster, roster, self.name, self.shard, self.workers)
         self.roster, self.number = roster, roster.number(self.name)
         self._told = roster
         self._held.clear()
 
+    def follow(self, roster: Roster) -> None:
+        """Follow a newer roster with the same shards. What is held will be asked again, by that roster."""
+        self.roster = self._told = roster
+        self._held.clear()
+        self.shard.exports.clear()
+
     def _load(self, transfer: ShardTransfer) -> None:
         self.shard.load(transfer)
         for worker, incarnation in transfer.manifest.workers.items():
-            self._workers[worker] = max(incarnation, self._workers.get(worker, 0))
+            self.workers[worker] = max(incarnation, self.workers.get(worker, 0))
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self.roster.epoch:
-            raise _Refusal("stale_epoch", f"epoch {epoch} has ended; this is epoch {self.roster.epoch}")
+            raise Refusal("stale_epoch", f"epoch {epoch} has ended; this is epoch {self.roster.epoch}")
         if epoch > self.roster.epoch:
-            raise _Refusal("later", f"server {self.name} has not reached epoch {epoch} yet")
+            raise Refusal("later", f"server {self.name} has not reached epoch {epoch} yet")
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -258,30 +274,39 @@ class Server:
         self.counts.requests += 1
         self._check_life(request.worker, request.incarnation)  # [2]
         self._check_epoch(request.epoch)  # before the next: it may be meant for a server of this name that has left
-        if request.incarnation != self._workers.get(request.worker, 0):
-            raise _Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
+        if request.incarnation != self.workers.get(request.worker, 0):
+            raise Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
         if not self._handover.is_complete:
             sources = ", ".join(self._handover.waits_for)
-            raise _Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
+            raise Refusal("later", f"server {self.name} waits for what moves to it from {sources}")
+        self.mirroring.check_lease(now)
         try:
-            taken = Frames(frames)
-            works = [op.check(taken, self.shard, self._limits) for op in request.ops]  # [3]
-            taken.end()
+            tasks = self._check(request.ops, frames)  # [3]
         except WireError as error:
-            raise _Refusal("bad_request", str(error)) from error
+            raise Refusal("bad_request", str(error)) from error
         except NotFinite as error:
-            raise _Refusal("not_finite", str(error)) from error
+            raise Refusal("not_finite", str(error)) from error
         if not self._is_ready(request):  # [4]
-            self._hold(_Held(peer, request, works, now, sum(frame.nbytes for frame in frames)))
+            self._hold(_Held(peer, request, tasks, now, sum(frame.nbytes for frame in frames)))
             return []
-        return [self._answer(peer, request, works, now), *self._release(request.worker, now)]
+        return [*self._answer(peer, request, tasks, now), *self._release(request.worker, now)]
+
+    def _check(self, ops: Sequence[Op], frames: list[memoryview]) -> list[Task]:
+        """Return what is to be done for ops with these frames; WireError where they do not fit."""
+        taken, tasks = Frames(frames), []
+        for op in ops:
+            first = taken.at
+            work = op.check(taken, self.shard, self._limits)
+            tasks.append((work, list[Frame](frames[first : taken.at])))
+        taken.end()
+        return tasks
 
     def _hold(self, held: _Held) -> None:
         key = (held.request.worker, held.request.id)
         others = [other for other_key, other in self._held.items() if other_key != key]
         too_many = len(others) >= MAX_HELD or sum(o.num_bytes for o in others) + held.num_bytes > MAX_HELD_BYTES
         if too_many:
-            raise _Refusal("later", f"server {self.name} holds {len(others)} requests that wait for older pushes")
+            raise Refusal("later", f"server {self.name} holds {len(others)} requests that wait for older pushes")
         self._held[key] = held
 
     def _release(self, worker: str, now: float) -> Outgoing:
@@ -291,7 +316,7 @@ class Server:
             (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
         ):
             held = self._held.pop(ready)
-            answers.append(self._answer(held.peer, held.request, held.works, now))
+            answers += self._answer(held.peer, held.request, held.tasks, now)
         return answers
 
     def _is_ready(self, request: OpRequest) -> bool:
@@ -309,67 +334,59 @@ class Server:
     def _applied(self, source: Source, table: str) -> int:
         return self.shard.pieces_of(table).applied(source, table)
 
-    def _answer(self, peer: str, request: OpRequest, works: list[Work], now: float) -> tuple[str, list[Frame]]:
-        """[6] Do the ops in order. Where one fails, those before it stay done: a repeat will not do them again."""
+    def _answer(self, peer: str, request: OpRequest, tasks: list[Task], now: float) -> Outgoing:
+        """Run a request; return its answer, unless that has to wait, and what a mirror must know of it. [7]"""
+        has_ended_rounds = self._end_rounds(request.rounds)
+        self.mirroring.copy_if_wanted()
+        changed: list[Changed] = []
+        answer = self._run(peer, request, tasks, changed, now)
+        if changed or has_ended_rounds:
+            self.mirroring.forward(request.worker, request.incarnation, changed, request.rounds)
+        return self.mirroring.hold(answer, request.id, now, waits=bool(changed))
+
+    def _run(
+        self, peer: str, request: OpRequest, tasks: list[Task], changed: list[Changed], now: float
+    ) -> tuple[str, list[Frame]]:
+        """[6] Do the ops in order; `changed` gets those that a mirror must run too.
+
+        Where one fails, those before it stay done: a repeat will not do them again.
+        """
         source = Source(request.worker, request.incarnation)
-        if request.rounds > self._rounds:
-            self._rounds = request.rounds
-            self.shard.end_rounds(request.rounds)
         try:
-            self._check_rounds(source, request.ops, now)
-        except _Refusal as refusal:
+            check_rounds(self.name, self.shard, source, request.ops, drains=now < self._drains_until)
+        except Refusal as refusal:
             return self._refuse(peer, request.id, refusal)
-        serving = Serving(source, self.counts, partial(self.room, peer))
+        serving = Serving(source, self.counts, partial(self.room, peer), lambda *noted: changed.append(noted))
         results: list[Result] = []
         frames: list[Frame] = []
-        for op, work in zip(request.ops, works, strict=True):
+        for op, (work, own_frames) in zip(request.ops, tasks, strict=True):
             try:
                 result, more = work(serving)
             except (MemoryError, ValueError, HeterpsError, InDoubt) as error:
                 what = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
                 text = f"server {self.name} failed at table {op.table}: {what}"
-                return self._refuse(peer, request.id, _Refusal("failed", text))
+                return self._refuse(peer, request.id, Refusal("failed", text))
+            if op.changes:
+                changed.append((op, own_frames))
             results.append(result)
             frames += more
         return peer, self._answers.encode(OpReply(request.id, tuple(results)), frames)
 
+    def replay(self, forward: Forward, frames: list[memoryview]) -> None:
+        """Run what a request has changed on the server that this one mirrors."""
+        if forward.worker:
+            self.workers[forward.worker] = forward.incarnation
+        self._end_rounds(forward.rounds)
+        serving = Serving(Source(forward.worker, forward.incarnation), self.counts)
+        for work, _ in self._check(forward.ops, frames):
+            work(serving)
+
     # --- rounds ------------------------------------------------------------------------------------------------------
 
-    def _check_rounds(self, source: Source, ops: Sequence[Op], now: float) -> None:
-        """[5] Refuse contributions that do not fit their rounds, and for now those for which there is no room.
-
-        There always is for the contribution that a table needs next, so that a round can end whatever else is kept.
-        """
-        new = [
-            (op.table, op.sequence, *contribution)
-            for op in ops
-            if isinstance(op, Push) and (contribution := op.contribution) is not None
-            if op.sequence > self._applied(source, op.table)
-        ]
-        if not new:
-            return
-        also: dict[tuple[str, int], list[Round]] = {}  # of this request, by table and number
-        num, num_bytes = sum(map(len, self.shard.stashes)), sum(stash.num_bytes for stash in self.shard.stashes)
-        for table, sequence, round, more_bytes in new:
-            others, pieces = also.setdefault((table, round.number), []), self.shard.pieces_of(table)
-            if wrong := pieces.round_error(source, table, sequence, round) or _clash(table, round, others):
-                raise _Refusal("bad_request", wrong)
-            if not pieces.is_awaited(table, round, [other.part for other in others]):
-                num, num_bytes = num + 1, num_bytes + more_bytes
-                if num > MAX_HELD or num_bytes > MAX_HELD_BYTES:
-                    raise _Refusal("later", f"{self._keeps()}, and has no room for more")
-            others.append(round)
-        begun = max((stash.newest for stash in self.shard.stashes), default=0)
-        if now < self._drains_until and min(round.number for _, _, round, _ in new) > begun:
-            raise _Refusal("later", f"server {self.name} begins no round before it follows the next roster")
-
-    def _keeps(self) -> str:
-        num = sum(map(len, self.shard.stashes))
-        return f"server {self.name} keeps {num:,} contributions to rounds whose other parts have not come"
-
-
-def _clash(table: str, round: Round, others: list[Round]) -> str | None:
-    """Return what is wrong with a contribution beside others of its request to the same round."""
-    if any(other.part == round.part or other.parts != round.parts for other in others):
-        return f"two contributions of a request do not fit together: round {round.number} of table {table}"
-    return None
+    def _end_rounds(self, rounds: int) -> bool:
+        """Apply what is kept of rounds up to this number; False where they were over before."""
+        if rounds <= self.rounds:
+            return False
+        self.rounds = rounds
+        self.shard.end_rounds(rounds)
+        return True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Self
 
 import numpy as np
@@ -14,7 +16,7 @@ from heterps.ps.keys.placement import NUM_SLOTS, all_in, owners, slot_mask, slot
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.parts import TablePart, ValuePart
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
 from heterps.ps.protocol.specs import Tables
 from heterps.ps.shard.dense_range import DensePiece, DenseRange
 from heterps.ps.shard.exports import Exports, Page
@@ -22,9 +24,7 @@ from heterps.ps.shard.ledger import Ledger, Source
 from heterps.ps.shard.pieces import Piece, PieceSet
 from heterps.ps.shard.rounds import Contribution, Stash
 from heterps.ps.shard.transfer import PieceManifest, ShardTransfer, make_transfer
-from heterps.ps.shard.versions import replace_rows, write_version
-from heterps.ps.table.changes import Reader
-from heterps.ps.table.finite import finite_parts
+from heterps.ps.shard.versions import SaveOfRows, begin_rows, replace_rows
 from heterps.ps.table.metadata import TableMetadata
 from heterps.ps.table.rows import Rows
 
@@ -50,7 +50,7 @@ class Shard:
         self.pieces = PieceSet([SlotPiece(owners(roster.num_shards) == number, Ledger())])
         self.exports = Exports()
         self.row_files: RowFiles | None = None  # where this server saves its own rows; None: they travel instead
-        self._saved: tuple[str, RowFile] | None = None  # the last file that it wrote, with its table
+        self._saves: dict[tuple[str, str], tuple[SaveOfRows, Future[RowFile]]] = {}  # by table and path
 
     def pieces_of(self, table: str) -> PieceSet[SlotPiece] | PieceSet[DensePiece]:
         """Return the pieces of a table, which know its pushes."""
@@ -159,30 +159,31 @@ class Shard:
 
         self.pieces.take_over(source, table, sequence, num_pushes, put)
 
-    def save_rows(self, table: str, path: str) -> RowFile | None:
-        """Write the rows of a table to a file; None where the server has no folder of that path.
+    def begin_save(self, table: str, path: str, version: Version | None) -> bool:
+        """Begin to write the rows of a table, as they are now, to a file; see `begin_rows`.
 
-        StorageError where the disk refuses, NotFinite where a row is not finite.
+        False where the server has no folder of that path. A save that was begun already is not begun again.
         """
-        rows = self.sparse[table]
-        return self._write(
-            table, path, lambda to: to.write(path, finite_parts(table, rows.row_parts()()), len(rows), rows.widths)
-        )
-
-    def write_version(self, table: str, path: str, version: int, since: int, reader: Reader) -> RowFile | None:
-        """Do as `save_rows` with the rows that changed since a version, or all (see versions.py)."""
-        rows = self.sparse[table]
-        clock = min(rows.num_pushes, self.pieces.num_pushes(table))  # pieces may have seen different numbers
-        return self._write(table, path, lambda to: write_version(rows, table, to, path, version, since, clock, reader))
-
-    def _write(self, table: str, path: str, write: Callable[[RowFiles], RowFile]) -> RowFile | None:
-        """Write a file of rows, unless it was just written: its answer was lost, or came late."""
         if self.row_files is None or not self.row_files.has_folder(path):
+            return False
+        if (table, path) not in self._saves:
+            clock = min(self.sparse[table].num_pushes, self.pieces.num_pushes(table))  # pieces may differ in them
+            save = begin_rows(self.sparse[table], table, self.row_files, path, version, clock)
+            self._saves = {
+                key: kept for key, kept in self._saves.items() if _together(key[1], path) or not kept[1].done()
+            }
+            self._saves[table, path] = save, self.row_files.start(save.write)
+        return True
+
+    def saved_rows(self, table: str, path: str) -> RowFile | int | None:
+        """Return the file of a save, or the number of rows that are left to write; None for a save that is unknown.
+
+        StorageError where the disk refused, NotFinite where a row is not finite.
+        """
+        if (found := self._saves.get((table, path))) is None:
             return None
-        is_written = self._saved is not None and (self._saved[0], self._saved[1].path) == (table, path)
-        if self._saved is None or not is_written or not self.row_files.has(path):
-            self._saved = table, write(self.row_files)
-        return self._saved[1]
+        save, written = found
+        return written.result() if written.done() else save.rows.num_left
 
     def can_read(self, paths: Iterable[str]) -> bool:
         """Whether this server sees all these files of rows."""
@@ -281,3 +282,8 @@ def _slots_in(pieces: Iterable[SlotPiece]) -> Mask:
     if len(masks) == 1:
         return masks[0]
     return np.any(masks, axis=0) if masks else np.zeros(NUM_SLOTS, np.bool_)
+
+
+def _together(path: str, other: str) -> bool:
+    """Whether two files are of the same checkpoint or version."""
+    return PurePosixPath(path).parent == PurePosixPath(other).parent

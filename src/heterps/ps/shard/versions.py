@@ -9,12 +9,14 @@ went cannot be told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from heterps.ps.arrays import KeyArray
-from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
 from heterps.ps.table.changes import Reader
 from heterps.ps.table.finite import finite_parts
+from heterps.ps.table.frozen import RowsToSave
 from heterps.ps.table.rows import Rows
 from heterps.ps.table.sparse import SparseTable
 from heterps.ps.table.tiers import TieredTable
@@ -29,28 +31,40 @@ def keys_gone(table: SparseTable | TieredTable, since: int, reader: Reader) -> K
     return gone[~table.known(gone)]
 
 
-def write_version(
-    table: SparseTable | TieredTable,
-    name: str,
-    files: RowFiles,
-    path: str,
-    version: int,
-    since: int,
-    clock: int,
-    reader: Reader,
-) -> RowFile:
-    """Write the rows that changed since version `since`, or all rows where that is unknown, as `version`.
+def begin_rows(
+    table: SparseTable | TieredTable, name: str, files: RowFiles, path: str, version: Version | None, clock: int
+) -> SaveOfRows:
+    """Take the rows of table `name` as they are now; what is returned writes them, on any thread, while others change.
 
-    Every push and pull from now on notes a clock of at least `clock`. NotFinite where a value is not finite.
+    version  only the rows that changed since the version before, or all where that is unknown; for followers without
+             optimizer state. Every push and pull from now on notes a clock of at least `clock`
     """
-    log = table.changes[reader]
-    if since and log.version == since:
-        num_rows, parts = table.changed_parts(reader)
-    else:
-        num_rows, parts = len(table), table.row_parts()()
-    written = files_for(reader, files).write(path, finite_parts(name, parts), num_rows, table.widths)
-    log.begin(version, clock)
-    return written
+    log = None if version is None else table.changes[version.reader]
+    is_known = version is not None and log is not None and version.since and log.version == version.since
+    rows = table.freeze(version.reader if version is not None and is_known else None)
+    if version is not None:
+        files = files_for(version.reader, files)
+
+    def write() -> RowFile:
+        return files.write(path, finite_parts(name, rows.parts()), len(rows), table.widths)
+
+    save = SaveOfRows(rows, write)
+    if not rows.holds:
+        written = write()
+        save = SaveOfRows(rows, lambda: written)
+    if log is not None and version is not None:
+        log.begin(version.number, clock)
+    return save
+
+
+class SaveOfRows(NamedTuple):
+    """Rows of a shard on their way into a file: `write` makes it, or has made it, and returns what it is.
+
+    It raises StorageError where the disk refuses, and NotFinite where a value is not finite.
+    """
+
+    rows: RowsToSave
+    write: Callable[[], RowFile]
 
 
 def replace_rows(table: SparseTable | TieredTable, rows: Rows) -> None:
@@ -73,7 +87,7 @@ class WithoutState:
     def __init__(self, files: RowFiles) -> None:
         self._files = files
         self.has, self.has_folder, self.read = files.has, files.has_folder, files.read
-        self.read_all = files.read_all
+        self.read_all, self.start = files.read_all, files.start
 
     def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFile:
         stripped: Iterator[Rows] = (part.without_state() for part in parts)

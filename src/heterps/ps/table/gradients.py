@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from heterps.errors import ArgumentError
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table.finite import require_finite
@@ -34,7 +35,7 @@ class GradientTable:
     def _as_grads(self, grads: ArrayLike, n: int) -> FloatArray:
         array = np.ascontiguousarray(grads, np.float32)
         if array.shape != (n, self.dim):
-            raise ValueError(
+            raise ArgumentError(
                 f"{n} keys of a table with dim {self.dim} need gradients [{n}, {self.dim}], got {array.shape}"
             )
         return array

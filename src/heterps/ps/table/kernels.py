@@ -278,14 +278,12 @@ def push_sums(
 
 
 @kernel
-def known(table: TableBody, keys: KeyArray, out: NDArray[np.bool_]) -> None:
-    """Set `out[i]` to whether `keys[i]` has a row."""
-    tags, homes, found = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
+def find(table: TableBody, keys: KeyArray, out: Numbers) -> None:
+    """Set `out[i]` to the number of the row of `keys[i]`, or to -1 where it has none."""
+    tags, homes = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64)
     for begin in range(0, len(keys), BLOCK):
         block = keys[begin : begin + BLOCK]
-        _resolve(table, np.uint32(0), False, block, tags, homes, found)
-        for i in range(len(block)):
-            out[begin + i] = found[i] >= 0
+        _resolve(table, np.uint32(0), False, block, tags, homes, out[begin : begin + BLOCK])
 
 
 @kernel

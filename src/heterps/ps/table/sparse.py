@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,16 +20,18 @@ from heterps.config import (
     Uniform,
     check_optimizer,
 )
+from heterps.errors import ArgumentError
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate
 from heterps.ps.table.changes import ChangeLogs, Reader
 from heterps.ps.table.eviction import SAMPLE, Evictor, coldest
+from heterps.ps.table.frozen import FrozenRows
 from heterps.ps.table.gradients import GradientTable
 from heterps.ps.table.metadata import TableCounters, TableMetadata, TableSizes
 from heterps.ps.table.optimizers import coefficients, kind_of, state_words
-from heterps.ps.table.rows import PART_ROWS, Rows, check_widths
+from heterps.ps.table.rows import Rows, check_widths
 from heterps.ps.table.schedules import rate_at
 from heterps.ps.table.store import RowStore
 from heterps.ps.table.usage import make_fading
@@ -68,9 +70,9 @@ class SparseTable(GradientTable):
     ) -> None:
         check_optimizer(optimizer)
         if dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim}")
+            raise ArgumentError(f"dim must be at least 1, got {dim}")
         if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be at least 0 and less than 2**64, got {seed}")
+            raise ArgumentError(f"seed must be at least 0 and less than 2**64, got {seed}")
         self.dim = dim
         self.optimizer = optimizer
         self.schedule = schedule
@@ -117,7 +119,7 @@ class SparseTable(GradientTable):
         if out is None:
             out = np.empty((len(keys), self.dim), np.float32)
         elif out.shape != (len(keys), self.dim) or out.dtype != np.float32:
-            raise ValueError(f"out must be float32 {[len(keys), self.dim]}, got {out.dtype} {list(out.shape)}")
+            raise ArgumentError(f"out must be float32 {[len(keys), self.dim]}, got {out.dtype} {list(out.shape)}")
         with self._lock:
             if not create or self._gate is not None:
                 kernels.peek(self.store.body, keys, out)
@@ -178,6 +180,9 @@ class SparseTable(GradientTable):
         """Count a push, ask the gate, let `step` do the work for the keys that passed it, and let rows go."""
         factor = self.rate * rate_at(self.schedule, samples, self.num_pushes)
         with self._lock:
+            for frozen in self.store.frozen:
+                frozen.wait_for_reader()
+            self.store.preserve(keys)
             self.num_pushes += 1
             passed: KeyArray = keys
             which: Which = slice(None)
@@ -197,6 +202,11 @@ class SparseTable(GradientTable):
         """Return which of `keys` have a row, [n]."""
         with self._lock:
             return self._known(as_keys(keys))
+
+    def newest(self, num: int) -> KeyArray:
+        """Return the keys of the `num` rows that came last, as long as none was removed since."""
+        with self._lock:
+            return self.store.keys_at(np.arange(len(self) - num, len(self)))
 
     def take(self, keys: ArrayLike) -> Rows:
         """Remove the rows of those `keys` that have one, and return them; their keys are unknown from then on."""
@@ -220,31 +230,19 @@ class SparseTable(GradientTable):
         with self._lock:
             return self._as_rows(self.store.words()[part])
 
-    def row_parts(self) -> Callable[[], Iterator[Rows]]:
-        """Return a function that yields all rows as they are now, in parts that are copies.
+    def freeze(self, reader: Reader | None = None) -> FrozenRows:
+        """Return the rows as they are now, whatever becomes of the table until they are read.
 
-        Once the table has changed, they are a RuntimeError.
-        """
-        before = self.num_pushes, len(self)
-
-        def read() -> Iterator[Rows]:
-            for first in range(0, len(self), PART_ROWS):
-                if (self.num_pushes, len(self)) != before:
-                    raise RuntimeError("the table changed while its rows were read")
-                yield self.export_rows(slice(first, first + PART_ROWS))
-
-        return read
-
-    def changed_parts(self, reader: Reader = "followers") -> tuple[int, Iterator[Rows]]:
-        """Return how many rows may have changed since the last version of a reader, and those rows in parts.
-
-        The table must stay as it is until all parts are read.
+        With a `reader`, only those that may have changed since its last version.
         """
         with self._lock:
-            clocks = self.store.words().view(np.uint32)[:, kernels.CLOCK]
-            places = np.flatnonzero(self.changes[reader].changed(clocks, self.num_pushes))
-        firsts = range(0, len(places), PART_ROWS)
-        return len(places), (self._as_rows(self.store.words()[places[at : at + PART_ROWS]]) for at in firsts)
+            due = np.ones(len(self), np.bool_)
+            if reader is not None:
+                clocks = self.store.words().view(np.uint32)[:, kernels.CLOCK]
+                due = self.changes[reader].changed(clocks, self.num_pushes)
+            frozen = FrozenRows(due, self.store.words, self._as_rows, self._lock)
+            self.store.freeze(frozen)
+            return frozen
 
     def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Put `rows` into this empty table, and set how many pushes it has seen. On an error it stays empty.
@@ -333,9 +331,7 @@ class SparseTable(GradientTable):
         return self.num_pushes % 2**32
 
     def _known(self, keys: KeyArray) -> NDArray[np.bool_]:
-        out = np.empty(len(keys), np.bool_)
-        kernels.known(self.store.body, keys, out)
-        return out
+        return self.store.find(keys) >= 0
 
     def _load(self, keys: KeyArray, rows: Rows) -> None:
         self.store.in_steps(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from heterps.config import Initializer, Optimizer
 from heterps.hashing import mix64
 from heterps.ps.table import index, kernels
+from heterps.ps.table.frozen import FrozenRows
 from heterps.ps.table.hand import NUM_TAGS, Headers
 from heterps.ps.table.initializers import GOLDEN, kind_and_size, quantiles
 from heterps.ps.table.memory import INDEX_RESERVE_BYTES, release, reserve
@@ -37,6 +39,7 @@ class RowStore:
         mixed = np.uint64(mix64(np.uint64(seed) ^ GOLDEN))
         self.row_bytes = 4 * stride
         self.num_moved = 0  # index entries visited by growth, so far
+        self._frozen: WeakSet[FrozenRows] = WeakSet()
         self._counts = index.make_counts(LEAST_INDEX)
         self._index = reserve(2 * LEAST_INDEX * 8, INDEX_RESERVE_BYTES, spare_small=True)
         self._memory = reserve(LEAST_INDEX * self.row_bytes)
@@ -92,8 +95,32 @@ class RowStore:
         keys: NDArray[np.uint64] = self.words().view(np.uint64)[places, 0]
         return keys
 
+    def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the numbers of the rows of `keys`; -1 where a key has none."""
+        found = np.empty(len(keys), np.int64)
+        kernels.find(self.body, keys, found)
+        return found
+
+    def preserve(self, keys: NDArray[np.uint64]) -> None:
+        """Keep the rows of `keys`, which are about to change, for those who read rows as they were."""
+        if self.frozen:
+            self._preserve(self._places(keys))
+
+    def freeze(self, rows: FrozenRows) -> None:
+        """Keep rows for `rows` from now on, before they change, as long as it wants any."""
+        self._frozen.add(rows)
+
+    @property
+    def frozen(self) -> list[FrozenRows]:
+        """Those that want rows as they were."""
+        return [rows for rows in self._frozen if rows.num_left] if self._frozen else []
+
     def take(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
         """Remove the rows of those `keys` that have one, and return them whole, [n, words of a row]."""
+        if self.frozen:
+            places = self._places(keys)
+            last = np.arange(max(len(self) - len(places), 0), len(self))  # they take the places of those that go
+            self._preserve(np.concatenate([places, last]))
         out = np.empty((len(keys), self.row_bytes // 8), np.uint64)
         num_taken = kernels.take(self.body, keys, out)
         return out[:num_taken].view(np.float32)
@@ -117,6 +144,15 @@ class RowStore:
             done = work(self.body, self._limit, done, stop)
             if done < stop:
                 self._make_room(kernels.BLOCK)
+
+    def _places(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the numbers of the rows of those keys that have one."""
+        found = self.find(keys)
+        return found[found >= 0]
+
+    def _preserve(self, places: NDArray[np.int64]) -> None:
+        for rows in self.frozen:
+            rows.preserve(places)
 
     def _make_room(self, extra: int) -> None:
         num_rows = len(self) + extra

@@ -33,6 +33,7 @@ from heterps.ps.table.changes import Reader
 from heterps.ps.table.cold import MAPPED_BYTES
 from heterps.ps.table.cold_rows import ColdRows
 from heterps.ps.table.eviction import SAMPLE, coldest
+from heterps.ps.table.frozen import RowsInPlace
 from heterps.ps.table.gradients import GradientTable
 from heterps.ps.table.hand import Hand, Headers
 from heterps.ps.table.metadata import TableMetadata, TableSizes
@@ -232,14 +233,17 @@ class TieredTable(GradientTable):
         changes = self._num_changes
         return lambda: self._read_parts(changes)
 
-    def changed_parts(self, reader: Reader = "followers") -> tuple[int, Iterator[Rows]]:
-        """Do as SparseTable.changed_parts, for the rows of both tiers."""
+    def freeze(self, reader: Reader | None = None) -> RowsInPlace:
+        """Do as SparseTable.freeze, for the rows of both tiers; but these must be read before the table changes."""
+        if reader is None:
+            return RowsInPlace(len(self), self.row_parts()())
         with self._lock:
-            num_rows, hot = self._hot.changed_parts(reader)
+            hot = self._hot.freeze(reader)
             lowered = self.changes[reader].lowered
             lowered = lowered[self._cold.known(lowered)]
             firsts = range(0, len(lowered), size := self._cold.part_rows)
-            return num_rows + len(lowered), chain(hot, (self._cold.read_rows(lowered[at : at + size]) for at in firsts))
+            cold = (self._cold.read_rows(lowered[at : at + size]) for at in firsts)
+            return RowsInPlace(len(hot) + len(lowered), chain(hot.parts(), cold))
 
     def import_rows(self, rows: Rows, num_pushes: int, metadata: TableMetadata | None = None) -> None:
         """Do as SparseTable.import_rows, with the hottest rows in memory."""

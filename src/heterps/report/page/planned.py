@@ -1,8 +1,10 @@
 """A plan as a page shows it, in `heterps plan --html` and in the what-if page of `heterps ui`.
 
-render_planned        the layers as a chain of stages, the bill by part, the bottleneck, the next plans
+render_planned        the layers as a chain of stages, the bill by part, the bottleneck
+render_next_plans     what the next cheaper and the next faster plan change
+render_rivals         the policies and batch sizes that were compared
 render_alternatives   the frontier: every point is a button that shows its plan (alternatives.py draws it)
-render_plan_page      both, and how every method searched, as one file that loads nothing
+render_plan_page      all of them, and how every method searched, as one file that loads nothing
 """
 
 from __future__ import annotations
@@ -31,12 +33,11 @@ from heterps.report.terminal.plan_rented import rounded
 from heterps.report.terminal.plan_table import standing
 
 
-def render_planned(problem: Problem, plan: Plan, beside: Neighbours) -> Markup:
-    """The part of a page that shows one plan of the problem. `beside` are the plans next to it."""
+def render_planned(problem: Problem, plan: Plan) -> Markup:
+    """The part of a page that shows one plan of the problem."""
     profile = problem.profile
     batch_s = profile.batch_size / plan.throughput
     parts = bill_parts(problem, plan)
-    cheaper = beside.cheaper
     return _part(
         "planned.html.j2",
         figures=[
@@ -59,11 +60,24 @@ def render_planned(problem: Problem, plan: Plan, beside: Neighbours) -> Markup:
             for part in parts
         ],
         is_real=problem.conditions is not None,
-        cheaper_title="Beaten by" if cheaper is not None and cheaper.meets_floor else "Next cheaper",
-        cheaper=cheaper_words(cheaper, plan, profile),
-        faster=faster_words(beside.faster, plan, profile),
         estimated=", ".join(name for name in profile.resources if name in plan.estimated),
     )
+
+
+def render_next_plans(problem: Problem, plan: Plan, beside: Neighbours) -> Markup:
+    """The part of a page that tells what the plans next to this one change."""
+    cheaper = beside.cheaper
+    return _part(
+        "next_plans.html.j2",
+        cheaper_title="Beaten by" if cheaper is not None and cheaper.meets_floor else "Next cheaper",
+        cheaper=cheaper_words(cheaper, plan, problem.profile),
+        faster=faster_words(beside.faster, plan, problem.profile),
+    )
+
+
+def render_rivals(rows: Sequence[dict[str, Any]]) -> Markup:
+    """The part of a page with the variants that were compared, see `cheapest_variant`; nothing if there is but one."""
+    return _part("rivals.html.j2", rivals=[_rival(row) for row in rows]) if len(rows) > 1 else Markup()
 
 
 def render_alternatives(problem: Problem, plan: Plan, frontier: Frontier) -> Markup:
@@ -105,9 +119,10 @@ def render_plan_page(
         model=problem.profile.model,
         method=chosen.method,
         policy=chosen.sync,
-        planned=render_planned(problem, chosen, beside),
+        planned=render_planned(problem, chosen),
+        next_plans=render_next_plans(problem, chosen, beside),
         alternatives=render_alternatives(problem, chosen, frontier),
-        rivals=[_rival(row) for row in rivals] if len(rivals) > 1 else [],
+        rivals=render_rivals(rivals),
         methods=[_method(option) for option in compared.options] if has_searches else [],
         searches=[_search(option, chosen) for option in compared.options if option.trace] if has_searches else [],
     )

@@ -48,6 +48,7 @@ from heterps.report.page.layer_chain import colours_of
 from heterps.report.page.panel import tag
 from heterps.report.page.stages import stage_values
 from heterps.report.page.templates import render
+from heterps.report.page.terms import terms_figure
 from heterps.report.run_details import RunDetails
 from heterps.report.terminal.profile_table import size
 from heterps.yamlfile import dump_yaml
@@ -92,6 +93,7 @@ def render_run(
             (c.title, "–" if c.predicted is None else c.show(c.predicted), c.show(c.measured), c.verdict)
             for c in compare(summary)
         ],
+        terms=terms_figure(job, plan, summary, details.profile),
         prices=_prices(job, {cpu_resource(job.cluster)} if is_passed_over else set(plan.units)),
         promise=_promise(plan, summary),
         colour=lambda resource: colours.get(resource, "colour-0"),

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from heterps.report.figures import short
+from heterps.report.figures import plural, short
 from heterps.report.page.charts import bar
 from heterps.report.page.panel import Panel, figure, legend, make_ticks, tag
 from heterps.report.terminal.timeline import WORDS, TimelineRow, make_rows
@@ -41,7 +41,7 @@ def draw_timeline(result: SimResult, style: str = "") -> Markup:
         parts.append(panel.text(panel.left - 8, y + ROW - 5, name, "end"))
         for start, end, kind, told in bars:
             parts.append(bar(kind, told, panel.across(start), y, panel.across(end) - panel.across(start), ROW))
-    label = f"{result.policy}: what {len(result.workers)} workers did from {first:g} to {last:g} s"
+    label = f"{result.policy}: what {plural(len(result.workers), 'worker')} did from {first:g} to {last:g} s"
     return panel.svg(label, *parts, style=style)
 
 
@@ -63,7 +63,7 @@ def zoomable_timeline(
             x, width = (100 * seconds / (last - first) for seconds in (start - first, end - start))
             place = {"x": f"{x:.3f}%", "y": i * (ROW + GAP), "width": f"{max(width, 0.02):.3f}%", "height": ROW}
             parts.append(tag("rect", tag("title", told), class_=kind, **place))
-    label = f"{title}: what {len(result.workers)} workers did from {first:.4g} to {last:.4g} s"
+    label = f"{title}: what {plural(len(result.workers), 'worker')} did from {first:.4g} to {last:.4g} s"
     drawing = tag("svg", *parts, style=f"height:{height}px", role="img", aria_label=label)
     names = tag("ul", *(tag("li", name) for name, _ in rows), aria_hidden="true")
     samples = {kind: tag("rect", class_=f"sample {kind}", width=18, height=12) for kind in words}

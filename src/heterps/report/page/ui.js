@@ -1,6 +1,6 @@
 "use strict";
 // The page of a run replaces its body when the server sends a new one; forms with `data-action` ask the job for something.
-// The what-if page asks for a plan at each change of a field, and for the frontier once nothing changes any more.
+// The what-if page asks for a plan at each change of a field, and for those next to it and the frontier once nothing changes.
 
 const live = document.getElementById("live");
 const said = document.getElementById("said");
@@ -48,7 +48,7 @@ for (const form of document.querySelectorAll("form[data-action]")) {
 // --- what if ---------------------------------------------------------------------------------------------------------
 
 const question = document.getElementById("question");
-const parts = ["plan", "frontier"].map((id) => document.getElementById(id));
+const parts = ["plan", "next", "frontier"].map((id) => document.getElementById(id));
 let isAsking = false, isChanged = false, search = null;
 
 function addSlider(field) {
@@ -80,7 +80,7 @@ async function askWhatIf() {
 
 async function showPart(part, asked) {
   const refused = document.getElementById("refused");
-  search = part.id === "frontier" ? new AbortController() : null;
+  search = part.id !== "plan" ? new AbortController() : null;
   try {
     const told = await (await fetch("what-if/" + part.id + "?" + asked, { signal: search?.signal })).json();
     refused.textContent = told.error ?? "";

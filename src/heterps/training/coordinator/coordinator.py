@@ -12,9 +12,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from heterps.checkpoint import load, of_clock
 from heterps.config import Job
@@ -28,10 +26,15 @@ from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
 from heterps.training.coordinator.effects import Effect, EndRound, Measured, Publish, RepeatRound, Save, Validate
 from heterps.training.coordinator.failures import find_culprit
-from heterps.training.coordinator.fleet import Fleet, WorkerLost
+from heterps.training.coordinator.fleet import Fleet, WorkerLost, tell_news
 from heterps.training.coordinator.following import LEASE_S
 from heterps.training.coordinator.model import CoordinatorModel
-from heterps.training.coordinator.positions import first_leases, lease_progress, restored_leases
+from heterps.training.coordinator.positions import (
+    begins_other_data,
+    checkpoint_progress,
+    first_leases,
+    restored_leases,
+)
 from heterps.training.coordinator.publishing import Publisher
 from heterps.training.coordinator.reconfiguration import (
     Reconfiguration,
@@ -44,14 +47,14 @@ from heterps.training.coordinator.recovery import Recovery
 from heterps.training.coordinator.saving import Saver
 from heterps.training.coordinator.scaling import check_layout, layout_warnings
 from heterps.training.coordinator.setup import Setup
+from heterps.training.coordinator.starts import Emulated, start_of
 from heterps.training.coordinator.traces import Traces
 from heterps.training.coordinator.worker_state import WorkerState
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.clipping import drop_round, end_round, limits_of
 from heterps.training.model.in_use import SavedModel
 from heterps.training.model.objectives import Objectives, has_own_loss
-from heterps.training.protocol.emulated_units import EmulatedServer, StagePace
-from heterps.training.protocol.layout import Layout, job_layout
+from heterps.training.protocol.layout import job_layout
 from heterps.training.protocol.messages import Send
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.run.commands import AskStatus, CommandReply, Follow, Replan, Scale
@@ -61,25 +64,9 @@ from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
 from heterps.training.run.progress import RunProgress
 from heterps.training.run.start import job_start
-from heterps.training.worker.stage_work import WorkerStart
 from heterps.wire import WireError
-from heterps.wire.ports import Port
 
 POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Emulated:
-    """What units can do that are not here: those of a layout's stages and servers, by real seconds of an emulated one.
-
-    folder  where the processes of the job keep the state of emulated ports
-    """
-
-    scale: float
-    paces: Callable[[Layout], list[StagePace]]
-    port: Callable[[str, Layout], Port | None] = lambda _, __: None
-    server: Callable[[int], EmulatedServer] | None = None
-    folder: str = ""
 
 
 def train_staged(
@@ -130,8 +117,8 @@ class Coordinator:
     ) -> None:
         self._job, self._run, self._fleet, self._observer, self._control = job, run, fleet, observer, control
         self._resume, layout = resume, job_layout(job, plan)
-        start_of = partial(_start_of, job, folder, emulated)
-        fleet.start([start_of(worker, layout) for worker in layout.workers])  # takes a while
+        starts = partial(start_of, job, folder, emulated)
+        fleet.start([starts(worker, layout) for worker in layout.workers])  # takes a while
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, layout, model)
         self._of_layout = layout_warnings(job, layout, model)
@@ -152,6 +139,7 @@ class Coordinator:
         self._model = CoordinatorModel(model, tables, client, self._objectives, self._state.dense)
         self._publisher = Publisher(self._model, run.folder)
         self._saver = Saver(self._model, run, job.checkpoint)
+        opened.callback(self._saver.close)
         self._doubts = self._objectives.doubts(model, traced)
         self._state.model = self._model
         progress = RunProgress(job, self._reader.num_rows, has_own_loss=has_own_loss(model))
@@ -163,9 +151,9 @@ class Coordinator:
         paces, scale = (emulated.paces, emulated.scale) if emulated else (None, 1.0)
         setup = Setup(layout, tables.groups, leases, clock, paces, scale, on_policy)
         reconfiguration = Reconfiguration(
-            job, plan, start_of, lambda wanted: check_layout(job, wanted, model), observer.warned
+            job, plan, starts, lambda wanted: check_layout(job, wanted, model), observer.warned
         )
-        recovery = Recovery(job.workers, start_of, observer.warned, have_state=self._state.is_any)
+        recovery = Recovery(job.workers, starts, observer.warned, have_state=self._state.is_any)
         accounting.begin(usd)
         self._core = CoordinatorCore(
             job, setup, progress, accounting, reconfiguration, recovery,
@@ -174,13 +162,14 @@ class Coordinator:
 
     @property
     def _num_samples(self) -> int:
-        return self._reader.num_rows * self._job.data.epochs
+        return self._core.progress.data_began + self._reader.num_rows * self._job.data.epochs
 
     def train(self, stop: Callable[[], str | None]) -> Outcome | Replanned:
         core, self._stop = self._core, stop
         self._observer.started(core.progress.samples, self._num_samples, self._resume)
         self._tell_doubts()
         while not core.is_over:
+            self._end_save(POLL_S if core.is_saving and not core.is_training else 0.0)
             self._hear(stop)
             self._handle_commands()
         return core.replanned or self._conclude(stop)
@@ -196,6 +185,7 @@ class Coordinator:
             elif self._job.validation.on_stop:
                 test = self._test(lambda: None)
         trained = progress.train_metrics()
+        self._take_news()
         return Outcome(
             progress.samples, progress.seconds, progress.restarts, progress.recoveries, progress.repeated_samples,
             stopped_by, trained, test,
@@ -241,6 +231,7 @@ class Coordinator:
 
     def _hear(self, stop: Callable[[], str | None]) -> None:
         """Take a message, if one comes, and see what time it is, and whether to stop: before more is begun."""
+        self._take_news()
         try:
             self._fleet.check()  # first: an error would lose what was received, and giving a change up takes long
         except WorkerLost as lost:
@@ -262,6 +253,10 @@ class Coordinator:
             self._perform(self._core.stop(reason, now))
         self._perform(self._core.tick(now, is_idle=envelope is None))
 
+    def _take_news(self) -> None:
+        """Count what has happened to servers with mirrors."""
+        self._core.progress.recoveries += tell_news(self._fleet.take_news(), self._observer)
+
     def _handle_commands(self) -> None:
         """Answer what commands ask: between two messages of workers."""
         for request in self._control.requests() if self._control is not None else ():
@@ -270,7 +265,8 @@ class Coordinator:
     def _reply(self, request: Request) -> CommandReply:
         match request.message:
             case AskStatus():
-                return CommandReply(json.dumps(self._core.status() | {"total": self._num_samples}))
+                status = self._core.accounting.status(self._core.flow) | self._core.reconfiguration.status()
+                return CommandReply(json.dumps(status | {"total": self._num_samples}))
             case Follow(every_s):
                 self._perform(self._core.follow(every_s, time.monotonic()))
                 return CommandReply(f"a version every {every_s:g} s, for the next {LEASE_S:g} s")
@@ -308,7 +304,7 @@ class Coordinator:
                 case Validate():
                     self._perform(self._core.validated(self._validate(), time.monotonic()))
                 case Save():
-                    self._perform(self._core.saved(self._save(), time.monotonic()))
+                    self._begin_save()
                 case Publish():
                     failure = self._publisher.publish(self._core.clock, self._core.progress.samples)
                     self._perform(self._core.published(failure, time.monotonic()))
@@ -337,17 +333,27 @@ class Coordinator:
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _save(self) -> StorageError | None:
-        core, began = self._core, time.perf_counter()
-        progress = lease_progress(core.flow.leases, self._reader) | core.progress.state()
-        progress |= {"usd": core.accounting.paid()}
-        progress |= _features(self._job)
+    def _begin_save(self) -> None:
+        """Keep what the job is now for a checkpoint, which is written while training goes on."""
+        core = self._core
+        state, usd = core.progress.state(), core.accounting.paid()
+        progress = checkpoint_progress(self._job, core.flow.leases, self._reader, state, usd)
         try:
-            path = self._saver.save(core.clock, core.progress.samples, progress, self._clock_to_keep)
+            self._saver.begin(core.clock, core.progress.samples, progress, self._clock_to_keep)
         except StorageError as error:
-            return error
-        self._observer.saved(str(path), time.perf_counter() - began)
-        return None
+            self._perform(core.saved(error, time.monotonic()))
+        self._perform(core.answered(time.monotonic()))
+
+    def _end_save(self, timeout_s: float) -> None:
+        """See whether a checkpoint was written meanwhile. Raises what it met, but for a disk that refuses."""
+        error: StorageError | None = None
+        try:
+            if (saved := self._saver.ended(timeout_s)) is None:
+                return
+            self._observer.saved(*saved)
+        except StorageError as found:
+            error = found
+        self._perform(self._core.saved(error, time.monotonic()))
 
     def _begin(self, progress: RunProgress) -> tuple[Leases, int, float | None]:
         """Start with initial values, or from what the job says: as the run's own first checkpoint, at clock 0."""
@@ -355,7 +361,7 @@ class Coordinator:
         if self._job.start is None:
             self._model.fill()
             return leases, 0, 0.0
-        state = lease_progress(leases, self._reader) | progress.state() | {"usd": 0.0} | _features(self._job)
+        state = checkpoint_progress(self._job, leases, self._reader, progress.state(), 0.0)
         snapshot, taken = job_start(self._job, self._model.model, self._model.tables, state)
         self._model.restore(load(self._run.save_checkpoint(snapshot, self._job.checkpoint.keep)))
         self._run.write_json("start.json", taken.fields())
@@ -376,19 +382,7 @@ class Coordinator:
         progress.restore(snapshot.samples, snapshot.progress)
         progress.restarts = self._run.begun_again(progress.restarts)
         self._run.rewind_metrics(progress.interval_started)  # lines after it are of intervals that are open again
+        if begins_other_data(self._job, self._reader, snapshot.progress):
+            progress.begin_other_data()
         leases = restored_leases(self._job, self._reader, snapshot.progress)
         return leases, snapshot.clock, snapshot.progress.get("usd")
-
-
-def _features(job: Job) -> dict[str, Any]:
-    """The fitted features of a job, which its checkpoints keep."""
-    features = job.data.columns.model_dump(mode="json", include={"features"})["features"]
-    return {"features": features} if features else {}
-
-
-def _start_of(job: Job, folder: str, emulated: Emulated | None, worker: str, layout: Layout) -> WorkerStart:
-    number = layout.stage_of(worker)
-    stage = layout.stages[number]
-    device = "cpu" if emulated else job.cluster.resources[stage.resource].device
-    port = emulated.port(worker, layout) if emulated else None
-    return WorkerStart(worker, number, tuple(s.first for s in layout.stages), device, folder, stage.units, port)

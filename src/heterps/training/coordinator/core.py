@@ -89,6 +89,7 @@ class CoordinatorCore:
         self._states: dict[str, Values] = {}
         self._effects: list[Effect] = []
         self._save_error: StorageError | None = None
+        self.is_saving = False
         self._metrics: Metrics | None = None
         self._is_answered = False  # whether the answer to the last Save, Validate or Publish has come
         self.following = Following()
@@ -97,7 +98,8 @@ class CoordinatorCore:
             setup.layout, setup.groups, job.sync, setup.leases,
             samples=progress.samples, now=progress.seconds, on_policy=setup.on_policy,
         )  # fmt: skip
-        self.is_over = self.is_ending = self.has_stopped_early = self._is_training = False
+        self.is_over = self.is_ending = self.is_training = False
+        self.has_stopped_early = progress.is_out_of_patience  # already, in a run that is resumed
         self.stopped_by: str | None = None
         self._walking = self._walk()
         self._wait = next(self._walking)
@@ -154,7 +156,7 @@ class CoordinatorCore:
         self._pass_to(now)
         self._check_time(is_idle)
         self._effects += self.reconfiguration.check_time(now) + self.recovery.due(self.layout, now)
-        if self._is_training:
+        if self.is_training:
             self._send_all(self.flow.go_on(self._clock.now()))
             self.accounting.show(self._clock.now(), now)
         return self._go_on()
@@ -177,10 +179,18 @@ class CoordinatorCore:
         effects = self._lose(worker, why, is_preempted=is_preempted) if effects is None else effects
         return None if effects is None else [*effects, *self._go_on()]
 
-    def saved(self, error: StorageError | None, now: float) -> list[Effect]:
-        """The answer to Save."""
+    def answered(self, now: float) -> list[Effect]:
+        """What the walk asked for last is done; or, after Save, kept, so that all may change while it is written."""
         self._pass_to(now)
-        self._save_error, self._is_answered = error, True
+        self._is_answered = True
+        return self._go_on()
+
+    def saved(self, error: StorageError | None, now: float) -> list[Effect]:
+        """How a Save went, which may have been `answered` long ago. Training goes on when a checkpoint fails."""
+        self._pass_to(now)
+        self._save_error, self.is_saving = error, False
+        if error is not None and not self.is_ending and self.replanned is None:
+            self._observer.warned(f"the checkpoint at {self._saved_at:,} samples failed, training goes on. {error}")
         return self._go_on()
 
     def follow(self, every_s: float, now: float) -> list[Effect]:
@@ -195,27 +205,18 @@ class CoordinatorCore:
         if error is not None:
             self._observer.warned(f"no version for followers at {self.progress.samples:,} samples. {error}")
         self.following.end(self.clock, self._now)
-        self._is_answered = True
-        return self._go_on()
+        return self.answered(now)
 
     def validated(self, metrics: Metrics | None, now: float) -> list[Effect]:
         """The answer to Validate; None if it was interrupted."""
-        self._pass_to(now)
-        self._metrics, self._is_answered = metrics, True
-        return self._go_on()
-
-    def status(self) -> dict[str, Any]:
-        """For `heterps status`."""
-        return self.accounting.status(self.flow) | {
-            "change": self.reconfiguration.under_way,
-            "last_change": self.reconfiguration.last,
-        }
+        self._metrics = metrics
+        return self.answered(now)
 
     # --- the walk ----------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> list[Effect]:
         """Take the walk as far as it goes, and return what is to be done."""
-        if self._is_training:
+        if self.is_training:
             self._effects += map(Measured, self.accounting.account(self.flow, self._clock.now()))
             is_due = self.progress.save_is_due or self.progress.validation_is_due or self._shares.wants_cut(self.layout)
             is_due = is_due or self.following.is_due(self.clock, self._now)
@@ -234,7 +235,7 @@ class CoordinatorCore:
         start_s = max(START_S, self._job.workers.deadline_s)
         late = partial(not_ready, self._missing)
         yield Wait(lambda: not self._missing() or self.stopped_by is not None, start_s, late, self._now)  # [1]
-        if self.stopped_by is None:
+        if self.stopped_by is None and not self.has_stopped_early:
             yield from self._assign_all()
             yield from self._train()
             if self.replanned is not None:
@@ -246,8 +247,10 @@ class CoordinatorCore:
             yield from self._validate()
         if self.stopped_by is None and self.progress.samples > self.progress.interval_started:
             self._effects.append(Measured(self.accounting.close_interval(self.flow)))
+        yield from self._until_saved()
         if not self.progress.is_saved or self._save_error is not None:
             yield from self._save()
+            yield from self._until_saved()
         if self._save_error is not None:
             raise self._save_error
         if self.following.is_behind(self.clock, self._now):
@@ -261,9 +264,9 @@ class CoordinatorCore:
             self._silence.broken(self.layout.workers, self._now)
             self.flow.hold_at = self.progress.hold_at
             self._send_all(self.flow.start(self._clock.now()))
-            self._is_training = True
+            self.is_training = True
             yield Wait(lambda: self.flow.is_over or (self.flow.is_at_cut and self.recovery.is_complete))
-            self._is_training = False
+            self.is_training = False
             self._clock.pause()
             if self.recovery.is_ready:
                 yield from self._recover()
@@ -281,7 +284,10 @@ class CoordinatorCore:
             is_to_keep = self.progress.is_best and self._job.validation.keep_best
             if self.progress.save_is_due or is_to_keep or self.replanned is not None:
                 yield from self._save()
-                self._tell_unsaved()
+            if self.replanned is not None:
+                yield from self._until_saved()
+                if self._save_error is not None:
+                    self.reconfiguration.give_up_replan(f"it could not be saved. {self._save_error}")
             if self.replanned is not None:
                 return
             if self.following.is_due(self.clock, self._now):
@@ -341,9 +347,14 @@ class CoordinatorCore:
             self._effects.append(Measured({**self.accounting.close_interval(self.flow), "validation": found}))
 
     def _save(self) -> Walk:
-        self._save_error = None
+        """Begin a checkpoint of this cut; first the one before must be written."""
+        yield from self._until_saved()
+        self._save_error, self.is_saving, self._saved_at = None, True, self.progress.samples
         yield from self._ask(Save())
         self.progress.saved()
+
+    def _until_saved(self) -> Walk:
+        yield Wait(lambda: not self.is_saving)
 
     def _publish(self) -> Walk:
         self.following.begin(self._now)
@@ -356,22 +367,11 @@ class CoordinatorCore:
         self._effects.append(effect)
         yield Wait(lambda: self._is_answered)
 
-    def _tell_unsaved(self) -> None:
-        """Training goes on when a checkpoint fails; a change of plan, which needs one, does not."""
-        if self._save_error is None:
-            return
-        if self.replanned is not None:
-            self.reconfiguration.give_up_replan(f"it could not be saved. {self._save_error}")
-        else:
-            self._observer.warned(
-                f"the checkpoint at {self.progress.samples:,} samples failed, training goes on. {self._save_error}"
-            )
-
     # --- small things ------------------------------------------------------------------------------------------------
 
     def _lose(self, worker: str, why: str, *, is_preempted: bool = False) -> Effects | None:
         """Go on without a worker until it is replaced. None where that cannot be."""
-        if not (self._is_training or self.recovery.is_starting(worker)):
+        if not (self.is_training or self.recovery.is_starting(worker)):
             return None
         times = self._now, self._clock.now()
         return self.recovery.lose(worker, why, self.layout, self.flow, *times, is_preempted=is_preempted)
@@ -391,7 +391,7 @@ class CoordinatorCore:
 
     def _check_time(self, is_idle: bool) -> None:
         self._wait.check(self._now)
-        owing = self.flow.waited_for if self._is_training else ()
+        owing = self.flow.waited_for if self.is_training else ()
         silent = self._silence.too_long(owing, self._now, is_idle=is_idle)
         why = too_silent(silent, self._silence.deadline_s)
         for worker in silent:

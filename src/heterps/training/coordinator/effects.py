@@ -9,7 +9,8 @@ from heterps.training.protocol.messages import Send
 
 
 class Save(NamedTuple):
-    """Write a checkpoint of what was trained so far, and tell `saved` how it went."""
+    """Write a checkpoint of what was trained so far: tell `answered` when training may go on, and `saved` how
+    it went."""
 
 
 class Publish(NamedTuple):

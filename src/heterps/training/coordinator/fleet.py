@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from heterps.errors import HeterpsError
+from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.reconfiguration import STOP_S
 from heterps.training.protocol.messages import Message
+from heterps.training.run.observer import Observer
 from heterps.training.worker.mailbox import Envelope
 from heterps.training.worker.stage_work import WorkerStart
 
@@ -51,6 +53,16 @@ class Fleet(Protocol):
     def check(self) -> None:
         """PeerLost, with the name of whoever ended that should not have, and how; WorkerLost if it is a worker."""
 
+    def take_news(self) -> list[News]:
+        """What has happened to servers with mirrors since the last call; nothing where they have none."""
+
     @property
     def refuses_changes(self) -> str | None:
         """Why workers cannot be added, removed or planned anew; None: they can be."""
+
+
+def tell_news(all_news: Sequence[News], observer: Observer) -> int:
+    """Tell what has happened to servers with mirrors; return how many were lost, without a way back for anybody."""
+    for news in all_news:
+        (observer.warned if news.is_warning else observer.changed)(news.text)
+    return sum(news.is_recovery for news in all_news)

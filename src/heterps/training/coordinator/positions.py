@@ -3,6 +3,8 @@
 checkpoint   "leases"    which batches are done, in whatever order        --> any launcher with workers
              "order"     the fingerprint of the data that they number
              "position"  the next batch, where all before it are done     --> inline too
+             "is_over"   all epochs are done, and by its name in the
+             "train"     job, of which data                               --> the run may go on with other data
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ def first_leases(job: Job, reader: Reader, position: Position = Position()) -> L
 
 def restored_leases(job: Job, reader: Reader, progress: Mapping[str, Any]) -> Leases:
     """The leases of a run that goes on from a checkpoint. DataError where its data has changed since."""
+    if begins_other_data(job, reader, progress):
+        return first_leases(job, reader)
     position = progress.get("position", {})
     reader.checked(Position(order=progress.get("order", position.get("order", ""))))
     if "leases" in progress:
@@ -31,12 +35,34 @@ def restored_leases(job: Job, reader: Reader, progress: Mapping[str, Any]) -> Le
     return first_leases(job, reader, Position(**progress["position"]))
 
 
+def begins_other_data(job: Job, reader: Reader, progress: Mapping[str, Any]) -> bool:
+    """Whether a run that was done with its data goes on with other data, from its first row.
+
+    Its job must name other data. Files that have grown or were written anew have rows that the run may know.
+    """
+    is_named = "train" in progress and progress["train"] != _train(job)
+    return bool(progress.get("is_over")) and is_named and not reader.has_order(progress["order"])
+
+
 def lease_progress(leases: Leases, reader: Reader) -> dict[str, Any]:
     """What a checkpoint says of the leases; with a position where that can be told."""
-    progress: dict[str, Any] = {"leases": leases.state(), "order": reader.order}
+    progress: dict[str, Any] = {"leases": leases.state(), "order": reader.order, "is_over": leases.is_over}
     if not leases.has_holes and (position := _position(reader, *leases.first)) is not None:
         progress["position"] = asdict(position)
     return progress
+
+
+def checkpoint_progress(
+    job: Job, leases: Leases, reader: Reader, state: Mapping[str, Any], usd: float | None
+) -> dict[str, Any]:
+    """What a checkpoint says of a run besides its model: where it is, its `state`, what was paid, fitted features."""
+    features = job.data.columns.model_dump(mode="json", include={"features"})["features"]
+    place = {**lease_progress(leases, reader), "train": _train(job)}
+    return {**place, **state, "usd": usd, **({"features": features} if features else {})}
+
+
+def _train(job: Job) -> Any:
+    return job.data.model_dump(mode="json", include={"train"})["train"]
 
 
 def _position(reader: Reader, epoch: int, number: int) -> Position | None:

@@ -119,6 +119,10 @@ class Reconfiguration:
         self.replanned = replanned
         return CommandReply("the job is saved after the running step, and goes on by this plan from there")
 
+    def status(self) -> dict[str, str]:
+        """For `heterps status`."""
+        return {"change": self.under_way, "last_change": self.last}
+
     @property
     def under_way(self) -> str:
         """What is being changed; nothing: ""."""

@@ -8,21 +8,17 @@ lost --> [1] may it be replaced? --no--> the run ends, or begins again from its 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from heterps.config.workers import Workers
 from heterps.errors import PeerLost
 from heterps.training.coordinator.flow import Flow
+from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.coordinator.reconfiguration import START_S, Effects, StartWorkers, StopWorker
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Forget, Send
 from heterps.training.worker.stage_work import WorkerStart
-
-HOUR_S = 3600.0
-LONGEST_WAIT_S = 60.0
-"""The longest time before a worker is started again, however often workers have died."""
 
 
 @dataclass
@@ -48,9 +44,8 @@ class Recovery:
         have_state: bool,
     ) -> None:
         self._start_of, self._warn = start_of, warn
-        self._max_losses, self._backoff_s = 0 if have_state else workers.replacements, workers.backoff_s
+        self._budget = LossBudget(0 if have_state else workers.replacements, workers.backoff_s)
         self._lost: dict[str, _Lost] = {}
-        self._losses: deque[float] = deque()  # when workers were lost, in the last hour
 
     def lose(
         self,
@@ -68,15 +63,9 @@ class Recovery:
         clock_s       the time by the clock of the flow
         is_preempted  it was told to leave, which is no failure: it does not count
         """
-        while self._losses and now - self._losses[0] > HOUR_S:
-            self._losses.popleft()
-        if len(self._losses) >= self._max_losses and not (is_preempted and self._max_losses):
+        if self._budget.is_spent(now) and not (is_preempted and self._budget.most):
             return None
-        wait_s = 0.0
-        if not is_preempted:
-            doublings = len(self._losses) - 1
-            wait_s = min(self._backoff_s * 2**doublings, LONGEST_WAIT_S) if self._losses else 0.0
-            self._losses.append(now)
+        wait_s = 0.0 if is_preempted else self._budget.lose(now)
         since = self._lost[worker].since if worker in self._lost else now
         self._lost[worker] = _Lost(since, now + wait_s)
         lanes = flow.lose(worker, clock_s)  # [2]

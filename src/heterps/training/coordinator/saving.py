@@ -1,15 +1,27 @@
-"""Saver: writes the checkpoints of a job, each at a cut, with all rows or with those that changed."""
+"""Saver: writes the checkpoints of a job, each of one cut, with all rows or with those that changed.
+
+at a cut    begin: what a table has now is kept for the checkpoint, however it changes from then on
+afterwards  a thread waits for those who write rows, and ends the checkpoint, while training goes on
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from heterps import background
 from heterps.checkpoint.finished import read_manifest
 from heterps.config import Checkpoint
+from heterps.ps.client.remote import RemoteClient
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.run.folder import Run
+
+GRACE_S = 10.0
+"""How long a job that ends with an error waits for the checkpoint that is being written."""
 
 
 class Saver:
@@ -24,9 +36,40 @@ class Saver:
         self._number = 0  # of the last attempt, by which tables know versions
         self._last: tuple[int, Path] | None = None  # number and path of the last one that was written
         self._num_since_full = 0
+        self._saving: Future[Path] | None = None
+        self._began_s = 0.0
 
-    def save(self, clock: int, samples: int, progress: dict[str, Any], spare: int | None) -> Path:
-        """Write a checkpoint and return its path; StorageError where the disk refuses, after which all rows are due."""
+    def begin(self, clock: int, samples: int, progress: dict[str, Any], spare: int | None) -> None:
+        """Begin a checkpoint of the job as it is; StorageError where the disk refuses, after which all rows are due.
+
+        The one before must have `ended`. Servers are compared with their mirrors before, if they have some:
+        MirrorDiffers where two are not equal.
+        """
+        if isinstance(self._model.client, RemoteClient):
+            self._model.client.compare_mirrors()
+        self._began_s = time.perf_counter()
+        self._saving = background.start(self._begin(clock, samples, progress, spare), "heterps-checkpoint")
+
+    def ended(self, timeout_s: float) -> tuple[str, float] | None:
+        """Return the path of a checkpoint that was written since the last call, and the seconds that it took.
+
+        None where none was, within this time. StorageError where the disk has refused.
+        """
+        if self._saving is None or not wait([self._saving], timeout_s).done:
+            return None
+        saving, self._saving = self._saving, None
+        return str(saving.result()), time.perf_counter() - self._began_s
+
+    def close(self) -> None:
+        """Let a checkpoint that is being written come to its end, if it does so soon; otherwise it is given up.
+
+        For a job that ends with an error: its servers may have gone.
+        """
+        if self._saving is not None and not wait([self._saving], GRACE_S).done:
+            self._model.client.close()  # so that nobody waits for them
+            self._saving.exception()
+
+    def _begin(self, clock: int, samples: int, progress: dict[str, Any], spare: int | None) -> Callable[[], Path]:
         number, parent = self._last or (0, None)
         if self._num_since_full + 1 >= self._rules.full_every or parent is None or not parent.is_dir():
             number = 0
@@ -39,7 +82,12 @@ class Saver:
         if not is_full:
             assert parent is not None
             snapshot = replace(snapshot, parent=parent.name, parent_xxh3=read_manifest(parent).xxh3)
-        path = self._run.save_checkpoint(snapshot, self._rules.keep, spare)
-        self._last = self._number, path
-        self._num_since_full = 0 if is_full else self._num_since_full + 1
-        return path
+        finish = self._run.begin_checkpoint(snapshot, self._rules.keep, spare)
+
+        def end() -> Path:
+            path = finish()
+            self._last = self._number, path
+            self._num_since_full = 0 if is_full else self._num_since_full + 1
+            return path
+
+        return end

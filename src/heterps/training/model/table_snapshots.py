@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from heterps.checkpoint import TableRows, TableStream
 from heterps.ps.arrays import KeyArray
 from heterps.ps.client.local import JobClient
-from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.optimizers import state_words
@@ -31,9 +31,9 @@ def save_table(
 ) -> TableRows | TableStream:
     """A table with everything that it needs to go on. NotFinite where a row is not finite: it is never saved.
 
-    in_place  the rows stay where they are until the snapshot is saved, and are then written by those who hold them: a
-              RuntimeError if the table has changed meanwhile. Always so with tiers: they may be larger than memory.
-              Else the snapshot has a copy.
+    in_place  the rows stay where they are until a save of the snapshot begins, and are then written by those who hold
+              them: a RuntimeError if the table has changed meanwhile. Always so with tiers: they may be larger than
+              memory. Else the snapshot has a copy.
     changes   in place: what to write, so that the next one can be the changes since; None: all rows
     """
     meta: dict[str, Any] = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump()}
@@ -42,12 +42,11 @@ def save_table(
     if not in_place and spec.tiers is None:
         return _copy(client, spec.name, meta, metadata)
 
-    def write(files: RowFiles, path: str) -> list[RowFile]:
+    def write(files: RowFiles, path: str) -> Callable[[], list[RowFile]]:
         if client.num_pushes(spec.name) != num_pushes:
             raise RuntimeError(f"table {spec.name} changed between its snapshot and the save of it")
-        if changes is None:
-            return client.save_rows(spec.name, files, path)
-        return client.write_version(spec.name, files, path, changes.number, changes.since, "checkpoints")
+        version = None if changes is None else Version(changes.number, changes.since, "checkpoints")
+        return client.begin_save(spec.name, files, path, version)
 
     widths = spec.dim, state_words(spec.optimizer, spec.dim)
     read = partial(_read, client, spec.name)
@@ -70,8 +69,8 @@ def _read(client: JobClient, table: str) -> Iterator[TableRows]:
 def changed_table(client: JobClient, spec: TableSpec, changes: Changes) -> TableStream:
     """What changed in a table, for those who follow a run: without optimizer state."""
 
-    def write(files: RowFiles, path: str) -> list[RowFile]:
-        return client.write_version(spec.name, files, path, changes.number, changes.since)
+    def write(files: RowFiles, path: str) -> Callable[[], list[RowFile]]:
+        return client.begin_save(spec.name, files, path, Version(changes.number, changes.since, "followers"))
 
     gone = changes.gone.get(spec.name, ())
     metadata = {"gone": np.asarray(gone)} if len(gone) else {}

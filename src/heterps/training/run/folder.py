@@ -13,11 +13,12 @@ import errno
 import json
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heterps.checkpoint import Snapshot, find, latest, load, load_latest, save, saved_samples
+from heterps.checkpoint import Snapshot, begin_save, find, latest, load, load_latest, saved_samples
 from heterps.config import Job, Split, load_job
 from heterps.config.features import keep_fitted
 from heterps.errors import RunError, StorageError
@@ -36,6 +37,7 @@ MAY_CHANGE = {
     "emulation",
     "ray_address",
     "tiers",
+    "data.train",
     "data.test",
     "validation",
     "on_divergence",
@@ -44,7 +46,8 @@ MAY_CHANGE = {
     "data.columns.id_kinds",
 }
 """Fields of a job that may differ when a run is resumed: they decide where, how long and how often, not what. Kinds of
-ids may be found or not yet; ids of another kind are other data."""
+ids may be found or not yet; ids of another kind are other data. Other training data is for a run that is done with its
+own: a position in files belongs to them."""
 
 ALWAYS_MEASURED = {"samples", "seconds", "rows", "table_bytes"}
 """Fields that no line of metrics.jsonl is without, and that are never null."""
@@ -121,9 +124,18 @@ class Run:
 
     def save_checkpoint(self, snapshot: Snapshot, keep: int, spare: int | None = None) -> Path:
         """Write a checkpoint, from which the run goes on from now on."""
-        path = save(self.checkpoints, snapshot, keep, spare)
-        self._goes_back_to = None
-        return path
+        return self.begin_checkpoint(snapshot, keep, spare)()
+
+    def begin_checkpoint(self, snapshot: Snapshot, keep: int, spare: int | None = None) -> Callable[[], Path]:
+        """Begin to write a checkpoint, and return a function that ends it while training goes on."""
+        finish = begin_save(self.checkpoints, snapshot, keep, spare)
+
+        def end() -> Path:
+            path = finish()
+            self._goes_back_to = None
+            return path
+
+        return end
 
     @property
     def saved_samples(self) -> int | None:

@@ -71,6 +71,7 @@ class RunProgress:
         self._interval_loss = 0.0  # sum over the samples of the interval
         self.divergence = Divergence()
         self.digests = Digests()  # of row groups that were read
+        self.data_began = 0  # samples of other data, with which the run was done before it went on with this
         self.whole = self._no_metrics()
         self._saved_samples = 0
         self._saved_s = 0.0
@@ -193,6 +194,10 @@ class RunProgress:
             "stopped_early": stopped_early,
         }
 
+    def begin_other_data(self) -> None:
+        """The run is done with its data and goes on with other data."""
+        self.data_began, self.digests = self.samples, Digests()
+
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -208,6 +213,7 @@ class RunProgress:
             "interval_loss": self._interval_loss,
             "divergence": self.divergence.state(),
             "digests": self.digests.state(),
+            "data_began": self.data_began,
             "whole": self.whole.state(),
         }
 
@@ -222,6 +228,7 @@ class RunProgress:
         self.interval_started_s = state["interval_started_s"]
         self.whole.restore(state["whole"])
         self.digests.restore(state.get("digests", {}))
+        self.data_began = state.get("data_began", 0)
         if "divergence" in state:  # older checkpoints have none
             self.divergence.restore(state["divergence"])
         self._interval_loss = state.get("interval_loss", math.nan)

@@ -6,6 +6,8 @@ at the end, as `summary/<field>`. Fields within fields are joined by a slash.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 
 from heterps.errors import ConfigError
 from heterps.training.run.observer import Observer
+
+_NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 class TensorBoardObserver(Observer):
@@ -37,18 +41,38 @@ class TensorBoardObserver(Observer):
 
 
 class MLflowObserver(Observer):
-    """Logs to the active run of MLflow, which it starts if there is none. Needs the extra `heterps[mlflow]`."""
+    """Logs to the active run of MLflow; without one, to a new run, which ends with the training.
+
+    MLflow allows no `@` in names, so `ndcg@10` becomes `ndcg_at_10`. A first line that MLflow refuses is an error; of
+    later ones, such as those after a tracking server went away, there is a warning, and training goes on. Needs the
+    extra `heterps[mlflow]`.
+    """
 
     def __init__(self) -> None:
         self._mlflow = _imported("mlflow", "mlflow")
         self._samples = 0
+        self._began: bool | None = None  # whether the run of MLflow is its own; None before the first line
 
     def measured(self, line: dict[str, Any]) -> None:
         self._samples = line["samples"]
-        self._mlflow.log_metrics(dict(numbers(line)), step=self._samples)
+        self._log(numbers(line))
 
     def finished(self, summary: dict[str, Any]) -> None:
-        self._mlflow.log_metrics(dict(numbers(summary, "summary/")), step=self._samples)
+        self._log(numbers(summary, "summary/"))
+        if self._began:
+            self._mlflow.end_run()
+        self._began = None
+
+    def _log(self, points: Iterator[tuple[str, float]]) -> None:
+        named = {_NOT_IN_MLFLOW.sub("_", name.replace("@", "_at_")): value for name, value in points}
+        try:
+            began = self._mlflow.active_run() is None if self._began is None else self._began
+            self._mlflow.log_metrics(named, step=self._samples)
+            self._began = began
+        except Exception as error:  # whatever its client and its server raise
+            if self._began is None:
+                raise ConfigError(f"MLflow does not take the metrics of this run: {error}") from error
+            warnings.warn(f"MLflow lacks metrics of {self._samples:,} samples: {error}", stacklevel=2)
 
 
 def numbers(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -1,0 +1,131 @@
+"""Do ten pages on one live run slow it down? And how long does the what-if page take to answer?
+
+runs in turns:  train alone  |  train with `heterps ui` and TABS open streams  |  train alone  | ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from heterps.data.generate import generate
+
+ROOT = Path(__file__).parents[2]
+HETERPS = [sys.executable, "-m", "heterps"]
+JOB = (ROOT / "examples" / "ctr.yaml").read_text(encoding="utf-8")
+
+
+def train(place: Path, name: str) -> subprocess.Popen[bytes]:
+    words = ["train", "job.yaml", "--run", f"runs/{name}"]
+    return subprocess.Popen([*HETERPS, *words], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def follow(url: str, counts: list[int]) -> None:
+    """A page that is open: it takes every change until the run has ended."""
+    num_bytes = 0
+    with httpx.stream("GET", url, timeout=None) as answer:
+        for chunk in answer.iter_bytes():
+            num_bytes += len(chunk)
+    counts.append(num_bytes)
+
+
+def with_tabs(place: Path, name: str, tabs: int) -> list[int]:
+    """Train while that many pages are open; the bytes that each was sent."""
+    words = [*HETERPS, "ui", "runs", "--port", "0", "--json"]
+    server = subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE)
+    counts: list[int] = []
+    try:
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
+        for _ in range(3):  # the server imports what it needs when it is first asked
+            httpx.get(f"{url}run/alone-0/", timeout=60)
+        job = train(place, name)
+        while not (place / "runs" / name / "metrics.jsonl").exists() and job.poll() is None:
+            time.sleep(0.05)
+        pages = [threading.Thread(target=follow, args=(f"{url}run/{name}/events", counts)) for _ in range(tabs)]
+        for page in pages:
+            page.start()
+        assert job.wait() == 0
+        for page in pages:
+            page.join()
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait()
+    return counts
+
+
+def speed(place: Path, name: str) -> float:
+    summary = json.loads((place / "runs" / name / "summary.json").read_text())
+    return float(summary["measured_throughput"])
+
+
+def what_if_ms(place: Path, name: str) -> dict[str, float]:
+    """Median times of the plan by policy, over HTTP, for a price that is another each time."""
+    words = [*HETERPS, "ui", "runs", "--port", "0", "--json"]
+    server = subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
+        found = {}
+        with httpx.Client(timeout=60) as client:
+            for sync in ("", "bsp", "asp", "ssp:3", "any"):
+                times = []
+                for number in range(12):
+                    asked = {"sync": sync, "throughput": "200000", "samples": "1e9", "price.cpu": f"0.04{number}"}
+                    began = time.perf_counter()
+                    answer = client.get(f"{url}run/{name}/what-if/plan", params=asked).json()
+                    times.append(1000 * (time.perf_counter() - began))
+                    assert "html" in answer, answer
+                found[sync or "batches divided"] = round(statistics.median(times[2:]), 1)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=800_000)
+    parser.add_argument("--tabs", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        generate(place / "data" / "criteo", words.rows, 1000)
+        os.symlink(ROOT / "examples", place / "examples")
+        profile = ROOT / "benchmarks" / "profiles" / "ctr_dnn.json"
+        (place / "runs").mkdir()
+        (place / "job.yaml").write_text(f"{JOB}metrics_every_samples: 20000\n")
+        alone, watched, sent = [], [], 0
+        for number in range(words.rounds):
+            assert train(place, f"alone-{number}").wait() == 0
+            alone.append(speed(place, f"alone-{number}"))
+            counts = with_tabs(place, f"watched-{number}", words.tabs)
+            watched.append(speed(place, f"watched-{number}"))
+            sent = sum(counts)
+            print(f"alone {alone[-1]:,.0f} samples/s, with {words.tabs} pages {watched[-1]:,.0f}", file=sys.stderr)
+        recorded = place / "runs" / "alone-0" / "job.yaml"
+        recorded.write_text(recorded.read_text().replace("profile: null", f"profile: {profile}"))
+        told = {
+            "alone": [round(one) for one in alone],
+            "watched": [round(one) for one in watched],
+            "slower": round(1 - statistics.median(watched) / statistics.median(alone), 4),
+            "sent_bytes": sent,
+            "what_if_ms": what_if_ms(place, "alone-0"),
+        }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

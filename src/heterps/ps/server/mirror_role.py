@@ -1,0 +1,57 @@
+"""What a server knows as the mirror of another, and the lease by which one with a mirror may serve."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from heterps.ps.ops.mirrors import Fill, Lead, Taken
+from heterps.ps.ops.requests import Forward
+from heterps.ps.shard.copies import Filling
+from heterps.ps.shard.shard import Shard
+
+
+class MirrorRole:
+    """What a mirror has taken of its server's log. It says so before it has run it: nothing else is done before that.
+
+    is_synced  all that its server has said to be done is here
+    differs    what is not equal in the two
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self.filling = Filling(shard)
+        self.is_synced = False
+        self.differs = ""
+        self.queue: deque[tuple[Fill | Forward, list[memoryview]]] = deque()
+        self._taken = 0
+
+    @property
+    def taken(self) -> Taken:
+        return Taken(self._taken, self.differs)
+
+    def take(self, item: Fill | Forward, frames: list[memoryview]) -> None:
+        """Queue the next item. One that came before, or too early, is left out: the server sends it again."""
+        if item.id == self._taken + 1:
+            self._taken += 1
+            self.queue.append((item, frames))
+
+
+class Lease:
+    """Until when a server with a mirror may serve: for `lease_s` after the last Lead whose answer was heard.
+
+    Whoever leads the servers lets the mirror take over when it has heard nothing for as long. It counts from when it
+    heard the answer, which is later: so the lease has ended by then, whatever was lost on the way.
+    """
+
+    def __init__(self) -> None:
+        self._came: dict[int, float] = {}  # when each Lead came
+        self._until = -math.inf
+
+    def renew(self, lead: Lead, now: float) -> None:
+        self._came[lead.id] = now
+        if lead.heard in self._came:
+            self._until = self._came[lead.heard] + lead.lease_s
+            self._came = {number: at for number, at in self._came.items() if number >= lead.heard}
+
+    def is_valid(self, now: float) -> bool:
+        return now <= self._until

@@ -1,0 +1,191 @@
+"""A server and its mirror, message by message: answers wait, a new mirror is filled, a replaced server is fenced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from servers import DIM, SimulatedJob, Worker, make_tables
+
+from heterps.config import Adam, AfterSightings, Eviction, Faults, Tiers
+from heterps.errors import MirrorDiffers, PeerLost
+from heterps.ps.client.keeper import Keeper
+from heterps.ps.client.session import Options
+from heterps.ps.keys.dedup import make_lookup
+from heterps.ps.ops.base import Ask, Done
+from heterps.ps.ops.mirrors import CompareMirror
+from heterps.ps.ops.requests import OpRequest
+from heterps.ps.ops.rows import PushRowsCall
+from heterps.ps.protocol.messages import EXACT, Hello, Round
+from heterps.ps.protocol.roster import Roster, Seat
+from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.shard.copies import table_digest
+from heterps.sim.servers import SimulatedServers
+from heterps.wire import SimulatedNetwork
+
+KEYS = np.arange(40, dtype=np.uint64)
+OPTIONS = Options(deadline_s=1e6, first_retry_s=0.5, longest_retry_s=2.0)
+
+
+class MirroredJob(SimulatedJob):
+    """Servers with mirrors and their keeper, and sessions, on a simulated network without faults unless said."""
+
+    def __init__(self, tables: Tables, num_servers: int = 1, faults: Faults = Faults(), seed: int = 0) -> None:
+        self.network = SimulatedNetwork(seed, faults=faults)
+        self.tables, self.sessions = tables, {}
+        self.news: list[str] = []
+        self.kept = SimulatedServers(
+            self.network, num_servers, tables, replicas=1, silence_s=2.0, start_s=0.1,
+            tell=lambda news: self.news.append(news.text),
+        )  # fmt: skip
+        self.roster = self.kept.roster
+
+    def run_until(self, is_so: Callable[[], bool], within_s: float = 60.0) -> None:
+        until_s = self.now + within_s
+        while not is_so():
+            assert self.now < until_s, self.news
+            self.step()
+
+    def run_for(self, seconds: float) -> None:
+        until_s = self.now + seconds
+        self.run_until(lambda: self.now >= until_s)
+
+    def server(self, name: str):
+        return self.kept.all[name].server
+
+    def digests(self, name: str) -> list[str]:
+        shard = self.server(name).shard
+        return [table_digest(shard, table) for table in (*shard.sparse, *shard.dense)]
+
+
+def train(worker: Worker, steps: int, rng: np.random.Generator, num_keys: int = 20, above: int = 0) -> None:
+    for _ in range(steps):
+        keys = (rng.permutation(40)[:num_keys] + above).astype(np.uint64)
+        worker.pull(keys)
+        worker.push(keys, rng.normal(size=(num_keys, DIM)).astype(np.float32))
+        worker.push_dense(rng.normal(size=10).astype(np.float32))
+        worker.session.flush()
+        worker.job.step()
+    worker.job.finish(worker.futures)
+
+
+def test_a_push_is_answered_when_the_mirror_has_it_and_a_pull_that_makes_nothing_at_once():
+    job = MirroredJob(make_tables())
+    worker = Worker(job, "worker", OPTIONS)
+    train(worker, 3, np.random.default_rng(0), num_keys=40)
+    job.kept.all["server-0.1"].pause()
+    pull = worker.pull(KEYS)
+    job.finish([pull])
+    worker.push(KEYS, np.ones((40, DIM), np.float32))
+    worker.session.flush()
+    job.run_for(0.5)
+    assert not worker.futures[-1].done(), "the mirror does not have it"
+    new = worker.pull(KEYS + np.uint64(1000))
+    worker.session.flush()
+    job.run_for(0.5)
+    assert not new.done(), "it makes rows"
+    job.kept.all["server-0.1"].resume()
+    job.finish(worker.futures)
+    assert job.news == []
+    assert job.digests("server-0") == job.digests("server-0.1")
+
+
+TABLES = {
+    "evicted": Tables((TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, eviction=Eviction(max_age=3, min_uses=0.5)),)),
+    "admitted": Tables((TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, admission=AfterSightings(num=2)),)),
+}
+
+
+@pytest.mark.parametrize("name", ["evicted", "admitted", "tiered"])
+def test_eviction_admission_and_tiers_follow_the_log(name, tmp_path):
+    if name == "tiered":
+        spec = TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, tiers=Tiers(memory_bytes=200_000, folder=str(tmp_path)))
+        tables = Tables((spec, *make_tables().sparse[1:]), make_tables().dense)
+    else:
+        tables = Tables((*TABLES[name].sparse, *make_tables().sparse[1:]), make_tables().dense)
+    job, rng = MirroredJob(tables), np.random.default_rng(1)
+    worker = Worker(job, "worker", OPTIONS)
+    train(worker, 6, rng)
+    job.kept.kill("server-0.1")
+    train(worker, 6, rng, above=20)
+    job.run_until(lambda: job.kept.keeper.is_complete)
+    train(worker, 6, rng, above=30)
+    assert job.digests("server-0") == job.digests("server-0.2"), "one was there from the start, one was filled"
+    if name == "evicted":
+        assert sum(job.server("server-0").shard.sparse["rows"].counters().evicted.values()) > 0
+    if name == "admitted":
+        assert job.server("server-0").shard.sparse["rows"].counters().refused > 0
+
+
+def test_a_new_mirror_is_filled_between_rounds():
+    job = MirroredJob(make_tables())
+    worker = Worker(job, "worker", OPTIONS)
+    worker.push(KEYS, np.ones((40, DIM), np.float32), Round(1, 0, 1, waits=True))
+    job.finish(worker.futures)
+    job.kept.kill("server-0.1")
+    job.run_until(lambda: job.kept.roster.epoch == 3)  # it was lost, and another is in its place
+    job.run_for(5.0)
+    assert not job.kept.keeper.is_complete, "a contribution is kept"
+    worker.session.rounds = 1
+    job.finish([worker.pull(KEYS)])
+    job.run_until(lambda: job.kept.keeper.is_complete)
+    assert job.digests("server-0") == job.digests("server-0.2")
+
+
+def test_a_server_that_was_replaced_says_of_nothing_that_it_is_done():
+    job = MirroredJob(make_tables())
+    worker = Worker(job, "worker", OPTIONS)
+    train(worker, 3, np.random.default_rng(0))
+    old = job.kept.all["server-0"]
+    job.network.part(["server-0"], math.inf)  # it works, and reaches nobody
+    worker.push(KEYS, np.ones((40, DIM), np.float32))
+    job.finish(worker.futures)
+    assert job.kept.roster.servers[0].name == "server-0.1"
+    assert worker.session.roster.epoch == job.kept.roster.epoch
+    hello, push = [job.server("server-0")._codec.encode(header, frames) for header, frames in stray_requests(worker)]
+    sent = old.server.handle("stray", [memoryview(bytes(part)) for part in hello], job.now)
+    sent += old.server.handle("stray", [memoryview(bytes(part)) for part in push], job.now)
+    answers = [old.server._answers.decode(parts)[0] for peer, parts in sent if peer == "stray"]
+    assert [getattr(answer, "code", "done") for answer in answers] == ["later"], "its lease has ended"
+
+
+def stray_requests(worker: Worker):
+    """A greeting and a push of a worker that has not heard of the new roster."""
+    call = PushRowsCall("rows", make_lookup(KEYS, 1), np.ones((40, DIM), np.float32), 1, EXACT)
+    built = call.build(0, Roster((Seat("server-0"),)))
+    yield Hello(1, "stray", 1, worker.job.tables.digest), []
+    yield OpRequest(2, "stray", 1, 1, (built.op,)), built.frames
+
+
+def test_a_difference_names_table_server_and_mirror():
+    job = MirroredJob(make_tables())
+    worker = Worker(job, "worker", OPTIONS)
+    train(worker, 3, np.random.default_rng(0))
+    for table in ("rows", "dense"):
+        job.finish([worker.call(Ask(CompareMirror(table), Done))])
+    job.server("server-0.1").shard.sparse["rows"].store.words()[3, 5] += 1.0
+    compared = worker.call(Ask(CompareMirror("rows"), Done))
+    job.finish([compared])
+    with pytest.raises(MirrorDiffers, match=r"server server-0 and its mirror server-0\.1 are not equal: table rows"):
+        compared.result()
+    job.network.run(job.now + 1.0)
+    assert isinstance(job.kept.failure, MirrorDiffers)
+
+
+def test_both_lost_is_a_failure_that_names_them():
+    job = MirroredJob(make_tables())
+    job.kept.kill("server-0.1")
+    job.kept.kill("server-0")
+    job.network.run(job.now + 1.0)
+    assert isinstance(job.kept.failure, PeerLost)
+    assert str(job.kept.failure) == "server-0 was killed, and it has no mirror"
+
+
+def test_a_keeper_that_was_held_up_itself_replaces_nobody():
+    job = MirroredJob(make_tables())
+    keeper: Keeper = job.kept.keeper
+    keeper.tick(job.now + 100.0)
+    assert keeper.take_news() == []
+    assert keeper.roster.epoch == 1

@@ -1,0 +1,179 @@
+"""The pages in a real browser: clicked, changed, followed, stopped; usable by everybody, in every size and colour."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import DESKTOP, PHONE, browser, is_too_wide, needs_browser, page_of, serious
+from command import heterps, started, wait_for
+from test_ui_command import ui
+from test_what_if import CLUSTER, PROFILE
+from tiny import JOB, write_tiny
+
+import heterps.planning as planning
+from heterps.config import load_cluster
+from heterps.profiling.profile import load_profile
+from heterps.report.figures import rate, usd
+
+pytestmark = needs_browser
+LIMIT_BYTES = 1_000_000
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a job, a profile and a cluster, and no run yet."""
+    write_tiny(tmp_path / "train.parquet", 2000)
+    write_tiny(tmp_path / "test.parquet", 60)
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "job.yaml").write_text(f"{JOB}checkpoint: {{every_samples: 1000}}\n")
+    (tmp_path / "runs").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def runs(place: Path) -> Path:
+    """Two runs that are over: `inline`, which the what-if page plans for, and `workers`, with a timeline."""
+    by_workers = ("--launcher", "local", "--workers", "2", "--sync", "asp")
+    for name, words in {"inline": (), "workers": by_workers}.items():
+        done = heterps("train", "job.yaml", "--run", f"runs/{name}", *words, cwd=place)
+        assert done.returncode == 0, done.stderr
+    job = place / "runs/inline/job.yaml"
+    job.write_text(
+        job.read_text()
+        .replace("profile: null", f"profile: {place}/profile.json")
+        .replace("batch_size: 16", f"batch_size: {PROFILE['batch_size']}")
+        .replace("cluster:", "was:", 1)
+    )
+    text = job.read_text()
+    job.write_text(text[: text.index("was:")] + f"cluster: {place}/cluster.yaml\n" + _after(text, "was:"))
+    plan = planning.plan(
+        load_profile(place / "profile.json"), load_cluster(place / "cluster.yaml"), throughput=20_000, samples=1e9
+    )
+    plan.model_copy(update={"throughput": 20_000.0}).write(place / "runs/inline/plan.json")
+    return place
+
+
+def _after(text: str, word: str) -> str:
+    """What follows a section of a YAML file."""
+    lines = text[text.index(word) :].splitlines(keepends=True)[1:]
+    while lines and lines[0].startswith((" ", "-")):
+        lines.pop(0)
+    return "".join(lines)
+
+
+def test_a_live_run_is_followed_scaled_and_stopped(place: Path) -> None:
+    from playwright.sync_api import expect
+
+    text = (place / "job.yaml").read_text()
+    (place / "job.yaml").write_text(text.replace("batch_size: 16", "batch_size: 16\n  epochs: 1000000"))
+    words = ("train", "job.yaml", "--run", "runs/live", "--launcher", "local", "--workers", "1")
+    with started(*words, cwd=place) as job, ui(place) as client, browser() as found:
+        wait_for(job, " samples ")
+        assert job.stdout is not None
+        threading.Thread(target=job.stdout.read, daemon=True).start()  # so that it is not kept waiting
+        with page_of(found, str(client.base_url)) as (page, _):
+            page.get_by_role("link", name="live").click()
+            page.get_by_role("heading", name="Now: ").wait_for()
+            assert page.get_by_text("running", exact=True).is_visible()
+            samples = page.locator(".now .tile", has=page.get_by_role("heading", name="Samples", exact=True))
+            expect(samples.locator("strong")).not_to_have_text(samples.locator("strong").inner_text(), timeout=60_000)
+            assert serious(page) == []
+            asked: list[str] = []
+            page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept())[1])
+            page.get_by_role("spinbutton", name="Workers").fill("2")
+            page.get_by_role("button", name="Scale").click()
+            page.get_by_text("stage 1 from 1 to 2 workers").first.wait_for()
+            page.get_by_role("button", name="Stop and save").click()
+            page.get_by_text("The job has ended.").wait_for()
+            page.get_by_text("stopped by SIGINT").first.wait_for()
+            assert page.get_by_role("button", name="Stop and save").count() == 0
+            assert [question.partition("?")[0] for question in asked] == [
+                "Change the number of workers", "Stop live",
+            ]  # fmt: skip
+        assert job.wait(60) == 130
+
+
+def test_a_price_and_a_slider_change_the_plan(runs: Path) -> None:
+    profile, cluster = load_profile(runs / "profile.json"), load_cluster(runs / "cluster.yaml")
+
+    def planned(v100: float, throughput: float) -> list[str]:
+        new = {**cluster.resources, "v100": cluster.resources["v100"].model_copy(update={"usd_per_hour": v100})}
+        plan = planning.plan(profile, cluster.model_copy(update={"resources": new}), throughput=throughput, samples=1e9)
+        return [usd(plan.usd).partition(" ")[0], rate(plan.throughput)]
+
+    with ui(runs) as client, browser() as found:
+        with page_of(found, str(client.base_url.join("run/inline/"))) as (page, _):
+            page.get_by_role("link", name="What if?").click()
+
+            def shown() -> list[str]:
+                """Cost and samples/s, once the answer to the last change is there."""
+                page.locator("#plan:not(.old) .tile").first.wait_for()
+                page.locator("#frontier:not(.old) input").first.wait_for()
+                tiles = page.locator("#plan .tile strong").all_inner_texts()
+                return [tile.partition(" ")[0] for tile in tiles[:2]]
+
+            assert shown() == planned(2.42, 20_000)
+            page.get_by_label("USD an hour of v100").first.fill("100")
+            assert shown() == planned(100, 20_000)
+            slider = page.locator("input[type=range][aria-label='Least samples/s']")
+            slider.focus()
+            for _ in range(3):
+                slider.press("PageUp")
+            asked = float(page.locator("input[name=throughput]").input_value())
+            assert asked > 20_000
+            assert shown() == planned(100, asked)
+            page.locator("#frontier input").last.check()
+            page.get_by_label("Limit of cpu").first.fill("0")
+            page.get_by_text("raise the limit of cpu from 0").wait_for()
+            page.get_by_role("link", name="As in the run").click()
+            assert shown() == planned(2.42, 20_000)
+        with page_of(found, str(client.base_url)) as (page, _):
+            page.get_by_label("Search").fill("inl")
+            page.get_by_role("button", name="Search").click()
+            page.get_by_label("Compare inline").wait_for()
+            assert page.get_by_label("Compare workers").count() == 0
+            page.get_by_role("link", name="All runs").click()
+            for name in ("inline", "workers"):
+                page.get_by_label(f"Compare {name}").check()
+            page.get_by_role("button", name="Compare the chosen runs").click()
+            page.get_by_role("heading", name="2 runs side by side").wait_for()
+            assert page.get_by_role("columnheader", name="workers").first.is_visible()
+
+
+@pytest.fixture
+def all_pages(runs: Path) -> Iterator[dict[str, str]]:
+    """The address of one page of each kind."""
+    words = ("--throughput", "20000", "--samples", "1e9", "--compare", "--html", "plan.html")
+    done = heterps("plan", "profile.json", "cluster.yaml", *words, cwd=runs)
+    assert done.returncode == 0, done.stderr
+    done = heterps(
+        "simulate", "--workers", "1,2", "--horizon", "50", "--compare", "bsp,asp", "--html", "sim.html", cwd=runs
+    )
+    assert done.returncode == 0, done.stderr
+    with ui(runs) as client:
+        ours = {"list": "", "run": "run/workers/", "compare": "compare?run=inline&run=workers"}
+        ours |= {"what-if": "run/inline/what-if"}
+        files = {"report": "runs/workers/report.html", "plan": "plan.html", "simulation": "sim.html"}
+        yield {name: str(client.base_url.join(path)) for name, path in ours.items()} | {
+            name: (runs / path).as_uri() for name, path in files.items()
+        }
+
+
+def test_everybody_can_use_every_page_in_light_and_dark_on_phone_and_desktop(all_pages: dict[str, str]) -> None:
+    with browser() as found:
+        for name, url in all_pages.items():
+            with page_of(found, url) as (page, _):
+                if name == "what-if":
+                    page.locator("#frontier:not(.old) input").first.wait_for()
+                assert len(page.content().encode()) < LIMIT_BYTES
+                for width, height in (PHONE, DESKTOP):
+                    page.set_viewport_size({"width": width, "height": height})
+                    assert not is_too_wide(page), (name, width)
+                    for scheme in ("light", "dark"):
+                        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                        assert serious(page) == [], (name, width, scheme)
