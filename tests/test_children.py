@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from heterps.errors import PeerLost
-from heterps.processes import Child
+from heterps.processes import Adopted, Child
 
 ECHO = """
     import json, sys
@@ -108,7 +108,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         f"""
         import sys, time
         sys.path.insert(0, {str(tmp_path)!r})
-        from heterps.processes import Child
+        from heterps.processes import Adopted, Child
         child = Child("helper-7", "child_of_tests")
         child.send({{}})
         child.answer(60, "starts")
@@ -182,3 +182,41 @@ def test_a_child_that_cannot_stop_is_ended_some_time_after_its_input(child) -> N
     stuck.release()
     stuck._process.wait(60)
     assert stuck.ended == "ended with exit code 1"
+
+
+WAITS = """
+    import sys, time
+    from heterps.processes import give_answer, reserve_stdout, watch_input
+    answers = reserve_stdout()
+    ended = watch_input(lambda: (give_answer(answers, {"orphaned": True}), time.sleep(60)))
+    give_answer(answers, {"begun": True})
+    ended.wait()
+"""
+
+
+def test_a_child_that_is_dismissed_does_not_wait_for_another_parent(child: Callable[[str], Child]) -> None:
+    helper = child(WAITS)
+    helper.answer(30, "begins")
+    helper.dismiss()
+    helper.stop(30)
+    assert not is_running(helper.pid)
+
+
+def test_a_child_whose_input_ends_without_a_word_may_wait(child: Callable[[str], Child]) -> None:
+    helper = child(WAITS)
+    helper.answer(30, "begins")
+    helper.release()
+    assert helper.answer(30, "waits") == {"orphaned": True}
+    assert helper.is_running
+
+
+def test_a_process_that_was_adopted_is_watched_and_ended(child: Callable[[str], Child]) -> None:
+    helper = child("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); input()")
+    adopted = Adopted("server-0", helper.pid)
+    assert (adopted.is_running, adopted.ended) == (True, None)
+    adopted.stop(0.05)  # it does not listen to SIGTERM
+    helper.stop(30)
+    assert not adopted.is_running
+    assert adopted.ended == "ended"
+    adopted.dismiss()
+    adopted.close()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from command import started, wait_for
 
-from heterps.temporary import temporary_folder
+from heterps.temporary import temporary_folder, wait_for_owner
 
 HOLD = """
 import sys
@@ -53,6 +55,44 @@ def test_folders_of_killed_processes_are_deleted_and_of_living_ones_not(root: Pa
     processes[1].communicate("")
     assert processes[1].returncode == 0
     assert not list(root.iterdir())
+
+
+def test_who_waits_for_an_owner_keeps_the_folder_and_goes_on_while_there_is_one(root: Path) -> None:
+    folder = root / "heterps-servers"
+    hold = [sys.executable, "-c", HOLD.replace('Path(temporary_name("ports-"))', f"Path({str(folder)!r})")]
+    first = subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first.stdout.readline()
+    first.kill()
+    first.communicate()
+    waiting = threading.Thread(target=wait_for_owner, args=(folder, 30.0, 0.01))
+    waiting.start()
+    while is_free(folder / "owner"):
+        assert waiting.is_alive()
+    with temporary_folder():
+        assert folder.exists(), "nobody takes it for abandoned"
+    second = subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    second.stdout.readline()
+    assert waiting.is_alive()
+    second.communicate("")  # it deletes the folder: nobody is needed any more
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
+def is_free(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_who_waits_for_an_owner_gives_up_after_a_while(root: Path) -> None:
+    folder = root / "heterps-servers"
+    folder.mkdir()
+    (folder / "owner").touch()
+    wait_for_owner(folder, 0.05, 0.01)
+    wait_for_owner(root / "heterps-gone", 1000.0)
 
 
 def test_what_a_killed_run_left_is_cleared_by_the_next_start(tiny_job: Path, own_temporary_folder: Path) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
@@ -32,6 +33,8 @@ STOP_S = 5.0
 """Seconds to wait until a killed process is gone."""
 ORPHAN_S = 5.0
 """Seconds for which a process may go on after its input has ended."""
+DISMISSED = "dismissed"
+"""The last word to a child that should not wait for another parent."""
 LOG_TAIL_BYTES = 64 * 1024
 """Size of the end of the log in which the last line is looked for."""
 
@@ -150,6 +153,11 @@ class Child:
         """Whether it ended by SIGTERM: it said so, or had not begun to work."""
         return self._process.poll() == -signal.SIGTERM or "preempted" in self.last_answer
 
+    def dismiss(self) -> None:
+        """Ask it to end, also if it would wait for another parent after the death of this one."""
+        self.send({DISMISSED: True})
+        self.release()
+
     def release(self) -> None:
         """Close its input, which asks it to end; `stop` waits for that."""
         assert self._process.stdin is not None
@@ -208,6 +216,54 @@ def _remove_empty(log: Path | None) -> None:
             log.parent.rmdir()
 
 
+class Adopted:
+    """A process that another one started and left behind; it has the end of a Child that this process started.
+
+    name  in errors
+    """
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name, self.pid = name, pid
+        self._descriptor = os.pidfd_open(pid)  # of this process, whoever has its number later
+        self.last_answer: dict[str, Any] = {}
+        self.was_told_to_leave = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._descriptor >= 0 and not select.select([self._descriptor], [], [], 0)[0]
+
+    @property
+    def ended(self) -> str | None:
+        """That it has ended; None while it runs. Only a parent learns how."""
+        return None if self.is_running else "ended"
+
+    def dismiss(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Ask it to end; `stop` waits for that."""
+        self._signal(signal.SIGTERM)
+
+    def stop(self, deadline_s: float) -> None:
+        """Ask it to end, and kill it after the deadline."""
+        self.release()
+        if self._descriptor >= 0:
+            select.select([self._descriptor], [], [], deadline_s)
+        self.close()
+
+    def close(self) -> None:
+        """Kill it."""
+        self._signal(signal.SIGKILL)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._descriptor >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, number)
+
+
 # --- in the child ----------------------------------------------------------------------------------------------------
 
 
@@ -232,16 +288,21 @@ def give_answer(answers: TextIO, answer: Mapping[str, Any]) -> None:
     answers.flush()
 
 
-def watch_input() -> threading.Event:
+def watch_input(orphaned: Callable[[], None] = lambda: None) -> threading.Event:
     """Return an event that is set when the input ends, as it does with the parent.
 
     A process that still runs ORPHAN_S later is ended.
+
+    orphaned  is called, and returned from, before that, if the parent died without dismissing this process
     """
     ended = threading.Event()
 
     def watch() -> None:
-        while sys.stdin.readline():
-            pass
+        last = ""
+        while line := sys.stdin.readline():
+            last = line
+        if DISMISSED not in last:
+            orphaned()
         ended.set()
         time.sleep(ORPHAN_S)
         os._exit(1)

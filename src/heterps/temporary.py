@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,6 +57,30 @@ def owned_folder(folder: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # processes that still end may write their last words
         os.close(descriptor)
+
+
+def wait_for_owner(folder: Path, wait_s: float, poll_s: float = 0.2) -> None:
+    """Keep a folder whose owner has died, and return when nobody has owned it for so long, or when it is deleted.
+
+    For a process that somebody may still need who makes the folder its own by `owned_folder`.
+    """
+    kept: int | None = None
+    since = time.monotonic()
+    with suppress(OSError):  # the folder is gone: nobody needs this process
+        while time.monotonic() - since <= wait_s:
+            descriptor = os.open(folder / OWNER, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:  # somebody owns it
+                os.close(descriptor)
+                since = time.monotonic()
+            else:  # nobody does; whoever looks for abandoned folders finds this one locked
+                if kept is not None:
+                    os.close(kept)
+                kept = descriptor
+            time.sleep(poll_s)
+    if kept is not None:
+        os.close(kept)
 
 
 def _delete_abandoned(root: Path) -> None:

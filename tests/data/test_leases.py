@@ -270,3 +270,15 @@ def test_an_end_before_a_batch_that_was_trained_is_refused():
 def test_numbers_that_cannot_be_are_refused(options):
     with pytest.raises(ValueError, match="batch"):
         Leases(**{"epochs": 1, "num_batches": 4, **options})
+
+
+def test_a_batch_that_was_held_before_can_be_claimed_and_no_other_gets_it():
+    leases = Leases(2, 6, run=3, start=(0, 2))
+    leases.claim("a", 0, 4)
+    leases.claim("a", 1, 1)
+    assert leases.held == {(0, 4): "a", (1, 1): "a"}
+    assert [leases.take("b") for _ in range(8)] == [(0, 2), (0, 3), (0, 5), (1, 0), (1, 2), (1, 3), (1, 4), (1, 5)]
+    assert leases.done("a", 0, 4)
+    for epoch, number in [(0, 1), (0, 4), (1, 1), (1, 9)]:
+        with pytest.raises(ValueError, match=f"batch {number} of epoch {epoch} is held or acknowledged already"):
+            leases.claim("c", epoch, number)

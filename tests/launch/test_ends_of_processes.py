@@ -95,7 +95,8 @@ def test_signals_to_the_command_alone(
 def test_processes_end_by_themselves_when_the_command_is_killed(
     tmp_path: Path, process_mark: str, own_temporary_folder: Path
 ) -> None:
-    job, run = write_job(tmp_path, channel="ipc", epochs=LONG), tmp_path / "run"
+    """Servers wait for a while for somebody who resumes the run."""
+    job, run = write_job(tmp_path, channel="ipc", epochs=LONG, servers={"wait_s": 0.5}), tmp_path / "run"
     with command(job, run) as process:
         wait_until(lambda: is_training(run, process), "the run trains")
         process.kill()

@@ -64,7 +64,7 @@ class Actors:
     """Workers that answer at once, by `answer`; a fleet."""
 
     counts: ClassVar[dict[str, int]] = {}
-    refuses_changes = None
+    refuses_changes = place = None
 
     def __init__(self, answer: Answer = pushes, start: Callable[[str], bool] = lambda _: True) -> None:
         self.network = MemoryNetwork()

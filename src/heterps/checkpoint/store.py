@@ -1,7 +1,7 @@
 """Save and load checkpoints, so that whatever happens in between there is a good one: the old or the new, never half.
 
     run/checkpoints/
-      .saving-0000001234/        [1] a draft beside the finished ones
+      .saving-0000001234-567/    [1] a draft beside the finished ones
           tables/000-user.1-000.arrow    [2] each file written and synced, by the holder of the rows: servers their own
           tables/000-user.safetensors    what the table knows besides its rows, if anything
           dense.safetensors
@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,7 +99,8 @@ def begin(folder: str | Path, snapshot: Snapshot) -> Callable[[], Path]:
     folder = Path(folder)
     size = f"{snapshot.num_bytes / 1e6:,.1f} MB"
     what = f"{folder}: cannot save the checkpoint of clock {snapshot.clock} ({size})"
-    draft = folder / f"{DRAFT}{snapshot.clock:010d}"
+    # Servers know a save by its path: one that a process which died had begun is not taken for this one.
+    draft = folder / f"{DRAFT}{snapshot.clock:010d}-{os.getpid()}"
     with _saving(what, draft):
         disk.make_folder(folder)
         _remove_leftovers(folder)

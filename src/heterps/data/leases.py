@@ -89,6 +89,17 @@ class Leases:
                 return epoch, number
         return None
 
+    def claim(self, worker: str, epoch: int, number: int) -> None:
+        """Hand out a certain batch that nobody holds, as it was handed out before a coordinator died.
+
+        ValueError where it is held or acknowledged already.
+        """
+        while epoch >= self._epoch + len(self._open):
+            self._open.append(_Epoch([], self.num_batches))
+        if epoch < self._epoch or not self._open[epoch - self._epoch].claim(number):
+            raise ValueError(f"batch {number} of epoch {epoch} is held or acknowledged already")
+        self._holders[epoch, number] = worker
+
     def done(self, worker: str, epoch: int, number: int) -> bool:
         """Acknowledge a batch; False, without any change, if the worker does not hold this lease (any more)."""
         if self._holders.get((epoch, number)) != worker:
@@ -189,6 +200,15 @@ class _Epoch:
         if rest := free[num:]:
             self._free.insert(0, rest)
         return free[:num]
+
+    def claim(self, number: int) -> bool:
+        """Take a certain batch out of those that are free; False where it is not free."""
+        for at, free in enumerate(self._free):
+            if number in free:
+                halves = range(free.start, number), range(number + 1, free.stop)
+                self._free[at : at + 1] = [half for half in halves if half]
+                return True
+        return False
 
     def acknowledge(self, number: int) -> None:
         at = bisect_right(self.done, number, key=lambda part: part[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.catalogue import LOCAL
-from heterps.config import Job, load_job
+from heterps.config import Job, Servers, load_job
 from heterps.data.columns import check_columns
 from heterps.data.fit import fit_job, unscaled
 from heterps.data.missing import empty_columns
@@ -165,6 +165,8 @@ def _refuse_unhonoured(job: Job) -> None:
         )
     if job.servers is not None and job.servers.replicas:
         _check_replicas(job)
+    if job.servers is not None and job.servers.wait_s and (lacking := _no_wait(job)) is not None:
+        raise ConfigError(f"servers.wait_s: {lacking}. They wait for nobody: leave it out, or say 0")
     if (metric := job.validation.metric) is not None:
         known = Objectives(job.data.columns).metrics().names()
         if metric not in known:
@@ -172,6 +174,18 @@ def _refuse_unhonoured(job: Job) -> None:
         better(metric, 0.0, 0.0)  # refuses those that have no better
     if job.optimizers.groups or job.optimizers.freeze:  # their patterns must match names of the model
         model_tables(build_model(job.model, job.data.columns, job.seed), job.optimizers)
+
+
+def _no_wait(job: Job) -> str | None:
+    """Why servers of the job cannot wait for another coordinator; None where they can."""
+    servers = job.servers or Servers()
+    if servers.addresses:
+        return "servers at addresses do not end with the run"
+    if job.launcher != "local":
+        return f"servers of the {job.launcher} launcher end with the process of the run"
+    if servers.channel == "memory" or job.workers.channel == "memory":
+        return "servers are threads of the process of the run (channel: memory)"
+    return "servers with mirrors are led by the process of the run" if servers.replicas else None
 
 
 def _check_replicas(job: Job) -> None:

@@ -23,6 +23,7 @@ from heterps.launch.ray import ray_fleet
 from heterps.launch.ray.cluster import KeptRay
 from heterps.launch.ray.reservations import NoPlace
 from heterps.launch.restarts import last_words, may_restart, restart_words
+from heterps.launch.takeover import find_servers
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
 from heterps.planning.local import ThisMachine, local_plan, local_prediction
@@ -115,7 +116,12 @@ def train_once(
     kept      the Ray of the run, which this call leaves open
     """
     received = [] if received is None else received
-    fleets: dict[str, OpenFleet] = {"inline": inline_fleet, "local": local_fleet, "ray": partial(ray_fleet, kept=kept)}
+    found = find_servers(job, plan, run) if resume else None
+    fleets: dict[str, OpenFleet] = {
+        "inline": inline_fleet,
+        "local": partial(local_fleet, left=None if found is None else found.head),
+        "ray": partial(ray_fleet, kept=kept),
+    }
     open_fleet = fleets[job.launcher]
     with ExitStack() as opened:
         if emulated is not None:
@@ -134,6 +140,7 @@ def train_once(
             emulated=emulated,
             folder=folder,
             control=control,
+            found=found,
         )
 
 

@@ -65,6 +65,7 @@ def inline_fleet(
 class InlineFleet:
     """One worker that works while the coordinator waits for it."""
 
+    place = None
     refuses_changes = "an inline run has no workers to change: stop it, and resume it with --launcher local"
 
     def __init__(self, job: Job, servers: RunningServers | None) -> None:

@@ -25,7 +25,7 @@ from heterps.launch.inline import signals, warm_up
 from heterps.launch.run_servers import RunningServers, lost_child, run_servers
 from heterps.launch.standby import Standby
 from heterps.planning.plan import Plan
-from heterps.processes import Child
+from heterps.processes import Adopted, Child
 from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
@@ -33,6 +33,7 @@ from heterps.report.figures import plural
 from heterps.threads import torch_threads
 from heterps.training.coordinator.failures import error_of, kind_and_text
 from heterps.training.coordinator.fleet import Fleet, WorkerLost
+from heterps.training.coordinator.journal import STARTS_A_LIFE, Head, ServerPlace
 from heterps.training.coordinator.reconfiguration import STOP_S
 from heterps.training.coordinator.starts import Emulated
 from heterps.training.run.folder import Run
@@ -50,11 +51,19 @@ FAILED_S = 2.0
 
 @contextmanager
 def local_fleet(
-    job: Job, run: Run, plan: Plan, *, observer: Observer, emulated: Emulated | None, received: list[str]
+    job: Job,
+    run: Run,
+    plan: Plan,
+    *,
+    observer: Observer,
+    emulated: Emulated | None,
+    received: list[str],
+    left: Head | None = None,
 ) -> Iterator[tuple[Fleet, str]]:
     """Servers and workers for `plan` on this machine and a folder for their sockets; all are removed at the end.
 
     received  gets the names of the signals that come
+    left      what a coordinator that was killed has left: its servers are taken over
     """
     warm_up()
     job_file, logs = run.folder / "job.yaml", run.folder / "logs"
@@ -69,15 +78,17 @@ def local_fleet(
                 count=plan.servers.count,
                 emulated=emulated.server if emulated else None,
                 logs=logs,
+                left=left,
             )
         )
         folder = opened.enter_context(socket_folder())
         observer.waiting(f"starting {plural(sum(stage.count for stage in plan.stages), 'worker')}")
-        yield opened.enter_context(_fleet(job, job_file, folder, servers, logs)), str(folder)
+        life = 1 if left is None else left.life
+        yield opened.enter_context(_fleet(job, job_file, folder, servers, logs, life)), str(folder)
 
 
 @contextmanager
-def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs: Path) -> Iterator[Fleet]:
+def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs: Path, life: int) -> Iterator[Fleet]:
     with ExitStack() as opened:
         fleet: ThreadFleet | ProcessFleet
         if job.workers.channel == "memory":
@@ -88,7 +99,7 @@ def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs
             opened.callback(channel.close)
             standby = Standby(logs, is_wanted=job.workers.replacements > 0)
             opened.callback(standby.close)
-            fleet = ProcessFleet(channel, job_file, folder, servers, standby)
+            fleet = ProcessFleet(channel, job_file, folder, servers, standby, life)
         try:
             yield fleet
         except BaseException:
@@ -98,25 +109,33 @@ def _fleet(job: Job, job_file: Path, folder: Path, servers: RunningServers, logs
 
 
 class ProcessFleet:
-    """Workers as processes, which find the coordinator's socket and make their own in `folder`."""
+    """Workers as processes, which find the coordinator's socket and make their own in `folder`.
+
+    life  how many coordinators the job has had
+    """
 
     refuses_changes = None
 
     def __init__(
-        self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, standby: Standby
+        self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, standby: Standby, life: int
     ) -> None:
         self.mailbox = Mailbox(channel)
         self._job_file, self._folder, self._servers = job_file, folder, servers
         self._standby = standby
         self._children: dict[str, Child] = {}
         self._stages: dict[str, int] = {}
-        self._incarnations: Counter[str] = Counter()
+        self._before = (life - 1) * STARTS_A_LIFE
+        self._starts: Counter[str] = Counter()
+
+    @property
+    def place(self) -> ServerPlace | None:
+        return self._servers.place
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         for worker in workers:
             child = self._children[worker.name] = self._standby.take(worker.name)
             self._stages[worker.name] = worker.stage
-            self._incarnations[worker.name] += 1
+            self._starts[worker.name] += 1
             child.send(
                 {
                     "job": str(self._job_file),
@@ -124,7 +143,7 @@ class ProcessFleet:
                     "servers": msgspec.to_builtins(self._servers.roster()),
                     "worker": msgspec.to_builtins(worker),
                     "log": str(child.log),
-                    "incarnation": self._incarnations[worker.name],
+                    "incarnation": self._before + self._starts[worker.name],
                 }
             )
 
@@ -140,6 +159,7 @@ class ProcessFleet:
     def check(self) -> None:
         self._standby.tend()
         self._servers.check()
+        stages: dict[Child | Adopted, str]
         stages = {child: f"stage {self._stages[name] + 1}" for name, child in self._children.items()}
         if (lost := lost_child(stages)) is not None:
             is_preempted = self._children[lost.peer].was_told_to_leave
@@ -163,7 +183,7 @@ class ProcessFleet:
 class ThreadFleet:
     """Workers as threads of this process, over a network in memory: quick to start, for tests and for small models."""
 
-    refuses_changes = None
+    refuses_changes = place = None
 
     def __init__(self, job: Job, servers: RunningServers, logs: Path) -> None:
         self._job, self._servers, self._logs = job, servers, logs

@@ -18,7 +18,7 @@ from heterps.config import Faults, Job, Servers
 from heterps.errors import ConfigError, HeterpsError, PeerLost
 from heterps.launch.server_keeper import ServerKeeper
 from heterps.launch.servers import client_options, first_roster
-from heterps.processes import Child, ChildFailed
+from heterps.processes import Adopted, Child, ChildFailed
 from heterps.ps.client.connect import connect
 from heterps.ps.client.keeper import Keeper, News
 from heterps.ps.client.local import JobClient
@@ -28,18 +28,22 @@ from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.report.figures import plural
+from heterps.temporary import owned_folder
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
+from heterps.training.coordinator.journal import Head, ServerPlace
 from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.protocol.emulated_units import EmulatedServer
 from heterps.training.protocol.emulation import ServerPace
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
-from heterps.wire.address import socket_folder
+from heterps.wire.address import server_process, socket_folder
 from heterps.wire.keys import load_keys
 from heterps.wire.ports import Limited, Port
 
 START_S = 180.0
 """Seconds that a server gets to import its modules, compile kernels for the first time, and make the tables."""
 STOP_S = 10.0
+WAIT_S = 60.0
+"""Seconds for which servers wait for another coordinator where the job does not say it."""
 WATCH_S = 0.2
 """Seconds between two looks at whether a server has ended."""
 
@@ -57,9 +61,10 @@ class RunningServers:
     connect: Connect
     roster: Callable[[], Roster]  # the newest, for workers that are processes of their own
     network: MemoryNetwork | None = None  # for workers that are threads beside servers that are threads
-    children: Sequence[Child] = ()
+    children: Sequence[Child | Adopted] = ()
     failures: Sequence[HeterpsError] = ()  # of servers that are threads
     keeper: Callable[[], ServerKeeper | None] = lambda: None  # of servers with mirrors
+    place: ServerPlace | None = None  # where they wait if this process dies; None: they do not
 
     def take_news(self) -> list[News]:
         """What has happened to servers with mirrors since the last call."""
@@ -80,7 +85,7 @@ class RunningServers:
             raise lost.cause or lost
 
 
-def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
+def lost_child(children: Mapping[Child | Adopted, str]) -> PeerDied | None:
     """The process, of these with what they do, whose end best explains why others ended; None: all run."""
     ended = [lost for child, what in children.items() if (lost := _loss_of(child, what)) is not None]
     if not ended:
@@ -89,7 +94,7 @@ def lost_child(children: Mapping[Child, str]) -> PeerDied | None:
     return next(lost for lost in ended if culprit in (lost, lost.cause))
 
 
-def _loss_of(child: Child, what: str) -> PeerDied | None:
+def _loss_of(child: Child | Adopted, what: str) -> PeerDied | None:
     """The error with which a process ended; None while it runs, or where it was told to stop."""
     if (how := child.ended) is None or "stopped" in child.last_answer:
         return None
@@ -112,6 +117,7 @@ def run_servers(
     count: int | None = None,
     emulated: Callable[[int], EmulatedServer] | None = None,
     logs: Path | None = None,
+    left: Head | None = None,
 ) -> Iterator[RunningServers]:
     """The servers of the job that is written in `job_file`, while the context lasts.
 
@@ -120,6 +126,7 @@ def run_servers(
     count    number of servers, where the job does not say it
     emulated what the server with a number can do, if servers are emulated
     logs     folder for the output of processes
+    left     what a coordinator that was killed has left, with servers that wait; None: they are started
 
     Where a server ends on its own, its error is raised at once, instead of the errors that workers meet because of it.
     """
@@ -134,8 +141,8 @@ def run_servers(
         with _threads(servers, number, job.seed, emulated, row_files) as running:
             yield running
     else:
-        waiting(f"starting {plural(number, 'server')}")
-        with _processes(job, number, job_file, firsts, emulated, logs) as running:
+        waiting(f"starting {plural(number, 'server')}" if left is None else "taking the servers over")
+        with _processes(job, number, job_file, firsts, emulated, logs, left) as running:
             yield running
 
 
@@ -254,14 +261,23 @@ def _processes(
     firsts: Sequence[int],
     emulated: Callable[[int], EmulatedServer] | None,
     logs: Path | None,
+    left: Head | None,
 ) -> Iterator[RunningServers]:
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
     servers = job.servers or Servers()
+    wait_s = 0.0
+    if job.launcher == "local" and not servers.replicas:
+        wait_s = WAIT_S if servers.wait_s is None else servers.wait_s
     with ExitStack() as opened:
-        folder = opened.enter_context(socket_folder())
-        addresses = [f"ipc://{folder}/server-{number}" for number in range(count)]
-        roster = first_roster(addresses, [f"{address}.1" for address in addresses if servers.replicas])
-        children: dict[str, Child] = {}
+        children: dict[str, Child | Adopted] = {}
+        if left is None:
+            folder, life = opened.enter_context(socket_folder()), 1
+            addresses = [f"ipc://{folder}/server-{number}" for number in range(count)]
+            roster = first_roster(addresses, [f"{address}.1" for address in addresses if servers.replicas])
+        else:
+            folder, life = opened.enter_context(owned_folder(Path(left.servers.folder))), left.life
+            roster = msgspec.convert(left.servers.roster, Roster)
+            children = {seat.name: adopt(seat) for seat in roster.seats}
         opened.callback(_stop_all, children)
 
         def start(seat: Seat, number: int, roster: Roster) -> Child:
@@ -275,13 +291,16 @@ def _processes(
                     "mirrors": number if roster.number(seat.name) < 0 else None,
                     "firsts": list(firsts),
                     "can": msgspec.to_builtins(emulated(number)) if emulated else None,
+                    "wait_s": wait_s,
                 }
             )
             return child
 
-        for seat in roster.seats:
-            children[seat.name] = start(seat, max(roster.number(seat.name), roster.mirrored_by(seat.name)), roster)
-        waited_for = list(children.values())
+        waited_for: list[Child] = []
+        for seat in roster.seats if left is None else ():
+            child = start(seat, max(roster.number(seat.name), roster.mirrored_by(seat.name)), roster)
+            children[seat.name] = child
+            waited_for.append(child)
         clients: list[JobClient] = []
         keepers: list[ServerKeeper] = []
 
@@ -311,7 +330,10 @@ def _processes(
                 keep()
             options = client_options(servers, tables, port)
             newest = keepers[0].roster if keepers else roster
-            client = connect(worker, newest, tables, options=options, faults=servers.faults, seed=job.seed, port=port)
+            client = connect(
+                worker, newest, tables, options=options, faults=servers.faults, seed=job.seed, port=port,
+                incarnation=life,
+            )  # fmt: skip
             clients.append(client)
             return clients[-1]
 
@@ -320,6 +342,7 @@ def _processes(
             lambda: keepers[0].roster if keepers else roster,
             children=() if servers.replicas else list(children.values()),
             keeper=lambda: keepers[0] if keepers else None,
+            place=ServerPlace(str(folder), msgspec.to_builtins(roster)) if wait_s else None,
         )
         with _hang_up(running.children, hang_up):
             try:
@@ -330,15 +353,23 @@ def _processes(
                 raise
 
 
-def _stop_all(children: Mapping[str, Child]) -> None:
+def adopt(seat: Seat) -> Adopted:
+    """The process of a server that waits at its address. PeerLost where none does any more."""
+    process = server_process(seat.address)
+    if process is None:
+        raise PeerLost(f"server {seat.name} does not wait at {seat.address} any more")
+    return Adopted(seat.name, process)
+
+
+def _stop_all(children: Mapping[str, Child | Adopted]) -> None:
     for child in children.values():
-        child.release()
+        child.dismiss()
     for child in children.values():
         child.stop(STOP_S)
 
 
 @contextmanager
-def _hang_up(children: Sequence[Child], hang_up: Callable[[], None]) -> Iterator[None]:
+def _hang_up(children: Sequence[Child | Adopted], hang_up: Callable[[], None]) -> Iterator[None]:
     """While it is open, closes the clients once a server has ended, so that no worker waits until its deadline."""
     over = threading.Event()
 

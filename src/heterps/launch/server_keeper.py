@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.processes import Child
+from heterps.processes import Adopted, Child
 from heterps.ps.client.keeper import Effect, Keeper, News, StartServer, StopServer, Tell
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.training.coordinator.failures import PeerDied
@@ -35,9 +35,9 @@ class ServerKeeper:
     def __init__(
         self,
         keeper: Keeper,
-        children: dict[str, Child],
+        children: dict[str, Child | Adopted],
         start: Callable[[Seat, int, Roster], Child],
-        loss_of: Callable[[Child], PeerDied | None],
+        loss_of: Callable[[Child | Adopted], PeerDied | None],
         on_failure: Callable[[], None],
     ) -> None:
         self._keeper, self._children = keeper, children

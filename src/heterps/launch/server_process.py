@@ -1,7 +1,8 @@
 """One server of a run as a process of its own: `python -m heterps.launch.server_process`, started by run_servers.py.
 
 {"job": "run/job.yaml", "roster": {...}, "name": "server-0", ...}     -->  {"address": "ipc://..."}  it listens
-the end of input, or SIGTERM                                          the end
+"dismissed", or SIGTERM                                               the end
+the end of input without that: its parent was killed                  the end, if no other takes its place in a while
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from heterps.launch.servers import job_tables, run_server
 from heterps.processes import give_answer, reserve_stdout, watch_input
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.server import Server
-from heterps.temporary import delete_if_abandoned
+from heterps.temporary import delete_if_abandoned, wait_for_owner
 from heterps.training.protocol.emulated_units import EmulatedServer
 
 
@@ -36,7 +37,8 @@ def main() -> None:
             mirrors=start["mirrors"],
             row_files=RowFolder(Path(start["job"]).parent),
         )
-        orphaned = watch_input()
+        folder, wait_s = Path(start["address"].removeprefix("ipc://")).parent, float(start["wait_s"])
+        ended = watch_input(lambda: wait_for_owner(folder, wait_s))
         run_server(
             server,
             start["address"],
@@ -44,11 +46,11 @@ def main() -> None:
             ready=lambda address: give_answer(answers, {"address": address}),
             servers=job.servers,
             seed=job.seed,
-            ended=orphaned.is_set,
+            ended=ended.is_set,
             emulated=msgspec.convert(start["can"], EmulatedServer) if start["can"] else None,
         )
         with suppress(OSError):  # its owner lives, and will do it
-            delete_if_abandoned(Path(start["address"].removeprefix("ipc://")).parent)
+            delete_if_abandoned(folder)
     except Exception as error:  # told to the process that waits
         traceback.print_exc()
         give_answer(answers, {"kind": type(error).__name__, "error": f"{type(error).__name__}: {error}"})

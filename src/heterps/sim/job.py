@@ -37,11 +37,12 @@ from heterps.sim.worker import SimulatedWorker
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
 from heterps.training.coordinator.effects import Effect as CoordinatorEffect
-from heterps.training.coordinator.effects import EndRound, Measured, Publish, RepeatRound, Save, Validate
+from heterps.training.coordinator.effects import EndRound, Measured, Note, Publish, RepeatRound, Save, Validate
 from heterps.training.coordinator.fleet import tell_news
+from heterps.training.coordinator.journal import STARTS_A_LIFE, MemoryJournal, Recorded
 from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.coordinator.model import CoordinatorModel
-from heterps.training.coordinator.positions import first_leases
+from heterps.training.coordinator.positions import checkpoint_progress, first_leases
 from heterps.training.coordinator.publishing import Publisher
 from heterps.training.coordinator.reconfiguration import Reconfiguration, StartWorkers, StopWorker
 from heterps.training.coordinator.recovery import Recovery
@@ -127,7 +128,7 @@ class SimulatedJob:
             tell=self._tell,
         )
         state = WorkerState(model, traced, tables, firsts, is_reduced=False)
-        client = self._watching_client(tables.tables)
+        client = self._watching_client(tables.tables, 1)
         self._tables, self._finish, self._start_s = tables.tables, finish, start_s
         self.model = CoordinatorModel(model, tables, client, Objectives(job.data.columns))
         state.model = self.model
@@ -138,34 +139,85 @@ class SimulatedJob:
             snapshot, taken = job_start(job, model, tables.tables, {})
             self.model.restore(snapshot)
             observer.began(str(taken))
-        reader = open_reader(job)
-        progress = RunProgress(job, reader.num_rows)
-        accounting = Accounting(job, plan, self.layout, progress, observer, None)
-        accounting.begin(0.0)
-        start_of = partial(_start_of, firsts)
-        changes = Reconfiguration(job, plan, start_of, lambda wanted: check_layout(job, wanted, model), observer.warned)
-        setup = Setup(self.layout, tables.groups, first_leases(job, reader))
-        recovery = Recovery(job.workers, start_of, observer.warned, have_state=state.is_any)
-        self.core = CoordinatorCore(
-            job, setup, progress, accounting, changes, recovery, state, observer, self.network.now_s
-        )
+        self._reader = open_reader(job)
+        self._plan, self._stage_tables, self._state = plan, tables, state
+        self._start_of = partial(_start_of, firsts)
+        self.journal = MemoryJournal()
+        self.core = self._make_core(None)
         self._codec = JobCodec(job.workers.values)
         self._is_busy = False
         self._last_ended = 0  # round
         self.network.attach(COORDINATOR, self._hear)
         self.workers = {
-            name: SimulatedWorker(job, start_of(name, self.layout), self, partial(finish, name))
+            name: SimulatedWorker(job, self._start_of(name, self.layout), self, partial(finish, name))
             for name in self.layout.workers
         }
+
+    def _make_core(self, found: Recorded | None) -> CoordinatorCore:
+        """The coordinator at the beginning of the job, or where a journal says that another one has died."""
+        job, model = self._job, self.model.model
+        progress = RunProgress(job, self._reader.num_rows)
+        accounting = Accounting(job, self._plan, self.layout, progress, self._observer, None)
+        taken = None if found is None else found.restore(job, self._reader, progress)
+        accounting.begin(0.0 if taken is None else taken.usd)
+        leases, clock = (first_leases(job, self._reader), 0) if taken is None else (taken.leases, taken.clock)
+        resumed = None if taken is None else taken.decisions
+        if resumed is not None:
+            self.journal.go_on(resumed)
+        setup = Setup(self.layout, self._stage_tables.groups, leases, clock, resumed=resumed, journals=True)
+        changes = Reconfiguration(
+            job, self._plan, self._start_of, lambda wanted: check_layout(job, wanted, model), self._observer.warned
+        )
+        recovery = Recovery(job.workers, self._start_of, self._observer.warned, have_state=self._state.is_any)
+        return CoordinatorCore(
+            job, setup, progress, accounting, changes, recovery, self._state, self._observer, self.network.now_s
+        )
+
+    def kill_coordinator(self) -> None:
+        """Let the coordinator die now, and its workers with it. Another one starts in its place after a while."""
+        if self._is_busy:  # it waits for servers
+            self.network.call_at(self.network.now_s + BUSY_S, self.kill_coordinator)
+            return
+        if self.core.is_over or self.journal.read() is None:  # nothing has begun: the next would begin anew
+            return
+        self._is_busy = True
+        self._inbox.clear()
+        self.network.detach(COORDINATOR)
+        for worker in self.workers.values():
+            worker.die()
+        self.model.client.close()
+        self.network.call_at(self.network.now_s + self._start_s, self._take_over)
+
+    def _take_over(self) -> None:
+        """Go on as the next coordinator, by the journal of the one before, with workers of their next incarnation."""
+        left = self.journal.read()
+        assert left is not None
+        found = left.next_life()
+        life = found.head.life
+        self.layout = found.next_layout
+        client = self._watching_client(self._tables, life)
+        self.model = CoordinatorModel(self.model.model, self._stage_tables, client, Objectives(self._job.data.columns))
+        self._state.model = self.model
+        self.journal = MemoryJournal(found)
+        self.core = self._make_core(found)
+        self._last_ended = 0
+        self._is_busy = False
+        self.network.attach(COORDINATOR, self._hear)
+        for name in self.layout.workers:
+            number = (life - 1) * STARTS_A_LIFE + 1
+            start = self._start_of(name, self.layout)
+            self.workers[name] = SimulatedWorker(self._job, start, self, partial(self._finish, name), number)
 
     def kill(self, worker: str) -> None:
         """Let a worker die now. The coordinator learns of it at once; what is on its way to servers arrives."""
         self.workers[worker].die()
-        self._lose(worker)
+        self._lose(worker, self.journal.life)
 
-    def _lose(self, worker: str) -> None:
+    def _lose(self, worker: str, life: int) -> None:
+        if life != self.journal.life:
+            return
         if self._is_busy:  # it waits for servers
-            self.network.call_at(self.network.now_s + BUSY_S, partial(self._lose, worker))
+            self.network.call_at(self.network.now_s + BUSY_S, partial(self._lose, worker, life))
             return
         effects = self.core.worker_lost(worker, f"{worker} was killed", self.network.now_s)
         if effects is None:
@@ -174,8 +226,10 @@ class SimulatedJob:
         self._perform(effects)
         self._tick()
 
-    def _start(self, start: WorkerStart) -> None:
-        """Start the next incarnation of a worker that has died."""
+    def _start(self, start: WorkerStart, life: int) -> None:
+        """Start the next incarnation of a worker that has died, unless the coordinator that wants it has died too."""
+        if life != self.journal.life:
+            return
         number = self.workers[start.name].incarnation + 1
         finish = partial(self._finish, start.name)
         self.workers[start.name] = SimulatedWorker(self._job, start, self, finish, number)
@@ -221,15 +275,15 @@ class SimulatedJob:
         pump = partial(SimulatedPump, network=self.network, answered=answered)
         return self._client(name, tables, pump, incarnation)
 
-    def _watching_client(self, tables: Tables) -> RemoteClient:
+    def _watching_client(self, tables: Tables, life: int) -> RemoteClient:
         """A client that takes no time, for first values and evaluations; with mirrors, one like others."""
         if self.mirrored:
-            return self._client(COORDINATOR, tables, partial(SimulatedPump, network=self.network))
+            return self._client(COORDINATOR, tables, partial(SimulatedPump, network=self.network), life)
 
         def ask(server: str, sender: str, parts: list[memoryview]) -> Outgoing:
             return self.servers.all[server].server.handle(sender, parts, self.network.now_s)
 
-        return self._client(COORDINATOR, tables, partial(DirectPump, network=self.network, ask=ask))
+        return self._client(COORDINATOR, tables, partial(DirectPump, network=self.network, ask=ask), life)
 
     def _client(self, name: str, tables: Tables, pump: Callable[..., Pump], incarnation: int = 1) -> RemoteClient:
         """Without mirrors no server dies, and no message is lost: nothing is asked twice. Nothing is given up."""
@@ -300,16 +354,28 @@ class SimulatedJob:
                     drop_round(self.model.client, self._tables, effect.number)
                 case StartWorkers():
                     for start in effect.workers:
-                        self.network.call_at(self.network.now_s + self._start_s, partial(self._start, start))
+                        begin = partial(self._start, start, self.journal.life)
+                        self.network.call_at(self.network.now_s + self._start_s, begin)
                 case StopWorker():
                     pass  # it was killed
                 case Validate():
                     batches = (self.model.prepare(batch) for batch, _ in open_validation_reader(self._job).read())
                     self._perform(self.core.validated(self.model.evaluate(batches), self.network.now_s))
+                case Note():
+                    if not self.journal.is_of(self.core.layout):
+                        self._begin_journal()
+                    self.journal.note(effect.record)
                 case Measured():
-                    pass
+                    self._begin_journal()
                 case _:
                     raise NotImplementedError(f"a simulated job does not {type(effect).__name__}")
+
+    def _begin_journal(self) -> None:
+        core = self.core
+        told = checkpoint_progress(
+            self._job, core.flow.leases, self._reader, core.progress.state(), core.accounting.paid()
+        )
+        self.journal.begin(core.layout, core.clock, core.progress, told)
 
 
 def _start_of(firsts: tuple[int, ...], worker: str, layout: Layout) -> WorkerStart:

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -85,11 +86,26 @@ def is_local(address: str) -> bool:
 
 def refuse_if_served(address: str) -> None:
     """Raise ConfigError if a process listens at this ipc address: binding would silently take it from that process."""
-    if not address.startswith("ipc://"):
-        return
+    if address.startswith("ipc://") and is_served(address):
+        raise ConfigError(f"address {address}: another process listens there: stop it, or choose another path")
+
+
+def is_served(address: str) -> bool:
+    """Tell whether a process listens at this ipc address."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        if probe.connect_ex(address.removeprefix("ipc://")) == 0:
-            raise ConfigError(f"address {address}: another process listens there: stop it, or choose another path")
+        return probe.connect_ex(address.removeprefix("ipc://")) == 0
+
+
+def server_process(address: str) -> int | None:
+    """Return the process that listens at this ipc address; None where none does, or where that cannot be told."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if probe.connect_ex(address.removeprefix("ipc://")):
+            return None
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid
 
 
 @contextmanager

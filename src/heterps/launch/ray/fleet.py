@@ -54,7 +54,7 @@ class RayFleet:
     is_shared  whether other runs use the servers too, so that this run's workers need names of their own there
     """
 
-    refuses_changes = None
+    refuses_changes = place = None
 
     def __init__(
         self,

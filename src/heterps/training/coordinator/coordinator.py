@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import Any
 
-from heterps.checkpoint import load, of_clock
+from heterps.checkpoint import of_clock
 from heterps.config import Job
-from heterps.data.leases import Leases
 from heterps.data.reader import open_reader
 from heterps.errors import Diverged, HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
@@ -24,17 +24,14 @@ from heterps.model.trace import WHOLE, trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
-from heterps.training.coordinator.effects import Effect, EndRound, Measured, Publish, RepeatRound, Save, Validate
+from heterps.training.coordinator.effects import Effect, EndRound, Measured, Note, Publish, RepeatRound, Save, Validate
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost, tell_news
 from heterps.training.coordinator.following import LEASE_S
+from heterps.training.coordinator.journal import Journal, Recorded, digest_of
 from heterps.training.coordinator.model import CoordinatorModel
-from heterps.training.coordinator.positions import (
-    begins_other_data,
-    checkpoint_progress,
-    first_leases,
-    restored_leases,
-)
+from heterps.training.coordinator.origin import Begun, Origin
+from heterps.training.coordinator.positions import checkpoint_progress
 from heterps.training.coordinator.publishing import Publisher
 from heterps.training.coordinator.reconfiguration import (
     Reconfiguration,
@@ -63,7 +60,6 @@ from heterps.training.run.evaluation import evaluate_test, evaluate_validation
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
 from heterps.training.run.progress import RunProgress
-from heterps.training.run.start import job_start
 from heterps.wire import WireError
 
 POLL_S = 0.2
@@ -81,15 +77,20 @@ def train_staged(
     emulated: Emulated | None = None,
     folder: str = "",
     control: Control | None = None,
+    found: Recorded | None = None,
 ) -> Outcome | Replanned:
     """Train `job` by `plan` with the workers and servers of `fleet`, until the last epoch ends or `stop()` names a
     reason; or, if somebody asks through `control` for another plan, until the checkpoint from which to go on by it.
+
+    found  the journal of a coordinator that died, whose servers the fleet has taken over
 
     Of several errors the one is raised that caused the others.
     """
     with ExitStack() as opened:
         try:
-            coordinator = Coordinator(job, run, plan, fleet, observer, opened, emulated, folder, control, resume=resume)
+            coordinator = Coordinator(
+                job, run, plan, fleet, observer, opened, emulated, folder, control, resume=resume, found=found
+            )
             return coordinator.train(stop)
         except HeterpsError as error:
             culprit = find_culprit(error, fleet)
@@ -114,9 +115,10 @@ class Coordinator:
         control: Control | None = None,
         *,
         resume: bool,
+        found: Recorded | None = None,
     ) -> None:
         self._job, self._run, self._fleet, self._observer, self._control = job, run, fleet, observer, control
-        self._resume, layout = resume, job_layout(job, plan)
+        self._resume, layout = resume, job_layout(job, plan) if found is None else found.next_layout
         starts = partial(start_of, job, folder, emulated)
         fleet.start([starts(worker, layout) for worker in layout.workers])  # takes a while
         model = build_model(job.model, job.data.columns, job.seed)
@@ -145,16 +147,21 @@ class Coordinator:
         progress = RunProgress(job, self._reader.num_rows, has_own_loss=has_own_loss(model))
         self._stop: Callable[[], str | None] = lambda: None
         accounting = Accounting(job, plan, layout, progress, observer, emulated.scale if emulated else None)
-        leases, clock, usd = self._restore(progress) if resume else self._begin(progress)
+        origin = Origin(job, run, self._reader, self._model, progress, observer)
+        begun = origin.take_over(found) if found is not None else origin.restore() if resume else origin.begin()
+        self._news, self._journal = begun.news, self._make_journal(plan, begun, found, opened)
         traces = Traces(run.folder, opened, observer.warned)
         on_policy = traces.record if job.launcher != "inline" else lambda *_: None  # its worker is never kept waiting
         paces, scale = (emulated.paces, emulated.scale) if emulated else (None, 1.0)
-        setup = Setup(layout, tables.groups, leases, clock, paces, scale, on_policy)
+        setup = Setup(
+            layout, tables.groups, begun.leases, begun.clock, paces, scale, on_policy,
+            begun.resumed, journals=self._journal is not None,
+        )  # fmt: skip
         reconfiguration = Reconfiguration(
             job, plan, starts, lambda wanted: check_layout(job, wanted, model), observer.warned
         )
         recovery = Recovery(job.workers, starts, observer.warned, have_state=self._state.is_any)
-        accounting.begin(usd)
+        accounting.begin(begun.usd)
         self._core = CoordinatorCore(
             job, setup, progress, accounting, reconfiguration, recovery,
             self._state, observer, time.monotonic(),
@@ -167,12 +174,14 @@ class Coordinator:
     def train(self, stop: Callable[[], str | None]) -> Outcome | Replanned:
         core, self._stop = self._core, stop
         self._observer.started(core.progress.samples, self._num_samples, self._resume)
+        if self._news:
+            self._observer.changed(self._news)
         self._tell_doubts()
         while not core.is_over:
             self._end_save(POLL_S if core.is_saving and not core.is_training else 0.0)
             self._hear(stop)
             self._handle_commands()
-        return core.replanned or self._conclude(stop)
+        return core.reconfiguration.replanned or self._conclude(stop)
 
     def _conclude(self, stop: Callable[[], str | None]) -> Outcome:
         core, progress, model = self._core, self._core.progress, self._model
@@ -310,11 +319,14 @@ class Coordinator:
                     self._perform(self._core.published(failure, time.monotonic()))
                 case EndRound():
                     end_round(self._model.client, self._limits if effect.are_several else [], effect.number)
+                case Note():
+                    self._note(effect)
                 case RepeatRound():
                     drop_round(self._model.client, self._served, effect.number)
                 case Measured():
                     line = effect.line | self._model.table_fields(self._job.tables)
                     self._run.add_metrics(line)
+                    self._begin_journal()
                     self._observer.measured(line)
                     if "alarm" in line and self._job.on_divergence == "raise":
                         raise Diverged(line["alarm"])
@@ -331,15 +343,45 @@ class Coordinator:
             return self._core.reconfiguration.last
         return None
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
+    # --- checkpoints and the journal ---------------------------------------------------------------------------------
+
+    def _make_journal(self, plan: Plan, begun: Begun, found: Recorded | None, opened: ExitStack) -> Journal | None:
+        """The journal of this job; None where the next coordinator could not go on by it.
+
+        Then workers have what servers have not, or servers end with this process, or the coordinator itself takes part
+        in the step of a round.
+        """
+        place = self._fleet.place
+        if place is None or self._state.is_any or self._limits:
+            return None
+        life = 1 if found is None else found.head.life
+        journal = Journal(self._run.folder, life, digest_of(self._job, plan), place, self._observer.warned)
+        opened.callback(journal.close)
+        if begun.resumed is not None:
+            journal.go_on(begun.resumed)
+        return journal
+
+    def _note(self, note: Note) -> None:
+        assert self._journal is not None
+        if not self._journal.is_of(self._core.layout):
+            self._begin_journal()
+        self._journal.note(note.record)
+
+    def _begin_journal(self) -> None:
+        if self._journal is not None:
+            core = self._core
+            self._journal.begin(core.layout, core.clock, core.progress, self._checkpoint_progress())
+
+    def _checkpoint_progress(self) -> dict[str, Any]:
+        core = self._core
+        state, usd = core.progress.state(), core.accounting.paid()
+        return checkpoint_progress(self._job, core.flow.leases, self._reader, state, usd)
 
     def _begin_save(self) -> None:
         """Keep what the job is now for a checkpoint, which is written while training goes on."""
         core = self._core
-        state, usd = core.progress.state(), core.accounting.paid()
-        progress = checkpoint_progress(self._job, core.flow.leases, self._reader, state, usd)
         try:
-            self._saver.begin(core.clock, core.progress.samples, progress, self._clock_to_keep)
+            self._saver.begin(core.clock, core.progress.samples, self._checkpoint_progress(), self._clock_to_keep)
         except StorageError as error:
             self._perform(core.saved(error, time.monotonic()))
         self._perform(core.answered(time.monotonic()))
@@ -354,35 +396,3 @@ class Coordinator:
         except StorageError as found:
             error = found
         self._perform(self._core.saved(error, time.monotonic()))
-
-    def _begin(self, progress: RunProgress) -> tuple[Leases, int, float | None]:
-        """Start with initial values, or from what the job says: as the run's own first checkpoint, at clock 0."""
-        leases = first_leases(self._job, self._reader)
-        if self._job.start is None:
-            self._model.fill()
-            return leases, 0, 0.0
-        state = checkpoint_progress(self._job, leases, self._reader, progress.state(), 0.0)
-        snapshot, taken = job_start(self._job, self._model.model, self._model.tables, state)
-        self._model.restore(load(self._run.save_checkpoint(snapshot, self._job.checkpoint.keep)))
-        self._run.write_json("start.json", taken.fields())
-        self._observer.began(str(taken))
-        return leases, 0, 0.0
-
-    def _restore(self, progress: RunProgress) -> tuple[Leases, int, float | None]:
-        """Go on from the checkpoint of the run; from the start where it was ended before its first."""
-        snapshot = self._run.load_checkpoint()
-        if snapshot is None:
-            self._observer.warned(
-                f"{self._run.folder} has no checkpoint yet, so its training starts from the beginning."
-            )
-            progress.restarts = self._run.begun_again(0)
-            self._run.rewind_metrics(0)
-            return self._begin(progress)
-        self._model.restore(snapshot)
-        progress.restore(snapshot.samples, snapshot.progress)
-        progress.restarts = self._run.begun_again(progress.restarts)
-        self._run.rewind_metrics(progress.interval_started)  # lines after it are of intervals that are open again
-        if begins_other_data(self._job, self._reader, snapshot.progress):
-            progress.begin_other_data()
-        leases = restored_leases(self._job, self._reader, snapshot.progress)
-        return leases, snapshot.clock, snapshot.progress.get("usd")

@@ -25,13 +25,14 @@ from msgspec import structs
 from heterps.config import Job
 from heterps.errors import PeerLost, StorageError
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.effects import Effect, EndRound, Measured, Publish, RepeatRound, Save, Validate
+from heterps.training.coordinator.effects import Effect, EndRound, Measured, Note, Publish, RepeatRound, Save, Validate
 from heterps.training.coordinator.failures import failure
 from heterps.training.coordinator.fitted_shares import FittedShares
 from heterps.training.coordinator.flow import Flow
 from heterps.training.coordinator.following import Following
-from heterps.training.coordinator.lane_flow import LaneFlow
-from heterps.training.coordinator.reconfiguration import START_S, Effects, Reconfiguration, Replanned, StopWorker
+from heterps.training.coordinator.journal import done_of
+from heterps.training.coordinator.make_flow import make_flow
+from heterps.training.coordinator.reconfiguration import START_S, Effects, Reconfiguration, StopWorker
 from heterps.training.coordinator.recovery import Recovery
 from heterps.training.coordinator.round_flow import RoundFlow
 from heterps.training.coordinator.setup import Setup, StateOfStages, Values, assignments
@@ -62,7 +63,7 @@ class CoordinatorCore:
     """Feed it by `handle`, `tick` and the other events; carry out the effects that each returns, in their order.
 
     `now` is in seconds of any clock that never goes back. After the job has ended, `is_over`, `stopped_by`,
-    `has_stopped_early` and `replanned` say how.
+    `has_stopped_early` and `reconfiguration.replanned` say how.
     """
 
     def __init__(
@@ -90,23 +91,17 @@ class CoordinatorCore:
         self._effects: list[Effect] = []
         self._save_error: StorageError | None = None
         self.is_saving = False
+        self._until_saved = Wait(lambda: not self.is_saving)
         self._metrics: Metrics | None = None
         self._is_answered = False  # whether the answer to the last Save, Validate or Publish has come
         self.following = Following()
         self._shares = FittedShares(job.data.batch_size, is_on=job.workers.shares == "fitted")
-        self.flow: Flow = (RoundFlow if setup.layout.in_rounds else LaneFlow)(
-            setup.layout, setup.groups, job.sync, setup.leases,
-            samples=progress.samples, now=progress.seconds, on_policy=setup.on_policy,
-        )  # fmt: skip
+        self.flow: Flow = make_flow(job, setup, progress)
         self.is_over = self.is_ending = self.is_training = False
         self.has_stopped_early = progress.is_out_of_patience  # already, in a run that is resumed
         self.stopped_by: str | None = None
         self._walking = self._walk()
         self._wait = next(self._walking)
-
-    @property
-    def replanned(self) -> Replanned | None:  # then the job is saved, and goes on by another plan
-        return self.reconfiguration.replanned
 
     @property
     def clock(self) -> int:
@@ -189,7 +184,7 @@ class CoordinatorCore:
         """How a Save went, which may have been `answered` long ago. Training goes on when a checkpoint fails."""
         self._pass_to(now)
         self._save_error, self.is_saving = error, False
-        if error is not None and not self.is_ending and self.replanned is None:
+        if error is not None and not self.is_ending and self.reconfiguration.replanned is None:
             self._observer.warned(f"the checkpoint at {self._saved_at:,} samples failed, training goes on. {error}")
         return self._go_on()
 
@@ -217,6 +212,8 @@ class CoordinatorCore:
     def _go_on(self) -> list[Effect]:
         """Take the walk as far as it goes, and return what is to be done."""
         if self.is_training:
+            if self._setup.journals:
+                self._effects += [Note(done_of(step, self._clock.now())) for step in self.flow.steps]
             self._effects += map(Measured, self.accounting.account(self.flow, self._clock.now()))
             is_due = self.progress.save_is_due or self.progress.validation_is_due or self._shares.wants_cut(self.layout)
             is_due = is_due or self.following.is_due(self.clock, self._now)
@@ -237,8 +234,10 @@ class CoordinatorCore:
         yield Wait(lambda: not self._missing() or self.stopped_by is not None, start_s, late, self._now)  # [1]
         if self.stopped_by is None and not self.has_stopped_early:
             yield from self._assign_all()
+            if self._setup.resumed is not None:
+                self._repeat_round()
             yield from self._train()
-            if self.replanned is not None:
+            if self.reconfiguration.replanned is not None:
                 return
         self.is_ending = True
         self._effects += self.reconfiguration.end()
@@ -247,10 +246,10 @@ class CoordinatorCore:
             yield from self._validate()
         if self.stopped_by is None and self.progress.samples > self.progress.interval_started:
             self._effects.append(Measured(self.accounting.close_interval(self.flow)))
-        yield from self._until_saved()
+        yield self._until_saved
         if not self.progress.is_saved or self._save_error is not None:
             yield from self._save()
-            yield from self._until_saved()
+            yield self._until_saved
         if self._save_error is not None:
             raise self._save_error
         if self.following.is_behind(self.clock, self._now):
@@ -282,13 +281,13 @@ class CoordinatorCore:
                     self.has_stopped_early = True
                     break
             is_to_keep = self.progress.is_best and self._job.validation.keep_best
-            if self.progress.save_is_due or is_to_keep or self.replanned is not None:
+            if self.progress.save_is_due or is_to_keep or self.reconfiguration.replanned is not None:
                 yield from self._save()
-            if self.replanned is not None:
-                yield from self._until_saved()
+            if self.reconfiguration.replanned is not None:
+                yield self._until_saved
                 if self._save_error is not None:
                     self.reconfiguration.give_up_replan(f"it could not be saved. {self._save_error}")
-            if self.replanned is not None:
+            if self.reconfiguration.replanned is not None:
                 return
             if self.following.is_due(self.clock, self._now):
                 yield from self._publish()
@@ -307,11 +306,15 @@ class CoordinatorCore:
         """At a cut, but for what lost workers took part in: all take their places, and that is repeated."""
         self.layout = structs.replace(self.layout, epoch=self.layout.epoch + 1)
         yield from self._assign_all()
-        if isinstance(self.flow, RoundFlow) and len(self.layout.workers) > 1:
-            self._effects.append(RepeatRound(self.flow.round))
+        self._repeat_round()
         self.flow.recover(self.layout, self._clock.now())
         self.progress.recoveries += self.recovery.num_lost
         self._observer.changed(f"{self.recovery.end(self._now)}, at {self.progress.samples:,} samples")
+
+    def _repeat_round(self) -> None:
+        """Servers keep rounds of several workers until they are over, and apply those of one worker only once."""
+        if isinstance(self.flow, RoundFlow) and len(self.layout.workers) > 1:
+            self._effects.append(RepeatRound(self.flow.round))
 
     def _follow(self, layout: Layout) -> Walk:
         """At a cut: from now on the workers are those of `layout`."""
@@ -348,13 +351,10 @@ class CoordinatorCore:
 
     def _save(self) -> Walk:
         """Begin a checkpoint of this cut; first the one before must be written."""
-        yield from self._until_saved()
+        yield self._until_saved
         self._save_error, self.is_saving, self._saved_at = None, True, self.progress.samples
         yield from self._ask(Save())
         self.progress.saved()
-
-    def _until_saved(self) -> Walk:
-        yield Wait(lambda: not self.is_saving)
 
     def _publish(self) -> Walk:
         self.following.begin(self._now)
@@ -366,8 +366,6 @@ class CoordinatorCore:
         self._is_answered = False
         self._effects.append(effect)
         yield Wait(lambda: self._is_answered)
-
-    # --- small things ------------------------------------------------------------------------------------------------
 
     def _lose(self, worker: str, why: str, *, is_preempted: bool = False) -> Effects | None:
         """Go on without a worker until it is replaced. None where that cannot be."""
@@ -384,6 +382,8 @@ class CoordinatorCore:
         workers = [worker for worker, _ in messages]
         self._shares.went(workers, self._clock.now())
         self._silence.broken(workers, self._now)
+        if self._setup.journals:  # all workers of a round are told the same
+            self._effects += [Note(go) for go in dict.fromkeys(message for _, message in messages)]
         self._effects += [Send(worker, message) for worker, message in messages]
 
     def _missing(self) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from heterps.training.coordinator.journal import Done
 from heterps.training.coordinator.reconfiguration import StartWorkers, StopWorker
-from heterps.training.protocol.messages import Send
+from heterps.training.protocol.messages import Go, Send
 
 
 class Save(NamedTuple):
@@ -37,10 +38,16 @@ class EndRound(NamedTuple):
     are_several: bool
 
 
+class Note(NamedTuple):
+    """Write to the journal what was decided, before anything that comes after it in the list of effects is done."""
+
+    record: Go | Done
+
+
 class RepeatRound(NamedTuple):
-    """A worker died in a round, whose gradients will be pushed again: let the servers drop what they keep of it."""
+    """Somebody died in a round, whose gradients will be pushed again: let the servers drop what they keep of it."""
 
     number: int
 
 
-Effect = Send | StartWorkers | StopWorker | Save | Publish | Validate | Measured | EndRound | RepeatRound
+Effect = Send | StartWorkers | StopWorker | Save | Publish | Validate | Measured | EndRound | Note | RepeatRound

@@ -10,6 +10,7 @@ from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import Tables
 from heterps.training.coordinator.failures import PeerDied
+from heterps.training.coordinator.journal import ServerPlace
 from heterps.training.coordinator.reconfiguration import STOP_S
 from heterps.training.protocol.messages import Message
 from heterps.training.run.observer import Observer
@@ -55,6 +56,10 @@ class Fleet(Protocol):
 
     def take_news(self) -> list[News]:
         """What has happened to servers with mirrors since the last call; nothing where they have none."""
+
+    @property
+    def place(self) -> ServerPlace | None:
+        """Where servers wait if this process dies; None where they end with it."""
 
     @property
     def refuses_changes(self) -> str | None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from heterps.config.sync import PolicyConfig
 from heterps.data.leases import Leases
 from heterps.sync import Policy, make_policy
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import Go, NoBatch, Pushed
+from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
 from heterps.training.protocol.stage_tables import Stages
 from heterps.training.run.progress import Scores
 
@@ -36,7 +36,9 @@ class Step:
     loss: float  # mean over the batch
     scores: tuple[Scores, ...]
     staleness: int  # updates of others since its parameters were read
-    is_repeated: bool = False  # it was under way when a worker died
+    is_repeated: bool = False  # it was under way when a worker or the coordinator died
+    lane: int = ALL_LANES  # of a round
+    iteration: int = 0
 
 
 class Flow(ABC):
@@ -95,6 +97,10 @@ class Flow(ABC):
     @abstractmethod
     def recover(self, layout: Layout, now: float) -> None:
         """All workers are there again, in a layout with the next epoch: `start` repeats what the lost took part in."""
+
+    @abstractmethod
+    def resume(self, iterations: Mapping[int, int], under_way: Mapping[int, Go]) -> None:
+        """Go on where another coordinator died: with the last iteration of each lane, and what `start` repeats."""
 
     @property
     @abstractmethod

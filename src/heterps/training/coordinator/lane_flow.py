@@ -10,7 +10,7 @@ again, each with the iteration that was under way, which servers apply as far as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from heterps.sync import Staleness
@@ -104,6 +104,15 @@ class LaneFlow(Flow):
                     lane.released = set()
                     self._to_repeat.append(number)
 
+    def resume(self, iterations: Mapping[int, int], under_way: Mapping[int, Go]) -> None:
+        self._last_iterations = dict(iterations)
+        for number, lane in self._lanes.items():
+            lane.iteration = iterations.get(number, 0)
+            if (go := under_way.get(number)) is not None:
+                lane.lease, lane.worker = (go.epoch, go.batch), self.layout.worker_of(number, 0)
+                lane.is_repeated, lane.released = True, set()
+                self._to_repeat.append(number)
+
     @property
     def is_quiet(self) -> bool:
         return all(lane.lease is None or lane.lacks_worker for lane in self._lanes.values())
@@ -123,7 +132,8 @@ class LaneFlow(Flow):
         assert lane.lease is not None
         last = lane.pushed[len(self.layout.stages) - 1]
         self.leases.done(lane.worker, *lane.lease)
-        self._done(Step(last.num_samples, last.loss, lane.scores, lane.staleness, lane.is_repeated))
+        key = last.lane, last.iteration
+        self._done(Step(last.num_samples, last.loss, lane.scores, lane.staleness, lane.is_repeated, *key))
         lane.lease, lane.pushed, lane.scores, lane.is_repeated = None, {}, (), False
 
     def go_on(self, now: float) -> Outgoing:

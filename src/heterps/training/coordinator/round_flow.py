@@ -9,6 +9,8 @@ When a worker dies, the round under way is void: nothing of it is in any table y
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from heterps.training.coordinator.flow import Flow, Outgoing, Step
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
@@ -47,6 +49,11 @@ class RoundFlow(Flow):
 
     def recover(self, layout: Layout, now: float) -> None:  # noqa: ARG002
         self.layout, self._lacks_worker = layout, False
+
+    def resume(self, iterations: Mapping[int, int], under_way: Mapping[int, Go]) -> None:
+        self.round = iterations.get(ALL_LANES, 0) + 1
+        if (go := under_way.get(ALL_LANES)) is not None:
+            self.round, self.lease, self._is_repeated = go.iteration, (go.epoch, go.batch), True
 
     def pushed(self, message: Pushed, scores: Scores | None, now: float) -> None:
         if self._lacks_worker:
@@ -107,7 +114,7 @@ class RoundFlow(Flow):
         self.lease = None
         loss = sum(message.loss for message in self._pushed.values())
         scores = tuple(self._scores[worker] for worker in self.layout.workers if worker in self._scores)
-        self._done(Step(num_samples, loss, scores, staleness=0, is_repeated=self._is_repeated))
+        self._done(Step(num_samples, loss, scores, 0, self._is_repeated, ALL_LANES, self.round))
         self._pushed, self._scores, self._is_repeated = {}, {}, False
         self._ended.append(self.round)
         self.round += 1

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from heterps.data.leases import Leases
 from heterps.training.coordinator.flow import OnPolicy
+from heterps.training.coordinator.journal import Decisions
 from heterps.training.protocol.emulated_units import StagePace
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Assign, Send
@@ -25,6 +26,8 @@ class Setup:
     paces      of emulated units, for the stages of a layout; None: units are real
     scale      real seconds of an emulated one
     on_policy  is told of every policy before its first input: to record it
+    resumed    what another coordinator had begun when it died; None: this one is the first
+    journals   whether what is decided is noted
     """
 
     layout: Layout
@@ -34,6 +37,8 @@ class Setup:
     paces: Callable[[Layout], Sequence[StagePace]] | None = None
     scale: float = 1.0
     on_policy: OnPolicy = lambda *_: None
+    resumed: Decisions | None = None
+    journals: bool = False
 
 
 class StateOfStages(Protocol):

@@ -90,7 +90,11 @@ def end_round(client: JobClient, limits: Sequence[Limit], number: int) -> None:
 
 
 def drop_round(client: JobClient, tables: Tables, number: int) -> None:
-    """Let the servers drop what they keep of a round. PeerLost where one has applied a part of it already."""
+    """Let the servers drop what they keep of a round. PeerLost where one has applied a part of it already.
+
+    The round before is over, of which the servers may not have heard from a coordinator that died.
+    """
+    client.end_rounds(number - 1)
     sparse, dense = ([spec.name for spec in specs if not spec.is_frozen] for specs in (tables.sparse, tables.dense))
     names = [*sparse, *dense]
     for dropped in [client.drop_rounds(name) for name in names]:

@@ -31,7 +31,7 @@ from heterps.errors import PeerLost, RunError, StorageError
 from heterps.temporary import PREFIX
 from heterps.training.run.commands import CommandReply, ToJob, command_codec
 from heterps.wire import ClientChannel, ServerChannel, WireError
-from heterps.wire.address import socket_folder
+from heterps.wire.address import is_served, socket_folder
 
 FILE = "control.json"
 POLL_S = 0.2
@@ -165,7 +165,7 @@ def find(folder: Path) -> Found:
         raise RunError(f"{folder} is run by another user (number {owner}), and only that user may speak to its job.")
     if host != socket.gethostname():
         raise RunError(f"{folder} runs on {host}: give the command there. (If it is over, delete {path}.)")
-    if not _is_listening(found.address):
+    if not is_served(found.address):
         raise NotRunning(
             f"{folder} is not running: its process {found.pid} has ended without a word. {_remedy(folder)}"
         )
@@ -216,11 +216,6 @@ def _write(path: Path, address: str) -> None:
         raise StorageError(
             f"{path}: cannot be written: {error.strerror}. Check the folder and its permissions."
         ) from None
-
-
-def _is_listening(address: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(address.removeprefix("ipc://")) == 0
 
 
 def _not_running(folder: Path) -> str:

@@ -116,6 +116,11 @@ class Run:
             )
         self._goes_back_to = found
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run goes on from where it is, and not from a checkpoint that was named."""
+        return self._goes_back_to is None
+
     def load_checkpoint(self) -> Snapshot | None:
         """Read the checkpoint from which the run goes on; None where it has none yet."""
         if self._goes_back_to is not None:

@@ -134,6 +134,16 @@ class RunProgress:
         self._saved_samples, self._saved_s = self.samples, self.seconds
         self.is_saved = True
 
+    @property
+    def last_save(self) -> tuple[int, float]:
+        """Samples and seconds of the run at its last checkpoint, or at its beginning."""
+        return self._saved_samples, self._saved_s
+
+    def take_over(self, last_save: tuple[int, float], num_deaths: int) -> None:
+        """Coordinators have died, and this one goes on with what servers have: the last checkpoint is older."""
+        (self._saved_samples, self._saved_s), self.is_saved = last_save, False
+        self.recoveries += num_deaths
+
     # --- validation --------------------------------------------------------------------------------------------------
 
     @property
