@@ -19,7 +19,7 @@ from heterps.planning.cost import Problem
 from heterps.planning.kernels import traffic_of
 from heterps.planning.real import Conditions
 from heterps.planning.round_bounds import Bounds, Multipliers, needs_servers
-from heterps.planning.round_boxes import Box, halves_of_rented, halves_of_seconds, halves_of_servers
+from heterps.planning.round_boxes import Box, halves_of_rented, halves_of_seconds, halves_of_servers, halves_of_units
 from heterps.planning.round_kernels import add_layer, least_to_hold, slow_s
 from heterps.planning.round_stages import Stages
 from heterps.planning.schedulers import exact_rounds
@@ -126,10 +126,12 @@ def test_no_plan_of_a_box_costs_less_than_its_bound_whatever_the_multipliers(
         (ends[0], ends[1]),
         servers,
         (np.zeros_like(offers.limits), offers.limits),
+        (np.zeros_like(problem.limits), problem.limits),
     )
     prices = np.array([data.draw(shares) * 20 for _ in problem.resources])
+    ranges = np.array([data.draw(shares) * 9 for _ in problem.resources])
     second = data.draw(shares) * 50
-    found = Bounds(problem).bound(box, stages, Multipliers(prices, second), 0.0, math.inf)
+    found = Bounds(problem).bound(box, stages, Multipliers(prices, ranges, second), 0.0, math.inf)
     for seconds, usd, number in everything:
         if ends[0] <= seconds <= ends[1] and (not needs_servers(problem) or servers[0] <= number <= servers[1]):
             assert found.weight * problem.hours_per_tau <= usd * (1 + 1e-9)
@@ -163,7 +165,7 @@ def test_what_a_table_says_that_a_chain_needs_is_what_its_lightest_chain_weighs(
     stages = Stages(problem.kernel_inputs, 4, problem.tau_max)
     prices = np.array([data.draw(st.floats(0.0, 9.0)) for _ in problem.resources])
     per_s, per_moved_s, per_traffic = (data.draw(st.floats(0.0, 9.0)) for _ in range(3))
-    weight, schedule, _ = stages.lightest(prices, per_s, per_moved_s, per_traffic)
+    weight, schedule, _ = stages.lightest(prices, per_s, per_moved_s, per_traffic, problem.limits)
     assume(schedule is not None)
     assert schedule is not None
     needs = stages.needs(schedule)
@@ -175,11 +177,13 @@ def test_what_a_table_says_that_a_chain_needs_is_what_its_lightest_chain_weighs(
 
 def test_the_halves_of_a_box_hold_all_that_it_holds() -> None:
     limits = np.array([3, 5])
-    box = Box(4, (1.0, 2.0), (1.0, 4.0), (1, 7), (np.zeros_like(limits), limits))
+    box = Box(4, (1.0, 2.0), (1.0, 4.0), (1, 7), (np.zeros_like(limits), limits), (np.zeros_like(limits), limits))
     slow, fast = halves_of_seconds(box)
     assert (slow.seconds, fast.seconds) == ((1.0, 2.0), (2.0, 4.0))
     few, many = halves_of_servers(box)
     assert (few.servers, many.servers) == ((1, 2), (3, 7))
     least, most = halves_of_rented(box, 1)
     assert (least.rented[1].tolist(), most.rented[0].tolist()) == ([3, 2], [0, 3])
+    least, most = halves_of_units(box, 0, 1)
+    assert (least.units[1].tolist(), most.units[0].tolist()) == ([1, 5], [2, 0])
     assert [one.servers for one in halves_of_servers(replace(box, servers=(6, 7)))] == [(6, 6), (7, 7)]

@@ -1,12 +1,13 @@
 """Lower bounds on the bills of plans in rounds: no plan of a box weighs less, whatever the multipliers.
 
 A box (round_boxes.py) is a set of plans: one number of lanes, and ranges of z, of the seconds T of a round, of the
-number n of servers, and of how many of each offer are rented. A plan in it is a chain of stages with
+number n of servers, of how many of each offer are rented, and of the units U. A plan in it is a chain of stages with
 
     weight >= T * R             R   USD per hour of the offers y that cover its units U, of disks, and traffic / T
     T  = c0 + z + fill + (V + moved) / n            (round_kernels.py)
 
-With prices rho per unit that need not be those of any offer, and a price lam per second,
+With prices rho per unit that need not be those of any offer, and a price lam per second (the ranges of units have
+prices likewise),
 
     1. what the offers cost is at least rho*U + sum over offers of the least (a - rho*u) y, for y in its range
     2. M = the least R + lam*T of any plan: a shortest path, because units, fill, moved and traffic add up over stages.
@@ -33,7 +34,7 @@ import numpy as np
 
 from heterps.planning.cost import Floats, Ints, Problem, Schedules
 from heterps.planning.market import all_paid_s, stretch
-from heterps.planning.round_boxes import Box
+from heterps.planning.round_boxes import Box, Loose
 from heterps.planning.round_kernels import least_over_servers, weight_on_line
 from heterps.planning.round_labels import BoxOfLabels
 from heterps.planning.round_stages import Needs, Stages
@@ -46,11 +47,18 @@ CEILING = 1.02
 """Bounds above this times the best bill are not asked for."""
 
 
-class Multipliers(NamedTuple):
-    """Prices of a bound: USD per hour of a unit of each resource [T], and of a second of a round."""
+EVEN = Loose(0.0, "units")
+"""A bound that no mix of chains makes too low."""
 
-    units: Floats
-    second: float
+
+class Multipliers(NamedTuple):
+    """Prices of a bound in USD per hour."""
+
+    units: Floats  # rho [T]: of a unit that is rented
+    ranges: (
+        Floats  # [T]: of a unit of a stage besides, above 0 where the most units of the box bind, below for the least
+    )
+    second: float  # lam
 
 
 class Column(NamedTuple):
@@ -66,6 +74,7 @@ class Bound(NamedTuple):
     weight: float
     multipliers: Multipliers
     columns: Sequence[Column]
+    mixed: Loose = EVEN
 
 
 class Rates(NamedTuple):
@@ -91,10 +100,10 @@ class Bounds:
         """
         rates = self._rates(box, least, best)
         longest = box.seconds[1]
-        prices, second = multipliers
+        second, prices = multipliers.second, multipliers.units + multipliers.ranges
         found = []
         for servers in box.servers:  # [2]
-            weight, schedule, _ = stages.lightest(prices, second, second / servers, 1 / longest)
+            weight, schedule, _ = stages.lightest(prices, second, second / servers, 1 / longest, box.units[1])
             if schedule is None:
                 return Bound(math.inf, multipliers, ())
             found.append((weight, schedule))
@@ -128,10 +137,11 @@ class Bounds:
 
         rates = self._rates(box, known.weight, best)
         highest = self.steepest(box, stages, known, best)
-        if highest.weight >= best:
+        if highest.weight >= best or not math.isfinite(best):
             return highest
         pool: dict[tuple[bytes, int], tuple[Column, Needs]] = {}
         _add(pool, box, stages, [*known.columns, *highest.columns])
+        mixed, num = EVEN, self._given.prices.shape[0]
         seconds = box.seconds[1]
         usd = best / rates.longer / seconds  # in these units the program's numbers are near 1
         for _ in range(steps):
@@ -139,25 +149,30 @@ class Bounds:
             solved = linprog(*program, method="highs-ds")
             if not solved.success:
                 break
-            num = self._given.prices.shape[0]
-            prices = np.maximum(solved.x[3 : 3 + num], 0.0) * usd
             second = max(float(solved.x[2]), 0.0) * usd / seconds
-            tried = self.bound(box, stages, Multipliers(prices, second), known.weight, best)
+            rented, most, least = np.maximum(solved.x[3 : 3 + 3 * num], 0.0).reshape(3, num) * usd
+            tried = self.bound(box, stages, Multipliers(rented, most - least, second), known.weight, best)
+            shares = -solved.ineqlin.marginals[2 + len(rates.usd) :]
+            mixed = self._mixed(box, rates, [needs for _, needs in pool.values()], shares)
             if tried.weight > highest.weight:
                 highest = tried
             if highest.weight >= min(best, -solved.fun * best * (1 - NEAR)):
                 break
             if not _add(pool, box, stages, tried.columns):
                 break
-        return highest._replace(columns=self._lightest(box, highest.multipliers, list(pool.values())))
+        columns = self._lightest(box, highest.multipliers, list(pool.values()))
+        return highest._replace(columns=columns, mixed=mixed)
 
     def for_labels(self, box: Box, stages: Stages, known: Bound, best: float) -> BoxOfLabels:
         """Return what bounds the labels of a box, by the multipliers of its bound."""
-        prices, second = known.multipliers
-        fewest, most = (stages.lightest(prices, second, second / n, 1 / box.seconds[1])[2] for n in box.servers)
+        second, prices = known.multipliers.second, known.multipliers.units + known.multipliers.ranges
+        per_traffic, limits = 1 / box.seconds[1], box.units[1]
+        fewest, most = (stages.lightest(prices, second, second / n, per_traffic, limits)[2] for n in box.servers)
         rates = self._rates(box, known.weight, best)
         fixed, per_server = self._fixed(box, known.multipliers, rates), self._server_price(known.multipliers)
-        return BoxOfLabels(box.seconds, box.servers, rates.longer, prices, second, per_server, fixed, most, fewest)
+        return BoxOfLabels(
+            box.seconds, box.servers, limits, rates.longer, prices, second, per_server, fixed, most, fewest
+        )
 
     def _server_price(self, multipliers: Multipliers) -> float:
         return float(multipliers.units[self._given.server]) if self._has_servers else 0.0
@@ -183,37 +198,80 @@ class Bounds:
 
     def _fixed(self, box: Box, multipliers: Multipliers, rates: Rates) -> float:
         """Return R + lam*T of what is no stage and no server [1], a little less for the rounding of large sums."""
-        prices, second = multipliers
-        over = rates.usd - self._offers.units @ prices
+        over = rates.usd - self._offers.units @ multipliers.units
         offers = np.where(over < 0, over * box.rented[1], over * box.rented[0])
-        usd = float(offers.sum()) - 1e-13 * float(np.abs(offers).sum()) - rates.refund + self._given.disk_usd
-        return usd + second * (self._overhead_s + box.z[0])
+        ranges = -np.where(multipliers.ranges > 0, multipliers.ranges * box.units[1], multipliers.ranges * box.units[0])
+        slack = 1e-13 * float(np.abs(offers).sum() + np.abs(ranges).sum())
+        usd = float(offers.sum() + ranges.sum()) - slack - rates.refund + self._given.disk_usd
+        return usd + multipliers.second * (self._overhead_s + box.z[0])
 
     def _program(
         self, box: Box, rates: Rates, columns: list[tuple[Column, Needs]], usd: float, seconds: float
     ) -> tuple[object, ...]:
-        """Return the linear program of [4]: variables are the bound, M, lam, rho [T], and for each offer by how much
-        its units at rho cost more [J] or less [J] than it does.
+        """Return the linear program of [4]: variables are the bound, M, lam, rho [T], prices of units up to the most
+        [T] and down to the least [T] of the box, and for each offer by how much its units at rho cost more [J] or less
+        [J] than it does.
         """
         num, num_offers = self._given.prices.shape[0], len(rates.usd)
-        width = 3 + num + 2 * num_offers
+        width = 3 + 3 * num + 2 * num_offers
         rows, most = [], []
         for end in box.seconds:  # [3]
             rows.append(_row(width, {0: 1.0, 1: -end / seconds, 2: (end / seconds) ** 2}))
             most.append(0.0)
         for j in range(num_offers):
-            row = _row(width, {3 + num + j: -1.0, 3 + num + num_offers + j: 1.0})
+            row = _row(width, {3 + 3 * num + j: -1.0, 3 + 3 * num + num_offers + j: 1.0})
             row[3 : 3 + num] = self._offers.units[j]
             rows.append(row)
             most.append(rates.usd[j] / usd)
         for column, needs in columns:
             row = _row(width, {1: 1.0, 2: -self._round_s(box, column, needs) / seconds})
-            row[3 : 3 + num] = -self._units(column, needs)
-            row[3 + num :] = np.concatenate([box.rented[1], -box.rented[0]])
+            beside = [box.units[1] - needs.units, needs.units - box.units[0], box.rented[1], -box.rented[0]]
+            row[3:] = np.concatenate([-self._units(column, needs), *beside])
             rows.append(row)
             most.append((needs.traffic / box.seconds[1] + self._given.disk_usd - rates.refund) / usd)
         limits = [(None, CEILING), (None, None), *[(0, None)] * (width - 2)]
         return _row(width, {0: -1.0}), np.array(rows), np.array(most), None, None, limits
+
+    def _mixed(self, box: Box, rates: Rates, needs: list[Needs], shares: Floats) -> Loose:
+        """Return the resource whose units make the bound too low, because it is that of a mix of chains.
+
+        A mix of 6 units of one kind and 6 of another is 3 of each, which may all be spot units where each chain by
+        itself has to rent others too. By how much the chains by themselves cost more is what is loose.
+        """
+        shares = np.maximum(shares, 0.0)
+        total = float(shares.sum())
+        if not total > 0:
+            return EVEN
+        shares = shares / total
+        units = np.array([one.units for one in needs], np.float64)
+        mean = shares @ units
+        usd, mean_usd = self._singles_usd(box, rates, units, mean)
+        found = EVEN
+        for t in np.flatnonzero((box.units[0] < box.units[1]) & (mean > 0)).tolist():
+            more = float(shares @ usd[:, t] - mean_usd[t])
+            middle = min(max(math.floor(mean[t]), int(box.units[0][t])), int(box.units[1][t]) - 1)
+            found = max(found, Loose(more, "units", t, middle))
+        rate = float(shares @ usd.sum(axis=1))
+        return found._replace(share=found.share / rate) if rate > 0 else EVEN
+
+    def _singles_usd(self, box: Box, rates: Rates, units: Floats, mean: Floats) -> tuple[Floats, Floats]:
+        """Return the USD per hour of so many units of each resource [n, T], [T], the cheapest first.
+
+        Those beyond all offers are given a price as well, twice that of the last.
+        """
+        all_units = np.vstack([units, mean])
+        usd = np.zeros_like(all_units)
+        singles = self._offers.units.sum(axis=1) == 1
+        for t in range(all_units.shape[1]):
+            left, price = all_units[:, t].copy(), float(self._given.prices[t])
+            having = np.flatnonzero(singles & (self._offers.units[:, t] == 1))
+            for j in having[np.argsort(rates.usd[having], kind="stable")]:
+                price = float(rates.usd[j])
+                taken = np.minimum(left, box.rented[1][j])
+                usd[:, t] += price * taken
+                left -= taken
+            usd[:, t] += 2 * price * left
+        return usd[:-1], usd[-1]
 
     def _round_s(self, box: Box, column: Column, needs: Needs) -> float:
         served = (self._given.server_s + needs.moved_s) / column.servers if self._has_servers else 0.0
@@ -230,7 +288,8 @@ class Bounds:
 
         def weight(at: int) -> float:
             column, needs = columns[at]
-            paid = float(multipliers.units @ self._units(column, needs)) + needs.traffic / box.seconds[1]
+            paid = float(multipliers.units @ self._units(column, needs) + multipliers.ranges @ needs.units)
+            paid += needs.traffic / box.seconds[1]
             return paid + multipliers.second * self._round_s(box, column, needs)
 
         order = sorted(range(len(columns)), key=weight)
@@ -251,7 +310,7 @@ def _add(
         column = Column(schedule, min(max(servers, box.servers[0]), box.servers[1]))
         key = (schedule.tobytes(), column.servers)
         needs = stages.needs(schedule) if key not in pool else None
-        if needs is not None:
+        if needs is not None and (needs.largest <= box.units[1]).all():
             pool[key] = column, needs
     return len(pool) > known
 

@@ -5,6 +5,8 @@
     seconds    T * R is bounded by a line between its ends                        log(longest / shortest)^2 / 4
     servers    what servers take is bounded by a chord in 1/n                     0.08 log(most / fewest)^2
     rented     parts of machines are rented; risks are those of the most units    0.3 of their share; risk^2
+    units      mixes of chains share what is cheap, though each alone has to      what the chains pay more by themselves
+               rent what is expensive                                             than the mix does (round_bounds.py)
 
 The loosest range is halved.
 """
@@ -31,6 +33,7 @@ class Box:
     seconds: tuple[float, float]
     servers: tuple[int, int]  # (1, 1) if none are needed
     rented: tuple[Ints, Ints]  # [J] each
+    units: tuple[Ints, Ints]  # [T] each: units of all stages
 
 
 class Loose(NamedTuple):
@@ -38,12 +41,13 @@ class Loose(NamedTuple):
 
     share: float
     range: str
-    offer: int = -1  # of `rented`
+    which: int = -1  # the offer of `rented`, or the resource of `units`
+    middle: int = 0  # where `units` are split
 
 
-def loosest(box: Box, weight: float, offers: Offers) -> Loose:
-    """Return the range of a box to split, given a bound on the weight of its plans."""
-    return max(_loose(box, weight, offers))
+def loosest(box: Box, weight: float, mixed: Loose, offers: Offers) -> Loose:
+    """Return the range of a box to split, given a bound on the weight of its plans, and what `units` loosen it."""
+    return max(mixed, *_loose(box, weight, offers))
 
 
 def _loose(box: Box, weight: float, offers: Offers) -> Iterator[Loose]:
@@ -77,3 +81,10 @@ def halves_of_rented(box: Box, offer: int) -> list[Box]:
     half[offer] = (least[offer] + most[offer]) // 2
     more[offer] = half[offer] + 1
     return [replace(box, rented=(least, half)), replace(box, rented=(more, most))]
+
+
+def halves_of_units(box: Box, resource: int, middle: int) -> list[Box]:
+    least, most = box.units
+    few, more = most.copy(), least.copy()
+    few[resource], more[resource] = middle, middle + 1
+    return [replace(box, units=(least, few)), replace(box, units=(more, most))]

@@ -43,6 +43,7 @@ class BoxOfLabels(NamedTuple):
 
     seconds: tuple[float, float]
     servers: tuple[int, int]
+    most: Ints  # [T]: units of all stages
     longer: float  # how many times as long interruptions make the job at least
     prices: Floats  # [T]: USD per hour of a unit
     second: float  # USD per hour of a second
@@ -79,7 +80,7 @@ def round_labels(
                     sent = stages.sent[t, first, last] + given.borders[first, s, t] * (first > 0)
                     pays = box.prices[t] * count + box.second * micro + sent / box.seconds[1]
                     for label in range(source, source + num[first, s]):
-                        if units[label, t] + count > given.limits[t]:  # [2]
+                        if units[label, t] + count > box.most[t]:  # [2]
                             continue
                         paid, all_moved = labels.paid[label] + pays, sums[label, MOVED] + moved
                         least = label_bound(given, box, paid, all_moved, last + 1, t)
@@ -161,5 +162,5 @@ def compile_all() -> None:
     labels = RoundLabels(
         np.empty((4, 3)), ints, np.empty(4), np.empty(4), np.zeros(4, np.int64), np.zeros((2, 1), np.int64)
     )
-    box = BoxOfLabels((1.0, 1.0), (1, 1), 1.0, np.ones(1), 1.0, 1.0, 0.0, to_go, to_go)
+    box = BoxOfLabels((1.0, 1.0), (1, 1), EXAMPLE.limits, 1.0, np.ones(1), 1.0, 1.0, 0.0, to_go, to_go)
     round_labels(EXAMPLE, Stages(EXAMPLE, 1, 9.0).arrays, box, 99.0, labels)

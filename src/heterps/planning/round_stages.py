@@ -35,6 +35,7 @@ class Needs(NamedTuple):
     """What a chain of stages over all layers needs."""
 
     units: Ints  # [T]
+    largest: Ints  # [T]: those of the largest stage
     fill_s: float  # seconds of a micro-batch through all stages
     moved_s: float
     traffic: float
@@ -78,12 +79,14 @@ def lightest_stages(
     per_s: float,
     per_moved_s: float,
     per_traffic: float,
+    most: Ints,
     to_go: Floats,
     others: Floats,
     last: Ints,
     follow: Ints,
 ) -> float:
-    """Return the weight of the lightest chain of stages, of which each pays for what it needs at the given prices.
+    """Return the weight of the lightest chain of stages, of which each pays for what it needs at the given prices, and
+    has at most as many units as `most` [T] says.
 
     `to_go`, `others`, `last` and `follow` are as of chain_kernels.lightest_chain.
     """
@@ -94,6 +97,8 @@ def lightest_stages(
         for t in range(num_resources):
             best = np.inf
             for b in range(first, stages.end[t, first]):
+                if stages.counts[t, first, b] > most[t]:
+                    break  # with more layers it needs no fewer units
                 weight = (
                     prices[t] * stages.counts[t, first, b]
                     + per_s * stages.micro[t, first, b]
@@ -127,18 +132,19 @@ class Stages:
         self._borders = given.borders
         self.below, self.above = fill_stages(given, lanes, z, self.arrays)
         self._last, self._follow = (np.zeros((num_layers + 1, num_resources), np.int64) for _ in range(2))
-        self.least_fill_s = self.lightest(np.zeros(num_resources), 1.0, 0.0, 0.0)[0]
+        self.least_fill_s = self.lightest(np.zeros(num_resources), 1.0, 0.0, 0.0, given.limits)[0]
 
     def lightest(
-        self, prices: Floats, per_s: float, per_moved_s: float, per_traffic: float
+        self, prices: Floats, per_s: float, per_moved_s: float, per_traffic: float, most: Ints
     ) -> tuple[float, Schedules | None, Floats]:
         """Return the weight of the lightest chain, its schedule or None if there is none, and what each state has to go
         [N + 1, T]: the least weight of the layers from j on, after a stage on t.
         """
         to_go, others = np.empty(self._last.shape), np.empty(self._last.shape)
         weight = lightest_stages(
-            self.arrays, self._borders, prices, per_s, per_moved_s, per_traffic, to_go, others, self._last, self._follow
-        )
+            self.arrays, self._borders, prices, per_s, per_moved_s, per_traffic, most,
+            to_go, others, self._last, self._follow,
+        )  # fmt: skip
         if weight == np.inf:
             return weight, None, others
         schedule = np.empty(len(self._last) - 1, np.int16)
@@ -147,18 +153,20 @@ class Stages:
 
     def needs(self, schedule: Schedules) -> Needs | None:
         """Return what a schedule [N] needs; None if one of its stages is too slow for z."""
-        units = np.zeros(len(self.arrays.end), np.int64)
+        units, largest = (np.zeros(len(self.arrays.end), np.int64) for _ in range(2))
         fill_s, moved_s, traffic, before = 0.0, 0.0, 0.0, -1
         for first, last, t in runs(schedule.tolist()):
             if last >= self.arrays.end[t, first]:
                 return None
             at = (t, first, last)
-            units[t] += int(self.arrays.counts[at])
+            count = int(self.arrays.counts[at])
+            units[t] += count
+            largest[t] = max(largest[t], count)
             fill_s += float(self.arrays.micro[at])
             moved_s += float(self.arrays.moved[at])
             traffic += float(self.arrays.sent[at]) + (float(self._borders[first, before, t]) if before >= 0 else 0.0)
             before = t
-        return Needs(units, fill_s, moved_s, traffic)
+        return Needs(units, largest, fill_s, moved_s, traffic)
 
 
 @functools.cache

@@ -30,7 +30,15 @@ from heterps.planning.market import all_paid_s, stretch
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.round_bounds import Bound, Bounds, Multipliers, needs_servers
-from heterps.planning.round_boxes import Box, Loose, halves_of_rented, halves_of_seconds, halves_of_servers, loosest
+from heterps.planning.round_boxes import (
+    Box,
+    Loose,
+    halves_of_rented,
+    halves_of_seconds,
+    halves_of_servers,
+    halves_of_units,
+    loosest,
+)
 from heterps.planning.round_labels import FILL, MOVED, TRAFFIC, BoxOfLabels, RoundLabels, round_labels
 from heterps.planning.round_labels import compile_all as compile_labels
 from heterps.planning.round_stages import Stages
@@ -81,7 +89,7 @@ class ExactRounds:
         self._num_boxes = 0
         self._billed: set[bytes] = set()
         self._tables: OrderedDict[tuple[int, float], Stages] = OrderedDict()
-        self._step = 0  # 0: nothing is billed; 1: there are no boxes yet
+        self._step = 0  # 0: nothing is billed yet, 1: there are no boxes yet, 2: the search
 
     def propose(self) -> Schedules | None:
         if self._step == 0:
@@ -89,8 +97,9 @@ class ExactRounds:
             return self._look_ahead()
         if self._step == 1:
             self._step += 1
+            multipliers = Multipliers(self._given.prices, np.zeros_like(self._given.prices), 0.0)
             for box in self._roots():
-                self._wait(Waiting(box, Bound(0.0, Multipliers(self._given.prices, 0.0), ())))
+                self._wait(Waiting(box, Bound(0.0, multipliers, ())))
         if not self._heap or self.bound_usd() >= self._best * self._scale * (1 - ROUNDING):  # [1]
             return None
         waiting = heapq.heappop(self._heap)[2]
@@ -124,11 +133,12 @@ class ExactRounds:
             return
         offers = problem.market.offers
         rented = (np.zeros_like(offers.limits), offers.limits)
+        units = (np.zeros_like(problem.limits), problem.limits)
         for lanes in problem.lanes_of.tolist():
             first, slowest = self._stages(lanes, 0.0), self._stages(lanes, problem.tau_max).below
             fastest = first.below if first.below >= 0 else first.above
             if fastest <= slowest:
-                yield Box(lanes, (fastest, slowest), (0.0, problem.tau_max), servers, rented)
+                yield Box(lanes, (fastest, slowest), (0.0, problem.tau_max), servers, rented, units)
 
     def _look_ahead(self) -> Schedules:
         """Propose single resources, so that there is something to compare with."""
@@ -182,7 +192,8 @@ class ExactRounds:
             found = self._bounds.steepest(box, stages, known, best)
         else:
             found = self._bounds.raised(box, stages, known, best, STEPS)
-        found = found._replace(weight=max(found.weight, known.weight))
+        if not found.weight > known.weight:
+            found = found._replace(weight=known.weight)
         if found.weight < best * (1 - ROUNDING):
             self._push(replace(waiting, box=box, bound=found))
 
@@ -224,21 +235,23 @@ class ExactRounds:
             parts = halves_of_seconds(box)
         elif loose.range == "servers":
             parts = halves_of_servers(box)
+        elif loose.range == "rented":
+            parts = halves_of_rented(box, loose.which)
         else:
-            parts = halves_of_rented(box, loose.offer)
+            parts = halves_of_units(box, loose.which, loose.middle)
         for part in parts:
             self._wait(replace(waiting, box=part))
 
     def _loosest(self, waiting: Waiting) -> Loose:
-        return loosest(waiting.box, waiting.bound.weight, self._given.offers)
+        return loosest(waiting.box, waiting.bound.weight, waiting.bound.mixed, self._given.offers)
 
     def _halves_of_z(self, box: Box) -> list[Box]:
         lo, hi = box.z
         middle = self._stages(box.lanes, (lo + hi) / 2)
-        if not lo <= middle.below < middle.above <= hi:  # but for rounding errors they are the same
+        if middle.below >= hi:  # but for rounding errors they are the same
             return [replace(box, z=(lo, lo)), replace(box, z=(hi, hi))]
         self._tables[box.lanes, middle.below] = middle
-        return [replace(box, z=(lo, middle.below)), replace(box, z=(middle.above, hi))]
+        return [replace(box, z=(lo, max(lo, middle.below))), replace(box, z=(min(middle.above, hi), hi))]
 
 
 def _heaviest(problem: Problem) -> float:
