@@ -197,6 +197,10 @@ class ExactRounds:
         if found.weight < best * (1 - ROUNDING):
             self._push(replace(waiting, box=box, bound=found))
 
+    def _wait_all(self, waiting: Waiting, parts: list[Box]) -> None:
+        for part in parts:
+            self._wait(replace(waiting, box=part))
+
     def _push(self, waiting: Waiting) -> None:
         self._num_boxes += 1
         heapq.heappush(self._heap, (waiting.bound.weight, self._num_boxes, waiting))
@@ -216,7 +220,9 @@ class ExactRounds:
         bound, schedules = labels.search(self._given, stages, limits, box.z[0] + self._problem.overhead_s, self._cutoff)
         waiting = replace(waiting, bound=waiting.bound._replace(weight=max(bound, waiting.bound.weight)))
         if waiting.bound.weight < self._cutoff * (1 - ROUNDING):
-            if box.z[0] == box.z[1] and waiting.effort + 1 < len(WIDTHS):
+            if box.z[0] < box.z[1]:  # no other range makes complete plans cheaper than they are
+                self._wait_all(waiting, self._halves_of_z(box))
+            elif waiting.effort + 1 < len(WIDTHS):
                 self._push(replace(waiting, effort=waiting.effort + 1))
             else:
                 self._split(waiting)
@@ -239,8 +245,7 @@ class ExactRounds:
             parts = halves_of_rented(box, loose.which)
         else:
             parts = halves_of_units(box, loose.which, loose.middle)
-        for part in parts:
-            self._wait(replace(waiting, box=part))
+        self._wait_all(waiting, parts)
 
     def _loosest(self, waiting: Waiting) -> Loose:
         return loosest(waiting.box, waiting.bound.weight, waiting.bound.mixed, self._given.offers)
