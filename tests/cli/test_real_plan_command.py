@@ -114,6 +114,18 @@ def test_a_deadline_counts_the_start(plan: Any) -> None:
     assert made["throughput"] > 1e9 / (3 * 3600 - 600) * 0.999
 
 
+def test_a_plan_for_a_deadline_is_explained_with_the_floor_that_the_start_has_raised(plan: Any) -> None:
+    facts = yaml.safe_load(FACTS)
+    for resource in facts["resources"].values():
+        resource["startup_s"] = 600
+    _, made = plan(yaml.safe_dump(facts), "--deadline", "3", "--explain")
+    told = made["explain"]
+    assert told["optimal_usd"] == pytest.approx(made["usd"]), "no plan that misses the deadline is called the cheapest"
+    floor = next(one["before"] for one in told["sensitivities"] if one["of"] == "floor")
+    assert floor > 1e9 / (3 * 3600), "the floor before the start was counted"
+    assert told["cheaper"] is None or told["cheaper"]["plan"]["hours"] > 3
+
+
 def test_batch_sizes_are_compared(plan: Any) -> None:
     _, made = plan(FACTS, "--throughput", "20000", "--batch-size", "1024,4096")
     assert {row["batch_size"]: row["usd"] for row in made["variants"]}[made["batch_size"]] == made["usd"]
