@@ -31,6 +31,7 @@ def summarise(
     in_rounds  throughput of the plan where batches wait for each other, if that applies and is known
     """
     if predicted is not None:
+        predicted = predicted.over(outcome.samples / job.data.batch_size)
         plan = plan.model_copy(update={"throughput": job.data.batch_size / predicted.seconds})
     tested, validation = outcome.test is not None, outcome.validation
     if outcome.test is not None:
