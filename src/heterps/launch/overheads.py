@@ -5,7 +5,7 @@
     two stages of one worker each     T3 = batch_s + worker_s + message_s * (a message there and back for each lane)
     one and two workers, not waiting  T4 = free_fixed_s + free_divided_s    T5 = free_fixed_s + free_divided_s / 2
     two stages, not waiting           T6 = T5 + free_message_s * 2
-    all of them                       start_s = what the first batches took more than the others
+    all of them                       start_s = what the first batches took more than the others, at least
 
 The figures are kept in `overheads.json` of the user's cache folder, because they belong to the machine and to the
 version of heterps, not to a model. A real job costs more than an empty one and its layers: where its data is at hand,
@@ -15,7 +15,6 @@ short trials of the job itself tell how much.
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -146,8 +145,8 @@ def _batch_s(job: Job, trial: Trial) -> float:
 
 
 def _start_s(trials: Sequence[Trial]) -> float:
-    """Return the seconds by which the start of a run is slower: the median, because single starts vary."""
-    return statistics.median(trial.start_s for trial in trials)
+    """Return the seconds by which the start of a run is slower: the least, for a busy machine only adds to it."""
+    return min(trial.start_s for trial in trials)
 
 
 def _lanes(job: Job, num_layers: int) -> int:
