@@ -32,8 +32,8 @@ class Trial:
     num_batches: int
     seconds: float  # time of these batches
     is_emulated: bool = False
-    start_s: float = 0.0  # seconds that the batches of the warm-up took more than others; not emulated
     late: float = 0.0  # emulated only: share of the time for which this machine was slower than the emulated units
+    start_s: float = 0.0  # seconds that the batches of the warm-up took more than others; not emulated
 
 
 class TrialStopped(Exception):
