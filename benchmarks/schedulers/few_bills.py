@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +47,39 @@ PLAIN = ("rl", "rl-scratch", "rl-rnn", "rl-paper", "changes", "genetic", "bayes"
 SEEDLESS = ("greedy", "exact")
 
 
-def bills_of(seen: Problem, real: Problem, method: str, seed: int) -> tuple[list[float], float]:
-    """Return the costs in the order in which `method` asked for them, and the processor's seconds of the search.
+def bills_of(
+    seen: Problem, real: Problem, method: str, seed: int, noise: float, most: int
+) -> tuple[list[float], list[float], float]:
+    """Return the costs in the order in which `method` asked for them, as they are and as it was told, and the
+    processor's seconds of the search.
 
-    The method knows the costs of layers as of `seen`; its bills are those of `real`.
+    The method knows the costs of layers as of `seen`; its bills are those of `real`, off by a random factor each.
+    `exact` learns from no bill: it has one, that of the plan which is the cheapest for the problem as it knows it.
     """
+    rng = np.random.default_rng(seed)
     usd: list[float] = []
+    told: list[float] = []
 
     def note(_: Problem, schedules: Schedules) -> Bills:
         bills = exact(real, schedules)
+        noisy = bills.usd * np.exp(rng.normal(0, noise, len(bills.usd)))
         usd.extend(bills.usd.tolist())
-        return bills
+        told.extend(noisy.tolist())
+        return replace(bills, usd=noisy)
 
     start = time.process_time()
     scheduler = PARTS[method](seen, seed) if method in PARTS else make_scheduler(method, seen, seed)
-    search(seen, scheduler, SearchBudget(evaluations=max(AT)), provisioner=note)
-    return usd, time.process_time() - start
+    if method == "exact":
+        found = search(seen, scheduler, SearchBudget(seconds=10))
+        note(real, np.array([found.schedule], np.int16))
+    else:
+        search(seen, scheduler, SearchBudget(evaluations=most), provisioner=note)
+    return usd, told, time.process_time() - start
+
+
+def gap_after(usd: list[float], told: list[float], num: int, optimum: float) -> float:
+    """Return how much dearer than the optimum the plan is whose bill was the lowest of the first `num`."""
+    return usd[int(np.argmin(told[:num]))] / optimum - 1 if usd else np.inf
 
 
 def blurred(problem: Problem, error: float, seed: int) -> Problem:
@@ -99,6 +117,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--num", type=int, default=20, help="of random problems, for each number of resources")
     parser.add_argument("--error", type=float, default=0.0, help="of the profile: standard deviation of log seconds")
+    parser.add_argument("--noise", type=float, default=0.0, help="of bills: standard deviation of log USD")
+    parser.add_argument("--most", type=int, default=max(AT), help="bills of a search")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines; searches that it has are not made again")
     arguments = parser.parse_args()
     methods = [m for name in arguments.methods.split(",") for m in (PARTS if name == "parts" else [name])]
@@ -107,12 +127,13 @@ def main() -> None:
     for num_resources in map(int, arguments.resources.split(",")):
         for name, problem, optimum in problems(arguments.problems, num_resources, arguments.num):
             for method in methods:
-                for seed in range(1 if method in SEEDLESS and not arguments.error else arguments.seeds):
+                is_sure = method in SEEDLESS and not arguments.error and not arguments.noise
+                for seed in range(1 if is_sure else arguments.seeds):
                     if (num_resources, name, method, seed) in done:
                         continue
                     seen = blurred(problem, arguments.error, seed) if arguments.error else problem
-                    usd, seconds = bills_of(seen, problem, method, seed)
-                    gaps = [min(usd[:n], default=np.inf) / optimum - 1 for n in AT]
+                    usd, told, seconds = bills_of(seen, problem, method, seed, arguments.noise, arguments.most)
+                    gaps = [gap_after(usd, told, n, optimum) for n in AT]
                     found = {"resources": num_resources, "problem": name, "method": method, "seed": seed}
                     known.append(found | {"gaps": gaps, "seconds": seconds, "bills": len(usd)})
                     with arguments.out.open("a") as file:

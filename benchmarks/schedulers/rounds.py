@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 
 import numpy as np
 
@@ -10,20 +12,24 @@ from heterps.config import Cluster, Machine, Resource, Spot
 from heterps.config.policy_words import parse_policy
 from heterps.planning.cost import Problem
 from heterps.planning.real import Conditions
-from heterps.planning.schedulers.base import SearchBudget, search
+from heterps.planning.schedulers.base import Search, SearchBudget, search
 from heterps.planning.schedulers.exact import exact_scheduler
 from heterps.profiling.profile import Cost, LayerProfile, Overhead, Profile
 
-CASES = [(16, 2, (480, 32)), (16, 8, (480, 32))] + [(100, 8, limits) for limits in ((480, 32), (100, 8), (40, 4))]
+EGRESS = 0.02
+LIMITS = ((480, 32), (100, 8), (40, 4), (20, 4))
+CASES = [(16, 2, LIMITS[0]), (16, 8, LIMITS[0])] + [(100, 8, limits) for limits in LIMITS]
 
 
-def make_problem(num_layers: int, num_resources: int, limits: tuple[int, int], floor: float) -> Problem:
+def make_problem(
+    num_layers: int, num_resources: int, limits: tuple[int, int], floor: float, seed: int = 0, egress: float = EGRESS
+) -> Problem:
     """Every eighth layer is an embedding. Resources of even number are cores, those of odd number accelerators.
 
     Accelerators have spot units, take 3 minutes to start, or are sold by eight with 32 cores; the second half of the
     resources is in another zone. Everything varies by 30 to 40 %.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     layers, resources = [], {}
     for i in range(num_layers):
         costs = {}
@@ -75,29 +81,31 @@ def make_problem(num_layers: int, num_resources: int, limits: tuple[int, int], f
         layers=tuple(layers),
         overheads={"local": Overhead(batch_s=0.001)},
     )
-    cluster = Cluster(resources=resources, machines=machines, server_resource="r0", egress_usd_per_gb=0.02)
+    cluster = Cluster(resources=resources, machines=machines, server_resource="r0", egress_usd_per_gb=egress)
     return Problem(profile, cluster, floor, samples=1e9, conditions=Conditions(parse_policy("bsp"), rows=1e8))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="longest search")
-    parser.add_argument("--floor", type=float, default=5_000, help="samples per second")
+    parser.add_argument("--floors", type=float, nargs="+", default=[5_000, 20_000], help="samples per second")
+    parser.add_argument("--seeds", type=int, default=1, help="number of problems of each kind")
+    parser.add_argument("--egress", type=float, default=EGRESS, help="USD per GB between the two zones")
     args = parser.parse_args()
-    print("| layers | resources | limits | USD | gap to its bound | s |\n|---|---|---|---|---|---|")
+    print("| layers | resources | limits | floor | seed | USD | gap to its bound | s |")
+    print("|---|---|---|---|---|---|---|---|")
     for num_layers, num_resources, limits in CASES:
-        problem = make_problem(num_layers, num_resources, limits, args.floor)
-        found = search(problem, exact_scheduler(problem), SearchBudget(seconds=args.seconds))
-        gap = f"{found.usd / found.bound_usd - 1:.2%}" if found.schedule is not None else "no plan found"
-        cells = [
-            num_layers,
-            num_resources,
-            f"{limits[0]}, {limits[1]}",
-            f"{found.usd:.2f}",
-            gap,
-            f"{found.seconds:.1f}",
-        ]
-        print("|", " | ".join(map(str, cells)), "|", flush=True)
+        for floor, seed in itertools.product(args.floors, range(args.seeds)):
+            problem = make_problem(num_layers, num_resources, limits, floor, seed, args.egress)
+            found = search(problem, exact_scheduler(problem), SearchBudget(seconds=args.seconds))
+            gap = f"{found.usd / found.bound_usd - 1:.2%}" if found.schedule is not None else ""
+            usd = f"{found.usd:.2f}" if found.schedule is not None else no_plan(found)
+            named = f"{num_layers} | {num_resources} | {limits[0]}, {limits[1]} | {floor:,.0f} | {seed}"
+            print(f"| {named} | {usd} | {gap} | {found.seconds:.1f} |", flush=True)
+
+
+def no_plan(found: Search) -> str:
+    return "none, proven" if math.isinf(found.bound_usd) else f"none found, bound {found.bound_usd:.2f}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from bench_file import load_bench
 
 from heterps.config import PAPER_CLUSTER
 from heterps.planning.schedulers.base import SearchBudget, search
-from heterps.planning.schedulers.exact import Exact
+from heterps.planning.schedulers.exact import Exact, exact_scheduler
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,12 @@ def test_derived_resources_depend_on_the_seed_alone(problems: ModuleType) -> Non
     assert problems.with_resources(*base, 8, seed=1) == problems.with_resources(*base, 8, seed=1)
     assert problems.with_resources(*base, 8, seed=1) != problems.with_resources(*base, 8, seed=2)
     assert problems.with_resources(*base, 2) == base
+
+
+@pytest.mark.parametrize("limits", [(100, 8), (40, 4)])
+def test_a_hundred_layers_on_eight_resources_are_planned_near_the_bound_in_rounds_with_all_facts(
+    limits: tuple[int, int],
+) -> None:
+    problem = load_bench("schedulers/rounds.py").make_problem(100, 8, limits, 20_000.0)
+    found = search(problem, exact_scheduler(problem), SearchBudget(seconds=60))
+    assert found.usd <= found.bound_usd * 1.02

@@ -114,6 +114,24 @@ def test_a_deadline_counts_the_start(plan: Any) -> None:
     assert made["throughput"] > 1e9 / (3 * 3600 - 600) * 0.999
 
 
+def test_a_plan_for_a_deadline_is_explained_with_the_floor_that_the_start_has_raised(plan: Any) -> None:
+    facts = yaml.safe_load(FACTS)
+    for resource in facts["resources"].values():
+        resource["startup_s"] = 600
+    del facts["machines"]
+    started = yaml.safe_dump(facts)
+    _, first = plan(started, "--throughput", "20000")
+    deadline = 1e9 / first["throughput"] / 3600
+    assert first["hours"] > deadline, "its start is not within the deadline"
+    _, made = plan(started, "--deadline", str(deadline), "--explain")
+    told = made["explain"]
+    assert made["hours"] <= deadline * (1 + 1e-9)
+    assert told["optimal_usd"] == pytest.approx(made["usd"]), "no plan that misses the deadline is called the cheapest"
+    floor = next(one["before"] for one in told["sensitivities"] if one["of"] == "floor")
+    assert floor > first["throughput"]
+    assert told["cheaper"] is None or told["cheaper"]["plan"]["hours"] > deadline
+
+
 def test_batch_sizes_are_compared(plan: Any) -> None:
     _, made = plan(FACTS, "--throughput", "20000", "--batch-size", "1024,4096")
     assert {row["batch_size"]: row["usd"] for row in made["variants"]}[made["batch_size"]] == made["usd"]

@@ -13,6 +13,7 @@ from heterps.launch import overheads
 from heterps.launch.by_plan import predict
 from heterps.launch.overheads import cache_file, overhead, with_overhead
 from heterps.planning.plan import load_plan
+from heterps.planning.trial import Trial, TrialStopped
 from heterps.profiling.profile import Cost, LayerProfile, Overhead, Profile, load_profile
 
 
@@ -91,6 +92,31 @@ def test_a_profile_with_the_overhead_predicts_a_local_run(tmp_path: Path, monkey
     refused = heterps_here("profile", "job.yaml", "--launcher", "ray", "--budget", 0, "--units", "parts", cwd=tmp_path)
     assert refused.returncode == 2
     assert "the overhead of inline and local can be measured here" in " ".join(refused.stderr.split())
+
+
+def test_a_profile_that_is_told_to_stop_ends_with_its_code_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> Trial:
+        raise TrialStopped("SIGTERM")
+
+    monkeypatch.setattr(overheads, "run_trial", stop)
+    words = [
+        "profile",
+        "--model",
+        "nce",
+        "--resources",
+        "cpu",
+        "--units",
+        "parts",
+        "--budget",
+        0,
+        "--launcher",
+        "local",
+    ]
+    done = heterps_here(*words, cwd=tmp_path)
+    assert done.returncode == 143
+    assert "Traceback" not in done.stderr
 
 
 PLAN = """

@@ -11,12 +11,14 @@ import pytest
 from heterps.cli import main
 from heterps.config import ASP, Cluster, Emulation, Job, Resource, load_job
 from heterps.errors import ConfigError
+from heterps.launch import trials
 from heterps.launch.trials import STEP, TrialRunner, run_trial, trial_job
 from heterps.model import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, PlannedServers, Stage, load_plan
 from heterps.planning.trial import StageSeconds, Trial, TrialStopped
 from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
+from heterps.training.metrics.metrics import Metrics
 
 CLUSTER = Cluster(
     resources={
@@ -239,3 +241,17 @@ def test_a_profile_of_another_model_is_refused(tiny_job: Path, job: Job, capsys:
     code, _, err = command(capsys, "--measure", "job.yaml", "--throughput", "900")
     assert code == 2
     assert "a profile of another model" in err
+
+
+def test_what_the_first_batches_take_more_than_the_others_is_the_start(job: Job) -> None:
+    plan, nothing = plan_of(job, 1), Metrics({}, "")
+    watch = trials._Watch(most_s=0.0, most_batches=None, num_stages=1)
+    line = {"stages": [{"compute": 1.0, "communicate": 0.0, "wait": 0.0, "workers": 1}]}
+    watch.stepped(100, 3.0, 0.0, nothing)  # ten batches of ten samples, of which a batch takes 0.1 s later on
+    watch.measured(line)
+    watch.stepped(200, 4.0, 0.0, nothing)
+    with pytest.raises(trials._Enough):
+        watch.measured(line)
+    trial = watch.trial(plan, 10, is_emulated=False)
+    assert (trial.throughput, trial.start_s) == (100.0, 2.0)
+    assert watch.trial(plan, 10, is_emulated=True).start_s == 0.0, "emulated seconds have no start of this machine"

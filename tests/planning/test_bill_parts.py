@@ -11,11 +11,13 @@ from real_oracle import real_problems
 
 from heterps.config import Cluster, Machine, Resource, Spot
 from heterps.errors import ConfigError
+from heterps.planning.api import compare
 from heterps.planning.bill import bill_parts
 from heterps.planning.cost import Problem
 from heterps.planning.explain import layer_times, neighbours, stations
-from heterps.planning.optimum import cheapest, with_floor
+from heterps.planning.optimum import cheapest
 from heterps.planning.real import Conditions
+from heterps.planning.variants import cheapest_variant
 
 
 def check_sums(problem: Problem) -> None:
@@ -69,12 +71,18 @@ def test_what_is_rented_and_what_interruptions_add_are_parts_of_their_own() -> N
 
 
 def test_a_plan_for_a_deadline_is_not_beaten_by_one_that_misses_it() -> None:
-    problem = small_problem()
-    raised = cheapest(with_floor(problem, problem.throughput * 3))
-    assert raised is not None
-    without = neighbours(problem, raised).cheaper
-    assert without is not None
-    assert without.meets_floor
-    beside = neighbours(problem, raised, deadline=1.0)
-    assert beside.cheaper is None or not beside.cheaper.meets_floor
-    assert beside.faster is not None
+    start = {"startup_s": 7200.0}
+    small = small_problem()
+    resources = {name: one.model_copy(update=start) for name, one in small.cluster.resources.items()}
+    cluster = small.cluster.model_copy(update={"resources": resources})
+    first = cheapest(Problem(small.profile, cluster, small.throughput, 1e9, conditions=Conditions(None)))
+    assert first is not None
+    asked = Problem(small.profile, cluster, first.throughput, 1e9, conditions=Conditions(None))
+    deadline = asked.samples / asked.throughput / 3600
+    problem, compared, _ = cheapest_variant([asked], deadline, lambda one: compare(one, others="none"))
+    plan = compared.chosen
+    assert plan.hours <= deadline * (1 + 1e-9)
+    assert problem.throughput > asked.throughput, "the start is part of the deadline"
+    assert neighbours(asked, plan).cheaper is not None
+    beside = neighbours(problem, plan).cheaper
+    assert beside is None or beside.plan.hours > deadline

@@ -112,6 +112,15 @@ def test_without_rounds_workers_take_whole_batches_and_divide_all_but_what_is_fi
     assert two.seconds == pytest.approx((STEP_S - 0.03 + 0.04) / 2 + 0.02)
 
 
+def test_the_start_of_a_run_counts_once_however_long_it_is():
+    started = predict(of_machine(LOCAL.model_copy(update={"start_s": 3.0})), 1, ROUNDS)
+    steady = predict(of_machine(), 1, ROUNDS)
+    assert started.seconds == steady.seconds
+    assert started.over(10).seconds == pytest.approx(steady.seconds + 0.3)
+    assert started.over(10).over(10) == started.over(10), "it is not counted twice"
+    assert (started.over(0), steady.over(10)) == (started, steady)
+
+
 def test_more_workers_than_cores_divide_no_more():
     two_cores = ThisMachine(2, in_rounds=False)
     two, eight = (predict(of_machine(), k, two_cores).seconds for k in (2, 8))

@@ -37,6 +37,12 @@ def test_a_stranger_learns_what_came_of_the_run(summary):
     assert "--resume" not in text
 
 
+def test_what_is_paid_for_and_not_measured_is_named(summary):
+    text = words(printed({**summary, "measured_usd_without": ["traffic between zones", "disks of servers"]}))
+    assert "measured without traffic between zones, disks of servers" in text
+    assert "without" not in words(printed(summary))
+
+
 def test_a_model_with_a_loss_of_its_own_is_judged_by_its_ranking_alone(summary):
     text = words(printed({**summary, "own_loss": True}))
     assert text.count("not judged: the model has a loss of its own") == 3

@@ -182,11 +182,11 @@ def plan(
     if json:
         print_json(_as_json(compared, compare, told, found) | ({"variants": rivals} if len(rivals) > 1 else {}))
     else:
-        _show(problem, compared, compare, told, found, profiled_with, rivals)
+        _show(problem, compared, compare, told, found, profiled_with, rivals, deadline)
     if plot is not None and found is not None:
         write_plot(plot, found, problem.profile, problem.throughput, compared if compare else None)
     if html is not None and computed is not None:
-        _write_page(html, problem, compared, computed, rivals, deadline, every=compare)
+        _write_page(html, problem, compared, computed, rivals, every=compare)
     write_file(out, "plan", compared.chosen.write)
     return 0
 
@@ -231,14 +231,13 @@ def _write_page(
     compared: PlanComparison,
     found: Frontier,
     rivals: list[dict[str, Any]],
-    deadline: float | None,
     *,
     every: bool,
 ) -> None:
     from heterps.planning.explain import neighbours
     from heterps.report.page.planned import render_plan_page, write_plan_page
 
-    beside = neighbours(problem, compared.chosen, deadline)
+    beside = neighbours(problem, compared.chosen)
     write_plan_page(path, render_plan_page(problem, compared, beside, found, rivals, has_searches=every))
 
 
@@ -256,6 +255,7 @@ def _show(
     found: Frontier | None,
     profiled_with: int,
     rivals: list[dict[str, Any]],
+    deadline: float | None,
 ) -> None:
     from heterps.report.terminal.frontier_view import show_frontier
     from heterps.report.terminal.plan_explained import show_explanation
@@ -266,6 +266,8 @@ def _show(
     profile, floor = problem.profile, problem.throughput
     if profile.batch_size != profiled_with:
         console.print(f"For batches of {profile.batch_size:,} samples (profiled with {profiled_with:,}).")
+    if deadline is not None:
+        console.print(f"To be done within {deadline:g} hours it needs {floor:,.0f} samples/s, start-up included.")
     if len(rivals) > 1:
         show_variants(console, rivals)
     (show_every_method if every else show_comparison)(console, compared, profile, floor)

@@ -197,13 +197,18 @@ def _measure(
 
 
 def _with_overhead(profile: Profile, launcher: str, job: Job | None) -> Profile:
+    from heterps.cli.train import EXIT_CODES
     from heterps.launch.overheads import MEASURED, cache_file, with_overhead
+    from heterps.planning.trial import TrialStopped
 
     if launcher not in MEASURED:
         raise ConfigError(f"--launcher {launcher}: the overhead of {' and '.join(MEASURED)} can be measured here.")
     console = make_console(stderr=True)
     console.print(f"measuring what launcher {launcher} costs; in part kept in {cache_file()}", style="dim")
-    return with_overhead(profile, launcher, job)
+    try:
+        return with_overhead(profile, launcher, job)
+    except TrialStopped as stopped:
+        raise typer.Exit(EXIT_CODES.get(str(stopped), 1)) from stopped
 
 
 def _cluster_file(job: Path | None) -> str:

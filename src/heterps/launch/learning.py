@@ -69,8 +69,10 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
         )
         overhead = fit_overhead(scaled, job.cluster, in_rounds, free, error=0.0)
         field = "batch_s" if job.sync.in_rounds else "free_fixed_s"
-        beside_s = max(getattr(overhead, field) + batch_s - predicted.seconds, 0.0)
-        overheads = dict(profile.overheads or {}) | {OF_JOB: overhead.model_copy(update={field: beside_s})}
+        slower_s = batch_s - predicted.over(summary["samples"] / batch_size).seconds
+        beside_s = max(getattr(overhead, field) + slower_s, 0.0)
+        of_job = overhead.model_copy(update={field: beside_s, "start_s": predicted.start_s})
+        overheads = dict(profile.overheads or {}) | {OF_JOB: of_job}
         learned = profile.model_copy(update={"version": 2, "overheads": overheads})
         return learned, f"a batch takes {beside_s * 1e3:.1f} ms besides its layers ({field})"
     stages = tuple(

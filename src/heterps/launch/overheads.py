@@ -5,6 +5,7 @@
     two stages of one worker each     T3 = batch_s + worker_s + message_s * (a message there and back for each lane)
     one and two workers, not waiting  T4 = free_fixed_s + free_divided_s    T5 = free_fixed_s + free_divided_s / 2
     two stages, not waiting           T6 = T5 + free_message_s * 2
+    all of them                       start_s = what the first batches took more than the others, at least
 
 The figures are kept in `overheads.json` of the user's cache folder, because they belong to the machine and to the
 version of heterps, not to a model. A real job costs more than an empty one and its layers: where its data is at hand,
@@ -26,6 +27,7 @@ from heterps.launch.trials import run_trial, trial_job
 from heterps.launch.whole_steps import step_seconds
 from heterps.planning.local import OF_JOB, fit_overhead, one_stage, two_stages
 from heterps.planning.plan import Plan, PlannedServers
+from heterps.planning.trial import Trial
 from heterps.profiling.profile import Overhead, Profile
 from heterps.profiling.units import num_cores
 from heterps.temporary import temporary_folder
@@ -57,11 +59,13 @@ def with_overhead(profile: Profile, launcher: str, job: Job | None = None) -> Pr
         return found
     scaled, num_layers = found.at_batch_size(job.data.batch_size), len(found.layers)
     counts = [[1], [2], [1, 1]] if num_layers > 1 else [[1], [2]]
-    in_rounds, free = (
-        [_batch_s(job.model_copy(update={"sync": sync}), of_stages, num_layers, JOB_SECONDS) for of_stages in counts]
+    trials = [
+        [_try(job.model_copy(update={"sync": sync}), of_stages, num_layers, JOB_SECONDS) for of_stages in counts]
         for sync in (BSP(), ASP())
-    )
-    known[OF_JOB] = fit_overhead(scaled, job.cluster, in_rounds, free, ERROR, _lanes(job, num_layers))
+    ]
+    in_rounds, free = ([_batch_s(job, trial) for trial in of_policy] for of_policy in trials)
+    start_s = _start_s([trial for of_policy in trials for trial in of_policy])
+    known[OF_JOB] = fit_overhead(scaled, job.cluster, in_rounds, free, ERROR, _lanes(job, num_layers), start_s)
     return found.model_copy(update={"overheads": known})
 
 
@@ -70,7 +74,7 @@ def overhead(launcher: str) -> Overhead:
     key = f"{launcher}, heterps {heterps.__version__}, {num_cores()} cores"
     known = _cached()
     kept = known.get(key)
-    if isinstance(kept, dict) and kept.keys() >= Overhead.model_fields.keys():  # else it is of an earlier version
+    if isinstance(kept, dict) and kept.keys() == Overhead.model_fields.keys():  # else it is of another version
         return validate(kept, Overhead, where=str(cache_file()))
     found = _measure(launcher)
     try:
@@ -102,11 +106,9 @@ def _measure(launcher: str) -> Overhead:
         if launcher == "inline":
             seconds, error = step_seconds(job, SECONDS)
             return Overhead(batch_s=seconds, error=error)
-        one_s = _batch_s(job, [1])
-        two_s = _batch_s(job, [2])
-        border_s = _batch_s(job, [1, 1])
         free = job.model_copy(update={"sync": ASP()})
-        free_one_s, free_two_s, free_border_s = (_batch_s(free, counts) for counts in ([1], [2], [1, 1]))
+        trials = [_try(one, counts) for one in (job, free) for counts in ([1], [2], [1, 1])]
+        one_s, two_s, border_s, free_one_s, free_two_s, free_border_s = (_batch_s(job, trial) for trial in trials)
         divided_s = min(max(2 * (free_one_s - free_two_s), 0.0), free_one_s)
         return Overhead(
             batch_s=one_s,
@@ -115,6 +117,7 @@ def _measure(launcher: str) -> Overhead:
             free_message_s=max(free_border_s - min(free_one_s, free_two_s), 0.0) / 2,
             free_fixed_s=free_one_s - divided_s,
             free_divided_s=divided_s,
+            start_s=_start_s(trials),
             error=ERROR,
         )
 
@@ -130,11 +133,20 @@ def _empty_job(data: Path, launcher: str) -> Job:
     )
 
 
-def _batch_s(job: Job, counts: Sequence[int], num_layers: int = NUM_LAYERS, seconds: float | None = None) -> float:
-    """Return the seconds of a batch with so many workers in each stage."""
+def _try(job: Job, counts: Sequence[int], num_layers: int = NUM_LAYERS, seconds: float | None = None) -> Trial:
+    """Run a trial with so many workers in each stage."""
     plan = _plan(counts, num_layers, job.cluster)
-    trial = run_trial(trial_job(job, launcher="local"), plan, seconds=SECONDS if seconds is None else seconds)
+    return run_trial(trial_job(job, launcher="local"), plan, seconds=SECONDS if seconds is None else seconds)
+
+
+def _batch_s(job: Job, trial: Trial) -> float:
+    """Return the seconds of a batch of a trial."""
     return job.data.batch_size / trial.throughput
+
+
+def _start_s(trials: Sequence[Trial]) -> float:
+    """Return the seconds by which the start of a run is slower: the least, for a busy machine only adds to it."""
+    return min(trial.start_s for trial in trials)
 
 
 def _lanes(job: Job, num_layers: int) -> int:

@@ -146,6 +146,7 @@ class _Watch(Observer):
     batches: int = 0
     _now: tuple[int, float] = (0, 0.0)
     _from: tuple[int, float] | None = None
+    _warm_up: tuple[int, float] = (0, 0.0)
     _began: float = 0.0
     _spent: list[StageSeconds] = field(default_factory=list)  # in all counted intervals
     _late_s: float = 0.0
@@ -159,6 +160,7 @@ class _Watch(Observer):
     def measured(self, line: dict[str, Any]) -> None:
         before, self._from = self._from, self._now
         if before is None:  # the warm-up is over
+            self._warm_up = self._now
             self._began = time.perf_counter()
             self._spent = [StageSeconds(0.0, 0.0)] * self.num_stages
             return
@@ -178,7 +180,11 @@ class _Watch(Observer):
             StageSeconds(s.compute_s / batches, s.communicate_s / batches, s.wait_s / batches) for s in self._spent
         )
         late = self._late_s / self._workers / max(time.perf_counter() - self._began, 1e-9)
-        return Trial(plan, self.samples / self.seconds, stages, self.batches, self.seconds, is_emulated, late)
+        throughput = self.samples / self.seconds
+        start_s = 0.0 if is_emulated else max(self._warm_up[1] - self._warm_up[0] / throughput, 0.0)
+        return Trial(
+            plan, throughput, stages, self.batches, self.seconds, is_emulated=is_emulated, start_s=start_s, late=late
+        )
 
 
 def _plus(spent: StageSeconds, stage: dict[str, Any], took_s: float) -> StageSeconds:

@@ -92,7 +92,7 @@ def plan(
     def find(one: Problem) -> PlanComparison:
         return within_staleness(one, lambda p: compare(p, method, others="none", **search))
 
-    return within_deadline(problem, deadline, find).chosen
+    return within_deadline(problem, deadline, find)[1].chosen
 
 
 def make_problem(
@@ -141,18 +141,18 @@ def make_problem(
 
 def within_deadline(
     problem: Problem, deadline: float | None, find: Callable[[Problem], PlanComparison]
-) -> PlanComparison:
+) -> tuple[Problem, PlanComparison]:
     """Find a plan whose expected hours, with start-up and interruptions, are within the deadline.
 
     Where they are not, the floor is raised by as much as they exceed it, and the search repeated: the result meets the
-    deadline, and is the cheapest for the floor it was found with.
+    deadline, and is the cheapest for the floor of the problem that is returned with it.
     """
     from heterps.planning.optimum import with_floor
 
     while True:
         compared = find(problem)
         if deadline is None or compared.chosen.hours <= deadline * (1 + PROVEN):
-            return compared
+            return problem, compared
         problem = with_floor(problem, problem.throughput * max(compared.chosen.hours / deadline, 1 + 1e-6))
 
 

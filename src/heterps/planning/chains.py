@@ -20,7 +20,7 @@ from heterps.planning import chain_kernels as kernels
 from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
 from heterps.planning.kernels import least_count, traffic_of
 from heterps.planning.labels import Labels
-from heterps.planning.market import cover, paid_s, stretch
+from heterps.planning.market import all_paid_s, cover, stretch
 
 LABELS = (12, 48, 192)
 """Largest number of labels per state, by effort."""
@@ -89,7 +89,7 @@ class Chains:
         """Upper bound on the weight of all plans with this tau."""
         if self._offers is not None:
             offers = self._offers
-            paid = np.array([paid_s(offers, j, tau) for j in range(len(offers.usd))])
+            paid = all_paid_s(offers, tau)
             most = float((offers.usd * paid) @ offers.limits) + self._disk_usd * tau + self._most_traffic
             return most * stretch(float(offers.risk @ offers.limits)) * (1 + 1e-9)
         most = float(self.prices @ ((tau + self._started) * self.limits)) + self._disk_usd * tau + self._most_traffic
@@ -190,7 +190,7 @@ class Chains:
         if self._offers is None or not (self._offers.step.any() or self._offers.least.any()):
             return tau + self._started
         having = self._offers.units > 0
-        paid = np.array([paid_s(self._offers, j, tau) for j in range(len(having))])
+        paid = all_paid_s(self._offers, tau)
         least = np.where(having, paid[:, None], np.inf).min(axis=0)
         return np.where(np.isfinite(least), least, 0.0)
 

@@ -117,14 +117,8 @@ def explain(problem: Problem, plan: Plan) -> Explanation:
     )
 
 
-def neighbours(problem: Problem, plan: Plan, deadline: float | None = None) -> Neighbours:
-    """Find the plans next to a plan, as `explain` does, without what its cost depends on.
-
-    A plan for a deadline was chosen for a floor that start-up and interruptions have raised: cheaper plans that are
-    slower than it do not replace it.
-    """
-    if deadline is not None:
-        problem = with_floor(problem, max(problem.throughput, plan.throughput))
+def neighbours(problem: Problem, plan: Plan) -> Neighbours:
+    """Find the plans next to a plan, as `explain` does, without what its cost depends on."""
     return _neighbours(problem, plan, _optimum(problem, plan))
 
 

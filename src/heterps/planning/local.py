@@ -10,6 +10,8 @@
 but no more workers compute at once than there are cores. The overhead is that of a job with an empty model, which [1]
 contains once already; or trials of the job itself have shown what there is besides its layers (launch/overheads.py).
 
+The first batches of a run take longer than the others. What they take more is the start, which trials show as well.
+
 The default plan is one stage on CPU cores, and one server. Without costs of its layers in a profile it predicts
 nothing: throughput, hours and usd are 0.
 """
@@ -93,6 +95,7 @@ def local_prediction(
         servers_s=servers_s,
         network_s=network_s,
         overhead_s=seconds - layers_s - servers_s - network_s,
+        start_s=launcher.start_s,
         error=combined(profile.whole_steps_error or 0.0, DRIFT, launcher.error if is_tested else UNTESTED),
         basis="short trials of this job" if of_job else basis,
     )
@@ -144,7 +147,13 @@ def _beside_s(profile: Profile, cluster: Cluster) -> float:
 
 
 def fit_overhead(
-    profile: Profile, cluster: Cluster, in_rounds: Sequence[float], free: Sequence[float], error: float, lanes: int = 0
+    profile: Profile,
+    cluster: Cluster,
+    in_rounds: Sequence[float],
+    free: Sequence[float],
+    error: float,
+    lanes: int = 0,
+    start_s: float = 0.0,
 ) -> Overhead:
     """Fit an overhead OF_JOB to the seconds of a batch, in rounds and not waiting for others.
 
@@ -161,6 +170,7 @@ def fit_overhead(
         worker_s=max(in_rounds[1] - _part_s(costs, 2) - batch_s, 0.0),
         free_divided_s=divided_s,
         free_fixed_s=max(sum(fixed_s) / 2, 0.0),
+        start_s=start_s,
         error=error,
     )
     if not lanes:
@@ -244,7 +254,7 @@ def local_plan(
         predicted |= {"throughput": billed.throughput, "hours": billed.hours, "bottleneck": billed.bottleneck}
     else:
         prediction = local_prediction(scaled, cluster, plan.stages, num_workers, here)
-        throughput = batch_size / prediction.seconds
+        throughput = batch_size / prediction.over(samples / batch_size).seconds
         predicted |= {"throughput": throughput, "hours": samples / throughput / 3600, "prediction": prediction}
         predicted |= {"bottleneck": "this machine"}
     hours = predicted["hours"]

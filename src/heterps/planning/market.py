@@ -153,6 +153,15 @@ def paid_s(offers: Offers, j: int, tau: float) -> float:
 
 
 @_compiled
+def all_paid_s(offers: Offers, tau: float) -> Floats:
+    """Return the seconds per batch [J] that one of each offer is paid for, if a batch takes tau."""
+    paid = np.empty(offers.usd.shape[0])
+    for j in range(paid.shape[0]):
+        paid[j] = paid_s(offers, j, tau)
+    return paid
+
+
+@_compiled
 def stretch(risk: float) -> float:
     """Return how many times as long a job takes with interruptions of this risk; it never overflows."""
     return math.exp(min(risk, 700.0))

@@ -1,6 +1,7 @@
 """A prediction of a run: the seconds of a batch by term, and the interval in which its throughput is expected.
 
 seconds of a batch = compute + servers + network + overhead        throughput = batch size / seconds
+seconds of a run   = start + batches * seconds of a batch
 
 low       throughput       high       9 of 10 runs are expected between low and high: the logarithm of the
  |------------|-------------|         throughput has the standard error `error`
@@ -32,6 +33,10 @@ TERMS = ("compute_s", "servers_s", "network_s", "overhead_s")
 """The fields of a prediction that add up to the seconds of a batch."""
 
 
+def _is_zero(seconds: float) -> bool:
+    return seconds == 0
+
+
 class Prediction(FiniteRecord):
     """The seconds that a run is predicted to spend on a batch, by term."""
 
@@ -41,6 +46,9 @@ class Prediction(FiniteRecord):
     overhead_s: float = Field(
         0.0, description="All other seconds: messages, reading, waiting. Below 0 where the terms above overlap."
     )
+    start_s: NonNegativeFloat = Field(
+        0.0, description="Further seconds that the first batches of a run take.", exclude_if=_is_zero
+    )
     error: NonNegativeFloat = Field(description="Relative standard error of the sum.")
     basis: str = Field("", description="What the prediction rests on, in words.")
 
@@ -48,6 +56,12 @@ class Prediction(FiniteRecord):
     def seconds(self) -> float:
         """Seconds of a batch."""
         return self.compute_s + self.servers_s + self.network_s + self.overhead_s
+
+    def over(self, num_batches: float) -> Prediction:
+        """Return the prediction of the mean batch of a run of so many, which has its share of the start."""
+        if not num_batches > 0:
+            return self
+        return self.model_copy(update={"overhead_s": self.overhead_s + self.start_s / num_batches, "start_s": 0.0})
 
     def throughput(self, batch_size: int) -> tuple[float, float, float]:
         """Return the samples per second that are expected, and the low and the high end of their interval."""

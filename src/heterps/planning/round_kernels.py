@@ -9,8 +9,7 @@ them all until they come back:
                                                 V/n  servers: rows and steps, and each worker's weights (k w)
 
 So for given L and z a stage has a least count, and its micro-batch, its weights' way to the servers, its units and its
-traffic between zones add up along the chain of stages. Labels carry these sums. A label is dropped if another of its
-state has no more of any of them, or if it cannot end below the best bill, by the least that the layers to come need.
+traffic between zones add up along the chain of stages (round_stages.py).
 """
 
 from __future__ import annotations
@@ -111,17 +110,21 @@ def cheapest_servers(
         return np.inf, np.inf, 0
     if given.server < 0:
         return np.inf, np.inf, 0
+    rate, started, server_usd = given.disk_usd, traffic, given.prices[given.server]
+    for t in range(units.shape[0]):
+        rate += given.prices[t] * units[t]
+        started += given.prices[t] * units[t] * given.started[t]
+    # the least (busy_s + served_s/n) * (rate + server_usd*n) over real n
+    if started + (math.sqrt(busy_s * rate) + math.sqrt(served_s * server_usd)) ** 2 >= best:
+        return np.inf, np.inf, 0
     all_units = units.copy()
     before = units[given.server]
     for count in range(given.least_servers, given.limits[given.server] - before + 1):
         all_units[given.server] = before + count
-        least = traffic + given.disk_usd * busy_s
-        for t in range(units.shape[0]):
-            least += given.prices[t] * all_units[t] * (busy_s + given.started[t])
-        if least >= found:
+        if started + (rate + server_usd * count) * busy_s >= found:
             break
         seconds = busy_s + served_s / count
-        if seconds > given.tau_max:
+        if seconds > given.tau_max or started + (rate + server_usd * count) * seconds >= found:
             continue
         weight = weight_of(given, all_units, seconds, traffic)
         if weight < found:
@@ -184,7 +187,7 @@ def provision_rounds(
                     if fill + z > given.tau_max:
                         continue
                     units[:] = 0
-                    served, traffic = given.server_s, shared
+                    served, traffic, rate = given.server_s, shared, 0.0
                     fits = True
                     for i in range(num):
                         t = resource[i]
@@ -192,7 +195,10 @@ def provision_rounds(
                         units[t] += trial[i]
                         served += trial[i] * sums[i, MOVES]
                         traffic += trial[i] * sums[i, EACH]
-                        fits = fits and units[t] <= given.limits[t]
+                        rate += given.prices[t] * trial[i]
+                        fits = units[t] <= given.limits[t] and rate * (fill + z) < cost[n]
+                        if not fits:
+                            break
                     if not fits:
                         continue
                     weight, round_s, servers = cheapest_servers(given, units, fill + z, served, traffic, cost[n])
@@ -203,94 +209,27 @@ def provision_rounds(
                         counts[n, num] = servers
 
 
-@compiled
-def breakpoints(given: KernelInputs, lanes: int, out: Floats) -> int:
-    """Write every z at which some stage has another least count, not sorted, and return how many there are."""
-    num_resources, num_layers = given.terms.shape[0], given.terms.shape[1]
-    sums = np.empty(9)
-    num = 0
-    for t in range(num_resources):
-        for first in range(num_layers):
-            for last in range(first, num_layers):
-                add_layer(sums, given.terms[t, last], last == first, last == 0)
-                if sums[A] == np.inf:
-                    break
-                tried = 0
-                for count in range(1, min(lanes, given.limits[t]) + 1):
-                    share = math.ceil(lanes / count)
-                    if share != tried or sums[Q] > 0.0:
-                        if num < out.shape[0]:
-                            out[num] = slow_s(sums, lanes, count)
-                        num += 1
-                        tried = share
-    return num
+@compiled_inline
+def least_over_servers(
+    servers: tuple[int, int], fewest: float, most: float, per_server: float, per_share: float
+) -> tuple[float, float]:
+    """Return the least sum over all numbers n of servers in the range, and about the 1/n that has it.
 
-
-# What the layers to come need at least: USD per hour (rate), seconds of micro-batches (fill), and a mix of both. The
-# bill is a product of seconds and rate, so its least value over all that the bounds allow is at one of two corners:
-#
-#     rate |  o                     o  the least fill, and the rate that the mix then asks for
-#          |    \  mu fill + rate/mu = mix
-#          |      \                 o  the least rate (or the most fill that the floor allows), and the fill likewise
-#          +--------o----- fill
-
-
-@compiled
-def least_to_go(
-    given: KernelInputs, lanes: int, z: float, mu: float, rate: Floats, fill: Floats, mixed: Floats
-) -> None:
-    """Write the least rate, the least fill and the least mix of both, of all layers from each one on [N + 1]."""
-    num_resources, num_layers = given.terms.shape[0], given.terms.shape[1]
-    sums = np.empty(9)
-    rate[num_layers], fill[num_layers], mixed[num_layers] = 0.0, 0.0, 0.0
-    for first in range(num_layers - 1, -1, -1):
-        rate[first], fill[first], mixed[first] = np.inf, np.inf, np.inf
-        for t in range(num_resources):
-            count = 0
-            for last in range(first, num_layers):
-                add_layer(sums, given.terms[t, last], last == first, last == 0)
-                if count == 0 or not slow_s(sums, lanes, count) <= z or sums[W] + sums[S] > given.memory[t]:
-                    count = round_count(given, t, sums, lanes, z)
-                if count > given.limits[t]:
-                    break
-                usd, micro = given.prices[t] * count, micro_s(sums, lanes)
-                rate[first] = min(rate[first], usd + rate[last + 1])
-                fill[first] = min(fill[first], micro + fill[last + 1])
-                mixed[first] = min(mixed[first], mu * micro + usd / mu + mixed[last + 1])
+    The sum is that of stages, `fewest` and `most` at the ends of the range and on the chord in 1/n between them, of
+    `per_server` * n and of `per_share` / n.
+    """
+    first, last = 1.0 / servers[1], 1.0 / servers[0]
+    slope = (fewest - most) / (last - first) if last > first else 0.0
+    share = math.sqrt(per_server / (slope + per_share)) if slope + per_share > 0.0 else last
+    share = min(max(share, first), last)
+    return most + slope * (share - first) + per_server / share + per_share * share, share
 
 
 @compiled_inline
-def least_weight(busy_s: float, rate: float, served_s: float, price: float, least_servers: int) -> float:
-    """Lower bound of (busy_s + served_s/n) * (rate + price*n) over real n from least_servers on."""
-    if served_s <= 0.0:
-        return busy_s * rate
-    n = float(least_servers)
-    if price > 0.0 and busy_s > 0.0:
-        n = max(n, math.sqrt(served_s * rate / (price * busy_s)))
-    return (busy_s + served_s / n) * (rate + price * n)
-
-
-@compiled
-def least_end(
-    given: KernelInputs,
-    busy_s: float,
-    usd: float,
-    served_s: float,
-    mu: float,
-    rate: float,
-    fill: float,
-    mixed: float,
-) -> float:
-    """Lower bound of the weight with `busy_s` and `usd` so far, given the least rate, fill and mix of what comes."""
-    if busy_s + fill > given.tau_max or rate == np.inf:
-        return np.inf
-    server_usd = given.prices[given.server] if given.server >= 0 else 0.0
-    usd += given.disk_usd
-    steep = max((mixed - mu * fill) * mu, rate)
-    corner = least_weight(busy_s + fill, usd + steep, served_s, server_usd, given.least_servers)
-    flat = max(min((mixed - rate / mu) / mu, given.tau_max - busy_s), fill)
-    asked = max((mixed - mu * flat) * mu, rate)
-    return min(corner, least_weight(busy_s + flat, usd + asked, served_s, server_usd, given.least_servers))
+def weight_on_line(seconds: tuple[float, float], total: float, per_s: float) -> float:
+    """Return the least T * (total - per_s * T) for T in the range: it is at one of the ends."""
+    shortest, longest = seconds
+    return min(shortest * (total - per_s * shortest), longest * (total - per_s * longest))
 
 
 @functools.cache
@@ -298,7 +237,5 @@ def compile_all() -> None:
     """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
     lanes, schedules = np.ones(1, np.int64), np.zeros((1, 1), np.int16)
     provision_rounds(EXAMPLE, lanes, 0.0, schedules, np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1))
-    breakpoints(EXAMPLE, 1, np.empty(4))
-    rate, fill, mixed = np.empty(2), np.empty(2), np.empty(2)
-    least_to_go(EXAMPLE, 1, 9.0, 1.0, rate, fill, mixed)
-    least_end(EXAMPLE, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    least_over_servers((1, 1), 1.0, 1.0, 1.0, 1.0)
+    weight_on_line((1.0, 1.0), 1.0, 1.0)

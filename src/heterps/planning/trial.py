@@ -33,6 +33,7 @@ class Trial:
     seconds: float  # time of these batches
     is_emulated: bool = False
     late: float = 0.0  # emulated only: share of the time for which this machine was slower than the emulated units
+    start_s: float = 0.0  # seconds that the batches of the warm-up took more than others; not emulated
 
 
 class TrialStopped(Exception):

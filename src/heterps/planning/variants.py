@@ -17,7 +17,10 @@ POLICIES = ("bsp", "asp", "ssp:3", "dssp:3:12")
 def cheapest_variant(
     problems: list[Problem], deadline: float | None, find: Callable[[Problem], PlanComparison]
 ) -> tuple[Problem, PlanComparison, list[dict[str, Any]]]:
-    """Return the variant with the cheapest plan, its plans, and a row about each; PlanInfeasible if none has one."""
+    """Return the variant with the cheapest plan, its plans, and a row about each; PlanInfeasible if none has one.
+
+    Its floor is the one that the deadline asks for, start-up and interruptions included.
+    """
     found: list[tuple[Problem, PlanComparison]] = []
     rows: list[dict[str, Any]] = []
     failure: PlanInfeasible | None = None
@@ -25,13 +28,13 @@ def cheapest_variant(
         policy = problem.conditions.sync.label if problem.conditions and problem.conditions.sync else None
         row: dict[str, Any] = {"sync": policy, "batch_size": problem.profile.batch_size}
         try:
-            compared = within_deadline(problem, deadline, lambda one: within_staleness(one, find))
+            raised, compared = within_deadline(problem, deadline, lambda one: within_staleness(one, find))
         except PlanInfeasible as error:
             failure = failure or error
             rows.append(row | {"usd": None, "reason": str(error)})
             continue
         plan = compared.chosen
-        found.append((problem, compared))
+        found.append((raised, compared))
         rows.append(
             row | {"usd": plan.usd, "hours": plan.hours, "throughput": plan.throughput,
                    "staleness": expected_staleness(problem, plan)}

@@ -179,6 +179,9 @@ class Overhead(FiniteRecord):
     free_divided_s: NonNegativeFloat = Field(
         0.0, description="Further seconds per batch there, which the workers divide among themselves."
     )
+    start_s: NonNegativeFloat = Field(
+        0.0, description="Further seconds that the first batches of a run take, until all processes are at full speed."
+    )
     error: NonNegativeFloat = Field(0.0, description="Relative standard error.")
 
 

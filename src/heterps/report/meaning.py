@@ -357,6 +357,12 @@ def against_teacher(summary: dict[str, Any]) -> str | None:
     return f"{(auc - 0.5) / (teacher - 0.5):.0%} of the way from chance to teacher {teacher:.4f}"
 
 
+def usd_without(summary: dict[str, Any]) -> str:
+    """What is paid for and not part of the measured cost, in words; nothing if that is all."""
+    names = summary.get("measured_usd_without", ())
+    return f"measured without {', '.join(names)}" if names else ""
+
+
 def usd_per_billion(summary: dict[str, Any]) -> str:
     """The cost of a billion samples, in words: comparable between runs of any length."""
     return f"{usd(summary['measured_usd'] / summary['samples'] * 1e9)} a billion samples" if summary["samples"] else ""

@@ -57,7 +57,9 @@ def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, A
     followed = "stages" in last and job.launcher != "inline"
     is_given = job.plan is not None and not followed  # its bill is of other machines, and this one costs its cores
     is_predicted = plan.is_predicted and not is_given
-    predicted = job.data.batch_size / plan.prediction.seconds if plan.prediction is not None else plan.throughput
+    predicted = plan.throughput
+    if plan.prediction is not None:
+        predicted = job.data.batch_size / plan.prediction.over(last["samples"] / job.data.batch_size).seconds
     core = job.cluster.resources[cpu_resource(job.cluster)]
     usd_per_hour = core.usd_per_hour * job.num_threads if is_given else plan.usd_per_hour(job.cluster)
     return {

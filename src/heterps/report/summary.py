@@ -31,6 +31,7 @@ def summarise(
     in_rounds  throughput of the plan where batches wait for each other, if that applies and is known
     """
     if predicted is not None:
+        predicted = predicted.over(outcome.samples / job.data.batch_size)
         plan = plan.model_copy(update={"throughput": job.data.batch_size / predicted.seconds})
     tested, validation = outcome.test is not None, outcome.validation
     if outcome.test is not None:
@@ -60,6 +61,7 @@ def summarise(
         "measured_throughput": round(throughput, 1),
         "predicted_usd": _predicted_usd(job, plan, outcome),
         "measured_usd": staged["usd"],
+        **_not_measured(job, plan),
         **({"plan": bill_of(given)} if given is not None else {}),
         "staleness": staged["staleness"],
         "restarts": outcome.restarts,
@@ -114,6 +116,22 @@ def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
     if job.launcher == "inline":
         return plan.usd
     return plan.usd_per_hour(job.cluster) * outcome.samples / plan.throughput / 3600
+
+
+def _not_measured(job: Job, plan: Plan) -> dict[str, Any]:
+    """Names what the cluster is paid for and a run does not see: it knows its units and its seconds, and no bill."""
+    if job.launcher == "inline":
+        return {}
+    cluster = job.cluster
+    names = list(plan.units)
+    sold = [*cluster.resources.values(), *cluster.machines.values()]
+    left_out = {
+        "traffic between zones": any(cluster.egress_price(one, other) > 0 for one in names for other in names),
+        "disks of servers": cluster.resources[plan.servers.resource].disk_usd_per_gb_hour > 0,
+        "start-up and billing steps": any(one.startup_s or one.billing_s or one.minimum_s for one in sold),
+    }
+    named = [name for name, is_paid in left_out.items() if is_paid]
+    return {"measured_usd_without": named} if named else {}
 
 
 def _teacher(job: Job, tested: bool) -> dict[str, float | None]:

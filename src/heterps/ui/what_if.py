@@ -140,7 +140,7 @@ def next_part(basis: Basis, asked: Mapping[str, str]) -> str:
     from heterps.report.page.planned import render_next_plans
 
     solved = _solve(basis, asked)
-    beside = neighbours(solved.problem, solved.plan, solved.deadline)
+    beside = neighbours(solved.problem, solved.plan)
     return render_next_plans(solved.problem, solved.plan, beside)
 
 
@@ -159,11 +159,10 @@ def frontier_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], 
 
 @dataclass(frozen=True)
 class _Solved:
-    """The problem that is asked, its cheapest plan, the deadline in hours, and a row for each policy that `any` has."""
+    """The problem with the floor of its deadline, its cheapest plan, and a row for each policy that `any` has."""
 
     problem: Problem
     plan: Plan
-    deadline: float | None
     rivals: list[dict[str, Any]]
 
 
@@ -182,7 +181,7 @@ def _solve(basis: Basis, asked: Mapping[str, str]) -> _Solved:
     problem, found, rivals = cheapest_variant(
         problems, one.deadline, lambda p: compare(p, others="none", seconds=LONGEST_S)
     )
-    return _Solved(problem, found.chosen, one.deadline, rivals)
+    return _Solved(problem, found.chosen, rivals)
 
 
 def _spot(offer: str, texts: Mapping[str, str], before: Spot | None) -> dict[str, Any] | None:

@@ -1,50 +1,72 @@
 """The exact scheduler of plans in rounds (BSP): the cheapest plan with proof, or with a bound if it is stopped early.
 
-Best-first branch and bound over (lanes, range of z); round_kernels.py says what z is. Counts only change where z passes
-a breakpoint, so ranges are of the sorted breakpoints Z, and a range of one is exact:
+Best-first branch and bound over boxes of plans; round_bounds.py says what a box is, and bounds it.
 
-    Z  |..|.|....|.||...|..|      1. take the range i..j with the lowest bound; at best: proven
-          i         j             2. its bound: the counts for Z[j], in rounds that take Z[i] (least_end)
-                                  3. a wide range is halved at once, each half with a bound of its own
-                                  4. labels in a narrow one: no plan of it costs less than the lightest of them, and
-                                     those near it are billed; what is left is halved
+    z |   +----+                1. take the box with the lowest bound; at best: proven
+      |   | 2a |                2. bill the chains that limit its bound, if they are cheaper than best
+      |   +----+--+             3. narrow in z: labels. No plan of it costs less than the lightest, and those are billed
+      |   |  2b   |             4. otherwise split the range that loosens the bound the most
+      |   +-------+             5. both parts begin with the multipliers of the whole; better ones are looked for where
+      +------------- T             these do not lift the bound above the best bill
 
-Labels that found no slot leave their bound behind; a range of one that is not decided so is set aside with it.
+Labels that found no slot leave their bound behind. A box that is not decided so, and cannot be split, is set aside with
+it: its bound remains part of the proof.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heterps.planning import round_kernels as kernels
-from heterps.planning.cost import ROUNDING, Floats, KernelInputs, Problem, Schedules
+from heterps.planning import round_stages
+from heterps.planning.cost import ROUNDING, KernelInputs, Problem, Schedules
 from heterps.planning.labels import Labels
+from heterps.planning.market import all_paid_s, stretch
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
-from heterps.planning.round_labels import FILL, MOVED, TRAFFIC, RoundLabels, round_labels
+from heterps.planning.round_bounds import Bound, Bounds, Multipliers, needs_servers
+from heterps.planning.round_boxes import (
+    Box,
+    Loose,
+    halves_of_rented,
+    halves_of_seconds,
+    halves_of_servers,
+    halves_of_units,
+    loosest,
+)
+from heterps.planning.round_labels import FILL, MOVED, TRAFFIC, BoxOfLabels, RoundLabels, round_labels
 from heterps.planning.round_labels import compile_all as compile_labels
+from heterps.planning.round_stages import Stages
 
 WIDTHS = (16, 64, 256)
 """Largest number of labels per state, by effort."""
+SMALL = 200
+"""Number of states up to which labels are faster than multipliers."""
 MOST_BILLED = 8
 """Number of the lightest labels whose schedules are billed."""
 NARROW = 0.2
-"""Width of a range, in terms of its shortest round, up to which labels are worth their time."""
-MU_STEP = 1.7
+"""Width of a range of z, in terms of the round, up to which labels are worth their time in a small problem."""
+STEPS = 6
+"""Number of linear programs for better multipliers of one box."""
+LOOSE = 3e-3
+"""Looseness of a box below which labels are worth their time in a large problem."""
+LEAST_LOOSE = 1e-7
+"""Looseness of a box below which it is not split."""
+TABLE_BYTES = 1 << 27
+"""Memory for tables of stages."""
 
 
-class Range(NamedTuple):
-    """Breakpoints first to last of one number of lanes: no plan with such a z weighs less than `bound`."""
+@dataclass(frozen=True)
+class Waiting:
+    """A box with its bound."""
 
-    bound: float
-    order: int  # ranges of equal bounds are taken in the order in which they came
-    lanes: int
-    first: int
-    last: int
-    mu: float
+    box: Box
+    bound: Bound
     effort: int = 0
 
 
@@ -53,77 +75,70 @@ class ExactRounds:
 
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         kernels.compile_all()
+        round_stages.compile_all()
         compile_labels()
         self._problem, self._given = problem, problem.kernel_inputs
         self._scale = problem.hours_per_tau
-        self._best = np.inf
-        self._aside = np.inf
+        self._bounds = Bounds(problem)
+        self._is_small = (problem.num_layers + 1) * len(problem.resources) <= SMALL
         self._nothing: Schedules = np.empty((0, problem.num_layers), np.int16)
-        self._waiting: list[Range] = []
-        self._num_ranges = 0
-        self._z = {lanes: _breakpoints(problem, lanes) for lanes in problem.lanes_of.tolist()}
-        self._looked = False
-        for lanes, z in self._z.items():
-            if len(z):
-                self._wait(0.0, lanes, 0, len(z) - 1, self._first_mu())
+        self._best = np.inf
+        self._heaviest = _heaviest(problem)
+        self._aside = np.inf
+        self._heap: list[tuple[float, int, Waiting]] = []  # boxes of equal bounds are taken in their order
+        self._num_boxes = 0
+        self._billed: set[bytes] = set()
+        self._tables: OrderedDict[tuple[int, float], Stages] = OrderedDict()
+        self._step = 0  # 0: nothing is billed yet, 1: there are no boxes yet, 2: the search
 
     def propose(self) -> Schedules | None:
-        if not self._waiting or self.bound_usd() >= self._best * self._scale * (1 - ROUNDING):  # [1]
-            return None
-        if not self._looked:
-            self._looked = True
+        if self._step == 0:
+            self._step += 1
             return self._look_ahead()
-        taken = heapq.heappop(self._waiting)
-        z = self._z[taken.lanes]
-        lo, hi = float(z[taken.first]), float(z[taken.last])
-        if taken.first < taken.last and hi - lo > NARROW * (lo + self._problem.overhead_s):  # [3]
-            self._split(taken, taken.bound)
-            return self._nothing
-        to_go = ToGo(self._given, taken.lanes, hi, taken.mu)
-        labels = _Labels(WIDTHS[taken.effort], self._problem)
-        bound, schedules = labels.search(self._given, to_go, lo, self._problem.overhead_s, self._best)  # [4]
-        bound = max(bound, taken.bound)
-        if bound < self._best * (1 - ROUNDING):
-            self._split(taken, bound)
-        return schedules
+        if self._step == 1:
+            self._step += 1
+            multipliers = Multipliers(self._given.prices, np.zeros_like(self._given.prices), 0.0)
+            for box in self._roots():
+                self._wait(Waiting(box, Bound(0.0, multipliers, ())))
+        if not self._heap or self.bound_usd() >= self._best * self._scale * (1 - ROUNDING):  # [1]
+            return None
+        waiting = heapq.heappop(self._heap)[2]
+        if self._is_for_labels(waiting):  # [3]
+            return self._by_labels(waiting)
+        self._split(waiting)  # [4]
+        return self._unbilled(self._cheaper(waiting))  # [2]
 
     def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the search is over exact counts
         if len(schedules):
             self._best = min(self._best, float(exact(self._problem, schedules).usd.min()) / self._scale)
 
     def bound_usd(self) -> float:
-        known = self._waiting[0].bound if self._waiting else np.inf
+        if self._step < 2:
+            return 0.0
+        known = self._heap[0][0] if self._heap else np.inf
         return min(self._best, self._aside, known) * self._scale
 
-    def _split(self, taken: Range, bound: float) -> None:
-        if taken.first < taken.last:
-            z = self._z[taken.lanes]
-            half = (float(z[taken.first]) + float(z[taken.last])) / 2
-            middle = int(np.searchsorted(z, half, side="right")) - 1
-            middle = min(max(middle, taken.first), taken.last - 1)
-            self._wait(bound, taken.lanes, taken.first, middle, taken.mu)
-            self._wait(bound, taken.lanes, middle + 1, taken.last, taken.mu)
-        elif taken.effort + 1 < len(WIDTHS):
-            self._wait(bound, taken.lanes, taken.first, taken.last, taken.mu, taken.effort + 1)
-        else:
-            self._aside = min(self._aside, bound)
+    @property
+    def _cutoff(self) -> float:
+        """The weight from which on boxes are of no interest: that of the best plan, or more than that of any."""
+        return min(self._best, self._heaviest)
 
-    def _wait(self, bound: float, lanes: int, first: int, last: int, mu: float, effort: int = 0) -> None:  # [2]
-        """Put a range to the others, with the highest bound that a few mixes near `mu` give."""
-        z = self._z[lanes]
-        lo, hi = float(z[first]) + self._problem.overhead_s, float(z[last])
-        for step in (1.0, MU_STEP, 1 / MU_STEP):
-            better = ToGo(self._given, lanes, hi, mu * step).bound(self._given, lo)
-            if better > bound:
-                bound, mu = better, mu * step
-        if bound < self._best * (1 - ROUNDING):
-            self._num_ranges += 1
-            heapq.heappush(self._waiting, Range(bound, self._num_ranges, lanes, first, last, mu, effort))
-
-    def _first_mu(self) -> float:
-        """A mix in which the fastest allowed round and the price of all units weigh the same."""
-        rate = float(self._given.prices @ self._given.limits)
-        return float(np.sqrt(max(rate, 1e-12) / self._problem.tau_max)) / 10
+    def _roots(self) -> Iterator[Box]:
+        """Yield one box for each number of lanes, which hold all plans together."""
+        problem = self._problem
+        servers = (1, 1)
+        if needs_servers(problem):
+            servers = (problem.least_servers, int(problem.limits[problem.server]) if problem.server >= 0 else 0)
+        if servers[0] > servers[1]:
+            return
+        offers = problem.market.offers
+        rented = (np.zeros_like(offers.limits), offers.limits)
+        units = (np.zeros_like(problem.limits), problem.limits)
+        for lanes in problem.lanes_of.tolist():
+            first, slowest = self._stages(lanes, 0.0), self._stages(lanes, problem.tau_max).below
+            fastest = first.below if first.below >= 0 else first.above
+            if fastest <= slowest:
+                yield Box(lanes, (fastest, slowest), (0.0, problem.tau_max), servers, rented, units)
 
     def _look_ahead(self) -> Schedules:
         """Propose single resources, so that there is something to compare with."""
@@ -132,28 +147,126 @@ class ExactRounds:
             -1, self._problem.num_layers
         )
 
+    def _cheaper(self, waiting: Waiting) -> list[Schedules]:
+        """Return those of the chains that limit a bound which are cheaper than the best with the counts of its box."""
+        box, found = waiting.box, []
+        stages, busy_s = self._stages(box.lanes, box.z[1]), self._problem.overhead_s + box.z[1]
+        for schedule, _ in waiting.bound.columns:
+            needs = stages.needs(schedule)
+            if needs is None or (needs.units > self._given.limits).any():
+                continue
+            served_s = self._given.server_s + needs.moved_s
+            weight, _, _ = kernels.cheapest_servers(
+                self._given, needs.units, busy_s + needs.fill_s, served_s, needs.traffic, self._best
+            )
+            if weight < self._best:
+                found.append(schedule)
+        return found
 
-def _breakpoints(problem: Problem, lanes: int) -> Floats:
-    given = problem.kernel_inputs
-    out = np.empty(4096)
-    while (num := kernels.breakpoints(given, lanes, out)) > len(out):
-        out = np.empty(num)
-    z = np.unique(out[:num])
-    return z[np.isfinite(z) & (z <= problem.tau_max)]
+    def _unbilled(self, schedules: list[Schedules]) -> Schedules:
+        found = {schedule.tobytes(): schedule for schedule in schedules}
+        new = [schedule for key, schedule in found.items() if key not in self._billed]
+        self._billed.update(found)
+        return np.array(new) if new else self._nothing
+
+    def _stages(self, lanes: int, z: float) -> Stages:
+        """Return the table of stages for z, which is made anew only if it has not been used for a while."""
+        key = (lanes, z)
+        if key not in self._tables:
+            stages = self._tables[key] = Stages(self._given, lanes, z)
+            while len(self._tables) > max(TABLE_BYTES // stages.arrays.counts.nbytes // 4, 4):
+                self._tables.popitem(last=False)
+        self._tables.move_to_end(key)
+        return self._tables[key]
+
+    def _wait(self, waiting: Waiting) -> None:  # [5]
+        """Bound a box, and put it to the others if its plans may be cheaper than the best."""
+        box, known, best = waiting.box, waiting.bound, self._cutoff
+        stages = self._stages(box.lanes, box.z[1])
+        shortest = self._problem.overhead_s + box.z[0] + float(stages.least_fill_s)
+        shortest += self._given.server_s / box.servers[1]
+        if shortest > box.seconds[1]:
+            return
+        box = replace(box, seconds=(max(box.seconds[0], shortest), box.seconds[1]))
+        if self._is_small:
+            found = self._bounds.steepest(box, stages, known, best)
+        else:
+            found = self._bounds.raised(box, stages, known, best, STEPS)
+        if not found.weight > known.weight:
+            found = found._replace(weight=known.weight)
+        if found.weight < best * (1 - ROUNDING):
+            self._push(replace(waiting, box=box, bound=found))
+
+    def _wait_all(self, waiting: Waiting, parts: list[Box]) -> None:
+        for part in parts:
+            self._wait(replace(waiting, box=part))
+
+    def _push(self, waiting: Waiting) -> None:
+        self._num_boxes += 1
+        heapq.heappush(self._heap, (waiting.bound.weight, self._num_boxes, waiting))
+
+    def _is_for_labels(self, waiting: Waiting) -> bool:
+        box = waiting.box
+        if self._is_small:
+            return box.z[1] - box.z[0] <= NARROW * box.seconds[0]
+        return self._loosest(waiting).share < LOOSE
+
+    def _by_labels(self, waiting: Waiting) -> Schedules:
+        """Search a box by labels, and put what they do not decide to the others again."""
+        box = waiting.box
+        stages = self._stages(box.lanes, box.z[1])
+        labels = _Labels(WIDTHS[waiting.effort], self._problem)
+        limits = self._bounds.for_labels(box, stages, waiting.bound, self._cutoff)
+        bound, schedules = labels.search(self._given, stages, limits, box.z[0] + self._problem.overhead_s, self._cutoff)
+        waiting = replace(waiting, bound=waiting.bound._replace(weight=max(bound, waiting.bound.weight)))
+        if waiting.bound.weight < self._cutoff * (1 - ROUNDING):
+            if box.z[0] < box.z[1]:  # no other range makes complete plans cheaper than they are
+                self._wait_all(waiting, self._halves_of_z(box))
+            elif waiting.effort + 1 < len(WIDTHS):
+                self._push(replace(waiting, effort=waiting.effort + 1))
+            else:
+                self._split(waiting)
+        return self._unbilled(list(schedules))
+
+    def _split(self, waiting: Waiting) -> None:
+        """Replace a box by two, or set it aside if nothing is gained by that."""
+        box = waiting.box
+        loose = self._loosest(waiting)
+        if loose.share < LEAST_LOOSE and box.z[0] == box.z[1]:
+            self._aside = min(self._aside, waiting.bound.weight)
+            return
+        if loose.range == "z" or loose.share < LEAST_LOOSE:
+            parts = self._halves_of_z(box)
+        elif loose.range == "seconds":
+            parts = halves_of_seconds(box)
+        elif loose.range == "servers":
+            parts = halves_of_servers(box)
+        elif loose.range == "rented":
+            parts = halves_of_rented(box, loose.which)
+        else:
+            parts = halves_of_units(box, loose.which, loose.middle)
+        self._wait_all(waiting, parts)
+
+    def _loosest(self, waiting: Waiting) -> Loose:
+        return loosest(waiting.box, waiting.bound.weight, waiting.bound.mixed, self._given.offers)
+
+    def _halves_of_z(self, box: Box) -> list[Box]:
+        lo, hi = box.z
+        middle = self._stages(box.lanes, (lo + hi) / 2)
+        if middle.below >= hi:  # but for rounding errors they are the same
+            return [replace(box, z=(lo, lo)), replace(box, z=(hi, hi))]
+        self._tables[box.lanes, middle.below] = middle
+        return [replace(box, z=(lo, max(lo, middle.below))), replace(box, z=(min(middle.above, hi), hi))]
 
 
-class ToGo:
-    """What the layers from each one on need at least, with the counts for z: see round_kernels.least_to_go."""
-
-    def __init__(self, given: KernelInputs, lanes: int, z: float, mu: float) -> None:
-        self.lanes, self.z, self.mu = lanes, z, mu
-        self.rate, self.fill, self.mixed = (np.empty(given.terms.shape[1] + 1) for _ in range(3))
-        kernels.least_to_go(given, lanes, z, mu, self.rate, self.fill, self.mixed)
-
-    def bound(self, given: KernelInputs, busy_s: float) -> float:
-        """Lower bound on the weight of all plans with rounds of `busy_s` besides micro-batches and servers."""
-        needed = (float(self.rate[0]), float(self.fill[0]), float(self.mixed[0]))
-        return float(kernels.least_end(given, busy_s, 0.0, given.server_s, self.mu, *needed))
+def _heaviest(problem: Problem) -> float:
+    """Return a weight that is above that of every plan."""
+    offers, limits = problem.market.offers, problem.limits[:, None]
+    paid = all_paid_s(offers, problem.tau_max)
+    sent = (problem.terms[:, :, 12] + limits * problem.terms[:, :, 13]).max(axis=0).sum()
+    traffic = float(sent + problem.borders.max(axis=(1, 2)).sum())
+    weight = float((offers.usd * paid) @ offers.limits) + traffic + problem.disk_usd * problem.tau_max
+    return weight * stretch(float(offers.risk @ offers.limits)) * (1 + 1e-9) or 1.0
 
 
 class _Labels(Labels):
@@ -163,20 +276,19 @@ class _Labels(Labels):
         num_resources = len(problem.resources)
         super().__init__(width, problem.num_layers, num_resources)
         units = np.empty((self.total, num_resources), np.int64)
-        self._arrays = RoundLabels(np.empty((self.total, 4)), units, np.empty(self.total), self.before, self.num)
+        paid, bound = np.empty(self.total), np.empty(self.total)
+        self._arrays = RoundLabels(np.empty((self.total, 3)), units, paid, bound, self.before, self.num)
 
     def search(
-        self, given: KernelInputs, to_go: ToGo, lo: float, overhead_s: float, best: float
+        self, given: KernelInputs, stages: Stages, box: BoxOfLabels, busy_s: float, best: float
     ) -> tuple[float, Schedules]:
-        """Return a lower bound on the weight of plans with a z in [lo, to_go.z], and the schedules of light labels.
+        """Return a lower bound on the weight of plans of the box, and the schedules of light labels.
 
-        A schedule is worth a bill only where the bound is below `best`.
+        `busy_s` are the seconds of a round besides micro-batches and servers. A schedule is worth a bill only where the
+        bound is below `best`.
         """
-        dropped = round_labels(
-            given, to_go.lanes, lo, to_go.z, overhead_s, best, to_go.mu, to_go.rate, to_go.fill, to_go.mixed,
-            self._arrays,
-        )  # fmt: skip
-        ends = {label: self._weight(given, label, lo + overhead_s) for label in self.ends()}
+        dropped = round_labels(given, stages.arrays, box, best, self._arrays)
+        ends = {label: self._weight(given, label, busy_s) for label in self.ends()}
         lightest = sorted(ends, key=ends.__getitem__)[:MOST_BILLED]
         found = [self.schedule(label) for label in lightest if ends[label] < best]
         bound = min([dropped, *(ends[label] for label in lightest[:1])])

@@ -40,6 +40,7 @@ from heterps.report.meaning import (
     not_rented,
     promised,
     usd_per_billion,
+    usd_without,
     verdict,
 )
 from heterps.report.page.charts import Chart, draw
@@ -129,11 +130,12 @@ def headline_tiles(job: Job, summary: dict[str, Any]) -> list[tuple[str, str, st
     note = against_teacher(summary) or _scale(job, summary)
     batches = f"{plural(job.data.epochs, 'epoch')}, batches of {job.data.batch_size:,}"
     word = seconds_word(summary)
+    cost_notes = (usd_per_billion(summary), usd_without(summary))
     return [
         (of, ratio(value), note),
         ("Samples", f"{summary['samples']:,}", batches),
         (f"Samples/s{word}", rate(summary["samples_per_s"]), f"in {duration(summary['seconds'])} of training{word}"),
-        (f"Cost{word}", usd(summary["measured_usd"]), usd_per_billion(summary)),
+        (f"Cost{word}", usd(summary["measured_usd"]), "; ".join(filter(None, cost_notes))),
     ]
 
 

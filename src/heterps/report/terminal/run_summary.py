@@ -24,6 +24,7 @@ from heterps.report.meaning import (
     metrics_of,
     promised,
     usd_per_billion,
+    usd_without,
     verdict,
 )
 from heterps.report.stage_figures import in_step, recoveries
@@ -103,6 +104,8 @@ def _prediction(summary: dict[str, Any]) -> Table:
         predicted = "-" if c.predicted is None else c.show(c.predicted)
         table.add_row(c.title, predicted, c.show(c.measured), Text(c.verdict, style="dim"))
     table.add_row("", "", "", Text(usd_per_billion(summary), style="dim"))
+    if without := usd_without(summary):
+        table.add_row("", "", "", Text(without, style="dim"))
     if basis := summary.get("predicted_by"):
         table.add_row("", "", "", Text(f"predicted from {basis}", style="dim"))
     return table

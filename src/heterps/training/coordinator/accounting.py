@@ -7,6 +7,7 @@ prices, and who is paid -+                +--> `heterps status`, checkpoints, su
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -100,11 +101,18 @@ class Accounting:
 
     @property
     def usd_per_hour(self) -> float:
-        """Of the workers of the layout and the servers of the plan."""
+        """Price per hour of the workers of the layout and the servers of the plan.
+
+        While they are those of the plan, they are rented as it says: as machines, spot units or units on demand.
+        After that each costs what its resource does.
+        """
+        units: Counter[str] = Counter({self._plan.servers.resource: self._plan.servers.count})
+        for stage in self._layout.stages:
+            units[stage.resource] += len(stage.workers) * stage.units
+        if +units == self._plan.units:
+            return self._plan.usd_per_hour(self._job.cluster)
         prices = self._job.cluster.resources
-        units = ((len(stage.workers) * stage.units, stage.resource) for stage in self._layout.stages)
-        workers = sum(count * prices[resource].usd_per_hour for count, resource in units)
-        return workers + self._plan.servers.count * prices[self._plan.servers.resource].usd_per_hour
+        return sum(count * prices[resource].usd_per_hour for resource, count in units.items())
 
     def summary(self, flow: Flow) -> dict[str, Any]:
         self.paid()
