@@ -19,6 +19,8 @@ from heterps.report.figures import usd
 from heterps.report.observed import ObservedPolicy, observe
 from heterps.report.page.run import render_run
 from heterps.report.run_details import RunDetails, with_frontier
+from heterps.report.worker_times import WorkersOverTime, WorkerTimes
+from heterps.sim.result import Segment
 from heterps.sync import make_policy
 from heterps.sync.policy import Event
 from heterps.sync.trace import TraceHeader
@@ -92,6 +94,32 @@ def test_a_page_stays_small_however_much_was_done(num_steps, num_lanes):
     assert "In all" in text
     assert re.search(r"The last [\w ]+, step by step", text)
     assert len(set(re.findall(r'id="(zoom[^"]*)"', html))) == 3 * 2 * 3
+
+
+def over_time(num_steps: int, num_workers: int = 2, *, is_whole: bool = True) -> WorkersOverTime:
+    """Workers that compute for 3 ms, communicate for 1 ms and wait for 1 ms in every step."""
+    doings = (("compute", 0.0, 0.003), ("communicate", 0.003, 0.004), ("wait", 0.004, 0.005))
+    segments = tuple(
+        Segment(0.005 * step + start, 0.005 * step + end, doing)
+        for step in range(num_steps)
+        for doing, start, end in doings
+    )
+    return WorkersOverTime(tuple(WorkerTimes(f"worker-1.{i}", segments) for i in range(num_workers)), is_whole)
+
+
+def test_workers_have_a_timeline_of_computing_communicating_and_waiting():
+    html, text = page(RunDetails(workers=over_time(10)))
+    assert "What workers did The 2 workers computed 60.0% of the time, communicated 20.0% and waited 20.0%." in text
+    assert "worker-1.1 communicates at 0.0030 s (1.00 ms)" in text
+    assert "worker-1.0 60.0% 20.0% 20.0%" in text
+    assert {f'id="zoom-workers-0-{zoom}"' for zoom in (1, 4, 16)} <= {*re.findall(r'id="zoom-[^"]*"', html)}
+    assert "by which" not in text
+    many, text = page(RunDetails(workers=over_time(2000, is_whole=False), policies=observed(20)))
+    assert "In all" in text
+    assert "The last" in text
+    assert "worker-1.0, 0.00 s: computes 60%" in text, "cells of a long time show shares"
+    assert "in the last 10.0 s that were written down" in text
+    assert len(many) < 1_000_000
 
 
 def test_traffic_is_told_by_kind_a_sample_and_with_what_copies_saved():

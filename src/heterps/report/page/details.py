@@ -1,36 +1,25 @@
-"""What the page of a run shows of its details: the chain of layers, workers over time, staleness, traffic, events."""
+"""What the page of a run shows of its details: the chain of layers, other plans, traffic, events."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-from markupsafe import Markup
 
 from heterps.config import Job
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.figures import UNDEFINED, batch_time, duration, plural, rate, usd
-from heterps.report.observed import ObservedPolicy
-from heterps.report.page.charts import Chart, draw, draw_histogram
+from heterps.report.figures import UNDEFINED, duration, rate, usd
+from heterps.report.page.charts import Chart, draw
 from heterps.report.page.frontier import frontier_chart
 from heterps.report.page.layer_chain import ChainStage, planned_chain
-from heterps.report.page.panel import figure
-from heterps.report.page.timeline import zoomable_timeline
 from heterps.report.terminal.profile_table import size
-from heterps.report.terminal.simulation_table import make_groups, share
-from heterps.sim.result import COMPUTE, WAIT, SimResult
 
 if TYPE_CHECKING:  # its kernels take a while to load
     from heterps.planning.frontier import Frontier
 
-MOST_BARS = 4000
-"""Bars of all timelines of a page together, each about 150 bytes."""
 MOST_EVENTS = 200
-DOES = {COMPUTE: "works on a batch", WAIT: "waits for others"}
 EVENT_WORDS = {"resumed": "Resumed", "changed": "Changed", "warned": "Warning"}
 
 
@@ -61,93 +50,6 @@ def cost_values(plan: Plan, summary: dict[str, Any], frontier: Frontier | None) 
         "rows": [(rate(x), usd(y), name) for x, y, name in (*spots, *points)],
         "samples": f"{samples:,.0f}",
     }
-
-
-# --- workers ---------------------------------------------------------------------------------------------------------
-
-
-def worker_values(policies: Sequence[ObservedPolicy], most_bars: int = MOST_BARS) -> list[dict[str, Any]]:
-    """What run.html.j2 shows of each policy: timelines, how stale gradients were, and a table of workers."""
-    each = most_bars // max(1, len(policies))
-    return [_policy_values(policy, number, each) for number, policy in enumerate(policies, 1)]
-
-
-def _policy_values(policy: ObservedPolicy, number: int, most_bars: int) -> dict[str, Any]:
-    result = policy.result
-    part = "" if policy.is_whole else f"; its last {duration(_seconds(result))}"
-    is_short = sum(len(worker.segments) for worker in result.workers) <= most_bars
-    shown = result if is_short else _end_of(result, most_bars // 2)
-    charts = [] if is_short else [("In all", result)]
-    charts.append(("Step by step" if is_short else f"The last {duration(_seconds(shown))}, step by step", shown))
-    return {
-        "title": f"{policy.title} ({result.policy}{part})",
-        "timelines": [
-            zoomable_timeline(title, one, f"zoom-{number}-{i}", words=DOES, most_bars=most_bars // len(charts))
-            for i, (title, one) in enumerate(charts)
-            if one.window is not None
-        ],
-        "staleness": None if policy.has_rounds else _draw_staleness(policy),
-        "told": _told(policy),
-        "heads": ("Worker", "Steps", "Time of a step", "Waits", "Waiting", "Of its time"),
-        "rows": [
-            (
-                group.name,
-                f"{_mean(group.workers, 'pushes'):,.0f}",
-                batch_time(_mean(group.workers, "seconds")),
-                f"{_mean(group.workers, 'waits'):,.0f}",
-                duration(_mean(group.workers, "wait_s")),
-                share(_mean(group.workers, "wait_s"), _mean(group.workers, "wait_s", "compute_s")),
-            )
-            for group in make_groups(result.workers, 32)
-        ],
-    }  # fmt: skip
-
-
-def _mean(workers: Sequence[Any], *fields: str) -> float:
-    return float(sum(getattr(worker, field) for worker in workers for field in fields)) / len(workers)
-
-
-def _seconds(result: SimResult) -> float:
-    first, last = result.window or (0.0, 0.0)
-    return last - first
-
-
-def _end_of(result: SimResult, num_bars: int) -> SimResult:
-    """The result with the last segments only, about `num_bars` of them."""
-    ends = sorted((segment.end for worker in result.workers for segment in worker.segments), reverse=True)
-    _, last = result.window or (0.0, result.end_s)
-    first = ends[min(num_bars, len(ends) - 1)]
-    workers = tuple(
-        replace(worker, segments=tuple(segment for segment in worker.segments if segment.end > first))
-        for worker in result.workers
-    )
-    return replace(result, workers=workers, window=(first, last) if last > first else None)
-
-
-def _draw_staleness(policy: ObservedPolicy) -> Markup:
-    result = policy.result
-    label = f"staleness of the gradients of {policy.title}: {_told(policy)}"
-    drawing = draw_histogram(label, result.staleness, "updates of others", "gradients")
-    mean = UNDEFINED if result.mean_staleness is None else f"{result.mean_staleness:.2f} in the mean"
-    return figure("Staleness of gradients", drawing, value=mean)
-
-
-def _told(policy: ObservedPolicy) -> str:
-    """What the charts of a policy show, in sentences."""
-    result = policy.result
-    waiting = share(result.wait_s, result.present_s)
-    words = [f"{plural(result.pushes, 'step')}; workers waited for others {waiting} of their time."]
-    if policy.has_rounds:
-        words.append("Gradients of a round are applied together, so that none is stale.")
-    elif result.staleness:
-        fresh, most = result.staleness.get(0, 0), max(result.staleness)
-        words.append(
-            f"{share(fresh, sum(result.staleness.values()))} of the gradients missed no update of others; the stalest "
-            f"missed {most:,}."
-        )
-    if result.dropped:
-        words.append(f"{plural(result.dropped, 'gradient')} came too late for the round and went to waste.")
-    return " ".join(words)
 
 
 # --- traffic ---------------------------------------------------------------------------------------------------------

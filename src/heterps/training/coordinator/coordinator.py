@@ -144,11 +144,13 @@ class Coordinator:
         self._state.model = self._model
         progress = RunProgress(job, self._reader.num_rows, has_own_loss=has_own_loss(model))
         self._stop: Callable[[], str | None] = lambda: None
-        accounting = Accounting(job, plan, layout, progress, observer, emulated.scale if emulated else None)
-        leases, clock, usd = self._restore(progress) if resume else self._begin(progress)
-        traces = Traces(run.folder, opened, observer.warned)
-        on_policy = traces.record if job.launcher != "inline" else lambda *_: None  # its worker is never kept waiting
         paces, scale = (emulated.paces, emulated.scale) if emulated else (None, 1.0)
+        traces = Traces(run.folder, opened, observer.warned, scale)
+        accounting = Accounting(
+            job, plan, layout, progress, observer, emulated.scale if emulated else None, traces.pushed
+        )
+        leases, clock, usd = self._restore(progress) if resume else self._begin(progress)
+        on_policy = traces.record if job.launcher != "inline" else lambda *_: None  # its worker is never kept waiting
         setup = Setup(layout, tables.groups, leases, clock, paces, scale, on_policy)
         reconfiguration = Reconfiguration(
             job, plan, starts, lambda wanted: check_layout(job, wanted, model), observer.warned

@@ -134,7 +134,7 @@ class CoordinatorCore:
                 pass  # of a worker that was lost since then
             case Pushed():
                 scores = None if values is None else Scores(values["logits"].numpy(), values["labels"].numpy())
-                self.accounting.pushed(message)
+                self.accounting.pushed(message, self._clock.now())
                 self.flow.pushed(message, scores, self._clock.now())
                 self._shares.pushed(message.worker, self._clock.now())
                 are_several = len(self.layout.workers) > 1

@@ -117,6 +117,14 @@ class Usage(Struct, frozen=True, array_like=True):
     traffic: Traffic | None = None
 
 
+class Spans(Struct, frozen=True, array_like=True):
+    """What a worker did, one span after the other."""
+
+    start_s: float  # when the first began, by the worker's clock
+    doings: str  # a letter each, of doings.LETTERS
+    lasted_us: tuple[Count, ...]  # microseconds of each
+
+
 class RowGroupCounts(Struct, frozen=True, array_like=True):
     """What was in a row group of the training data, and what was missing. Whoever reads it again says the same."""
 
@@ -145,6 +153,8 @@ class Pushed(Struct, frozen=True, tag="pushed"):
     values: BorderValues | None = None
     read: tuple[RowGroupCounts, ...] = ()  # row groups that the worker has read since it last pushed
     layout_epoch: Count = 1
+    spans: Spans | None = None  # what the worker did since it last pushed
+    sent_s: float = 0.0  # when this was sent, by the clock of `spans`
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):

@@ -114,6 +114,7 @@ class StageWork:
     def take_place(self, assign: Assign, state: Mapping[str, Any]) -> None:
         """Make what a layout needs; what was under way is forgotten."""
         self._leave_place()
+        self.meter.keep_spans()
         self.layout: Layout = assign.layout
         self._lanes = assign.layout.lanes_of(self._start.name)
         self._clip = self._job.optimizers.clip

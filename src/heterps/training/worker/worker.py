@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
 from heterps.ps.client.local import JobClient
@@ -198,11 +200,12 @@ class Worker:
         usage = self.work.usage(self.core.num_waiting)
         iteration, lane = asked.key
         read = self.work.new_counts()
-        epoch = self.work.layout.epoch
+        epoch, spans = self.work.layout.epoch, self.work.meter.take_spans()
         pushed = Pushed(
-            self.core.name, lane, iteration, asked.num_samples, usage, asked.loss, read=read, layout_epoch=epoch
-        )
+            self.core.name, lane, iteration, asked.num_samples, usage, asked.loss,
+            read=read, layout_epoch=epoch, spans=spans,
+        )  # fmt: skip
         self._pushes.announce(pushes, pushed, asked.scores)
 
     def _tell(self, pushed: Pushed, values: Mapping[str, Any] | None) -> None:
-        self._mailbox.send(COORDINATOR, pushed, values)
+        self._mailbox.send(COORDINATOR, replace(pushed, sent_s=self.work.meter.clock()), values)
