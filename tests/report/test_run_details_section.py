@@ -31,7 +31,7 @@ NAMES = ("embedding", "fc1", "fc2")
 PLAN = make_plan(("cpu", 1, 3), ("cpu", 2, 1), servers=1).model_copy(update={"layers": NAMES})
 SUMMARY = staged(json.loads((RUN / "summary.json").read_text()))
 METRICS = [staged_line(json.loads(line)) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
-TITLES = ("Workers over time", "Traffic with servers", "Faults, recoveries and changes")
+TITLES = ("Workers over time", "What travelled", "Faults, recoveries and changes")
 
 
 def observed(num_steps: int, num_lanes: int = 2, words: str = "ssp") -> list[ObservedPolicy]:
@@ -122,18 +122,27 @@ def test_workers_have_a_timeline_of_computing_communicating_and_waiting():
     assert len(many) < 1_000_000
 
 
-def test_traffic_is_told_by_kind_a_sample_and_with_what_copies_saved():
-    counts = {"bytes_sent": 1000, "bytes_received": 500, "bytes_shared": 0, "retries": 2, "dropped": 0}
-    lines = [{**line, "servers": {**counts, "bytes_sent": 10_000 * (i + 1)}} for i, line in enumerate(METRICS)]
+def test_traffic_is_told_by_kind_with_what_was_saved():
+    counts = {"bytes_sent": 1000, "retries": 2, "dropped": 0, "rows_bytes": 500, "row_gradients_bytes": 250}
+    counts |= {"deduplication_saved_bytes": 9_000, "caching_saved_bytes": 3_000, "calls": 60, "requests": 20}
+    lines = [{**line, "traffic": {**counts, "keys_bytes": 10_000 * (i + 1)}} for i, line in enumerate(METRICS)]
     lines[-1] |= {"cache": {"num_hits": 75, "num_misses": 25, "hit_rate": 0.75}}
     _, text = page(metrics=lines)
-    assert f"Sent by sockets {len(lines) * 10} KB" in text.replace(".0 KB", " KB")
-    assert "Saved by copies of rows 75 of 100 rows 75.0% were not pulled" in text
+    text = text.replace(".0 KB", " KB")
+    whole = 10 * len(lines) + 0.75
+    assert f"{whole:.1f} KB travelled, in 20 requests to servers. Without" in text
+    assert f"it would have been {whole + 12:.1f} KB, {(whole + 12) / whole:.1f} times as much." in text
+    assert f"Keys {len(lines) * 10} KB" in text
+    assert "Dense parameters" not in text, "none travelled"
+    assert "De-duplication 9 KB" in text
+    assert "75 of 100 rows (75.0%) were not pulled" in text
+    assert "servers.coding is exact" in text
+    assert "Merging 40 messages 60 calls went in 20 requests" in text
     assert "Requests sent again 2" in text
     assert "Messages lost" not in text
     assert "Bytes a sample" in text
-    none = [{**line, "servers": dict.fromkeys(counts, 0)} for line in METRICS]
-    assert "Traffic with servers" not in page(metrics=none)[1]
+    none = [{**line, "traffic": dict.fromkeys(counts, 0)} for line in METRICS]
+    assert "What travelled" not in page(metrics=none)[1]
 
 
 def test_faults_and_recoveries_have_their_moments_and_are_text():

@@ -43,12 +43,13 @@ from heterps.report.meaning import (
     verdict,
 )
 from heterps.report.page.charts import Chart, draw
-from heterps.report.page.details import chain_of, cost_values, event_rows, traffic_values
+from heterps.report.page.details import chain_of, cost_values, event_rows
 from heterps.report.page.layer_chain import colours_of
 from heterps.report.page.panel import tag
 from heterps.report.page.stages import stage_values
 from heterps.report.page.templates import render
 from heterps.report.page.terms import terms_figure
+from heterps.report.page.traffic import traffic_values
 from heterps.report.page.workers import MOST_BARS, policy_values, worker_values
 from heterps.report.run_details import RunDetails
 from heterps.report.terminal.profile_table import size

@@ -267,8 +267,11 @@ class Coordinator:
     def _reply(self, request: Request) -> CommandReply:
         match request.message:
             case AskStatus():
-                status = self._core.accounting.status(self._core.flow) | self._core.reconfiguration.status()
-                return CommandReply(json.dumps(status | {"total": self._num_samples}))
+                core = self._core
+                silence_s = core.silence.longest_s(core.layout.workers, time.monotonic())
+                told = {"total": self._num_samples, "silence_s": round(silence_s, 3)}
+                status = core.accounting.status(core.flow) | core.reconfiguration.status()
+                return CommandReply(json.dumps(status | told))
             case Follow(every_s):
                 self._perform(self._core.follow(every_s, time.monotonic()))
                 return CommandReply(f"a version every {every_s:g} s, for the next {LEASE_S:g} s")

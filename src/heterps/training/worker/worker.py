@@ -101,6 +101,9 @@ def _check_time(worker: Worker, waited_s: float, deadline_s: float) -> None:
 class WorkerMailbox(Protocol):
     """A worker's way to the coordinator and its neighbours; a Mailbox is one."""
 
+    border_bytes: int
+    """Bytes of messages between stages that were sent."""
+
     def connect(self, addresses: Mapping[str, str]) -> None:
         """Reach these peers from now on."""
 
@@ -197,7 +200,7 @@ class Worker:
 
     def _push(self, asked: PushGradients) -> None:
         pushes = self.work.push(asked)
-        usage = self.work.usage(self.core.num_waiting)
+        usage = self.work.usage(self.core.num_waiting, self._mailbox.border_bytes)
         iteration, lane = asked.key
         read = self.work.new_counts()
         epoch, spans = self.work.layout.epoch, self.work.meter.take_spans()
