@@ -54,3 +54,10 @@ def test_calls_that_travel_together_are_one_request() -> None:
         assert (client.counts.calls, client.counts.requests) == (0, 0)
         counts = step(client)
     assert (counts.calls, counts.requests) == (4, 2), "the two pulls went together, and the two pushes"
+
+
+def test_a_piece_of_a_batch_asks_for_the_keys_of_all_of_it_and_saves_what_the_batch_saves() -> None:
+    lookup = make_lookup(KEYS)
+    counts = ClientCounts()
+    counts.repeated(lookup._replace(inverse=lookup.inverse[:1]), DIM)
+    assert counts.deduplication_saved_bytes == 2 * (8 + 4 * DIM)

@@ -182,7 +182,7 @@ class CachedClient:
             counts = self._counts.setdefault(table, CacheCounts())
             counts.num_hits += int(hits.sum())
             counts.num_misses += int((~hits).sum())
-            counts.num_repeats += len(lookup.inverse) - len(lookup.unique)
+            counts.num_repeats += len(lookup.sources) - len(lookup.unique)
         if rows is not None and hits.all():
             return done(rows)
         part = _only(lookup, ~hits)

@@ -46,7 +46,7 @@ class ClientCounts:
 
     def repeated(self, lookup: Lookup, dim: int) -> None:
         """Count a lookup: each of its distinct keys travels once, with one row or the sum of its gradients."""
-        num_repeats = len(lookup.inverse) - len(lookup.unique)
+        num_repeats = len(lookup.sources) - len(lookup.unique)  # `inverse` may be of a piece of the batch
         self.deduplication_saved_bytes += num_repeats * row_bytes(dim)
 
     def requested(self, parts: Iterable[Built]) -> None:
