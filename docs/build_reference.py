@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from heterps import errors
 from heterps.cli import app
 from heterps.config import Job
-from heterps.report.prometheus import OF_JOBS, OF_STAGES, RunFacts, exposition
+from heterps.report.prometheus import OF_JOBS, OF_STAGES, OF_TRAFFIC, RunFacts, exposition
 from heterps.report.stage_figures import DOINGS
 from heterps.serving.serve_metrics import ServeMetrics
 
@@ -275,7 +275,8 @@ SERVED_HEAD = """\
 def render_metrics() -> str:
     """Every family of figures, as it is told of a run with one stage and of a server that has answered once."""
     stage = {"resource": "cpu"} | dict.fromkeys([*(field for field, _ in OF_STAGES.values()), *DOINGS], 1)
-    status = {"stages": [stage]} | dict.fromkeys((field for field, _ in OF_JOBS.values()), 1)
+    traffic = {"keys_bytes": 1} | dict.fromkeys((field for field, _ in OF_TRAFFIC.values()), 1)
+    status = {"stages": [stage], "traffic": traffic} | dict.fromkeys((field for field, _ in OF_JOBS.values()), 1)
     runs = exposition([RunFacts("a", True, status, 1.0, 1)])
     served = ServeMetrics()
     served.request("/score", 200, 0.1)

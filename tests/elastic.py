@@ -17,6 +17,7 @@ from heterps.launch import train
 from heterps.model.build import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, PlannedServers, Stage
+from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.training.protocol.messages import Ready
 from heterps.training.run.control import Control
 from heterps.training.run.observer import Observer
@@ -53,6 +54,18 @@ def on_threads(path: Path, plan: Plan, **fields) -> Job:
     data = {**job.data.model_dump(), **fields.pop("data", {})}
     more = {"cluster": CLUSTER, "metrics_every_samples": job.data.batch_size, "data": data}
     return Job.model_validate({**job.model_dump(), **wanted, **more, **fields})
+
+
+def replannable(path: Path) -> Job:
+    """The job of that file with one worker, so that it would take hours; by its profile big is ten times as fast."""
+    job = load_job(path)
+    cost = {"sync_s": 0.0, "input_s": 0.0, "alpha": 1.0, "beta": 1.0}
+    costs = {"cpu": Cost(compute_s=0.01, **cost), "big": Cost(compute_s=0.001, **cost)}
+    traced = trace(build_model(job.model, job.data.columns, 0))
+    layers = tuple(LayerProfile(name=layer.name, kind="linear", costs=costs) for layer in traced.layers)
+    Profile(model="tiny", batch_size=job.data.batch_size, layers=layers).write(path.parent / "profile.json")
+    fields = {"profile": str(path.parent / "profile.json"), "data": {"epochs": 100_000}}
+    return on_threads(path, make_plan([1], []), metrics_every_samples=16_000, **fields)
 
 
 def inline(job: Job) -> Job:

@@ -81,7 +81,7 @@ class Rules:
 def hold_of_run(folder: Path, rules: Rules) -> int:
     """Holds the rules against every trace of a run, and returns the number of iterations that were pushed."""
     pushes = 0
-    for path in sorted((folder / "traces").glob("*.jsonl")):
+    for path in sorted((folder / "traces").glob("stage-*.jsonl")):
         header, *events = map(json.loads, path.read_text().splitlines())
         rules.hold(header["workers"], events)
         pushes += sum(event["event"] == "pushed" for event in events)

@@ -1,6 +1,9 @@
 """Do ten pages on one live run slow it down? And how long does the what-if page take to answer?
 
 runs in turns:  train alone  |  train with `heterps ui` and TABS open streams  |  train alone  | ...
+
+Samples/s are of the clock on the wall, which others on the machine change. CPU seconds of the training process are not,
+so they tell what the pages cost it; those of `heterps ui` are told beside them.
 """
 
 from __future__ import annotations
@@ -40,11 +43,20 @@ def follow(url: str, counts: list[int]) -> None:
     counts.append(num_bytes)
 
 
-def with_tabs(place: Path, name: str, tabs: int) -> list[int]:
-    """Train while that many pages are open; the bytes that each was sent."""
+def ended(process: subprocess.Popen[bytes], code: int = 0) -> float:
+    """Wait for a process; the seconds of CPU that it and its own processes have taken."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == code, process.returncode
+    return used.ru_utime + used.ru_stime
+
+
+def with_tabs(place: Path, name: str, tabs: int) -> tuple[list[int], float, float]:
+    """Train while that many pages are open: bytes sent to each, and CPU seconds of training and of `heterps ui`."""
     words = [*HETERPS, "ui", "runs", "--port", "0", "--json"]
     server = subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE)
     counts: list[int] = []
+    training_s = 0.0
     try:
         assert server.stdout is not None
         url = json.loads(server.stdout.readline())["url"]
@@ -56,13 +68,13 @@ def with_tabs(place: Path, name: str, tabs: int) -> list[int]:
         pages = [threading.Thread(target=follow, args=(f"{url}run/{name}/events", counts)) for _ in range(tabs)]
         for page in pages:
             page.start()
-        assert job.wait() == 0
+        training_s = ended(job)
         for page in pages:
             page.join()
     finally:
         server.send_signal(signal.SIGINT)
-        server.wait()
-    return counts
+        server_s = ended(server, code=130)
+    return counts, training_s, server_s
 
 
 def speed(place: Path, name: str) -> float:
@@ -108,18 +120,26 @@ def main() -> None:
         (place / "runs").mkdir()
         (place / "job.yaml").write_text(f"{JOB}metrics_every_samples: 20000\n")
         alone, watched, sent = [], [], 0
+        alone_s, watched_s, server_s = [], [], []
         for number in range(words.rounds):
-            assert train(place, f"alone-{number}").wait() == 0
+            alone_s.append(ended(train(place, f"alone-{number}")))
             alone.append(speed(place, f"alone-{number}"))
-            counts = with_tabs(place, f"watched-{number}", words.tabs)
+            counts, *seconds = with_tabs(place, f"watched-{number}", words.tabs)
+            watched_s.append(seconds[0])
+            server_s.append(seconds[1])
             watched.append(speed(place, f"watched-{number}"))
             sent = sum(counts)
-            print(f"alone {alone[-1]:,.0f} samples/s, with {words.tabs} pages {watched[-1]:,.0f}", file=sys.stderr)
+            told = f"alone {alone[-1]:,.0f} samples/s, {alone_s[-1]:.2f} s of CPU"
+            print(f"{told}; with {words.tabs} pages {watched[-1]:,.0f}, {watched_s[-1]:.2f} s", file=sys.stderr)
         recorded = place / "runs" / "alone-0" / "job.yaml"
         recorded.write_text(recorded.read_text().replace("profile: null", f"profile: {profile}"))
         told = {
             "alone": [round(one) for one in alone],
             "watched": [round(one) for one in watched],
+            "alone_cpu_s": [round(one, 2) for one in alone_s],
+            "watched_cpu_s": [round(one, 2) for one in watched_s],
+            "more_cpu": round(statistics.median(watched_s) / statistics.median(alone_s) - 1, 4),
+            "ui_cpu_s": [round(one, 2) for one in server_s],
             "slower": round(1 - statistics.median(watched) / statistics.median(alone), 4),
             "sent_bytes": sent,
             "what_if_ms": what_if_ms(place, "alone-0"),

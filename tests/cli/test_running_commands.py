@@ -7,14 +7,13 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from elastic import CLUSTER, DEADLINE_S, Enough, make_plan, on_threads
+from elastic import CLUSTER, DEADLINE_S, Enough, make_plan, replannable
 
 from heterps.cli import main
 from heterps.cli.status import ask_status
 from heterps.config import Emulation, load_cluster, load_job
 from heterps.launch import train
 from heterps.planning.plan import load_plan
-from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.training.run.observer import Observer
 from heterps.ui.what_if import read_basis
 
@@ -71,22 +70,7 @@ def heterps(capsys):
 
 @pytest.fixture
 def job(tiny_job):
-    """A job of one worker that would take hours, whose profile says that big is ten times as fast as cpu."""
-    from heterps.model.build import build_model
-    from heterps.model.trace import trace
-
-    loaded = load_job(tiny_job)
-    names = [layer.name for layer in trace(build_model(loaded.model, loaded.data.columns, 0)).layers]
-
-    def cost(seconds):
-        return Cost(compute_s=seconds, sync_s=0.0, input_s=0.0, alpha=1.0, beta=1.0)
-
-    costs = {"cpu": cost(0.01), "big": cost(0.001)}
-    layers = tuple(LayerProfile(name=name, kind="linear", costs=costs) for name in names)
-    Profile(model="tiny", batch_size=16, layers=layers).write("profile.json")
-    return on_threads(
-        tiny_job, make_plan([1], []), profile="profile.json", data={"epochs": 100_000}, metrics_every_samples=16_000
-    )
+    return replannable(tiny_job)
 
 
 def test_a_job_is_watched_scaled_and_refused_by_the_commands(job, heterps):

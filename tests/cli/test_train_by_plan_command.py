@@ -273,7 +273,7 @@ def test_a_run_does_not_go_on_with_other_data(job, heterps, launcher, sync, chan
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is there on Linux only")
 @pytest.mark.parametrize("is_full_at_once", [True, False])
-def test_a_full_disk_ends_the_trace_of_a_policy_and_not_the_run(job, heterps, monkeypatch, is_full_at_once):
+def test_a_full_disk_ends_traces_and_not_the_run(job, heterps, monkeypatch, is_full_at_once):
     opened = Path.open
 
     def open_trace(path, *words, **options):
@@ -286,7 +286,9 @@ def test_a_full_disk_ends_the_trace_of_a_policy_and_not_the_run(job, heterps, mo
     monkeypatch.setattr(Path, "open", open_trace)
     code, out, err = heterps("train", job, "--run", "run", "--launcher", "local", "--sync", "asp")
     assert (code, err) == (0, "")
-    assert out.count("this trace ends before the run: No space left on device. Training goes on.") == 1
+    told = "".join(out.split("\n"))
+    for name in ("stage-1.jsonl", "workers.jsonl"):
+        assert told.count(f"{name}: this trace ends before the run: No space left on device. Training goes on.") == 1
     assert summary_of("run")["status"] == "completed"
 
 

@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
 def test_steps_and_waits_follow_each_other_on_the_track_of_their_worker(run: Path) -> None:
     done = heterps_here("trace", "run", "--out", "trace.json", cwd=run)
     assert done.returncode == 0, done.stderr
-    assert "trace.json: 5 steps and waits." in done.stdout
+    assert "trace.json: 5 spans of workers and lanes." in done.stdout
     events = json.loads((run / "trace.json").read_text())["traceEvents"]
     named = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["stage-1 (ssp:1)"]
@@ -35,6 +35,26 @@ def test_steps_and_waits_follow_each_other_on_the_track_of_their_worker(run: Pat
         ("step 1", 0, 1e6), ("step 2", 1e6, 2e6), ("wait", 2e6, 5e6), ("step 3", 5e6, 5.5e6)
     ]  # fmt: skip
     assert [span[1:] for span in spans if span[0] == "b"] == [("step 1", 0, 5e6)]
+
+
+def test_workers_have_tracks_of_what_they_did(run: Path) -> None:
+    lines = [{"worker": "worker-1.0", "start": 1.0, "did": "wmc", "us": [500_000, 100_000, 400_000]}]
+    lines.append({"worker": "worker-1.1", "start": 1.0, "did": "c", "us": [700_000]})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "run/traces/workers.jsonl").write_text(text + '{"worker": "wor')
+    done = heterps_here("trace", "run", "--json", cwd=run)
+    assert done.returncode == 0, done.stderr
+    events = json.loads(done.stdout)["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["workers", "stage-1 (ssp:1)"]
+    named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    spans = [(named[e["pid"], e["tid"]], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans[:4] == [
+        ("worker-1.0", "wait", 1e6, 5e5), ("worker-1.0", "communicate", 1.5e6, 1e5),
+        ("worker-1.0", "compute", 1.6e6, 4e5), ("worker-1.1", "compute", 1e6, 7e5),
+    ]  # fmt: skip
+    assert len(spans) == 4 + 5
+    (run / "run/traces/workers.jsonl").write_text("oops\n")
+    assert "not a line about a worker: oops" in heterps_here("trace", "run", cwd=run).stderr
 
 
 def test_a_program_gets_the_trace_itself(run: Path) -> None:

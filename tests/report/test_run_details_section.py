@@ -19,6 +19,8 @@ from heterps.report.figures import usd
 from heterps.report.observed import ObservedPolicy, observe
 from heterps.report.page.run import render_run
 from heterps.report.run_details import RunDetails, with_frontier
+from heterps.report.worker_times import WorkersOverTime, WorkerTimes
+from heterps.sim.result import Segment
 from heterps.sync import make_policy
 from heterps.sync.policy import Event
 from heterps.sync.trace import TraceHeader
@@ -29,7 +31,7 @@ NAMES = ("embedding", "fc1", "fc2")
 PLAN = make_plan(("cpu", 1, 3), ("cpu", 2, 1), servers=1).model_copy(update={"layers": NAMES})
 SUMMARY = staged(json.loads((RUN / "summary.json").read_text()))
 METRICS = [staged_line(json.loads(line)) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
-TITLES = ("Workers over time", "Traffic with servers", "Faults, recoveries and changes")
+TITLES = ("Workers over time", "What travelled", "Faults, recoveries and changes")
 
 
 def observed(num_steps: int, num_lanes: int = 2, words: str = "ssp") -> list[ObservedPolicy]:
@@ -94,18 +96,53 @@ def test_a_page_stays_small_however_much_was_done(num_steps, num_lanes):
     assert len(set(re.findall(r'id="(zoom[^"]*)"', html))) == 3 * 2 * 3
 
 
-def test_traffic_is_told_by_kind_a_sample_and_with_what_copies_saved():
-    counts = {"bytes_sent": 1000, "bytes_received": 500, "bytes_shared": 0, "retries": 2, "dropped": 0}
-    lines = [{**line, "servers": {**counts, "bytes_sent": 10_000 * (i + 1)}} for i, line in enumerate(METRICS)]
+def over_time(num_steps: int, num_workers: int = 2, *, is_whole: bool = True) -> WorkersOverTime:
+    """Workers that compute for 3 ms, communicate for 1 ms and wait for 1 ms in every step."""
+    doings = (("compute", 0.0, 0.003), ("communicate", 0.003, 0.004), ("wait", 0.004, 0.005))
+    segments = tuple(
+        Segment(0.005 * step + start, 0.005 * step + end, doing)
+        for step in range(num_steps)
+        for doing, start, end in doings
+    )
+    return WorkersOverTime(tuple(WorkerTimes(f"worker-1.{i}", segments) for i in range(num_workers)), is_whole)
+
+
+def test_workers_have_a_timeline_of_computing_communicating_and_waiting():
+    html, text = page(RunDetails(workers=over_time(10)))
+    assert "What workers did The 2 workers computed 60.0% of the time, communicated 20.0% and waited 20.0%." in text
+    assert "worker-1.1 communicates at 0.0030 s (1.00 ms)" in text
+    assert "worker-1.0 60.0% 20.0% 20.0%" in text
+    assert {f'id="zoom-workers-0-{zoom}"' for zoom in (1, 4, 16)} <= {*re.findall(r'id="zoom-[^"]*"', html)}
+    assert "by which" not in text
+    many, text = page(RunDetails(workers=over_time(2000, is_whole=False), policies=observed(20)))
+    assert "In all" in text
+    assert "The last" in text
+    assert "worker-1.0, 0.00 s: computes 60%" in text, "cells of a long time show shares"
+    assert "in the last 10.0 s that were written down" in text
+    assert len(many) < 1_000_000
+
+
+def test_traffic_is_told_by_kind_with_what_was_saved():
+    counts = {"bytes_sent": 1000, "retries": 2, "dropped": 0, "rows_bytes": 500, "row_gradients_bytes": 250}
+    counts |= {"deduplication_saved_bytes": 9_000, "caching_saved_bytes": 3_000, "calls": 60, "requests": 20}
+    lines = [{**line, "traffic": {**counts, "keys_bytes": 10_000 * (i + 1)}} for i, line in enumerate(METRICS)]
     lines[-1] |= {"cache": {"num_hits": 75, "num_misses": 25, "hit_rate": 0.75}}
     _, text = page(metrics=lines)
-    assert f"Sent by sockets {len(lines) * 10} KB" in text.replace(".0 KB", " KB")
-    assert "Saved by copies of rows 75 of 100 rows 75.0% were not pulled" in text
+    text = text.replace(".0 KB", " KB")
+    whole = 10 * len(lines) + 0.75
+    assert f"{whole:.1f} KB travelled, in 20 requests to servers. Without" in text
+    assert f"it would have been {whole + 12:.1f} KB, {(whole + 12) / whole:.1f} times as much." in text
+    assert f"Keys {len(lines) * 10} KB" in text
+    assert "Dense parameters" not in text, "none travelled"
+    assert "De-duplication 9 KB" in text
+    assert "75 of 100 rows (75.0%) were not pulled" in text
+    assert "servers.coding is exact" in text
+    assert "Merging 40 messages 60 calls went in 20 requests" in text
     assert "Requests sent again 2" in text
     assert "Messages lost" not in text
     assert "Bytes a sample" in text
-    none = [{**line, "servers": dict.fromkeys(counts, 0)} for line in METRICS]
-    assert "Traffic with servers" not in page(metrics=none)[1]
+    none = [{**line, "traffic": dict.fromkeys(counts, 0)} for line in METRICS]
+    assert "What travelled" not in page(metrics=none)[1]
 
 
 def test_faults_and_recoveries_have_their_moments_and_are_text():

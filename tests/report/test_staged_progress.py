@@ -49,15 +49,33 @@ def test_a_machine_that_cannot_keep_up_is_told_of_while_there_is_time():
 
 def test_where_there_is_no_terminal_a_line_an_interval_names_the_bottleneck():
     text = shown(VIEW, terminal=False, line=staged_line(LINE, **EMULATED, stages=LATE))
-    _, line = text.splitlines()
+    line = " ".join(text.split())
     assert "4,096 samples" in line
-    assert "bottleneck stage 2 (v100): compute 90%, communicate 5%, wait 5%  staleness 1.25  0.0042 USD" in line
-    assert line.endswith("EMULATED (scale 28)  late: stage 2 (v100)")
+    assert "0.0042 USD bottleneck stage 2 (v100): compute 90%, communicate 5%, wait 5% staleness 1.25" in line
+    assert line.endswith("EMULATED (scale 28) late: stage 2 (v100)")
 
 
 def test_a_line_of_an_inline_run_says_nothing_of_stages():
-    assert staged_words(LINE) == ""
-    assert "EMULATED" not in staged_words(staged_line(LINE))
+    assert staged_words(LINE) == []
+    assert not any("EMULATED" in word for word in staged_words(staged_line(LINE)))
+
+
+def test_without_a_terminal_the_lines_of_an_interval_fit_80_columns_and_break_no_phrase():
+    line = staged_line({**LINE, "samples": 1_234_567_890, "rows": 987_654_321}, **EMULATED)
+    first, second, third = shown_without_terminal(line, width=80).splitlines()
+    assert max(map(len, (first, second, third))) <= 80
+    assert first.endswith("987,654,321 rows")
+    assert second.startswith("  0.0042 USD")
+    assert "wait 5%" in f"{second}{third}"
+    assert "staleness 1.25" in third
+    assert len(shown_without_terminal(line, width=300).splitlines()) == 1
+
+
+def shown_without_terminal(line, width):
+    console = Console(file=StringIO(), force_terminal=False, width=width, color_system=None, highlight=False)
+    with TrainingProgress(console) as progress:
+        progress.measured(line)
+    return console.file.getvalue()
 
 
 def test_stages_that_have_told_nothing_yet_can_be_watched():

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.training.protocol.messages import Usage
-from heterps.training.worker.usage import Meter, metered
+from heterps.training.protocol.messages import Spans, Usage
+from heterps.training.worker.usage import MOST_SPANS, Meter, metered
 
 
 class Clock:
@@ -97,3 +97,46 @@ def test_rows_that_have_come_are_handed_out_as_they_are():
     came: Future[np.ndarray] = Future()
     came.set_result(np.ones((1, 2), np.float32))
     assert metered(lambda: came, Meter())() is came
+
+
+def test_spans_follow_each_other_and_add_up_to_the_time_since_the_last_ones():
+    clock = Clock()
+    meter = Meter(clock)
+    assert meter.take_spans() is None, "before anybody asks for them none are kept"
+    meter.keep_spans()
+    clock.now += 1
+    with meter.doing("compute"):
+        clock.now += 2
+        with meter.doing("communicate"):
+            clock.now += 0.5
+        meter.usage()  # in the middle of something: it stays one span
+        clock.now += 4
+    assert meter.take_spans() == Spans(100.0, "wcmc", (1_000_000, 2_000_000, 500_000, 4_000_000))
+    clock.now += 3
+    assert meter.take_spans() == Spans(107.5, "w", (3_000_000,))
+
+
+def test_a_span_that_nobody_could_see_counts_for_the_one_before():
+    clock = Clock()
+    meter = Meter(clock)
+    meter.keep_spans()
+    clock.now += 1
+    with meter.doing("compute"):
+        clock.now += 5e-6
+    clock.now += 1
+    assert meter.take_spans() == Spans(100.0, "w", (2_000_005,))
+
+
+def test_the_number_of_spans_between_two_pushes_is_bounded():
+    clock = Clock()
+    meter = Meter(clock)
+    meter.keep_spans()
+    for _ in range(10 * MOST_SPANS):
+        clock.now += 0.001
+        with meter.doing("compute"):
+            clock.now += 0.001
+    spans = meter.take_spans()
+    assert len(spans.doings) == len(spans.lasted_us) == MOST_SPANS
+    assert sum(spans.lasted_us) == 1000 * MOST_SPANS, "what came after them is left out, and lengthens none"
+    clock.now += 1
+    assert meter.take_spans() == Spans(pytest.approx(100 + 0.02 * MOST_SPANS), "w", (1_000_000,))

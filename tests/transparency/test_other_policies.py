@@ -49,7 +49,7 @@ def leads(folder: Path) -> dict[str, list[int]]:
         path.name: [
             line["lead"] for line in map(json.loads, path.read_text().splitlines()) if line.get("event") == "released"
         ]
-        for path in sorted((folder / "traces").glob("*.jsonl"))
+        for path in sorted((folder / "traces").glob("stage-*.jsonl"))
     }
 
 

@@ -6,18 +6,25 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from browser import DESKTOP, PHONE, browser, is_too_wide, needs_browser, page_of, serious
 from command import heterps, started, wait_for
+from elastic import replannable
 from test_ui_command import ui
 from test_what_if import CLUSTER, PROFILE
 from tiny import JOB, write_tiny
 
 import heterps.planning as planning
 from heterps.config import load_cluster
+from heterps.planning.plan import load_plan
 from heterps.profiling.profile import load_profile
 from heterps.report.figures import rate, usd
+from heterps.yamlfile import dump_yaml
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Dialog
 
 pytestmark = needs_browser
 LIMIT_BYTES = 1_000_000
@@ -96,6 +103,33 @@ def test_a_live_run_is_followed_scaled_and_stopped(place: Path) -> None:
                 "Change the number of workers", "Stop live",
             ]  # fmt: skip
         assert job.wait(60) == 130
+
+
+def test_a_live_run_is_planned_again_from_its_page(place: Path) -> None:
+    (place / "job.yaml").write_text(dump_yaml(replannable(place / "job.yaml")))
+    with started("train", "job.yaml", "--run", "runs/live", cwd=place) as job, ui(place) as client, browser() as found:
+        wait_for(job, "starting 1 worker")
+        assert job.stdout is not None
+        threading.Thread(target=job.stdout.read, daemon=True).start()  # so that it is not kept waiting
+        with page_of(found, str(client.base_url.join("run/live/"))) as (page, _):
+            page.get_by_role("heading", name="Now: ").wait_for()
+            asked: list[str] = []
+            answers = iter((False, True))
+
+            def answer(dialog: Dialog) -> None:
+                asked.append(dialog.message)
+                dialog.accept() if next(answers) else dialog.dismiss()
+
+            page.on("dialog", answer)
+            page.get_by_label("USD an hour of big").fill("0.01")
+            page.get_by_role("button", name="Plan again").click()
+            page.get_by_role("button", name="Plan again").click()
+            page.get_by_text("for the samples that are left, as predicted").first.wait_for()
+            assert [question.partition("?")[0] for question in asked] == 2 * ["Plan again with these prices and limits"]
+            page.get_by_role("rowheader", name="1 big").first.wait_for()
+        assert load_plan(place / "runs/live/plan.json").stages[0].resource == "big"
+        assert (place / "runs/live/plan-2.json").exists(), "planned once: the first question was answered with no"
+        assert not (place / "runs/live/plan-3.json").exists()
 
 
 def test_a_price_and_a_slider_change_the_plan(runs: Path) -> None:

@@ -33,7 +33,7 @@ from heterps.cli import (
     ui,
     vectors,
 )
-from heterps.cli.output import json_alone
+from heterps.cli.output import json_alone, unwrapped
 from heterps.cli.usage import explain_usage
 from heterps.errors import HeterpsError
 from heterps.report.terminal.consoles import make_console
@@ -69,8 +69,11 @@ for command, examples in (
     (trace.trace, trace.EXAMPLES),
 ):
     app.command(epilog=examples)(command)
-for module in (data, checkpoint, server, config, keys):
+GROUPS = (data, checkpoint, server, config, keys)
+for module in GROUPS:
     app.add_typer(module.group, name=module.__name__.rpartition(".")[2])
+for registered in (*app.registered_commands, *(one for module in GROUPS for one in module.group.registered_commands)):
+    registered.help = unwrapped(registered.callback.__doc__ if registered.callback else "")
 
 
 def _show_version(asked: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from heterps.cli.bar import show_bar
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
 from heterps.cli.sources import FORMAT_HELP, STORAGE_HELP, parse_format, parse_storage
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
@@ -23,9 +23,11 @@ group = typer.Typer(help="Make and look at training data.", no_args_is_help=True
 
 
 @group.command(
-    epilog="Examples: heterps data synth data --rows 500000 --test-rows 50000 --seed 0    "
-    "heterps data synth data/match --task match    "
-    "heterps data synth data/ratings --task ratings --files tsv"
+    epilog=examples(
+        "heterps data synth data --rows 500000 --test-rows 50000 --seed 0",
+        "heterps data synth data/match --task match",
+        "heterps data synth data/ratings --task ratings --files tsv",
+    )
 )
 def synth(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; new or empty.")],
@@ -64,9 +66,11 @@ def synth(
 
 
 @group.command(
-    epilog="Examples: heterps data images digits data/digits    "
-    "heterps data images cifar10 cifar-10-binary.tar.gz data/cifar10    "
-    "heterps data images mnist downloads/mnist data/mnist"
+    epilog=examples(
+        "heterps data images digits data/digits",
+        "heterps data images cifar10 cifar-10-binary.tar.gz data/cifar10",
+        "heterps data images mnist downloads/mnist data/mnist",
+    )
 )
 def images(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="digits, cifar10, cifar100 or mnist.")],
@@ -101,8 +105,11 @@ def images(
 
 
 @group.command(
-    epilog="Examples: heterps data describe data/train    heterps data describe ratings.csv --label rating    "
-    "heterps data describe 's3://bucket/day=*/*.parquet' --rows 1000000 --json"
+    epilog=examples(
+        "heterps data describe data/train",
+        "heterps data describe ratings.csv --label rating",
+        "heterps data describe 's3://bucket/day=*/*.parquet' --rows 1000000 --json",
+    )
 )
 def describe(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A file, folder, glob or address.")],
@@ -135,8 +142,10 @@ def describe(
 
 
 @group.command(
-    epilog="Examples: heterps data convert ratings.csv data/ratings    "
-    "heterps data convert 'logs/day_*.gz' data/criteo --format 'kind: criteo'"
+    epilog=examples(
+        "heterps data convert ratings.csv data/ratings",
+        "heterps data convert 'logs/day_*.gz' data/criteo --format 'kind: criteo'",
+    )
 )
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A file, folder, glob or address.")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -21,6 +22,12 @@ def examples(*commands: str, note: str = "") -> str:
     """The end of a command's help: examples of it, one a line, and a note below them."""
     lines = ["Examples:", *(f"  {command}" for command in commands), *([note] if note else [])]
     return "\n" + "\n\n".join(lines) + "\n"
+
+
+def unwrapped(docstring: str | None) -> str:
+    """A docstring as the help of a command: its paragraphs, which a terminal breaks into lines of its own width."""
+    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 @contextmanager

@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
 from heterps.report.terminal.consoles import make_console
 
-EXAMPLES = "Examples: heterps report runs/ctr-1  |  heterps report runs/ctr-1 --frontier"
+EXAMPLES = examples(
+    "heterps report runs/ctr-1",
+    "heterps report runs/ctr-1 --frontier",
+)
 
 
 def report(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
 from heterps.config import load_job
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
@@ -21,8 +21,10 @@ KeyFile = Annotated[
 
 
 @group.command(
-    epilog="Examples: heterps server start job.yaml --address ipc://./ps-0 --address ipc://./ps-1 --shard 0  |  "
-    "heterps server start job.yaml --address ipc://./ps-2 --join ipc://./ps-0"
+    epilog=examples(
+        "heterps server start job.yaml --address ipc://./ps-0 --address ipc://./ps-1 --shard 0",
+        "heterps server start job.yaml --address ipc://./ps-2 --join ipc://./ps-0",
+    )
 )
 def start(
     job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.")],
@@ -76,7 +78,10 @@ def start(
 
 
 @group.command(
-    epilog="Examples: heterps server rebalance ipc://./ps-2  |  heterps server rebalance ipc://./ps-0 --drop-last"
+    epilog=examples(
+        "heterps server rebalance ipc://./ps-2",
+        "heterps server rebalance ipc://./ps-0 --drop-last",
+    )
 )
 def rebalance(
     address: Annotated[str, typer.Argument(help="Of the server that joins; with --drop-last, of any server.")],

@@ -18,11 +18,12 @@ EXAMPLES = examples(
 
 
 def trace(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run on workers.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("trace.json"),
     json: Annotated[bool, typer.Option("--json", help="Print the trace itself, and write no file.")] = False,
 ) -> None:
-    """Write what each lane of a run did when, as a trace for Perfetto: steps, and waits of the policy between them."""
+    """Write what happened when in a run, as a trace for Perfetto: a track for each worker, with what it computed,
+    communicated and waited, and one for each lane, with its steps and the waits of its policy between them."""
     from heterps.report.perfetto import perfetto_trace
     from heterps.report.terminal.consoles import make_console
 
@@ -33,7 +34,9 @@ def trace(
     made = perfetto_trace(run)
     write_file(out, "trace", partial(_write, made))
     spans = sum(event["ph"] == "X" for event in made["traceEvents"])
-    make_console().print(f"{out}: {spans:,} steps and waits. Open it at https://ui.perfetto.dev", soft_wrap=True)
+    make_console().print(
+        f"{out}: {spans:,} spans of workers and lanes. Open it at https://ui.perfetto.dev", soft_wrap=True
+    )
 
 
 def _write(made: dict[str, Any], path: Path) -> None:

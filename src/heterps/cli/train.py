@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heterps.cli.output import print_json
+from heterps.cli.output import examples, print_json
 from heterps.config import Job, load_job
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
@@ -16,13 +16,14 @@ from heterps.yamlfile import validate
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
 
 
-EXAMPLES = (
-    "Examples: heterps train examples/ctr.yaml  |  heterps train examples/ctr.yaml --run runs/mine --resume"
-    "  |  heterps train examples/ctr.yaml --run runs/mine --resume --from 1234"
-    "  |  heterps train examples/ctr.yaml --plan plan.json"
-    "  |  heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12"
-    "  |  heterps train examples/ctr.yaml --profile profile.json --learn"
-    "  |  heterps train examples/ctr.yaml --launcher local --profile profile.json --plan plan.json --emulate"
+EXAMPLES = examples(
+    "heterps train examples/ctr.yaml",
+    "heterps train examples/ctr.yaml --run runs/mine --resume",
+    "heterps train examples/ctr.yaml --run runs/mine --resume --from 1234",
+    "heterps train examples/ctr.yaml --plan plan.json",
+    "heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12",
+    "heterps train examples/ctr.yaml --profile profile.json --learn",
+    "heterps train examples/ctr.yaml --launcher local --profile profile.json --plan plan.json --emulate",
 )
 
 

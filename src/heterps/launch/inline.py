@@ -135,6 +135,8 @@ _Box = deque[Envelope]
 class _Mailbox:
     """The worker's end. Pushes may be acknowledged on another thread, and deques take that."""
 
+    border_bytes = 0  # there is one stage
+
     def __init__(self, incoming: _Box, outgoing: _Box) -> None:
         self._incoming, self._outgoing = incoming, outgoing
 

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from heterps.report.stage_figures import DOINGS
+from heterps.report.traffic import KINDS, SAVED, Traffic, traffic_of
 
 __all__ = ["CONTENT_TYPE", "NAMES", "RunFacts", "exposition"]
 
@@ -38,6 +39,9 @@ OF_JOBS = {
     "heterps_job_usd": ("usd", "Cost so far."),
     "heterps_job_usd_per_hour": ("usd_per_hour", "What the units that run cost an hour."),
     "heterps_job_staleness": ("staleness", "Updates between a pull and its push, in the open interval."),
+    "heterps_job_restarts": ("restarts", "Starts of the job after its first."),
+    "heterps_job_recoveries": ("recoveries", "Workers and servers that were lost and replaced while the job went on."),
+    "heterps_job_silence_seconds": ("silence_s", "Seconds since the worker that is silent longest told anything."),
     "heterps_job_auc": ("auc", "AUC of the open interval."),
     "heterps_job_log_loss": ("log_loss", "Log loss of the open interval."),
 }
@@ -52,7 +56,15 @@ ANSWERS = "heterps_job_answers"
 TIME = "heterps_stage_time_share"
 AGE = "heterps_checkpoint_age_seconds"
 FREE = "heterps_disk_free_bytes"
-NAMES = (RUNNING, ANSWERS, *OF_JOBS, *OF_STAGES, TIME, AGE, FREE)
+TRAFFIC = "heterps_traffic_bytes"
+SAVED_TRAFFIC = "heterps_traffic_saved_bytes"
+OF_TRAFFIC = {
+    "heterps_traffic_calls": ("calls", "Calls of workers to servers, one for each server."),
+    "heterps_traffic_requests": ("requests", "Messages in which these calls went: the others were merged."),
+    "heterps_traffic_retries": ("retries", "Requests that were sent again, as no answer came in time."),
+}
+"""By name: the field of `traffic` in a job's status, and what it means."""
+NAMES = (RUNNING, ANSWERS, *OF_JOBS, *OF_STAGES, TIME, TRAFFIC, SAVED_TRAFFIC, *OF_TRAFFIC, AGE, FREE)
 """All names, for dashboards to be checked against."""
 
 
@@ -90,8 +102,23 @@ class _Collector(Collector):
                 if stage.get(doing) is not None:
                     shares.add_metric([run_name, number, doing], stage[doing])
         yield shares
+        yield from _traffic([(run.name, traffic) for run in live if (traffic := traffic_of(run.status or {}))])
         yield _family(AGE, "Seconds since the last checkpoint.", ((r.name, r.checkpoint_age_s) for r in live))
         yield _family(FREE, "Bytes that are free where a run is written.", ((run.name, run.free_bytes) for run in live))
+
+
+def _traffic(runs: Sequence[tuple[str, Traffic]]) -> Iterator[GaugeMetricFamily]:
+    """Bytes between the processes of runs: by kind, and what was saved by which means."""
+    by_kind = GaugeMetricFamily(TRAFFIC, "Bytes of a job's workers since its start, by kind.", labels=["run", "kind"])
+    by_means = GaugeMetricFamily(SAVED_TRAFFIC, "Bytes that did not travel, by what saved them.", labels=["run", "by"])
+    for run, traffic in runs:
+        for field in KINDS:
+            by_kind.add_metric([run, field.removesuffix("_bytes")], traffic.get(field, 0))
+        for field in SAVED:
+            by_means.add_metric([run, field.removesuffix("_saved_bytes")], traffic.get(field, 0))
+    yield from (by_kind, by_means)
+    for name, (field, meaning) in OF_TRAFFIC.items():
+        yield _family(name, meaning, ((run, traffic.get(field)) for run, traffic in runs))
 
 
 def _family(name: str, meaning: str, values: Iterable[tuple[str, float | None]]) -> GaugeMetricFamily:

@@ -11,6 +11,7 @@ from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile, load_profile
 from heterps.report.observed import ObservedPolicy, read_observed
+from heterps.report.worker_times import WorkersOverTime, read_workers
 from heterps.training.run.events import read_events
 from heterps.training.run.folder import Run
 
@@ -24,6 +25,7 @@ class RunDetails:
 
     profile   times of its layers; None where they are not known
     policies  what the policies of its last start did, by its traces
+    workers   what the workers of its last start did; None where it was not written down
     events    lines of events.jsonl
     frontier  the least cost for other throughputs, by its profile and cluster; None where nobody asked for it
     problems  sentences about details that cannot be read
@@ -31,6 +33,7 @@ class RunDetails:
 
     profile: Profile | None = None
     policies: list[ObservedPolicy] = field(default_factory=list)
+    workers: WorkersOverTime | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     frontier: Frontier | None = None
     problems: list[str] = field(default_factory=list)
@@ -41,8 +44,13 @@ def read_details(run: Run, job: Job) -> RunDetails:
     problems: list[str] = []
     policies: list[ObservedPolicy] = []
     profile = named_profile(job)
+    workers: WorkersOverTime | None = None
     try:
         policies = read_observed(run.folder)
+    except (HeterpsError, OSError) as error:
+        problems.append(str(error))
+    try:
+        workers = read_workers(run.folder)
     except (HeterpsError, OSError) as error:
         problems.append(str(error))
     path = run.folder / "profile.json"
@@ -51,7 +59,7 @@ def read_details(run: Run, job: Job) -> RunDetails:
             profile = load_profile(path)
         except HeterpsError as error:
             problems.append(str(error))
-    return RunDetails(profile, policies, read_events(run), problems=problems)
+    return RunDetails(profile, policies, workers, read_events(run), problems=problems)
 
 
 def with_frontier(details: RunDetails, job: Job, plan: Plan) -> RunDetails:

@@ -74,7 +74,7 @@ def summarise(
         **({"data": outcome.counts} if outcome.counts else {}),
         "launcher": job.launcher,
         "sync": job.sync.label,
-        **{name: staged[name] for name in ("stages", "max_lead", "emulated") if name in staged},
+        **{name: staged[name] for name in ("stages", "max_lead", "cache", "traffic", "emulated") if name in staged},
     }
 
 

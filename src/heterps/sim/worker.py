@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class SimulatedWorker:
     """A worker that is busy with one turn at a time, until the simulated clock says that it is done."""
 
+    border_bytes = 0  # not counted
+
     def __init__(
         self,
         job: Job,

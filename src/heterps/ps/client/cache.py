@@ -42,6 +42,7 @@ class CacheCounts:
 
     num_hits: int = 0
     num_misses: int = 0  # not there, or too old
+    num_repeats: int = 0  # keys of a batch that were there before, and were not looked for again
 
     @property
     def hit_rate(self) -> float | None:
@@ -122,7 +123,9 @@ class CachedClient:
         """Hits and misses so far of a table, or of all."""
         with self._lock:
             chosen = self._counts.values() if table is None else [self._counts.get(table, CacheCounts())]
-            return CacheCounts(sum(c.num_hits for c in chosen), sum(c.num_misses for c in chosen))
+            return CacheCounts(
+                sum(c.num_hits for c in chosen), sum(c.num_misses for c in chosen), sum(c.num_repeats for c in chosen)
+            )
 
     def tick(self, lead: int = 0) -> None:
         """Note that an iteration is pushed; the next starts, `lead` iterations ahead of the slowest worker."""
@@ -179,6 +182,7 @@ class CachedClient:
             counts = self._counts.setdefault(table, CacheCounts())
             counts.num_hits += int(hits.sum())
             counts.num_misses += int((~hits).sum())
+            counts.num_repeats += len(lookup.sources) - len(lookup.unique)
         if rows is not None and hits.all():
             return done(rows)
         part = _only(lookup, ~hits)

@@ -9,12 +9,12 @@ pull is answered after the pushes that came before it.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from heterps.errors import StorageError
 from heterps.ps.arrays import FloatArray
+from heterps.ps.client.counts import ClientCounts
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import Lookup, sum_rows
@@ -70,17 +71,6 @@ class _Answer(Future[T]):
         if not self.done():
             self._wait(self, timeout)
         return super().exception(0)
-
-
-@dataclass(frozen=True)
-class ClientCounts:
-    """What a worker's talk with its servers has come to."""
-
-    bytes_sent: int  # by sockets
-    bytes_received: int
-    bytes_shared: int  # sent by shared memory
-    retries: int  # requests that were sent again
-    dropped: int  # messages that never arrived, by faults on purpose, or were not understood
 
 
 class RemoteClient:
@@ -130,13 +120,15 @@ class RemoteClient:
 
     @property
     def counts(self) -> ClientCounts:
+        """What the talk with all servers has come to."""
         wire, session = self._counters, self._session
-        return ClientCounts(
-            wire.bytes_sent,
-            wire.bytes_received,
-            wire.shared_bytes,
-            session.retries,
-            sum(wire.dropped.values()) + session.dropped,
+        return dataclasses.replace(
+            session.counts,
+            bytes_sent=wire.bytes_sent,
+            bytes_received=wire.bytes_received,
+            bytes_shared=wire.shared_bytes,
+            retries=session.retries,
+            dropped=sum(wire.dropped.values()) + session.dropped,
         )
 
     # --- Client ------------------------------------------------------------------------------------------------------
@@ -144,6 +136,7 @@ class RemoteClient:
     def pull(self, table: str, lookup: Lookup, *, create: bool = True) -> Future[FloatArray]:
         with self._turn():
             coding = self._session.options.coding(table)
+            self._session.counts.repeated(lookup, self._dims[table])
             return self._submit(
                 PullRowsCall(table, lookup, self._dims[table], after=self._pushes[table], create=create, coding=coding)
             )
@@ -156,9 +149,12 @@ class RemoteClient:
             raise ValueError(f"table {table} needs gradients {list(needed)} for this lookup, got {list(grads.shape)}")
         coding = self._session.options.coding(table)
         summed = self._sum(lookup, grads, travels=coding == EXACT)
-        return self._push(
-            table, lambda sequence: PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
-        )
+
+        def make(sequence: int) -> PushRowsCall:
+            self._session.counts.repeated(lookup, self._dims[table])
+            return PushRowsCall(table, lookup, summed, sequence, coding, self.samples, round)
+
+        return self._push(table, make)
 
     def pull_dense(self, table: str) -> Future[FloatArray]:
         with self._turn():

@@ -19,7 +19,8 @@ from typing import Any
 from msgspec.msgpack import encode
 
 from heterps.errors import HeterpsError, MirrorDiffers, NotFinite, PeerLost, StaleIncarnation
-from heterps.ps.ops.base import Call, Op
+from heterps.ps.client.counts import ClientCounts
+from heterps.ps.ops.base import Built, Call
 from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import EXACT, AskRoster, Coding, Hello, Refused, Welcome
@@ -112,6 +113,7 @@ class Session:
         self.error: HeterpsError | None = None
         self.dropped = 0  # messages that were not understood
         self.retries = 0
+        self.counts = ClientCounts()  # by kind, and what was saved
         self._tables = tables
         self._limits = limits
         self._codec = client_codec(limits)
@@ -241,22 +243,23 @@ class Session:
     def _merge(self, line: _Line, now: float) -> list[Frame]:
         """Make one request of as many queued calls as fit into a message."""
         number = self.roster.number(line.seat.name)
-        ops: list[Op] = []
+        parts: list[Built] = []
         calls: list[_Pending] = []
         frames: list[Frame] = []
         num_bytes, header_bytes = 0, MARGIN_BYTES
-        while line.queue and len(ops) < MAX_OPS and len(frames) < self._limits.frames - 8:
+        while line.queue and len(parts) < MAX_OPS and len(frames) < self._limits.frames - 8:
             built = line.queue[0].call.build(number, self.roster)
             size = message_bytes(built.frames) + built.reply_bytes
             header_bytes += len(encode(built.op))
-            if ops and (num_bytes + size > self.options.max_bytes or header_bytes > self._limits.header_bytes):
+            if parts and (num_bytes + size > self.options.max_bytes or header_bytes > self._limits.header_bytes):
                 break
             calls.append(line.queue.popleft())
-            ops.append(built.op)
+            parts.append(built)
             frames += built.frames
             num_bytes += size
-        epoch, rounds = self.roster.epoch, self.rounds
-        request = OpRequest(self._next_id(), self.worker, self.incarnation, epoch, tuple(ops), rounds)
+        self.counts.requested(parts)
+        epoch, rounds, ops = self.roster.epoch, self.rounds, tuple(built.op for built in parts)
+        request = OpRequest(self._next_id(), self.worker, self.incarnation, epoch, ops, rounds)
         return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
 
     def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
@@ -323,7 +326,9 @@ class Session:
         if len(reply.results) != len(flight.calls):
             raise WireError(f"{len(flight.calls)} ops were asked for, {len(reply.results)} answered")
         for pending, result in zip(flight.calls, reply.results, strict=True):
+            before = frames.at
             pending.call.take(number, self.roster, result, frames)
+            self.counts.answered(pending.call, result, frames.taken(before))
         frames.end()
         del line.flights[reply.id]
         for pending in flight.calls:

@@ -113,6 +113,10 @@ class Frames:
         self.at += 1
         return self._frames[self.at - 1]
 
+    def taken(self, since: int) -> list[memoryview]:
+        """The frames that were taken since so many of them were."""
+        return self._frames[since : self.at]
+
     def end(self) -> None:
         if self.at < len(self._frames):
             raise Malformed(f"the ops of this message need {self.at} frames, and {len(self._frames)} came")

@@ -16,6 +16,7 @@ from heterps.report.read_run import RecordedRun
 from heterps.report.run_details import RunDetails
 from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, percent
 from heterps.report.terminal.profile_table import size
+from heterps.report.traffic import saved, traffic_of, travelled
 
 MOST_BARS = 800
 """Bars of the timelines of a page that is sent again while its job runs."""
@@ -100,8 +101,12 @@ def _tiles(
     ]
     if status.get("staleness") is not None:
         tiles.append(("Staleness", f"{status['staleness']:g}", "updates between a pull and its push"))
-    if status.get("table_bytes"):
-        tiles.append(("Tables", size(status["table_bytes"]), f"{status.get('rows', 0):,} rows"))
+    tables = recorded.metrics[-1] if recorded is not None and recorded.metrics else {}
+    if tables.get("table_bytes"):
+        tiles.append(("Tables", size(tables["table_bytes"]), f"{tables['rows']:,} rows after the last interval"))
+    if (traffic := traffic_of(status)) is not None:
+        less = f"{size(saved(traffic))} saved" if saved(traffic) else ""
+        tiles.append(("Traffic", size(travelled(traffic)), less))
     return tiles
 
 

@@ -44,12 +44,14 @@ from heterps.report.meaning import (
     verdict,
 )
 from heterps.report.page.charts import Chart, draw
-from heterps.report.page.details import MOST_BARS, chain_of, cost_values, event_rows, traffic_values, worker_values
+from heterps.report.page.details import chain_of, cost_values, event_rows
 from heterps.report.page.layer_chain import colours_of
 from heterps.report.page.panel import tag
 from heterps.report.page.stages import stage_values
 from heterps.report.page.templates import render
 from heterps.report.page.terms import terms_figure
+from heterps.report.page.traffic import traffic_values
+from heterps.report.page.workers import MOST_BARS, policy_values, worker_values
 from heterps.report.run_details import RunDetails
 from heterps.report.terminal.profile_table import size
 from heterps.yamlfile import dump_yaml
@@ -103,7 +105,8 @@ def render_run(
         costs=cost_values(plan, summary, details.frontier),
         chain=chain_of(job, plan, details.profile, colours),
         stages=stage_values(plan, summary, metrics),
-        policies=worker_values(details.policies, most_bars),
+        workers=worker_values(details.workers, most_bars // 2 if details.policies else most_bars),
+        policies=policy_values(details.policies, most_bars // 2 if details.workers else most_bars),
         traffic=traffic_values(metrics),
         events=event_rows(details.events),
         problems=details.problems,

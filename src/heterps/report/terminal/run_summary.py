@@ -30,6 +30,7 @@ from heterps.report.meaning import (
 from heterps.report.stage_figures import in_step, recoveries
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.stage_table import stage_table
+from heterps.report.traffic import SAVED, Traffic, saved_messages, traffic_of, travelled
 
 NAME, FIGURE = 18, 12
 MAX_COLUMNS_NAMED = 3
@@ -51,6 +52,8 @@ def print_summary(console: Console, folder: Path, summary: dict[str, Any]) -> No
         console.print(_promise(summary))
     if summary["rows"] or summary["table_bytes"]:
         console.print(_tables(summary))
+    if (traffic := traffic_of(summary)) is not None:
+        console.print(_traffic(traffic))
     for text in late_warnings(summary):
         console.print(Text.assemble(("\nwarning: ", "bold yellow"), f"{text}."))
     for text in summary.get("warnings", ()):
@@ -148,6 +151,18 @@ def _tables(summary: dict[str, Any]) -> Table:
     else:
         per_row = f"{num_bytes / rows:,.0f} bytes a row with optimizer state" if rows else ""
         table.add_row("Memory", size(num_bytes), Text(per_row, style="dim"))
+    return table
+
+
+def _traffic(traffic: Traffic) -> Table:
+    """Bytes that travelled since the last start of the run, and what would have travelled besides."""
+    table = _grid("Traffic")
+    table.add_row("Travelled", size(travelled(traffic)), Text("keys, rows, parameters and gradients", style="dim"))
+    for field, title in SAVED.items():
+        if num_bytes := traffic.get(field, 0):
+            table.add_row(title, size(num_bytes), Text("saved", style="dim"))
+    told = f"messages saved: {traffic.get('calls', 0):,} calls in {traffic.get('requests', 0):,}"
+    table.add_row("Merging", f"{saved_messages(traffic):,}", Text(told, style="dim"))
     return table
 
 

@@ -57,13 +57,13 @@ def stage_lines(view: View) -> list[RenderableType]:
     return lines
 
 
-def staged_words(line: dict[str, Any]) -> str:
-    """What a line of metrics.jsonl says about stages, as text; empty for a run without stages."""
+def staged_words(line: dict[str, Any]) -> list[str]:
+    """What a line of metrics.jsonl says about stages, phrase by phrase; nothing of a run without stages."""
     if "stages" not in line:
-        return ""
-    words = [busiest(line["stages"]), f"staleness {line['staleness']:.3g}", usd(line["usd"])]
+        return []
+    words = [usd(line["usd"]), busiest(line["stages"]), f"staleness {line['staleness']:.3g}"]
     if is_emulated(line):
         words.append(f"{MARK} (scale {line['emulated']['scale']:g})")
     if late := late_stages(line):
         words.append("late: " + ", ".join(title(line["stages"], number) for number in late))
-    return "  " + "  ".join(word for word in words if word)
+    return [word for word in words if word]

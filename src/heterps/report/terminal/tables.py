@@ -1,4 +1,4 @@
-"""The look that all tables on the console share."""
+"""The look that all tables and lines of figures on the console share."""
 
 from __future__ import annotations
 
@@ -27,3 +27,17 @@ def figures_table(heads: Sequence[str], rows: Iterable[tuple[str, ...]], bold: s
     for row in rows:
         table.add_row(*row, style="bold" if row[0] == bold else "")
     return table
+
+
+def join_within(phrases: Iterable[str], width: int, indent: int) -> str:
+    """Phrases with two spaces between them, in lines of at most `width` columns, the later ones indented.
+
+    A phrase is never broken: one that is too long has a line of its own.
+    """
+    lines: list[str] = []
+    for phrase in phrases:
+        if lines and len(lines[-1]) + 2 + len(phrase) <= width:
+            lines[-1] += f"  {phrase}"
+        else:
+            lines.append(" " * indent + phrase if lines else phrase)
+    return "\n".join(lines)

@@ -10,19 +10,43 @@ A cell shows what took most of its time. The characters alone tell it, without c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rich.console import Console
 from rich.text import Text
 
 from heterps.report.figures import short
-from heterps.sim.result import COMPUTE, PUSH, WAIT, SimResult, WorkerResult
+from heterps.sim.result import COMPUTE, PUSH, WAIT, Segment, SimResult
 
 MOST_ROWS, WIDEST = 20, 110
 LOOKS = {COMPUTE: ("█", "#56b4e9"), PUSH: ("▒", "#e69f00"), WAIT: ("·", "dim"), "": (" ", "")}
 WORDS = {COMPUTE: "computes", PUSH: "pushes", WAIT: "waits"}
 ENDED, LEFT = "▊", "×"
+
+
+class HasSegments(Protocol):
+    """A worker whose time is drawn; `left_s`: when it left, None if it stayed."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def segments(self) -> Sequence[Segment]: ...
+    @property
+    def left_s(self) -> float | None: ...
+
+
+class Timeline(Protocol):
+    """Workers, and the part of their time that is drawn: a SimResult is one."""
+
+    @property
+    def workers(self) -> Sequence[HasSegments]: ...
+    @property
+    def window(self) -> tuple[float, float] | None: ...
+    @property
+    def end_s(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -32,11 +56,13 @@ class TimelineRow:
     name: str
     kinds: tuple[str, ...]
     ends: tuple[bool, ...]
+    spent: tuple[Mapping[str, float], ...]
+    """Seconds by what was done, of each cell."""
     left: int | None
     """The cell in which the last of the workers left; None: some stayed."""
 
 
-def make_rows(result: SimResult, num_cells: int, most_rows: int = MOST_ROWS) -> list[TimelineRow]:
+def make_rows(result: Timeline, num_cells: int, most_rows: int = MOST_ROWS) -> list[TimelineRow]:
     """The window of `result` in `num_cells` equal parts, as at most `most_rows` rows; none without a window."""
     if result.window is None:
         return []
@@ -64,9 +90,9 @@ def show_timeline(console: Console, result: SimResult) -> None:
     console.print(legend.append(f"{ENDED} ends an iteration   {LEFT} leaves"), overflow="fold")
 
 
-def _row(workers: Sequence[WorkerResult], first: float, last: float, num_cells: int) -> TimelineRow:
+def _row(workers: Sequence[HasSegments], first: float, last: float, num_cells: int) -> TimelineRow:
     cell_s = (last - first) / num_cells
-    spent = [dict.fromkeys((COMPUTE, PUSH, WAIT), 0.0) for _ in range(num_cells)]
+    spent: list[dict[str, float]] = [defaultdict(float) for _ in range(num_cells)]
     ends = [False] * num_cells
 
     def place(seconds: float) -> int:
@@ -86,6 +112,7 @@ def _row(workers: Sequence[WorkerResult], first: float, last: float, num_cells: 
         name=workers[0].name if len(workers) == 1 else f"{workers[0].name}-{workers[-1].name}",
         kinds=tuple(max(cell, key=lambda kind: cell[kind]) if any(cell.values()) else "" for cell in spent),
         ends=tuple(ends),
+        spent=tuple(spent),
         left=place(left) if left is not None and first <= left < last else None,
     )
 

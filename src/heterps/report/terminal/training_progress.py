@@ -8,11 +8,13 @@ from typing import Any, Self
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from heterps.report.emulated import seconds_word
 from heterps.report.figures import ratio
 from heterps.report.meaning import headline, in_sentence
 from heterps.report.terminal.staged_progress import StagedBar, staged_words
+from heterps.report.terminal.tables import join_within
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.run.observer import Observer
 
@@ -82,13 +84,15 @@ class TrainingProgress(Observer):
             best = "  [green]best so far[/]" if found["is_best"] else ""
             self._console.print(f"validation at {line['samples']:,} samples: {_score(found)}{best}")
         if not self._console.is_terminal:
-            self._console.print(
-                f"{line['samples']:>12,} samples  {line['samples_per_s'] or 0:>8,.0f}/s  "
-                f"loss {ratio(_loss(line))}  {_score(line)}"
-                + (f"  {line['rows']:,} rows" if line["rows"] else "")
-                + (staged_words(line) if self._has_stages else ""),
-                soft_wrap=True,
-            )
+            words = [
+                f"{line['samples']:>12,} samples",
+                f"{line['samples_per_s'] or 0:>8,.0f}/s",
+                f"loss {ratio(_loss(line))}",
+                _score(line),
+                *([f"{line['rows']:,} rows"] if line["rows"] else []),
+                *(staged_words(line) if self._has_stages else []),
+            ]
+            self._console.print(Text(join_within(words, self._console.width, indent=2)), soft_wrap=True)
 
     def staged(self, view: dict[str, Any]) -> None:
         if self._has_stages:

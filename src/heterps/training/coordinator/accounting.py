@@ -8,6 +8,7 @@ prices, and who is paid -+                +--> `heterps status`, checkpoints, su
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -25,7 +26,11 @@ VIEW_S = 0.25
 
 
 class Accounting:
-    """`scale`: real seconds of an emulated one, which marks every figure; None where units are real."""
+    """Accounts of a job.
+
+    scale      real seconds of an emulated one, which marks every figure; None where units are real
+    on_pushed  is told every push, with the seconds of training
+    """
 
     def __init__(
         self,
@@ -35,12 +40,13 @@ class Accounting:
         progress: RunProgress,
         observer: Observer,
         scale: float | None,
+        on_pushed: Callable[[Pushed, float], None] = lambda *_: None,
     ) -> None:
         self._job, self._plan, self._layout = job, plan, layout
         self._progress, self._observer = progress, observer
         self._views = StageStats(layout)
         self._emulation = {} if scale is None else {"emulated": {"scale": scale}}
-        self._shown = float("-inf")
+        self._shown, self._on_pushed = float("-inf"), on_pushed
         self._read: dict[int, RowGroupCounts] = {}  # by row group
         self.num_steps = 0
 
@@ -55,8 +61,10 @@ class Accounting:
         self._layout = layout
         self._views.follow(layout)
 
-    def pushed(self, message: Pushed) -> None:
+    def pushed(self, message: Pushed, seconds: float) -> None:
+        """Take note of a push that came after so many seconds of training."""
         self._views.pushed(message)
+        self._on_pushed(message, seconds)
         self._read |= {counts.row_group: counts for counts in message.read}
         for counts in message.read:
             self._progress.digests.check(counts.row_group, counts.digest)

@@ -28,9 +28,9 @@ from heterps.training.coordinator.effects import Effect, EndRound, Measured, Not
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost, tell_news
 from heterps.training.coordinator.following import LEASE_S
-from heterps.training.coordinator.journal import Journal, Recorded, digest_of
+from heterps.training.coordinator.journal import Recorded, digest_of
 from heterps.training.coordinator.model import CoordinatorModel
-from heterps.training.coordinator.origin import Begun, Origin
+from heterps.training.coordinator.origin import Origin
 from heterps.training.coordinator.positions import checkpoint_progress
 from heterps.training.coordinator.publishing import Publisher
 from heterps.training.coordinator.reconfiguration import (
@@ -146,13 +146,18 @@ class Coordinator:
         self._state.model = self._model
         progress = RunProgress(job, self._reader.num_rows, has_own_loss=has_own_loss(model))
         self._stop: Callable[[], str | None] = lambda: None
-        accounting = Accounting(job, plan, layout, progress, observer, emulated.scale if emulated else None)
+        paces, scale = (emulated.paces, emulated.scale) if emulated else (None, 1.0)
+        traces = Traces(run.folder, opened, observer.warned, scale)
+        accounting = Accounting(
+            job, plan, layout, progress, observer, emulated.scale if emulated else None, traces.pushed
+        )
         origin = Origin(job, run, self._reader, self._model, progress, observer)
         begun = origin.take_over(found) if found is not None else origin.restore() if resume else origin.begin()
-        self._news, self._journal = begun.news, self._make_journal(plan, begun, found, opened)
-        traces = Traces(run.folder, opened, observer.warned)
+        self._news, self._journal = begun.news, None
+        if fleet.place is not None and not self._state.is_any and not self._limits:  # else nobody could go on by it
+            self._journal = begun.journal(run.folder, digest_of(job, plan), fleet.place, observer.warned)
+            opened.callback(self._journal.close)
         on_policy = traces.record if job.launcher != "inline" else lambda *_: None  # its worker is never kept waiting
-        paces, scale = (emulated.paces, emulated.scale) if emulated else (None, 1.0)
         setup = Setup(
             layout, tables.groups, begun.leases, begun.clock, paces, scale, on_policy,
             begun.resumed, journals=self._journal is not None,
@@ -274,8 +279,11 @@ class Coordinator:
     def _reply(self, request: Request) -> CommandReply:
         match request.message:
             case AskStatus():
-                status = self._core.accounting.status(self._core.flow) | self._core.reconfiguration.status()
-                return CommandReply(json.dumps(status | {"total": self._num_samples}))
+                core = self._core
+                silence_s = core.silence.longest_s(core.layout.workers, time.monotonic())
+                told = {"total": self._num_samples, "silence_s": round(silence_s, 3)}
+                status = core.accounting.status(core.flow) | core.reconfiguration.status()
+                return CommandReply(json.dumps(status | told))
             case Follow(every_s):
                 self._perform(self._core.follow(every_s, time.monotonic()))
                 return CommandReply(f"a version every {every_s:g} s, for the next {LEASE_S:g} s")
@@ -344,22 +352,6 @@ class Coordinator:
         return None
 
     # --- checkpoints and the journal ---------------------------------------------------------------------------------
-
-    def _make_journal(self, plan: Plan, begun: Begun, found: Recorded | None, opened: ExitStack) -> Journal | None:
-        """The journal of this job; None where the next coordinator could not go on by it.
-
-        Then workers have what servers have not, or servers end with this process, or the coordinator itself takes part
-        in the step of a round.
-        """
-        place = self._fleet.place
-        if place is None or self._state.is_any or self._limits:
-            return None
-        life = 1 if found is None else found.head.life
-        journal = Journal(self._run.folder, life, digest_of(self._job, plan), place, self._observer.warned)
-        opened.callback(journal.close)
-        if begun.resumed is not None:
-            journal.go_on(begun.resumed)
-        return journal
 
     def _note(self, note: Note) -> None:
         assert self._journal is not None

@@ -82,7 +82,7 @@ class CoordinatorCore:
         self.layout = setup.layout
         self.progress, self.accounting = progress, accounting
         self.reconfiguration, self.recovery = reconfiguration, recovery
-        self._now, self._silence = now, Silence(job.workers.deadline_s)
+        self._now, self.silence = now, Silence(job.workers.deadline_s)
         self._clock = DilatedClock(setup.scale, progress.seconds, lambda: self._now)
         self._clock.pause()  # until all are ready
         self._addresses: dict[str, str] = {}
@@ -113,7 +113,7 @@ class CoordinatorCore:
     def handle(self, sender: str, message: Message, values: Values | None, now: float) -> list[Effect]:
         """Take a message. What may begin after it begins with the next `tick`. Raises the error that a worker tells."""
         self._pass_to(now)
-        self._silence.broken([sender], self._now)
+        self.silence.broken([sender], self._now)
         match message:
             case Alive():
                 pass
@@ -129,7 +129,7 @@ class CoordinatorCore:
                 pass  # of a worker that was lost since then
             case Pushed():
                 scores = None if values is None else Scores(values["logits"].numpy(), values["labels"].numpy())
-                self.accounting.pushed(message)
+                self.accounting.pushed(message, self._clock.now())
                 self.flow.pushed(message, scores, self._clock.now())
                 self._shares.pushed(message.worker, self._clock.now())
                 are_several = len(self.layout.workers) > 1
@@ -260,7 +260,7 @@ class CoordinatorCore:
         """[3] [4] Until all batches are done, somebody wants a stop, or all is saved for another plan."""
         while self.stopped_by is None or not self.flow.is_quiet:
             self._clock.resume()
-            self._silence.broken(self.layout.workers, self._now)
+            self.silence.broken(self.layout.workers, self._now)
             self.flow.hold_at = self.progress.hold_at
             self._send_all(self.flow.start(self._clock.now()))
             self.is_training = True
@@ -381,7 +381,7 @@ class CoordinatorCore:
     def _send_all(self, messages: Sequence[tuple[str, Any]]) -> None:
         workers = [worker for worker, _ in messages]
         self._shares.went(workers, self._clock.now())
-        self._silence.broken(workers, self._now)
+        self.silence.broken(workers, self._now)
         if self._setup.journals:  # all workers of a round are told the same
             self._effects += [Note(go) for go in dict.fromkeys(message for _, message in messages)]
         self._effects += [Send(worker, message) for worker, message in messages]
@@ -392,8 +392,8 @@ class CoordinatorCore:
     def _check_time(self, is_idle: bool) -> None:
         self._wait.check(self._now)
         owing = self.flow.waited_for if self.is_training else ()
-        silent = self._silence.too_long(owing, self._now, is_idle=is_idle)
-        why = too_silent(silent, self._silence.deadline_s)
+        silent = self.silence.too_long(owing, self._now, is_idle=is_idle)
+        why = too_silent(silent, self.silence.deadline_s)
         for worker in silent:
             if (effects := self._lose(worker, why)) is None:
                 raise PeerLost(why)

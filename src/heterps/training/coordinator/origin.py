@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from heterps.checkpoint import load
 from heterps.config import Job
 from heterps.data.leases import Leases
 from heterps.data.reader import Reader
-from heterps.training.coordinator.journal import Decisions, Recorded
+from heterps.training.coordinator.journal import Decisions, Journal, Recorded, ServerPlace
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import (
     begins_other_data,
@@ -29,7 +31,15 @@ class Begun(NamedTuple):
     clock: int
     usd: float | None
     resumed: Decisions | None = None  # of a coordinator that died
+    life: int = 1  # how many coordinators the job has had
     news: str = ""  # to be told once training starts
+
+    def journal(self, folder: Path, job: str, place: ServerPlace, warn: Callable[[str], None]) -> Journal:
+        """The journal of this coordinator, which goes on from that of the one before; see Journal."""
+        journal = Journal(folder, self.life, job, place, warn)
+        if self.resumed is not None:
+            journal.go_on(self.resumed)
+        return journal
 
 
 class Origin:
@@ -82,4 +92,4 @@ class Origin:
             "the process of this run was killed, and its servers were still there: training goes on with what they "
             f"hold, from {self._progress.samples:,} samples on, and repeats {repeated} of its batches"
         )
-        return Begun(taken.leases, taken.clock, taken.usd, taken.decisions, news)
+        return Begun(taken.leases, taken.clock, taken.usd, taken.decisions, found.head.life, news)

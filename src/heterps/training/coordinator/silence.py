@@ -21,6 +21,10 @@ class Silence:
         """Workers told something, or were told to begin."""
         self._heard |= dict.fromkeys(workers, now)
 
+    def longest_s(self, workers: Iterable[str], now: float) -> float:
+        """Seconds since the one of these workers told something that has been silent longest; 0 where none has yet."""
+        return max((now - self._heard[worker] for worker in workers if worker in self._heard), default=0.0)
+
     def too_long(self, owing: Iterable[str], now: float, *, is_idle: bool) -> list[str]:
         """Return those by whom something is owed and who have been silent for longer than the deadline.
 

@@ -88,7 +88,7 @@ class StageStats:
 
     def summary(self, flow: Flow, seconds: float) -> dict[str, Any]:
         """Fields of summary.json."""
-        return {**self._fields(self._whole, seconds), "max_lead": flow.leads, "usd": self._usd}
+        return {**self._fields(self._whole, seconds), **self._totals(), "max_lead": flow.leads, "usd": self._usd}
 
     def status(self, progress: RunProgress, flow: Flow) -> dict[str, Any]:
         """For `heterps status`: of the open interval."""
@@ -97,7 +97,10 @@ class StageStats:
             "seconds": round(progress.seconds, 3),
             **progress.interval.fields(),
             **self._fields(self._interval, progress.seconds),
+            **self._totals(),
             "waits_for": flow.waited_for,
+            "restarts": progress.restarts,
+            "recoveries": progress.recoveries,
         }
 
     def _totals(self) -> dict[str, Any]:
@@ -109,7 +112,7 @@ class StageStats:
             totals["cache"] = {"num_hits": hits, "num_misses": misses, "hit_rate": rate}
         if talks := [usage.traffic for usage in self._usage.values() if usage.traffic is not None]:
             fields = Traffic.__struct_fields__
-            totals["servers"] = {field: sum(getattr(talk, field) for talk in talks) for field in fields}
+            totals["traffic"] = {field: sum(getattr(talk, field) for talk in talks) for field in fields}
         return totals
 
     def _mark(self, seconds: float) -> _Mark:

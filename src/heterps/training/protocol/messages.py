@@ -96,13 +96,25 @@ class CacheUse(Struct, frozen=True, array_like=True):
 
 
 class Traffic(Struct, frozen=True, array_like=True):
-    """What the talk of a worker with its servers has come to."""
+    """What the talk of a worker with its servers has come to: the fields of ps/client/counts.py, and two more."""
 
-    bytes_sent: Count = 0  # by sockets
+    bytes_sent: Count = 0
     bytes_received: Count = 0
-    bytes_shared: Count = 0  # sent by shared memory
-    retries: Count = 0  # requests that were sent again
-    dropped: Count = 0  # messages that never arrived, by faults on purpose, or were not understood
+    bytes_shared: Count = 0
+    retries: Count = 0
+    dropped: Count = 0
+    keys_bytes: Count = 0
+    rows_bytes: Count = 0
+    row_gradients_bytes: Count = 0
+    dense_bytes: Count = 0
+    dense_gradients_bytes: Count = 0
+    other_bytes: Count = 0
+    calls: Count = 0
+    requests: Count = 0
+    deduplication_saved_bytes: Count = 0
+    compression_saved_bytes: Count = 0
+    caching_saved_bytes: Count = 0  # rows that came from copies
+    border_bytes: Count = 0  # values and gradients that were sent to workers of other stages
 
 
 class Usage(Struct, frozen=True, array_like=True):
@@ -115,6 +127,14 @@ class Usage(Struct, frozen=True, array_like=True):
     late_s: Seconds = 0.0  # emulated: by how much computing took longer than it should have seemed to
     cache: CacheUse | None = None
     traffic: Traffic | None = None
+
+
+class Spans(Struct, frozen=True, array_like=True):
+    """What a worker did, one span after the other."""
+
+    start_s: float  # when the first began, by the worker's clock
+    doings: str  # a letter each, of doings.LETTERS
+    lasted_us: tuple[Count, ...]  # microseconds of each
 
 
 class RowGroupCounts(Struct, frozen=True, array_like=True):
@@ -145,6 +165,8 @@ class Pushed(Struct, frozen=True, tag="pushed"):
     values: BorderValues | None = None
     read: tuple[RowGroupCounts, ...] = ()  # row groups that the worker has read since it last pushed
     layout_epoch: Count = 1
+    spans: Spans | None = None  # what the worker did since it last pushed
+    sent_s: float = 0.0  # when this was sent, by the clock of `spans`
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):

@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.training.protocol.messages import JobCodec, Message
+from heterps.training.protocol.messages import Backward, Forward, JobCodec, Message
 from heterps.wire import Channel, Shared, WireError
 from heterps.wire.arrays import Dtype
+from heterps.wire.message import message_bytes
 
 POLL_S = 0.2
 """How soon a thread that receives notices that the mailbox is closed."""
@@ -46,6 +47,7 @@ class Mailbox:
         self.name = listening.name
         self._listening, self._reaching, self._reach = listening, reaching, reach
         self._codec = JobCodec(coding)
+        self.border_bytes = 0
         self._reached: dict[str, str] = {}
         self._closed = threading.Event()
         self._queue: queue.Queue[tuple[str, list[memoryview]] | HeterpsError] = queue.Queue()
@@ -70,7 +72,10 @@ class Mailbox:
     def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
         reached = self._reaching is not None and peer in self._reached
         channel = self._reaching if reached and self._reaching is not None else self._listening
-        channel.send(peer, self._codec.encode(message, values))
+        parts = self._codec.encode(message, values)
+        channel.send(peer, parts)
+        if isinstance(message, Forward | Backward):
+            self.border_bytes += message_bytes(parts)
 
     def receive(self, timeout_s: float) -> Envelope | None:
         """The next envelope; None if none came in time. Raises what the channel met, or WireError for what is none."""

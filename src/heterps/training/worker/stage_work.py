@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from heterps.model.build import build_model
 from heterps.model.stages import split
 from heterps.model.trace import trace_or_whole
 from heterps.ps.client.cache import CachedClient
+from heterps.ps.client.counts import ClientCounts, row_bytes
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.specs import Tables
@@ -114,6 +114,7 @@ class StageWork:
     def take_place(self, assign: Assign, state: Mapping[str, Any]) -> None:
         """Make what a layout needs; what was under way is forgotten."""
         self._leave_place()
+        self.meter.keep_spans()
         self.layout: Layout = assign.layout
         self._lanes = assign.layout.lanes_of(self._start.name)
         self._clip = self._job.optimizers.clip
@@ -142,15 +143,26 @@ class StageWork:
         """What is here and not on the servers: buffers of layers, dense parameters that workers reduce."""
         return {"buffers": self._replicas[0].first.buffers(), "dense": self._dense_parts.state()}
 
-    def usage(self, queue: int) -> Usage:
+    def usage(self, queue: int, border_bytes: int = 0) -> Usage:
+        """What the worker has done so far. `border_bytes` were sent to other stages."""
         used = self.meter.usage(queue, self._pace.late_s)
-        if isinstance(self._client, RemoteClient):
-            used = structs.replace(used, traffic=Traffic(**asdict(self._client.counts)))
         if any(cache.bound for cache in self._caches):
             counts = [cache.counts() for cache in self._caches]
             hits, misses = sum(c.num_hits for c in counts), sum(c.num_misses for c in counts)
             used = structs.replace(used, cache=CacheUse(hits, misses))
+        if isinstance(self._client, RemoteClient):
+            used = structs.replace(used, traffic=self._traffic(self._client.counts, border_bytes))
         return used
+
+    def _traffic(self, counts: ClientCounts, border_bytes: int) -> Traffic:
+        """The counts of the client, with what the caches in front of it did not ask for."""
+        found = {**vars(counts), "caching_saved_bytes": 0, "border_bytes": border_bytes}
+        for cache in self._caches if any(cache.bound for cache in self._caches) else ():
+            for spec in self._tables.tables.sparse:
+                of_table = cache.counts(spec.name)
+                found["deduplication_saved_bytes"] += of_table.num_repeats * row_bytes(spec.dim)
+                found["caching_saved_bytes"] += of_table.num_hits * row_bytes(spec.dim)
+        return Traffic(**found)
 
     def _make_cache(self, num_caches: int) -> CachedClient:
         """Copies of hot rows, as old as the job allows, but never older than its policy does."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
 from heterps.ps.client.local import JobClient
@@ -98,6 +100,9 @@ def _check_time(worker: Worker, waited_s: float, deadline_s: float) -> None:
 
 class WorkerMailbox(Protocol):
     """A worker's way to the coordinator and its neighbours; a Mailbox is one."""
+
+    border_bytes: int
+    """Bytes of messages between stages that were sent."""
 
     def connect(self, addresses: Mapping[str, str]) -> None:
         """Reach these peers from now on."""
@@ -195,14 +200,15 @@ class Worker:
 
     def _push(self, asked: PushGradients) -> None:
         pushes = self.work.push(asked)
-        usage = self.work.usage(self.core.num_waiting)
+        usage = self.work.usage(self.core.num_waiting, self._mailbox.border_bytes)
         iteration, lane = asked.key
         read = self.work.new_counts()
-        epoch = self.work.layout.epoch
+        epoch, spans = self.work.layout.epoch, self.work.meter.take_spans()
         pushed = Pushed(
-            self.core.name, lane, iteration, asked.num_samples, usage, asked.loss, read=read, layout_epoch=epoch
-        )
+            self.core.name, lane, iteration, asked.num_samples, usage, asked.loss,
+            read=read, layout_epoch=epoch, spans=spans,
+        )  # fmt: skip
         self._pushes.announce(pushes, pushed, asked.scores)
 
     def _tell(self, pushed: Pushed, values: Mapping[str, Any] | None) -> None:
-        self._mailbox.send(COORDINATOR, pushed, values)
+        self._mailbox.send(COORDINATOR, replace(pushed, sent_s=self.work.meter.clock()), values)
