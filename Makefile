@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Every process of a job imports torch and numba: 2 s with their bytecode, 6 s where it is compiled each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test suite cluster-test check docs site clean
+.PHONY: setup demo test suite cluster-test soak check docs site clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,10 @@ suite: setup
 # Jobs across hosts that are namespaces of this machine: Linux, as root; skipped with the reason elsewhere.
 cluster-test: setup
 	$(BIN)/python -m pytest -m 'slow or not slow' -rs tests/cluster
+
+# Jobs on a simulated clock whose workers and coordinators die, at other moments every time; some hours.
+soak: setup
+	$(BIN)/python -m pytest -q --hypothesis-profile=soak -n 2 tests/sim/test_soak.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from tiny import JOB, write_tiny
 preloaded.begin()
 # The same examples every time, however slow the machine is; `pytest --hypothesis-profile=default` draws others.
 settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("soak", max_examples=20_000, deadline=None, print_blob=True)
 settings.load_profile("fixed")
 
 

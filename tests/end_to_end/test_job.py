@@ -60,6 +60,7 @@ def metrics_of(folder: Path) -> list[dict]:
 def test_the_run_folder_holds_everything(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} == {
         "job.yaml", "plan.json", "metrics.jsonl", "checkpoints", "profile.json", "summary.json", "report.html",
+        "traces",
     }  # fmt: skip
     job = yaml.safe_load((whole / "job.yaml").read_text())
     assert job["data"]["prefetch"] == 4, "defaults are written out"

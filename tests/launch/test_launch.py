@@ -68,6 +68,7 @@ def test_a_job_leaves_a_complete_run_folder(job):
     assert run.folder.as_posix() == "runs/tiny-1"
     assert {path.name for path in run.folder.iterdir()} == {
         "job.yaml", "plan.json", "metrics.jsonl", "checkpoints", "profile.json", "summary.json", "report.html",
+        "traces",
     }  # fmt: skip
     assert json.loads((run.folder / "summary.json").read_text()) == run.summary
     columns = job.data.columns.model_copy(update={"id_kinds": {"s": "integer", "t": "integer"}})  # found on the data

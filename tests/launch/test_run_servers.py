@@ -90,8 +90,8 @@ def test_values_in_half_the_bytes_change_little_and_copies_of_hot_rows_are_in_th
     assert summary["log_loss"] == pytest.approx(expected["log_loss"], rel=0.02)
     assert 0 < lines[-1]["cache"]["hit_rate"] < 1
     assert lines[-1]["cache"]["num_hits"] > 0
-    assert lines[-1]["servers"]["bytes_sent"] > lines[0]["servers"]["bytes_sent"] > 0
-    assert lines[-1]["servers"]["retries"] == 0
+    assert lines[-1]["traffic"]["bytes_sent"] > lines[0]["traffic"]["bytes_sent"] > 0
+    assert lines[-1]["traffic"]["retries"] == 0
 
 
 @pytest.mark.parametrize("servers", [None, Servers(count=2, channel="memory")], ids=["here", "servers"])

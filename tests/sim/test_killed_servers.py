@@ -102,3 +102,28 @@ def test_every_batch_is_in_every_table_once_whichever_server_dies(
         simulated.close()
     assert num_recoveries > 4, "few came at work: other seeds are needed"
     clean.close()
+
+
+SLEPT_THROUGH = {
+    "a mirror that was replaced while it was paused, before its server died": (
+        "bsp", ((1, 2, 1), 1), [(3.93, 0, "server", "kill"), (0.35, 0, "mirror", "pause")],
+    ),
+    "two servers, while the coordinator asked for nothing": (
+        "asp", ((3,), 1), [(0.56, 0, "server", "kill"), (2.33, 0, "server", "kill")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLEPT_THROUGH)
+def test_clients_know_who_serves_though_all_whom_they_knew_are_gone(job: Job, name: str) -> None:
+    policy, plan, hits = SLEPT_THROUGH[name]
+    simulated = simulated_job(changed(job, sync=policy, **MIRRORED), plan, Watched())
+    began = simulated.network.now_s
+    for at, *what in hits:
+        simulated.network.call_at(began + at, partial(hit, simulated, *what))
+    simulated.run(began + 60.0)
+    assert simulated.core.is_over, "it stands still"
+    tables_of(simulated)
+    assert num_pushes(simulated) == {NUM_BATCHES}
+    assert len([one for one in simulated.servers.all.values() if one.is_dead]) >= 1
+    simulated.close()

@@ -37,6 +37,8 @@ LATER_S = 0.05
 """A request that a server asks to come later for is sent again after this, then after twice as long each time."""
 PROBE_S = 0.2
 """When a server has not answered for this long, its mirror is asked for the roster, and again after as long."""
+REFRESH_S = 1.0
+"""How often servers with mirrors, and these, are asked for the roster in any case."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class _Line:
     flights: dict[int, _Flight] = field(default_factory=dict)  # by request id
     mirror: Seat | None = None
     probe_at: float = math.inf  # when the mirror is asked for the roster; inf: nothing is waited for
+    refresh_at: float = -math.inf
 
     @property
     def num_bytes(self) -> int:
@@ -119,6 +122,7 @@ class Session:
         self._codec = client_codec(limits)
         self._requests = server_codec(limits)
         self._lines = [_Line(seat, mirror=roster.mirror(number)) for number, seat in enumerate(roster.servers)]
+        self._is_mirrored = bool(roster.mirrors)  # also while a server has none
         self._probes: set[int] = set()  # ids of questions for the roster
         self._pending: dict[int, _Pending] = {}  # all calls without a full answer, in the order they were made
         self._finished: list[tuple[Future[Any], Any]] = []
@@ -184,7 +188,7 @@ class Session:
     def next_time(self) -> float | None:
         """Return when `outgoing` is to be called again, if nothing else happens."""
         times = [flight.retry_at for line in self._lines for flight in line.flights.values()]
-        times += [line.probe_at for line in self._lines if line.probe_at < math.inf]
+        times += [min(line.probe_at, line.refresh_at) for line in self._lines if self._is_mirrored]
         times += [line.queue[0].since + self.options.linger_s for line in self._lines if line.queue and not line.due]
         return min(times, default=None)
 
@@ -294,17 +298,18 @@ class Session:
                 yield flight.parts
 
     def _probe(self, line: _Line, now: float) -> Outgoing:
-        """Ask the mirror of a server that does not answer: it may have taken over."""
-        if line.mirror is None or not line.flights:
-            line.probe_at = math.inf
-        elif line.probe_at == math.inf:
-            line.probe_at = now + PROBE_S
-        elif now >= line.probe_at:
-            line.probe_at = now + PROBE_S
-            ask = AskRoster(self._next_id())
-            self._probes.add(ask.id)
-            return [(line.mirror.name, self._requests.encode(ask))]
-        return []
+        """Ask for the roster: the mirror of a server that does not answer, and may have been replaced by it.
+
+        And both, now and then: who misses a new mirror, or sleeps through two losses, would know only the dead."""
+        asked: list[Seat | None] = []
+        line.probe_at = min(line.probe_at, now + PROBE_S) if line.flights and self._is_mirrored else math.inf
+        if now >= line.probe_at:
+            asked, line.probe_at = [line.mirror], now + PROBE_S
+        if now >= line.refresh_at and self._is_mirrored:
+            asked, line.refresh_at = [line.seat, line.mirror], now + REFRESH_S
+        ask = AskRoster(self._next_id())
+        self._probes |= {ask.id} if asked else set()
+        return [(seat.name, self._requests.encode(ask)) for seat in asked if seat is not None]
 
     def _give_up(self, line: _Line, flight: _Flight) -> None:
         what = "a greeting"
