@@ -41,6 +41,7 @@ MAY_CHANGE = {
     "data.test",
     "validation",
     "on_divergence",
+    "on_not_finite",
     "data.epochs",
     "data.prefetch",
     "data.columns.id_kinds",
