@@ -202,7 +202,7 @@ def test_copies_of_hot_rows_are_used_again_within_the_bound(tiny_job: Path, laun
     assert "cache" not in lines(0)[-1]
     last = lines(2)[-1]
     assert 0 < last["cache"]["hit_rate"] < 1
-    assert last["servers"]["bytes_sent"] >= 0
+    assert last["traffic"]["bytes_sent"] >= 0
 
 
 @pytest.mark.parametrize(
