@@ -106,6 +106,7 @@ ELSEWHERE = {
     ),
     "rows that may be stale: below": ("servers.staleness",),
     "what happens when training diverges: tests/end_to_end/test_diverged_runs": ("on_divergence",),
+    "batches that are not finite: tests/end_to_end/test_skipped_batches": ("on_not_finite",),
     "who is kept in step, and how: tests/transparency; one worker always is": ("sync",),
     "values between stages: an inline run has one": ("workers.values",),
     "how processes are reached; refused on ray, below": ("workers.channel", "servers.channel"),

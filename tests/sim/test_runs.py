@@ -80,3 +80,10 @@ def test_whatever_interrupts_the_runs_leaves_no_process_behind(tiny_job: Path, m
         )  # fmt: skip
     assert len(started) == 2
     assert all(child.ended is not None for child in started)
+
+
+def test_skipping_batches_is_for_policies_that_whole_jobs_play(tiny_job: Path) -> None:
+    job = load_job(tiny_job).model_copy(update={"on_not_finite": "skip"})
+    assert train_all(job, TWO, parse_variants("asp,bsp"), course=COURSE)[0].failed is None
+    with pytest.raises(ConfigError, match="on_not_finite: skip is for whole jobs"):
+        train_all(job, TWO, parse_variants("asp+compensated,bsp"), course=COURSE)

@@ -58,11 +58,14 @@ class Coordinator:
         self.journal.note(go)
         return go
 
-    def done(self, go: Go) -> None:
+    def done(self, go: Go, *, is_skipped: bool = False) -> None:
         self.leases.done(self.holder(go.lane), go.epoch, go.batch)
-        self.progress.add(BATCH, (), 1.0, 0.5)
+        if is_skipped:
+            self.progress.skip(BATCH, 1.0)
+        else:
+            self.progress.add(BATCH, (), 1.0, 0.5)
         self.clock += 1
-        self.journal.note(Done(go.lane, go.iteration, BATCH, 0.5, 1.0))
+        self.journal.note(Done(go.lane, go.iteration, BATCH, 0.5, 1.0, is_skipped=is_skipped))
 
     def holder(self, lane: int) -> str:
         return "round" if lane == ALL_LANES else self.of.worker_of(lane, 0)
@@ -208,3 +211,19 @@ def small_job(factory: pytest.TempPathFactory) -> Job:
         "columns": {"dense": ["a", "b"], "slots": ["s", "t"]},
     }  # fmt: skip
     return Job.model_validate({"name": "tiny", "model": {"factory": "ctr_dnn"}, "data": data, "launcher": "local"})
+
+
+@pytest.mark.parametrize("in_rounds", [True, False])
+def test_a_skipped_batch_is_done_and_the_next_round_has_its_number(job: Job, tmp_path: Path, in_rounds: bool) -> None:
+    lane = ALL_LANES if in_rounds else 0
+    coordinator = Coordinator(job, tmp_path, layout(in_rounds=in_rounds))
+    coordinator.begin()
+    coordinator.done(coordinator.go(lane, 1))
+    coordinator.done(coordinator.go(lane, 2), is_skipped=True)
+    reader, progress = open_reader(job), RunProgress(job)
+    taken = found_in(tmp_path).restore(job, reader, progress)
+    assert (progress.samples, progress.skips.batches, progress.skips.samples) == (2 * BATCH, 1, BATCH)
+    assert taken.clock == 2
+    assert taken.decisions.iterations == {lane: 1 if in_rounds else 2}
+    assert not taken.decisions.under_way
+    assert taken.leases.take("worker-1.0") == (0, 2)

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from heterps.config import BSP
 from heterps.data.leases import Leases
+from heterps.training.coordinator.effects import DropRound, EndRound
+from heterps.training.coordinator.flow import EndedRound, SkippedBatch
+from heterps.training.coordinator.follow_ups import after_rounds
 from heterps.training.coordinator.round_flow import RoundFlow
 from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
 from heterps.training.run.progress import Scores
@@ -201,3 +204,23 @@ def test_a_round_that_was_begun_for_nothing_is_no_cut_until_its_workers_were_sen
     flow.no_batch(NoBatch("worker-1.0", ALL_LANES, 2, 0, 1))
     assert not flow.is_quiet, "the worker waits for another batch of the same round"
     assert flow.go_on(1.0) == [("worker-1.0", Go(ALL_LANES, 2, 8, 1, 0))]
+
+
+def test_a_round_that_one_worker_found_not_finite_is_void_and_the_next_batch_has_its_number():
+    flow = a_flow((2, 1))
+    flow.start(0.0)
+    bad = Pushed("worker-1.1", ALL_LANES, 1, 8, NO_USAGE, not_finite="the loss is nan")
+    for message in (pushed("worker-2.0", 1, loss=0.5), bad):
+        assert take_push(flow, message, None, 1.0) == []
+    messages = take_push(flow, pushed("worker-1.0", 1), None, 2.0)
+    assert {message for _, message in messages} == {Go(ALL_LANES, 1, 8, 0, 1)}
+    (step,) = flow.steps
+    assert step.skipped == SkippedBatch(0, 0, "the loss is nan")
+    assert after_rounds(flow.take_ended(), flow.layout) == [DropRound(1)]
+
+
+def test_a_lone_worker_has_pushed_nothing_of_a_void_round_unless_one_before_it_died():
+    alone = make_layout((1,), 1)
+    assert after_rounds([EndedRound(3, is_void=True)], alone) == []
+    assert after_rounds([EndedRound(3, is_void=True, is_repeated=True)], alone) == [DropRound(3)]
+    assert after_rounds([EndedRound(3, is_void=False)], alone) == [EndRound(3, are_several=False)]

@@ -214,7 +214,8 @@ def test_every_figure_of_a_job_has_its_name_for_prometheus() -> None:
     stage = {"resource": "cpu", "workers": 2, "samples_per_s": 5.0, "compute": 0.5, "communicate": 0.2, "wait": 0.3,
              "queue": 1.0}  # fmt: skip
     status = {"samples": 4, "total": 9, "seconds": 2.5, "usd": 0.1, "usd_per_hour": 3.0, "staleness": 1.5, "auc": 0.7,
-              "log_loss": 0.4, "stages": [stage, stage], "restarts": 1, "recoveries": 2, "silence_s": 0.5}  # fmt: skip
+              "log_loss": 0.4, "stages": [stage, stage], "restarts": 1, "recoveries": 2, "silence_s": 0.5,
+              "skipped_batches": 0}  # fmt: skip
     status["traffic"] = {"rows_bytes": 7, "caching_saved_bytes": 3, "calls": 9, "requests": 4, "retries": 0}
     text = exposition([RunFacts("a", True, status, 12.0, 10**9), RunFacts("b", True, None, None, None)]).decode()
     assert [name for name in NAMES if f"\n{name}{{" not in text] == []

@@ -94,6 +94,12 @@ class Job(Frozen):
         description="What happens when the loss of an interval is far above that of earlier ones and of always saying "
         "the average label: a warning, or the end of the run with an error.",
     )
+    on_not_finite: Literal["raise", "skip", "quarantine"] = Field(
+        "raise",
+        description="What happens to a batch whose loss or gradients are NaN or infinite: raise ends the run with an "
+        "error, skip goes on without it, quarantine does that and names its rows in RUN/quarantine.jsonl. Too many "
+        "such batches end the run in any case.",
+    )
     cluster: Cluster = Field(
         PAPER_CLUSTER, description="The resources that may be rented: written here, or the path of a cluster file."
     )
@@ -151,6 +157,11 @@ class Job(Frozen):
         if self.workers.dense == "all_reduce" and not self.sync.in_rounds:
             raise ValueError(
                 f"workers.dense: all_reduce keeps workers in step, so sync must be bsp, not {self.sync.label}"
+            )
+        if self.workers.dense == "all_reduce" and self.on_not_finite != "raise":
+            raise ValueError(
+                f"on_not_finite: {self.on_not_finite} needs servers that can drop a round; with workers.dense: "
+                "all_reduce every worker has made its step by then. Use workers.dense: servers, or on_not_finite: raise"
             )
         if self.data.validation is None and self.validation != Validation():
             raise ValueError("validation needs data: name files, or a share of the training data, in data.validation")

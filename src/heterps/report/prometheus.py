@@ -41,6 +41,10 @@ OF_JOBS = {
     "heterps_job_staleness": ("staleness", "Updates between a pull and its push, in the open interval."),
     "heterps_job_restarts": ("restarts", "Starts of the job after its first."),
     "heterps_job_recoveries": ("recoveries", "Workers and servers that were lost and replaced while the job went on."),
+    "heterps_job_skipped_batches": (
+        "skipped_batches",
+        "Batches that were skipped because their loss or gradients were not finite.",
+    ),
     "heterps_job_silence_seconds": ("silence_s", "Seconds since the worker that is silent longest told anything."),
     "heterps_job_auc": ("auc", "AUC of the open interval."),
     "heterps_job_log_loss": ("log_loss", "Log loss of the open interval."),

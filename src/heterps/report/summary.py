@@ -67,6 +67,8 @@ def summarise(
         "restarts": outcome.restarts,
         "recoveries": outcome.recoveries,
         "repeated_samples": outcome.repeated_samples,
+        "skipped_batches": outcome.skipped_batches,
+        "skipped_samples": outcome.skipped_samples,
         "rows": outcome.num_rows,
         "table_bytes": outcome.table_bytes,
         "tables": outcome.counters._asdict(),

@@ -22,7 +22,7 @@ from heterps.checkpoint import RowFolder
 from heterps.config import Faults, Job
 from heterps.data.batch import Batch
 from heterps.data.reader import open_reader, open_validation_reader
-from heterps.errors import ConfigError, PeerLost
+from heterps.errors import ConfigError, NotFinite, PeerLost
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
 from heterps.planning.plan import Plan
@@ -36,8 +36,8 @@ from heterps.sim.servers import SimulatedServers
 from heterps.sim.worker import SimulatedWorker
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
+from heterps.training.coordinator.effects import DropRound, EndRound, Measured, Note, Publish, Save, Skip, Validate
 from heterps.training.coordinator.effects import Effect as CoordinatorEffect
-from heterps.training.coordinator.effects import EndRound, Measured, Note, Publish, RepeatRound, Save, Validate
 from heterps.training.coordinator.fleet import tell_news
 from heterps.training.coordinator.journal import STARTS_A_LIFE, MemoryJournal, Recorded
 from heterps.training.coordinator.loss_budget import LossBudget
@@ -319,8 +319,11 @@ class SimulatedJob:
         """Let the core take what has come."""
         while self._inbox and not self._is_busy:
             self._is_busy = True
-            self._perform(self.core.handle(*self.decode(*self._inbox.popleft()), self.network.now_s))
-            self._perform(self.core.tick(self.network.now_s))
+            try:
+                self._perform(self.core.handle(*self.decode(*self._inbox.popleft()), self.network.now_s))
+                self._perform(self.core.tick(self.network.now_s))
+            except NotFinite as error:  # too many batches were skipped
+                self.failed = str(error)
             self._is_busy = False
 
     def _tell(self, news: News) -> None:
@@ -350,14 +353,14 @@ class SimulatedJob:
                     self._perform(self.core.published(error, self.network.now_s))
                 case EndRound():
                     self._end_round(effect.number)
-                case RepeatRound():
+                case DropRound():
                     drop_round(self.model.client, self._tables, effect.number)
                 case StartWorkers():
                     for start in effect.workers:
                         begin = partial(self._start, start, self.journal.life)
                         self.network.call_at(self.network.now_s + self._start_s, begin)
-                case StopWorker():
-                    pass  # it was killed
+                case StopWorker() | Skip():
+                    pass  # it was killed; there is no folder for rows
                 case Validate():
                     batches = (self.model.prepare(batch) for batch, _ in open_validation_reader(self._job).read())
                     self._perform(self.core.validated(self.model.evaluate(batches), self.network.now_s))

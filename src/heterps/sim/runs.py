@@ -52,6 +52,11 @@ def train_all(
         raise ConfigError("virtual training is judged on a test set: name one in data.test of the job.")
     # All by the same code, so that a comparison is of policies and not of simulators.
     as_job = all(is_played_by_job(job, scenario, variant) for variant in variants)
+    if job.on_not_finite != "raise" and not as_job:
+        raise ConfigError(
+            f"on_not_finite: {job.on_not_finite} is for whole jobs, and this scenario or one of these policies is "
+            "played without its servers, where a loss that is not finite ends training: use on_not_finite: raise"
+        )
     if min(num_processes, len(tasks)) == 1:
         return [_train_here(job, task, course, on_point, as_job) for task in tasks]
     return _train_in_children(job, tasks, course, min(num_processes, len(tasks)), on_point, as_job)

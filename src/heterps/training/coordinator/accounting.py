@@ -15,7 +15,7 @@ from typing import Any
 from heterps.config import Job
 from heterps.data.decode import DecodeCounts
 from heterps.planning.plan import Plan
-from heterps.training.coordinator.flow import Flow
+from heterps.training.coordinator.flow import Flow, SkippedBatch
 from heterps.training.coordinator.stage_stats import StageStats
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import Pushed, RowGroupCounts
@@ -23,6 +23,8 @@ from heterps.training.run.observer import Observer
 from heterps.training.run.progress import RunProgress
 
 VIEW_S = 0.25
+MOST_WARNINGS = 5
+"""Number of skipped batches that a run warns of one by one."""
 
 
 class Accounting:
@@ -80,13 +82,26 @@ class Accounting:
         while flow.steps:
             step = flow.steps.popleft()
             self.num_steps += 1
-            self._progress.add(step.num_samples, step.scores, now, step.loss)
             self._progress.repeated_samples += step.num_samples if step.is_repeated else 0
             self._views.stepped(step)
-            self._observer.stepped(self._progress.samples, self._progress.seconds, step.loss, self._progress.interval)
+            if step.skipped is not None:
+                self._skip(step.num_samples, step.skipped, now)
+            else:
+                self._progress.add(step.num_samples, step.scores, now, step.loss)
+                told = self._progress.samples, self._progress.seconds, step.loss, self._progress.interval
+                self._observer.stepped(*told)
             if self._progress.interval_is_over:
                 lines.append(self.close_interval(flow))
         return lines
+
+    def _skip(self, num_samples: int, batch: SkippedBatch, now: float) -> None:
+        """Count a batch that was skipped, and warn of the first ones. NotFinite where there are too many."""
+        self._progress.skip(num_samples, now)
+        skips = self._progress.skips
+        if skips.batches <= MOST_WARNINGS:
+            more = "" if skips.batches < MOST_WARNINGS else " Further ones are counted only."
+            self._observer.warned(f"batch {batch.batch} of epoch {batch.epoch} was skipped: {batch.why}{more}")
+        skips.check(batch.why)
 
     def close_interval(self, flow: Flow) -> dict[str, Any]:
         """A line of metrics.jsonl about the interval, without fields about the tables; the next interval begins."""

@@ -24,7 +24,17 @@ from heterps.model.trace import WHOLE, trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
-from heterps.training.coordinator.effects import Effect, EndRound, Measured, Note, Publish, RepeatRound, Save, Validate
+from heterps.training.coordinator.effects import (
+    DropRound,
+    Effect,
+    EndRound,
+    Measured,
+    Note,
+    Publish,
+    Save,
+    Skip,
+    Validate,
+)
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost, tell_news
 from heterps.training.coordinator.following import LEASE_S
@@ -33,6 +43,7 @@ from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.origin import Origin
 from heterps.training.coordinator.positions import checkpoint_progress
 from heterps.training.coordinator.publishing import Publisher
+from heterps.training.coordinator.quarantine import Quarantine
 from heterps.training.coordinator.reconfiguration import (
     Reconfiguration,
     Replanned,
@@ -142,6 +153,7 @@ class Coordinator:
         self._publisher = Publisher(self._model, run.folder)
         self._saver = Saver(self._model, run, job.checkpoint)
         opened.callback(self._saver.close)
+        self._quarantine = Quarantine(job, run, self._model, opened, observer.warned)
         self._doubts = self._objectives.doubts(model, traced)
         self._state.model = self._model
         progress = RunProgress(job, self._reader.num_rows, has_own_loss=has_own_loss(model))
@@ -202,7 +214,7 @@ class Coordinator:
         self._take_news()
         return Outcome(
             progress.samples, progress.seconds, progress.restarts, progress.recoveries, progress.repeated_samples,
-            stopped_by, trained, test,
+            progress.skips.batches, progress.skips.samples, stopped_by, trained, test,
             model.num_rows, model.table_bytes, model.counters, model.tier_counts, core.accounting.data_counts(),
             has_own_loss(model.model), core.accounting.summary(core.flow), core.flow.leases.first[0],
             progress.validation_summary(stopped_early=core.has_stopped_early),
@@ -235,7 +247,7 @@ class Coordinator:
         if not self._doubts and self._layers == (WHOLE,):
             self._doubts = self._objectives.doubts_by_scores(self._model.model, metrics)
             self._tell_doubts()
-        return [*self._of_layout, *self._doubts, *filter(None, [self._core.progress.divergence.alarm])]
+        return [*self._of_layout, *self._doubts, *self._core.progress.warnings]
 
     def _tell_doubts(self) -> None:
         for doubt in self._doubts:
@@ -296,12 +308,8 @@ class Coordinator:
                 error = self._perform(effects)
                 return reply if error is None else CommandReply(error, is_error=True)
             case Replan() as asked:
-                changes = self._core.reconfiguration
-                try:
-                    wanted = read_replan(self._job, self._run.folder, asked, self._model.model, self._layers)
-                except HeterpsError as found:
-                    return changes.busy or CommandReply(str(found), is_error=True)
-                return changes.replan(wanted)
+                read = partial(read_replan, self._job, self._run.folder, asked, self._model.model, self._layers)
+                return self._core.reconfiguration.replan(read)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -329,8 +337,10 @@ class Coordinator:
                     end_round(self._model.client, self._limits if effect.are_several else [], effect.number)
                 case Note():
                     self._note(effect)
-                case RepeatRound():
+                case DropRound():
                     drop_round(self._model.client, self._served, effect.number)
+                case Skip():
+                    self._quarantine.add(effect.batch)
                 case Measured():
                     line = effect.line | self._model.table_fields(self._job.tables)
                     self._run.add_metrics(line)

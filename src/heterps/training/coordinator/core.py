@@ -25,12 +25,12 @@ from msgspec import structs
 from heterps.config import Job
 from heterps.errors import PeerLost, StorageError
 from heterps.training.coordinator.accounting import Accounting
-from heterps.training.coordinator.effects import Effect, EndRound, Measured, Note, Publish, RepeatRound, Save, Validate
+from heterps.training.coordinator.effects import DropRound, Effect, Measured, Publish, Save, Validate
 from heterps.training.coordinator.failures import failure
 from heterps.training.coordinator.fitted_shares import FittedShares
 from heterps.training.coordinator.flow import Flow
+from heterps.training.coordinator.follow_ups import after_rounds, after_steps, go_aheads
 from heterps.training.coordinator.following import Following
-from heterps.training.coordinator.journal import done_of
 from heterps.training.coordinator.make_flow import make_flow
 from heterps.training.coordinator.reconfiguration import START_S, Effects, Reconfiguration, StopWorker
 from heterps.training.coordinator.recovery import Recovery
@@ -132,8 +132,7 @@ class CoordinatorCore:
                 self.accounting.pushed(message, self._clock.now())
                 self.flow.pushed(message, scores, self._clock.now())
                 self._shares.pushed(message.worker, self._clock.now())
-                are_several = len(self.layout.workers) > 1
-                self._effects += [EndRound(number, are_several) for number in self.flow.take_ended()]
+                self._effects += after_rounds(self.flow.take_ended(), self.layout)
             case NoBatch():
                 self.flow.no_batch(message)
             case State():
@@ -212,8 +211,7 @@ class CoordinatorCore:
     def _go_on(self) -> list[Effect]:
         """Take the walk as far as it goes, and return what is to be done."""
         if self.is_training:
-            if self._setup.journals:
-                self._effects += [Note(done_of(step, self._clock.now())) for step in self.flow.steps]
+            self._effects += after_steps(self.flow.steps, self._clock.now(), journals=self._setup.journals)
             self._effects += map(Measured, self.accounting.account(self.flow, self._clock.now()))
             is_due = self.progress.save_is_due or self.progress.validation_is_due or self._shares.wants_cut(self.layout)
             is_due = is_due or self.following.is_due(self.clock, self._now)
@@ -314,7 +312,7 @@ class CoordinatorCore:
     def _repeat_round(self) -> None:
         """Servers keep rounds of several workers until they are over, and apply those of one worker only once."""
         if isinstance(self.flow, RoundFlow) and len(self.layout.workers) > 1:
-            self._effects.append(RepeatRound(self.flow.round))
+            self._effects.append(DropRound(self.flow.round))
 
     def _follow(self, layout: Layout) -> Walk:
         """At a cut: from now on the workers are those of `layout`."""
@@ -382,9 +380,7 @@ class CoordinatorCore:
         workers = [worker for worker, _ in messages]
         self._shares.went(workers, self._clock.now())
         self.silence.broken(workers, self._now)
-        if self._setup.journals:  # all workers of a round are told the same
-            self._effects += [Note(go) for go in dict.fromkeys(message for _, message in messages)]
-        self._effects += [Send(worker, message) for worker, message in messages]
+        self._effects += go_aheads(messages, journals=self._setup.journals)
 
     def _missing(self) -> list[str]:
         return [worker for worker in self.layout.workers if worker not in self._addresses]

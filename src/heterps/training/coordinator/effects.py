@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from heterps.training.coordinator.flow import SkippedBatch
 from heterps.training.coordinator.journal import Done
 from heterps.training.coordinator.reconfiguration import StartWorkers, StopWorker
 from heterps.training.protocol.messages import Go, Send
@@ -44,10 +45,17 @@ class Note(NamedTuple):
     record: Go | Done
 
 
-class RepeatRound(NamedTuple):
-    """Somebody died in a round, whose gradients will be pushed again: let the servers drop what they keep of it."""
+class DropRound(NamedTuple):
+    """Let the servers drop what they keep of a round of several workers, whose number comes again: somebody died in it,
+    or its batch is skipped."""
 
     number: int
 
 
-Effect = Send | StartWorkers | StopWorker | Save | Publish | Validate | Measured | EndRound | Note | RepeatRound
+class Skip(NamedTuple):
+    """A batch was skipped: write its rows down, if the job says so."""
+
+    batch: SkippedBatch
+
+
+Effect = Send | StartWorkers | StopWorker | Save | Publish | Validate | Measured | EndRound | Note | DropRound | Skip

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from heterps.config.sync import PolicyConfig
 from heterps.data.leases import Leases
@@ -29,8 +30,17 @@ OnPolicy = Callable[[Stages, Policy], None]
 
 
 @dataclass(frozen=True)
+class SkippedBatch:
+    """A batch whose loss or gradients were not finite, and that changed nothing. `why` is a sentence."""
+
+    epoch: int
+    batch: int  # its number in the epoch
+    why: str
+
+
+@dataclass(frozen=True)
 class Step:
-    """A batch that is done at every stage: one update."""
+    """A batch that is done at every stage: one update, or none where it was skipped."""
 
     num_samples: int
     loss: float  # mean over the batch
@@ -39,6 +49,15 @@ class Step:
     is_repeated: bool = False  # it was under way when a worker or the coordinator died
     lane: int = ALL_LANES  # of a round
     iteration: int = 0
+    skipped: SkippedBatch | None = None
+
+
+class EndedRound(NamedTuple):
+    """A round that all workers have pushed. One that is void is to be in no table: the next has its number again."""
+
+    number: int
+    is_void: bool
+    is_repeated: bool = False
 
 
 class Flow(ABC):
@@ -112,7 +131,7 @@ class Flow(ABC):
     def waited_for(self) -> list[str]:
         """The workers without whom nothing goes on."""
 
-    def take_ended(self) -> list[int]:
+    def take_ended(self) -> list[EndedRound]:
         """The rounds that ended since the last call; none without rounds."""
         return []
 
@@ -123,6 +142,11 @@ class Flow(ABC):
     def hold(self) -> None:
         """Start nothing more until `start`."""
         self.is_held = True
+
+    def _skipped(self, pushed: Iterable[Pushed], lease: tuple[int, int]) -> SkippedBatch | None:
+        """What is known of a batch that a worker found to be not finite; None where none has."""
+        why = next((message.not_finite for message in pushed if message.not_finite), None)
+        return None if why is None else SkippedBatch(*lease, why)
 
     def _done(self, step: Step) -> None:
         """A batch is done."""

@@ -53,11 +53,13 @@ class Done(Struct, frozen=True, tag="done"):
     loss: float
     seconds: float  # of the run
     is_repeated: bool = False
+    is_skipped: bool = False  # it changed nothing; a round that follows it has its number
 
 
 def done_of(step: Step, seconds: float) -> Done:
     """Return the record of a batch that is done, so many seconds after the run began."""
-    return Done(step.lane, step.iteration, step.num_samples, step.loss, seconds, step.is_repeated)
+    is_skipped = step.skipped is not None
+    return Done(step.lane, step.iteration, step.num_samples, step.loss, seconds, step.is_repeated, is_skipped)
 
 
 class ServerPlace(Struct, frozen=True):
@@ -99,6 +101,8 @@ class Decisions:
             self.iterations[record.lane] = record.iteration
             self.under_way[record.lane] = record
             return None
+        if record.is_skipped and record.lane == ALL_LANES:
+            self.iterations[record.lane] = record.iteration - 1
         return self.under_way.pop(record.lane, None)
 
 
@@ -238,7 +242,10 @@ class Recorded:
         def done(record: Done) -> None:
             nonlocal clock
             clock += 1
-            progress.add(record.num_samples, (), record.seconds, record.loss)
+            if record.is_skipped:
+                progress.skip(record.num_samples, record.seconds)
+            else:
+                progress.add(record.num_samples, (), record.seconds, record.loss)
             progress.repeated_samples += record.num_samples if record.is_repeated else 0
 
         return TakenOver(self.finish(leases, done), leases, clock, told.get("usd"))

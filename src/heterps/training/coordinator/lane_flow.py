@@ -132,8 +132,9 @@ class LaneFlow(Flow):
         assert lane.lease is not None
         last = lane.pushed[len(self.layout.stages) - 1]
         self.leases.done(lane.worker, *lane.lease)
-        key = last.lane, last.iteration
-        self._done(Step(last.num_samples, last.loss, lane.scores, lane.staleness, lane.is_repeated, *key))
+        skipped = self._skipped(lane.pushed.values(), lane.lease)
+        of = last.lane, last.iteration, skipped
+        self._done(Step(last.num_samples, last.loss, lane.scores, lane.staleness, lane.is_repeated, *of))
         lane.lease, lane.pushed, lane.scores, lane.is_repeated = None, {}, (), False
 
     def go_on(self, now: float) -> Outgoing:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from torch import nn
 
 from heterps.config import Job, load_cluster
-from heterps.errors import ConfigError
+from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.profiling.profile import load_profile
 from heterps.training.coordinator.scaling import check_layout, scaled
@@ -112,11 +112,14 @@ class Reconfiguration:
         text = f"{what}: {len(joining)} start; the job goes on as it was until all of them are ready"
         return [start], CommandReply(text)
 
-    def replan(self, replanned: Replanned) -> CommandReply:
-        """[4]"""
+    def replan(self, read: Callable[[], Replanned]) -> CommandReply:
+        """[4] Go on by the plan that `read` gives, which raises HeterpsError where it cannot be followed."""
         if (busy := self.busy) is not None:
             return busy
-        self.replanned = replanned
+        try:
+            self.replanned = read()
+        except HeterpsError as error:
+            return CommandReply(str(error), is_error=True)
         return CommandReply("the job is saved after the running step, and goes on by this plan from there")
 
     def status(self) -> dict[str, str]:

@@ -5,13 +5,15 @@ round 7      worker-1.0  |== Pushed    |            the policy of a stage lets i
              worker-2.0  |=== Pushed   |            over at every stage
 
 When a worker dies, the round under way is void: nothing of it is in any table yet. It is repeated when all are there.
+A round in which a worker found a loss or gradient that is not finite is void too: its batch is skipped, and the next
+batch takes its number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from heterps.training.coordinator.flow import Flow, Outgoing, Step
+from heterps.training.coordinator.flow import EndedRound, Flow, Outgoing, Step
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
 from heterps.training.protocol.stage_tables import Stages
@@ -24,7 +26,7 @@ class RoundFlow(Flow):
     def _begin(self) -> None:
         self.round = 1  # that runs, or is the next to run
         self.lease: tuple[int, int] | None = None  # epoch and number of the batch of the round that runs
-        self._ended: list[int] = []
+        self._ended: list[EndedRound] = []
         self._released: list[str] = []
         self._sent_for_nothing: list[str] = []
         self._pushed: dict[str, Pushed] = {}
@@ -68,7 +70,7 @@ class RoundFlow(Flow):
         if len(self._pushed) == len(self.layout.workers):
             self._finish()
 
-    def take_ended(self) -> list[int]:
+    def take_ended(self) -> list[EndedRound]:
         ended, self._ended = self._ended, []
         return ended
 
@@ -111,13 +113,14 @@ class RoundFlow(Flow):
         num_samples = next(iter(self._pushed.values())).num_samples
         assert self.lease is not None
         self.leases.done(LEASED_BY, *self.lease)
+        skipped = self._skipped((self._pushed[worker] for worker in self.layout.workers), self.lease)
         self.lease = None
         loss = sum(message.loss for message in self._pushed.values())
         scores = tuple(self._scores[worker] for worker in self.layout.workers if worker in self._scores)
-        self._done(Step(num_samples, loss, scores, 0, self._is_repeated, ALL_LANES, self.round))
+        self._done(Step(num_samples, loss, scores, 0, self._is_repeated, ALL_LANES, self.round, skipped))
+        self._ended.append(EndedRound(self.round, skipped is not None, self._is_repeated))
         self._pushed, self._scores, self._is_repeated = {}, {}, False
-        self._ended.append(self.round)
-        self.round += 1
+        self.round += skipped is None
 
     def _go(self, workers: list[str] | tuple[str, ...]) -> Outgoing:
         """To a round that begins now, unless no batch is left for it."""

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from heterps.config import BSP, Clip, Job
 from heterps.errors import ConfigError
 from heterps.model.trace import trace_or_whole
+from heterps.training.model.buffers import model_buffers
 from heterps.training.model.objectives import is_mean_over_samples
 from heterps.training.protocol.layout import Layout, StageLayout, accumulating, enough_lanes, worker_name
 from heterps.training.protocol.stage_tables import stage_tables
@@ -44,10 +45,28 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
             f"workers.shares: the samples of a worker pass through all {len(layout.stages)} stages of the plan, so its "
             "speed is not its own: leave it out, or use a plan of one stage"
         )
+    if job.on_not_finite != "raise":
+        _check_skipping(job, layout, model)
     if job.optimizers.accumulate > 1:
         _check_accumulation(job, layout, model)
     if job.optimizers.clip is not None:
         _check_clipping(job, layout, model, job.optimizers.clip)
+
+
+def _check_skipping(job: Job, layout: Layout, model: nn.Module) -> None:
+    """Refuse to skip batches where a part of one could stay: in tables, or in buffers such as running means."""
+    stages = len(layout.stages)
+    if stages > 1 and not layout.in_rounds:
+        raise ConfigError(
+            f"on_not_finite: with sync {job.sync.label} the last of {stages} stages has pushed a batch before the "
+            "first finds that it is not finite: use sync bsp, a plan of one stage, or on_not_finite: raise"
+        )
+    if model_buffers(model) and layout.in_rounds and len(layout.workers) > 1:
+        raise ConfigError(
+            f"on_not_finite: layers of {type(model).__name__} keep statistics of batches, and of a batch that one of "
+            f"{len(layout.workers)} workers skips the others would keep theirs: use one worker, another sync, or "
+            "on_not_finite: raise"
+        )
 
 
 def _check_clipping(job: Job, layout: Layout, model: nn.Module, clip: Clip) -> None:

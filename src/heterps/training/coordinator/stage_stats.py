@@ -101,6 +101,7 @@ class StageStats:
             "waits_for": flow.waited_for,
             "restarts": progress.restarts,
             "recoveries": progress.recoveries,
+            "skipped_batches": progress.skips.batches,
         }
 
     def _totals(self) -> dict[str, Any]:

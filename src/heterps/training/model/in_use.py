@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from heterps.model.build import build_model
 from heterps.nn import bind_tables, embeddings, model_tables
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.errors import another_model, own_code
-from heterps.training.model.objectives import Objectives, Output
+from heterps.training.model.objectives import Objectives, Output, is_mean_over_samples
 
 
 class ModelInUse:
@@ -58,6 +59,29 @@ class ModelInUse:
         finally:
             self.model.train()
         return metrics
+
+    def not_finite(self, batch: Batch) -> dict[int, str]:
+        """The samples of a batch for which the model as it is gives no finite output or loss, and what it gives.
+
+        It creates no rows. A loss of whole batches says nothing of single samples: then outputs alone count.
+        """
+        self.refresh()
+        self.model.eval()
+        found: dict[int, str] = {}
+        try:
+            with torch.no_grad(), own_code(self.model, self._when(batch)):
+                output, label = self._output(batch), torch.from_numpy(batch.label)
+                for number, scores in enumerate(self._objectives.scores(output).reshape(len(batch), -1)):
+                    one = slice(number, number + 1)
+                    if not torch.isfinite(scores).all():
+                        found[number] = f"the output is {float(scores[~torch.isfinite(scores)][0])}"
+                    elif is_mean_over_samples(self.model):
+                        own = output[one] if isinstance(output, Tensor) else {n: v[one] for n, v in output.items()}
+                        loss = float(self._objectives.loss(self.model, own, label[one], len(batch)))
+                        found |= {} if math.isfinite(loss) else {number: f"the loss is {loss}"}
+        finally:
+            self.model.train()
+        return found
 
     def predict(self, batch: Batch) -> dict[str, FloatArray]:
         """What the model predicts for each sample, by the name of a column (see Objectives.predictions)."""

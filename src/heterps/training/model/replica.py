@@ -207,6 +207,10 @@ class Replica:
         with torch.no_grad():
             return self._trace.output(self._stage(values))
 
+    def drop(self, key: Hashable) -> None:
+        """Drop a run, if there is one, whose backward will not come."""
+        self._runs.pop(key, None)
+
     def forget(self) -> None:
         """Drop all runs and gradients, after an error or for a new layout."""
         self._runs.clear()

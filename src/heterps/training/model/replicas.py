@@ -172,6 +172,10 @@ class Replicas:
         self._check(dense, () if are_checked else rows, when)
         return dense, rows
 
+    def drop(self, key: Hashable) -> None:
+        """Drop a run, if there is one, whose backward will not come."""
+        self.first.drop(key)
+
     def forget(self) -> None:
         """Drop all runs and gradients, after an error."""
         self._are_checked = False

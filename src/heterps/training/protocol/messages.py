@@ -154,7 +154,11 @@ class Alive(Struct, frozen=True, tag="alive"):
 
 
 class Pushed(Struct, frozen=True, tag="pushed"):
-    """The worker's gradients of an iteration are with the servers. Values of the last stage: logits, labels."""
+    """The worker's gradients of an iteration are with the servers. Values of the last stage: logits, labels.
+
+    With `not_finite`, a sentence about a loss or gradient that is not finite, the worker has pushed nothing: the batch
+    is to be skipped.
+    """
 
     worker: Name
     lane: Lane
@@ -167,6 +171,7 @@ class Pushed(Struct, frozen=True, tag="pushed"):
     layout_epoch: Count = 1
     spans: Spans | None = None  # what the worker did since it last pushed
     sent_s: float = 0.0  # when this was sent, by the clock of `spans`
+    not_finite: str = ""
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):
@@ -211,7 +216,7 @@ class Forward(Struct, frozen=True, tag="forward"):
 
 
 class Backward(Struct, frozen=True, tag="backward"):
-    """Gradients of the values that Forward brought."""
+    """Gradients of the values that Forward brought; none for a lane without samples, and for a batch to be skipped."""
 
     epoch: Count
     lane: Lane

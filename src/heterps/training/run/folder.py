@@ -5,6 +5,7 @@ plan.json       the plan it follows                 checkpoints/    state to go 
 summary.json    what came of it                     report.html     the same for people
 start.json      what it started from, if the job has a `start`
 profile.json    what its plan was predicted by, if it was   events.jsonl    faults, recoveries and changes of workers
+quarantine.jsonl  rows of batches that were skipped, if the job says so
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ MAY_CHANGE = {
     "data.test",
     "validation",
     "on_divergence",
+    "on_not_finite",
     "data.epochs",
     "data.prefetch",
     "data.columns.id_kinds",

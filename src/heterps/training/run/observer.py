@@ -84,6 +84,8 @@ class Outcome:
     restarts: int
     recoveries: int  # workers that were replaced while the others went on
     repeated_samples: int
+    skipped_batches: int  # whose loss or gradients were not finite
+    skipped_samples: int
     stopped_by: str | None  # the signal that stopped it; None: it reached the end
     train: Metrics  # over the whole run, each sample predicted before it was learned from
     test: Metrics | None

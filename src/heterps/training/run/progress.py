@@ -19,6 +19,7 @@ from heterps.data.digests import Digests
 from heterps.training.metrics.metrics import Metrics, better
 from heterps.training.model.objectives import Objectives
 from heterps.training.run.divergence import Divergence
+from heterps.training.run.skips import Skips
 
 FloatArray = NDArray[np.float32]
 
@@ -69,6 +70,7 @@ class RunProgress:
         self.interval_started = 0  # in samples, and below in seconds
         self.interval_started_s = 0.0
         self._interval_loss = 0.0  # sum over the samples of the interval
+        self.skips = Skips()
         self.divergence = Divergence()
         self.digests = Digests()  # of row groups that were read
         self.data_began = 0  # samples of other data, with which the run was done before it went on with this
@@ -87,6 +89,20 @@ class RunProgress:
         for part in scores:
             self.interval.update(part.logits, part.labels)
 
+        self.skips.went_on()
+
+    def skip(self, num_samples: int, seconds: float) -> None:
+        """A batch is done that was skipped, `seconds` after the run began: it counts, and nothing was learned of it."""
+        self.is_saved = False
+        self.samples += num_samples
+        self.seconds = seconds
+        self.skips.skipped(num_samples)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the summary warns of: batches that were skipped, and training that diverges."""
+        return [text for text in (self.skips.warning, self.divergence.alarm) if text]
+
     @property
     def interval_is_over(self) -> bool:
         """Whether a line of metrics is due; one that a validation belongs to waits for it."""
@@ -95,9 +111,9 @@ class RunProgress:
     def close_interval(self, more: dict[str, Any]) -> dict[str, Any]:
         """A line of metrics.jsonl about the interval, with what `more` says; the next interval begins."""
         samples, seconds = self.samples - self.interval_started, self.seconds - self.interval_started_s
-        if samples:
+        if learned := samples - self.skips.interval_samples:
             against = None if self._has_own_loss else self.interval.against_average
-            self.divergence.judge(self.samples, self._interval_loss / samples, against)
+            self.divergence.judge(self.samples, self._interval_loss / learned, against)
         line = {
             "samples": self.samples,
             "epoch": more.pop("epoch", 0),
@@ -105,6 +121,7 @@ class RunProgress:
             "samples_per_s": round(samples / seconds, 1) if seconds > 0 else None,
             **self.interval.fields(),
             **more,
+            **self.skips.close_interval(),
             **({"alarm": self.divergence.alarm} if self.divergence.alarm is not None else {}),
         }
         self.whole.merge(self.interval)
@@ -221,6 +238,7 @@ class RunProgress:
             "interval_started": self.interval_started,
             "interval_started_s": self.interval_started_s,
             "interval_loss": self._interval_loss,
+            "skips": self.skips.state(),
             "divergence": self.divergence.state(),
             "digests": self.digests.state(),
             "data_began": self.data_began,
@@ -239,6 +257,7 @@ class RunProgress:
         self.whole.restore(state["whole"])
         self.digests.restore(state.get("digests", {}))
         self.data_began = state.get("data_began", 0)
+        self.skips = Skips(**state.get("skips", {}))
         if "divergence" in state:  # older checkpoints have none
             self.divergence.restore(state["divergence"])
         self._interval_loss = state.get("interval_loss", math.nan)

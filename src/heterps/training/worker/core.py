@@ -81,6 +81,7 @@ class PushGradients(NamedTuple):
     key      iteration and lane; ALL_LANES for a round
     samples  trained on before this batch
     scores   logits and labels, of the last stage
+    not_finite  a sentence about a loss that is not finite: nothing is pushed, and the coordinator is told so
     """
 
     key: Key
@@ -88,6 +89,7 @@ class PushGradients(NamedTuple):
     num_samples: int
     loss: float
     scores: Values | None
+    not_finite: str = ""
 
     @property
     def round(self) -> int | None:
@@ -121,11 +123,15 @@ class Turn(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """What came of a turn: outputs of a forward, or gradients of the inputs; of the last stage also loss and logits."""
+    """What came of a turn: outputs of a forward, or gradients of the inputs; of the last stage also loss and logits.
+
+    With `not_finite`, a sentence about the loss, nothing came of it, and the batch is to be skipped.
+    """
 
     values: Values | None = None
     loss: float = 0.0
     logits: Tensor | None = None
+    not_finite: str = ""
 
 
 @dataclass
@@ -151,6 +157,7 @@ class _Round:
     left: int  # lanes that are not back
     num_samples: int = 0
     loss: float = 0.0
+    not_finite: str = ""  # of the first lane whose loss was not
 
 
 class WorkerCore:
@@ -285,22 +292,26 @@ class WorkerCore:
         effects: list[Effect] = []
         if self._stage > 0:  # [4]
             backward = Backward(self._layout.epoch, lane, iteration)
-            gradients = None if turn.here == 0 else result.values or {}
+            has_gradients = turn.values is not None and not result.not_finite
+            gradients = result.values or {} if has_gradients else None
             effects.append(Send(self._layout.worker_of(lane, self._stage - 1), backward, gradients))
-        return effects + self._came_back(turn.key, item, result.loss)
+        return effects + self._came_back(turn.key, item, result)
 
-    def _came_back(self, key: Key, item: _MicroBatch, loss: float) -> list[Effect]:  # [5]
+    def _came_back(self, key: Key, item: _MicroBatch, result: Computed) -> list[Effect]:  # [5]
         if not self._layout.in_rounds:
-            return [PushGradients(key, item.samples, item.num_samples, loss, self._take_scores())]
+            scores = self._take_scores()
+            return [PushGradients(key, item.samples, item.num_samples, result.loss, scores, result.not_finite)]
         assert self._round is not None
         self._round.left -= 1
         self._round.num_samples = item.num_samples
-        self._round.loss += loss
+        self._round.loss += result.loss
+        self._round.not_finite = self._round.not_finite or result.not_finite
         if self._round.left:
             return []
         ended, self._round = self._round, None
         key = ended.number, ALL_LANES
-        return [PushGradients(key, ended.samples, ended.num_samples, ended.loss, self._take_scores())]
+        scores = self._take_scores()
+        return [PushGradients(key, ended.samples, ended.num_samples, ended.loss, scores, ended.not_finite)]
 
     def _take_scores(self) -> Values | None:
         scores, self._scores = self._scores, {}

@@ -44,9 +44,11 @@ class UnitMemory:
     @contextmanager
     def fused(self, key: Key) -> Iterator[None]:
         """Forward and backward at once."""
-        with self.forward(key):
-            yield
-        self._under_way.pop(key, None)
+        try:
+            with self.forward(key):
+                yield
+        finally:
+            self._under_way.pop(key, None)
 
     @contextmanager
     def _counted(self, key: Key) -> Iterator[None]:

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 from msgspec import Struct, structs
+from torch import Tensor
 
 from heterps.config import Job
 from heterps.data.batch import Slots
 from heterps.data.reader import open_reader
-from heterps.lookups import prepared
+from heterps.errors import NotFinite
+from heterps.lookups import RowGradients, prepared
 from heterps.model.build import build_model
 from heterps.model.stages import split
 from heterps.model.trace import trace_or_whole
@@ -94,6 +96,8 @@ class StageWork:
         self._caches: list[CachedClient] = []
         self._dense: DenseParts | None = None
         self._asked: dict[Key | None, dict[str, Future[FloatArray]]] = {}  # dense parameters; None: those of a round
+        self._skips = job.on_not_finite != "raise"
+        self._before: dict[int, dict[str, Tensor]] = {}  # buffers before a batch that may be skipped, by replicas
         self._pace = make_pace(None, 1.0)
         self._memory = UnitMemory(start.name, None)
 
@@ -132,6 +136,7 @@ class StageWork:
         self._replicas = [
             Replicas(self._part, cache, self._start.threads, shared, accumulate=accumulate) for cache in self._caches
         ]
+        self._before = {}
         self._memory = UnitMemory(self._start.name, assign.pace.memory_bytes if assign.pace else None)
         for replicas in self._replicas:
             self._memory.hold_values(replicas.first.values.values())
@@ -181,7 +186,7 @@ class StageWork:
             self._dense.close()
         self._replicas, self._dense = [], None
 
-    def _shared_values(self) -> dict[str, torch.Tensor] | None:
+    def _shared_values(self) -> dict[str, Tensor] | None:
         """The memory of dense tables in this process, which replicas of a round may use as their own."""
         if not isinstance(self._client, LocalClient) or self._job.workers.dense != "servers":
             return None
@@ -271,7 +276,9 @@ class StageWork:
     def run(self, turn: Turn) -> Computed:  # [2]
         replicas = self._of(turn.key)
         if turn.does == "backward":
-            if turn.values is None:
+            if turn.values is None:  # no samples, or a batch that is to be skipped
+                with self._memory.backward(turn.key):
+                    replicas.drop(turn.key)
                 return Computed()
             with self.meter.doing("compute"), self._pace.backward(turn.here), self._memory.backward(turn.key):
                 return Computed(replicas.backward(turn.key, turn.values))
@@ -279,26 +286,57 @@ class StageWork:
         if turn.values is None:
             return Computed()
         seed = self._seed(turn)
+        self._keep_buffers(turn.key)
         if turn.does == "forward":
             with self.meter.doing("compute"), self._pace.forward(turn.here), self._memory.forward(turn.key):
                 return Computed(replicas.forward(turn.key, turn.values, seed))
         assert turn.label is not None
-        with self.meter.doing("compute"), self._pace.fused(turn.here), self._memory.fused(turn.key):
-            loss, logits, gradients = replicas.loss(turn.key, turn.values, turn.label, turn.num_samples, seed)
+        try:
+            with self.meter.doing("compute"), self._pace.fused(turn.here), self._memory.fused(turn.key):
+                loss, logits, gradients = replicas.loss(turn.key, turn.values, turn.label, turn.num_samples, seed)
+        except NotFinite as error:
+            if not self._skips:
+                raise
+            return Computed(not_finite=str(error))
         return Computed(gradients, loss, torch.from_numpy(logits))
 
-    def push(self, asked: PushGradients) -> list[Future[None]]:  # [3]
-        """Send gradients to the servers, or add them up among workers; the futures say when they are applied."""
-        replicas = self._of(asked.key)
+    def push(self, asked: PushGradients) -> tuple[list[Future[None]], str]:  # [3]
+        """Send gradients to the servers, or add them up among workers; the futures say when they are applied.
+
+        Nothing is sent of a batch that is to be skipped; the sentence says why.
+        """
         with self.meter.doing("communicate"):
-            whole, number = self._part.is_whole, self._start.stage + 1
-            dense, rows = replicas.take_gradients(f"of step {asked.key[0]}" if whole else f"in stage {number}")
-            dense, rows = clip_gradients(self._clip, dense, rows)
-            pushes = send_gradients(self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.key)
+            pushes: list[Future[None]] = []
+            dense, rows, not_finite = self._take_gradients(asked)
+            if not not_finite:
+                pushes = send_gradients(
+                    self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.key
+                )
             if self.layout.in_rounds:
                 self._after_round()
             self._client.flush()
-        return pushes
+        return pushes, not_finite
+
+    def _take_gradients(self, asked: PushGradients) -> tuple[dict[str, FloatArray], list[RowGradients], str]:
+        """The gradients of a batch, clipped; or none, and why, where the batch is to be skipped."""
+        replicas, not_finite = self._of(asked.key), asked.not_finite
+        before = self._before.pop(self._number(asked.key), {})
+        if not not_finite:
+            when = f"of step {asked.key[0]}" if self._part.is_whole else f"in stage {self._start.stage + 1}"
+            try:
+                return *clip_gradients(self._clip, *replicas.take_gradients(when)), ""
+            except NotFinite as error:
+                if not self._skips:
+                    raise
+                not_finite = str(error)
+        replicas.forget()
+        replicas.first.load_buffers(before)
+        return {}, [], not_finite
+
+    def _keep_buffers(self, key: Key) -> None:
+        """Keep what layers know besides parameters, such as running means, until the batch is known to be good."""
+        if self._skips and self._number(key) not in self._before:
+            self._before[self._number(key)] = self._of(key).first.buffers()
 
     def _after_round(self) -> None:
         """Rows are an iteration older. A worker that is alone asks for what it needs next, in the same message: its

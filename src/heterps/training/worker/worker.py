@@ -199,16 +199,16 @@ class Worker:
                     raise
 
     def _push(self, asked: PushGradients) -> None:
-        pushes = self.work.push(asked)
+        pushes, not_finite = self.work.push(asked)
         usage = self.work.usage(self.core.num_waiting, self._mailbox.border_bytes)
         iteration, lane = asked.key
         read = self.work.new_counts()
         epoch, spans = self.work.layout.epoch, self.work.meter.take_spans()
         pushed = Pushed(
-            self.core.name, lane, iteration, asked.num_samples, usage, asked.loss,
-            read=read, layout_epoch=epoch, spans=spans,
+            self.core.name, lane, iteration, asked.num_samples, usage, 0.0 if not_finite else asked.loss,
+            read=read, layout_epoch=epoch, spans=spans, not_finite=not_finite,
         )  # fmt: skip
-        self._pushes.announce(pushes, pushed, asked.scores)
+        self._pushes.announce(pushes, pushed, None if not_finite else asked.scores)
 
     def _tell(self, pushed: Pushed, values: Mapping[str, Any] | None) -> None:
         self._mailbox.send(COORDINATOR, replace(pushed, sent_s=self.work.meter.clock()), values)
