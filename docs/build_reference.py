@@ -24,6 +24,8 @@ from pydantic.fields import FieldInfo
 from heterps import errors
 from heterps.cli import app
 from heterps.config import Job
+from heterps.ps.server.stats import ServerStats, TableStats, TierStats
+from heterps.report import prometheus_servers
 from heterps.report.prometheus import OF_JOBS, OF_STAGES, OF_TRAFFIC, RunFacts, exposition
 from heterps.report.stage_figures import DOINGS
 from heterps.serving.serve_metrics import ServeMetrics
@@ -265,6 +267,12 @@ RUNS_HEAD = """\
 [`heterps ui`](../how-to/ui.md#prometheus) tells these under `/metrics`, and `docs/monitoring/grafana.json` draws them.
 A run that is over is told only as not running.
 """
+SERVERS_HEAD = """\
+## Servers
+
+[`heterps server start --metrics`](../how-to/servers.md#prometheus) tells these, and `docs/monitoring/grafana.json`
+draws them. Figures of disks are told of tables with [tiers](../how-to/tiers.md).
+"""
 SERVED_HEAD = """\
 ## A model that is served
 
@@ -280,7 +288,17 @@ def render_metrics() -> str:
     runs = exposition([RunFacts("a", True, status, 1.0, 1)])
     served = ServeMetrics()
     served.request("/score", 200, 0.1)
-    return "\n".join([METRICS_HEAD, RUNS_HEAD, _families(runs), SERVED_HEAD, _families(served.text(0))])
+    sections = {RUNS_HEAD: runs, SERVERS_HEAD: _told_of_a_server(), SERVED_HEAD: served.text(0)}
+    return "\n".join([METRICS_HEAD, *(f"{head}\n{_families(text)}" for head, text in sections.items())])
+
+
+def _told_of_a_server() -> bytes:
+    table = TableStats(1, 1, 1, 1, 1, 1, tiers=TierStats(1, 1, 1, 1, 1, 1, 1.0))
+    kept = {"held": 0, "kept": 0, "waits_for": [], "dropped": {"later": 1}, "silence_s": {"worker-1.0": 1.0}}
+    counted = {"workers": 1, "requests": 1, "repeats": 0, "rows_per_s": 1.0, "latency_s": {}}
+    stats = ServerStats("server-0", 0, 1, 0, 1, **counted, **kept, tables={"embedding": table})
+    facts = prometheus_servers.ServerFacts(stats, [(float("inf"), 1)], 1.0, 1.0, 0.0, {"embedding": 1})
+    return prometheus_servers.exposition(facts)
 
 
 def _families(text: bytes) -> str:

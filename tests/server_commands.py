@@ -18,7 +18,7 @@ from heterps.cli import main
 
 
 @contextmanager
-def started(job: Path, addresses: list[str], told: str, *options: str) -> Iterator[None]:
+def started(job: Path, addresses: list[str], told: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     """One server, which says `told` once it listens, and must end in peace."""
     words = ["server", "start", str(job), *options, *(word for address in addresses for word in ("--address", address))]
     code = f"from heterps.cli import main; main({words!r})"
@@ -26,7 +26,7 @@ def started(job: Path, addresses: list[str], told: str, *options: str) -> Iterat
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == f"{told}\n"
-            yield
+            yield process
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=30) == 0
         finally:

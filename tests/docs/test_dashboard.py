@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from heterps.report.prometheus import NAMES
+from heterps.report import prometheus, prometheus_servers
 
 DASHBOARD = Path(__file__).parents[2] / "docs/monitoring/grafana.json"
 
@@ -14,5 +14,5 @@ DASHBOARD = Path(__file__).parents[2] / "docs/monitoring/grafana.json"
 def test_the_dashboard_asks_for_exactly_the_names_that_are_told() -> None:
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
-    assert set(re.findall(r"heterps_\w+", asked)) == set(NAMES)
+    assert set(re.findall(r"heterps_\w+", asked)) == {*prometheus.NAMES, *prometheus_servers.NAMES}
     assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {"${source}"}, "no server of ours in it"

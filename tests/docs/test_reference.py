@@ -14,7 +14,7 @@ import heterps
 from heterps import errors
 from heterps.cli import app
 from heterps.config import Job
-from heterps.report.prometheus import NAMES
+from heterps.report import prometheus, prometheus_servers
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -46,8 +46,10 @@ def test_every_public_name_error_and_metric_is_on_its_page(builder: ModuleType) 
         assert f"\n### heterps.{name}\n" in python
     for name, kind in vars(errors).items():
         assert not isinstance(kind, type) or f"`{name}` | {kind.exit_code} |" in wrong
-    for name in NAMES:
+    for name in prometheus.NAMES:
         assert f"| `{name}` | gauge | " in told
+    for name in prometheus_servers.NAMES:
+        assert f"| `{name.removesuffix('_bucket')}` | " in told
 
 
 def test_every_command_and_option_is_on_the_page_with_an_example(builder: ModuleType) -> None:

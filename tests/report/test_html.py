@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heterps.config import Job, load_job
+from heterps.config import Job, Servers, load_job
 from heterps.planning.plan import Plan, PlannedServers, Stage, load_plan
 from heterps.report.page.run import render_run
 
@@ -139,6 +139,13 @@ def test_the_plan_is_drawn_with_a_cell_for_each_layer(job, plan, summary, metric
     page = Page(html)
     page.says("48 × cpu: layer 0", "4 × v100: layers 1 to 8", "6 × cpu: parameter servers", "method greedy")
     page.says("It costs 3.1% more than the cheapest plan", "2.42 USD for an hour of one v100")
+
+
+def test_servers_that_a_plan_does_not_count_are_told(job, plan, summary, metrics):
+    alone = plan.model_copy(update={"servers": PlannedServers(resource="cpu", count=0)})
+    Page(render_run(job, alone, summary, metrics)).says("No parameter servers: the tables are in the training process")
+    served = job.model_copy(update={"servers": Servers(addresses=("ipc://./ps-0", "ipc://./ps-1"))})
+    Page(render_run(served, alone, summary, metrics)).says("Parameter servers of the job: 2.")
 
 
 def test_missing_data_is_counted_by_column_with_what_was_done(job, plan, summary, metrics):

@@ -178,3 +178,13 @@ def test_a_frontier_needs_a_profile_and_is_of_the_runs_cluster_and_samples():
     assert found is not None
     assert all(one.samples == 1e6 for one in found.plans)
     assert {name for one in found.plans for name in one.units} <= set(JOB.cluster.resources)
+
+
+def test_a_frontier_has_only_units_whose_costs_the_profile_of_the_run_has():
+    whole = profile()
+    layers = tuple(layer.model_copy(update={"costs": {"cpu": layer.costs["cpu"]}}) for layer in whole.layers)
+    details = RunDetails(profile=whole.model_copy(update={"layers": layers}))
+    assert "v100" in JOB.cluster.resources
+    found = with_frontier(details, JOB, PLAN.model_copy(update={"samples": 1e6})).frontier
+    assert found is not None
+    assert {name for one in found.plans for name in one.units} == {"cpu"}

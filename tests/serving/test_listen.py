@@ -62,7 +62,7 @@ def test_beyond_loopback_a_token_is_needed(host: str) -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"127.0.0.1 port {port}: .*in use.*--port"):
+        with pytest.raises(ConfigError, match=rf"127.0.0.1 port {port}: .*in use.*another port"):
             listening("127.0.0.1", port, None)
 
 

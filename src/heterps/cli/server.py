@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ KeyFile = Annotated[
     epilog=examples(
         "heterps server start job.yaml --address ipc://./ps-0 --address ipc://./ps-1 --shard 0",
         "heterps server start job.yaml --address ipc://./ps-2 --join ipc://./ps-0",
+        "heterps server start job.yaml --address ipc://./ps-0 --metrics 127.0.0.1:9100",
     )
 )
 def start(
@@ -40,6 +42,20 @@ def start(
         ),
     ] = None,
     key: KeyFile = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Tell Prometheus about this server at http://HOST:PORT/metrics; port 0 takes a free one.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token that Prometheus must send, needed beyond loopback; or set HETERPS_TOKEN.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Say where it listens as JSON.")] = False,
 ) -> None:
     """Run one server of a job in this process until SIGTERM or Ctrl-C.
@@ -47,6 +63,7 @@ def start(
     Addresses are tcp://HOST:PORT, with the job's key, or ipc://PATH in a folder of your own. What the server holds ends
     with it.
     """
+    from heterps.launch.server_metrics import open_metrics
     from heterps.launch.servers import first_roster, job_tables, joined_roster, run_server
     from heterps.ps.server.server import Server
     from heterps.wire.keys import load_keys
@@ -55,6 +72,9 @@ def start(
         raise ConfigError("--join: give the one --address of the new server, and no --shard; it becomes the last")
     if shard >= len(address):
         raise ConfigError(f"--shard {shard}: the last of {len(address)} addresses is shard {len(address) - 1}")
+    if token_file is not None and metrics is None:
+        raise ConfigError("--token-file: the token is for --metrics; give where to tell them, as in 127.0.0.1:9100")
+    opened = open_metrics(metrics, token_file) if metrics is not None else None
     keys = load_keys(key) if key is not None else None
     roster = first_roster(address) if join is None else joined_roster(join, address[0], keys)
     number = shard if join is None else roster.num_shards - 1
@@ -63,18 +83,23 @@ def start(
 
     def listens(where: str) -> None:
         if json:
-            print_json({"server": server.name, "shard": number, "shards": roster.num_shards, "address": where})
-        else:
-            typer.echo(f"{server.name} (shard {number} of {roster.num_shards}) listens at {where}")
+            told = {"server": server.name, "shard": number, "shards": roster.num_shards, "address": where}
+            print_json(told | ({"metrics": opened.url} if opened else {}))
+            return
+        typer.echo(f"{server.name} (shard {number} of {roster.num_shards}) listens at {where}")
+        if opened is not None:
+            typer.echo(f"metrics at {opened.url}")
 
-    run_server(
-        server,
-        address[shard],
-        keys=keys,
-        servers=read.servers,
-        seed=read.seed,
-        ready=listens,
-    )
+    with opened.tell(server) if opened is not None else nullcontext(lambda: None) as ticked:
+        run_server(
+            server,
+            address[shard],
+            keys=keys,
+            servers=read.servers,
+            seed=read.seed,
+            ready=listens,
+            ticked=ticked,
+        )
 
 
 @group.command(

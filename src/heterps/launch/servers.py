@@ -109,11 +109,13 @@ def run_server(
     seed: int = 0,
     ended: Callable[[], bool] = lambda: False,
     emulated: EmulatedServer | None = None,
+    ticked: Callable[[], None] = lambda: None,
 ) -> None:
     """Serves at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
 
     servers  the job's configuration of its servers, with their injected faults
     emulated what an emulated server can do
+    ticked   is called about every second, between two messages
     """
     warm_up_server(server)
     with _stop_signals() as stopped:
@@ -122,7 +124,7 @@ def run_server(
         try:
             ready(socket.address)
             pace = ServerPace(emulated) if emulated else None
-            serve(server, channel, lambda: stopped() or ended(), pace=pace, reach=socket.reach)
+            serve(server, channel, lambda: stopped() or ended(), pace=pace, reach=socket.reach, ticked=ticked)
         finally:
             channel.close()
 

@@ -65,6 +65,7 @@ def read_details(run: Run, job: Job) -> RunDetails:
 def with_frontier(details: RunDetails, job: Job, plan: Plan) -> RunDetails:
     """The details with the frontier of the run's profile and cluster, for as many samples as its plan is for.
 
+    It has units that the profile has costs of: a run in one process is profiled on this machine's own only.
     Raises ConfigError where the run has no profile, or nothing was predicted for it.
     """
     from heterps.planning.api import make_problem
@@ -77,8 +78,14 @@ def with_frontier(details: RunDetails, job: Job, plan: Plan) -> RunDetails:
         )
     samples = plan.samples or plan.throughput * plan.hours * 3600
     profile = details.profile.at_batch_size(job.data.batch_size)
-    problem = make_problem(profile, job.cluster, plan.throughput, samples, sync=plan.sync)
-    found = frontier(problem)
+    known = {
+        name: resource
+        if name == job.cluster.server_resource or profile.source(job.cluster, name) is not None
+        else resource.model_copy(update={"limit": 0})
+        for name, resource in job.cluster.resources.items()
+    }
+    cluster = job.cluster.model_copy(update={"resources": known})
+    found = frontier(make_problem(profile, cluster, plan.throughput, samples, sync=plan.sync))
     return replace(details, frontier=found if found.plans else None)
 
 

@@ -13,7 +13,6 @@ Every answer that is not a score, a metric or a description is {"error": TEXT}. 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heterps.serving.batching import Batcher, QueueFull, TooLate
+from heterps.serving.listen import ask_for_token, knows_token
 from heterps.serving.payload import (
     ARROW,
     JSON,
@@ -108,8 +108,7 @@ class _Gate:
     """Counts every request with its status and its time, and lets nobody pass who does not know the token."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._metrics = app, service.metrics
-        self._token = None if service.token is None else service.token.encode()
+        self._app, self._metrics, self._token = app, service.metrics, service.token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -124,22 +123,11 @@ class _Gate:
             await send(message)
 
         try:
-            if self._knows_token(scope):
-                await self._app(scope, receive, send_and_note)
-            else:
-                text = "Send the token of this server in the header Authorization: Bearer TOKEN."
-                answer = _json({"error": text}, 401, {"WWW-Authenticate": "Bearer"})
-                await answer(scope, receive, send_and_note)
+            answer = self._app if knows_token(scope, self._token) else ask_for_token()
+            await answer(scope, receive, send_and_note)
         finally:
             path = scope["path"] if scope["path"] in PATHS else "other"
             self._metrics.request(path, code, time.perf_counter() - begin)
-
-    def _knows_token(self, scope: Scope) -> bool:
-        if self._token is None:
-            return True
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        kind, _, token = given.partition(b" ")
-        return hmac.compare_digest(token.strip(), self._token) and kind.lower() == b"bearer"
 
 
 # --- POST /score -----------------------------------------------------------------------------------------------------

@@ -6,18 +6,21 @@ a second Ctrl-C   it ends at once
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import os
 import signal
 import socket
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Scope
 
 from heterps.errors import ConfigError
 
@@ -25,6 +28,8 @@ TOKEN_VARIABLE = "HETERPS_TOKEN"
 LEAST_CHARACTERS = 16
 MOST_BYTES = 4096
 BACKLOG = 1024
+STOP_S = 5.0
+"""Seconds after which an application beside other work is given up: its thread ends with the process."""
 
 
 def read_token(file: Path | None) -> str | None:
@@ -51,19 +56,19 @@ def read_token(file: Path | None) -> str | None:
     return token
 
 
-def listening(host: str, port: int, token: str | None) -> socket.socket:
-    """Return a socket that listens at `host` and `port`; port 0 takes a free one.
+def listening(host: str, port: int, token: str | None, option: str = "--host") -> socket.socket:
+    """Return a socket that listens at `host` and `port`, which `option` named; port 0 takes a free one.
 
     Raises ConfigError where the port is not to be had, and beyond loopback without a token.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--host {host}: no such address here: {error}.") from None
+        raise ConfigError(f"{option} {host}: no such address here: {error}.") from None
     family, kind, protocol, _, address = found[0]
     if token is None and not all(is_loopback(str(each[4][0])) for each in found):
         raise ConfigError(
-            f"--host {host}: others than this machine could ask there, so a token is needed. Give it in a file with "
+            f"{option} {host}: others than this machine could ask there, so a token is needed. Give it in a file with "
             f"--token-file, or in the environment variable {TOKEN_VARIABLE}; or listen at 127.0.0.1."
         )
     opened = socket.socket(family, kind, protocol)
@@ -74,8 +79,7 @@ def listening(host: str, port: int, token: str | None) -> socket.socket:
     except OSError as error:
         opened.close()
         raise ConfigError(
-            f"cannot listen at {host} port {port}: {error.strerror or error}. Name another with --port; 0 takes a free "
-            "one."
+            f"cannot listen at {host} port {port}: {error.strerror or error}. Name another port; 0 takes a free one."
         ) from None
     return opened
 
@@ -89,6 +93,34 @@ def url_of(opened: socket.socket) -> str:
     """Return the address of a socket as a URL."""
     host, port = opened.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def knows_token(scope: Scope, token: str | None) -> bool:
+    """Whether a request has the header `Authorization: Bearer TOKEN`; without a token everyone may ask."""
+    if token is None:
+        return True
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    kind, _, told = given.partition(b" ")
+    return hmac.compare_digest(told.strip(), token.encode()) and kind.lower() == b"bearer"
+
+
+def ask_for_token() -> Response:
+    """Return the answer to a request that does not have the token."""
+    text = "Send the token of this server in the header Authorization: Bearer TOKEN."
+    return JSONResponse({"error": text}, 401, {"WWW-Authenticate": "Bearer"})
+
+
+@contextmanager
+def app_beside(app: ASGIApp, opened: socket.socket) -> Iterator[None]:
+    """Serve on a thread of its own while the context is open; whoever opened it takes care of signals."""
+    server = uvicorn.Server(_config(app))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(STOP_S)
 
 
 def run_app(
@@ -105,23 +137,25 @@ def run_app(
     max_connections  while there are as many, every request is refused with 503; None: there is no limit
     ending           is given a function that tells whether a signal has come, for answers that would never end
     """
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            timeout_keep_alive=30,
-            lifespan="off",
-            server_header=False,
-            limit_concurrency=max_connections,
-            timeout_graceful_shutdown=max(1, round(stop_s)),
-        )
-    )
+    server = _Server(_config(app, stop_s, max_connections))
     server.ready = ready
     ending(lambda: server.should_exit)
     server.run(sockets=[opened])
     return server.received
+
+
+def _config(app: ASGIApp, stop_s: float = 1.0, max_connections: int | None = None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        timeout_keep_alive=30,
+        lifespan="off",
+        server_header=False,
+        limit_concurrency=max_connections,
+        timeout_graceful_shutdown=max(1, round(stop_s)),
+    )
 
 
 class _Server(uvicorn.Server):

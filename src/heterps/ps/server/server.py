@@ -36,7 +36,7 @@ from heterps.ps.protocol.specs import Tables
 from heterps.ps.server.mirror_stream import Changed, Outgoing
 from heterps.ps.server.mirroring import Mirroring
 from heterps.ps.server.refusals import MAX_HELD, MAX_HELD_BYTES, Refusal, check_rounds, keeps
-from heterps.ps.server.stats import Rate, ServerStats, table_stats
+from heterps.ps.server.stats import Rate, ServerStats, counted, table_stats
 from heterps.ps.shard.counts import Counts
 from heterps.ps.shard.ledger import Source
 from heterps.ps.shard.shard import Shard
@@ -100,6 +100,7 @@ class Server:
         self.workers: dict[str, int] = {}  # the newest incarnation of each
         self._held: dict[tuple[str, int], _Held] = {}  # by worker and request id
         self._rate = Rate()
+        self._now = 0.0  # when something came last, or the last tick
         self.mirroring = Mirroring(self, self._codec, self._answers, is_mirror=mirrors is not None)
         self._handover = Handover()
         self._drains_until = -math.inf
@@ -111,6 +112,7 @@ class Server:
 
     def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
         """Take a message of `peer`; what is to be sent, and to whom."""
+        self._now = now
         self.mirroring.settle()
         try:
             header, frames = self._codec.decode(parts)
@@ -162,6 +164,7 @@ class Server:
 
     def tick(self, now: float) -> Outgoing:
         """Let go of what was held too long; what is to be sent. To be called about every second."""
+        self._now = now
         for key, held in list(self._held.items()):
             if now - held.since > HOLD_S:
                 del self._held[key]
@@ -171,7 +174,6 @@ class Server:
         return self.mirroring.tick(now)
 
     def stats(self) -> ServerStats:
-        counts = self.counts
         return ServerStats(
             server=self.name,
             shard=self.number,
@@ -179,15 +181,14 @@ class Server:
             epoch=self.roster.epoch,
             incarnation=self._incarnation,
             workers=len(self.workers),
-            requests=counts.requests,
-            repeats=counts.repeats,
             held=len(self._held),
             kept=sum(map(len, self.shard.stashes)),
             waits_for=self._handover.waits_for,
-            dropped=dict(counts.dropped),
+            rounds=self.rounds,
             rows_per_s=self._rate.per_s,
-            latency_s={f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
-            tables=table_stats(self.shard, counts),
+            silence_s={worker: self._now - heard for worker, heard in self.counts.heard.items()},
+            tables=table_stats(self.shard, self.counts),
+            **counted(self.counts),
         )
 
     # --- who speaks --------------------------------------------------------------------------------------------------
@@ -202,6 +203,7 @@ class Server:
         self.mirroring.check_greeting()
         if hello.incarnation > self.workers.get(hello.worker, 0):
             self.workers[hello.worker] = hello.incarnation
+            self.counts.heard[hello.worker] = self._now
             for key in [key for key in self._held if key[0] == hello.worker]:
                 del self._held[key]  # of an older life
             self.mirroring.forward(hello.worker, hello.incarnation)
@@ -276,6 +278,7 @@ class Server:
         self._check_epoch(request.epoch)  # before the next: it may be meant for a server of this name that has left
         if request.incarnation != self.workers.get(request.worker, 0):
             raise Refusal("unknown_worker", f"server {self.name} does not know worker {request.worker}: say hello")
+        self.counts.heard[request.worker] = now
         if not self._handover.is_complete:
             sources = ", ".join(self._handover.waits_for)
             raise Refusal("later", f"server {self.name} waits for what moves to it from {sources}")

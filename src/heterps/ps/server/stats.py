@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import Struct
 
@@ -56,6 +57,24 @@ class ServerStats(Struct):
     rows_per_s: float  # pulled and pushed, over the last interval
     latency_s: dict[str, float]  # of a message inside the server: p50, p90, p99, p99.9
     tables: dict[str, TableStats]
+    received_bytes: int = 0  # of all messages
+    sent_bytes: int = 0
+    updates: float = 0.0  # of tables, without repeats; one of p parts of a round is 1/p of an update
+    rounds: int = 0  # that are over
+    silence_s: dict[str, float] = {}  # by worker: seconds since its last request
+
+
+def counted(counts: Counts) -> dict[str, Any]:
+    """Return the fields of ServerStats that a server counts as it works."""
+    return {
+        "requests": counts.requests,
+        "repeats": counts.repeats,
+        "dropped": dict(counts.dropped),
+        "latency_s": {f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
+        "received_bytes": counts.received_bytes,
+        "sent_bytes": counts.sent_bytes,
+        "updates": counts.updates,
+    }
 
 
 def table_stats(shard: Shard, counts: Counts) -> dict[str, TableStats]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 BUCKETS_PER_OCTAVE = 4
 LEAST_S = 1e-6
-NUM_BUCKETS = 26 * BUCKETS_PER_OCTAVE  # up to a minute
+NUM_OCTAVES = 26  # up to a minute
+NUM_BUCKETS = NUM_OCTAVES * BUCKETS_PER_OCTAVE
 
 
 class Histogram:
@@ -16,11 +18,13 @@ class Histogram:
     def __init__(self) -> None:
         self._counts = [0] * (NUM_BUCKETS + 1)
         self.num = 0
+        self.total_s = 0.0
 
     def add(self, seconds: float) -> None:
         octaves = math.log2(max(seconds, LEAST_S) / LEAST_S)
         self._counts[min(math.ceil(octaves * BUCKETS_PER_OCTAVE), NUM_BUCKETS)] += 1
         self.num += 1
+        self.total_s += seconds
 
     def percentile(self, percent: float) -> float:
         """Return an upper bound of the time that `percent` of all took at most; 0 without any."""
@@ -30,6 +34,12 @@ class Histogram:
             if count and seen >= wanted:
                 return float(LEAST_S * 2 ** (bucket / BUCKETS_PER_OCTAVE))
         return 0.0
+
+    def octaves(self) -> list[tuple[float, int]]:
+        """Return how many took at most 1, 2, 4, ... microseconds, and last how many there are."""
+        sums = list(accumulate(self._counts))
+        borders = [(LEAST_S * 2.0**octave, sums[octave * BUCKETS_PER_OCTAVE]) for octave in range(NUM_OCTAVES)]
+        return [*borders, (math.inf, sums[-1])]
 
 
 @dataclass
@@ -51,6 +61,9 @@ class Counts:
     dropped: dict[str, int] = field(default_factory=dict)
     tables: dict[str, Traffic] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    heard: dict[str, float] = field(default_factory=dict)  # by worker: when it sent its last request or greeting
     updates: float = 0.0  # of tables, without repeats; one of p parts of a round is 1/p of an update
 
     def drop(self, reason: str) -> None:

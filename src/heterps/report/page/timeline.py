@@ -7,7 +7,7 @@ w1  |==== step ====|== step ==|          zoomable_timeline   a figure of a page,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ def draw_timeline(result: SimResult, style: str = "") -> Markup:
     rows = list(_timeline_rows(result, first, last, WORDS, MOST_BARS))
     panel = Panel((first, last), width=960, height=68 + len(rows) * (ROW + GAP), left=74, top=34, bottom=34)
     parts = []
-    for i, (kind, word) in enumerate(WORDS.items()):
+    for i, (kind, word) in enumerate(_words_of(rows, WORDS).items()):
         parts.append(tag("rect", class_=kind, x=panel.left + 110 * i, y=6, width=18, height=12))
         parts.append(panel.text(panel.left + 110 * i + 24, 16, word, "start"))
     parts += panel.positions("seconds", 8, has_lines=True)
@@ -75,8 +75,10 @@ def zoomable_timeline(
     label = f"{title}: what {plural(len(result.workers), 'worker')} did from {first:.4g} to {last:.4g} s"
     drawing = tag("svg", *parts, style=f"height:{height}px", role="img", aria_label=label)
     names = tag("ul", *(tag("li", name) for name, _ in rows), aria_hidden="true")
-    samples = {kind: tag("rect", class_=f"sample {kind}", width=18, height=12) for kind in words}
-    keys = legend((tag("svg", sample, viewBox="0 0 18 12"), words[kind]) for kind, sample in samples.items())
+    keys = legend(
+        (tag("svg", tag("rect", class_=f"sample {kind}", width=18, height=12), viewBox="0 0 18 12"), word)
+        for kind, word in _words_of(rows, words).items()
+    )
     scroll = tag("div", drawing, class_="scroll", tabindex="0", role="group", aria_label=f"{title}, scrollable")
     rows_of_bars = tag("div", names, scroll, class_="rows")
     return figure(title, tag("div", *_zoom_buttons(name), rows_of_bars, class_="timeline"), keys)
@@ -113,6 +115,12 @@ class TimelineBar(NamedTuple):
     told: str
     low: float = 0.0
     high: float = 1.0
+
+
+def _words_of(rows: Sequence[tuple[str, list[TimelineBar]]], words: Mapping[str, str]) -> dict[str, str]:
+    """The words of what is drawn: a legend names nothing that a reader would look for in vain."""
+    drawn = {one.kind for _, bars in rows for one in bars}
+    return {kind: word for kind, word in words.items() if kind in drawn}
 
 
 def _timeline_rows(
