@@ -79,7 +79,8 @@ def listening(host: str, port: int, token: str | None, option: str = "--host") -
     except OSError as error:
         opened.close()
         raise ConfigError(
-            f"cannot listen at {host} port {port}: {error.strerror or error}. Name another port; 0 takes a free one."
+            f"cannot listen at {host} port {port}: {error.strerror or error}. Name another port with "
+            f"{'--port' if option == '--host' else option}; 0 takes a free one."
         ) from None
     return opened
 
