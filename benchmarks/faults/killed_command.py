@@ -88,10 +88,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=150_000)
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--policies", default="bsp,asp")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     heterps(options.folder, "data", "synth", "data", "--rows", options.rows, "--test-rows", 20_000)
-    for sync in ("bsp", "asp"):
+    for sync in options.policies.split(","):
         found: dict[str, list[tuple[float, float, float]]] = {"null": [], "0": []}
         for _ in range(options.tries):
             for arm, runs in found.items():
