@@ -234,7 +234,7 @@ class Adopted:
 
     @property
     def ended(self) -> str | None:
-        """That it has ended; None while it runs. Only a parent learns how."""
+        """The word for its end; None while it runs. Only a parent learns how a process ended."""
         return None if self.is_running else "ended"
 
     def dismiss(self) -> None:
