@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Every process of a job imports torch and numba: 2 s with their bytecode, 6 s where it is compiled each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test suite cluster-test soak check docs site clean
+.PHONY: setup demo test suite cluster-test soak check docs site clean-kernels clean
 
 setup: $(STAMP)
 
@@ -50,6 +50,9 @@ docs: setup
 site: setup
 	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs . docs/_build/html
 
-clean:
+# Compiled kernels stay beside their sources. One that calls a kernel of another file does not notice its changes.
+clean-kernels:
 	find src -name '*.nb[ci]' -delete
+
+clean: clean-kernels
 	rm -rf docs/_build $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

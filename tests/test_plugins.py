@@ -110,6 +110,8 @@ def test_a_policy_from_outside_is_simulated(package: Path) -> None:
     assert json.loads(done.stdout)["max_lead"] > 10  # it settles after 5 iterations; ssp:3 never does
     wrong = heterps(package, *simulate, "settling:3:5+often")
     assert "settling has no option 'often'" in " ".join(wrong.stderr.split())
+    wrong = heterps(package, *simulate, "settled:3:5")
+    assert "no policy 'settled' among bsp, asp, ssp, dssp, settling" in " ".join(wrong.stderr.split())
 
 
 def test_a_name_is_registered_once() -> None:

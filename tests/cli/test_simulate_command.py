@@ -133,7 +133,7 @@ def test_files_are_written_beside_the_json(tmp_path: Path, scenario: str, capsys
         ((*TWO, "--jitter", "-1"), "jitter: must be at least 0"),
         ((*TWO, "--seed", "-1"), "seed: must be at least 0"),
         ((*TWO, "--seed", "one"), "--seed"),
-        ((*TWO, "--mode", "bulk"), "there is no policy 'bulk': write bsp"),
+        ((*TWO, "--mode", "bulk"), "there is no policy 'bulk' among bsp, asp, ssp, dssp"),
         ((*TWO, "--lower", "-1"), "lower: must be at least 0"),
         ((*TWO, "--predictor", "oracle"), "predictor: must be 'last', 'ema' or 'elapsed'"),
         ((*TWO, "--mode", "bsp", "--backup", "2"), "at most 1 backup workers"),

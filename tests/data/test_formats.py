@@ -9,10 +9,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from heterps.config import Schema
+from heterps.config import Format, Schema
 from heterps.data.describe import describe
 from heterps.data.file import DataFile
-from heterps.data.formats import FORMATS, format_of, register_format
+from heterps.data.formats import FORMATS, KINDS, format_of, register_format
 from heterps.data.parquet import ParquetFile
 from heterps.data.reader import Reader
 from heterps.data.sources import open_dataset
@@ -103,3 +103,9 @@ def test_suffixes_are_checked_and_registered_once(csv: None) -> None:
     for suffix in ("rows", ".ROWS"):
         with pytest.raises(ConfigError, match="starts with a dot and is in small letters"):
             register_format(suffix, Rows)
+
+
+def test_a_job_can_name_every_kind_of_format() -> None:
+    for kind, format in KINDS.items():
+        assert Format(kind=kind).kind == kind
+        assert format_of("rows", kind) is format

@@ -29,7 +29,7 @@ GRADS = np.ones((5, 4), np.float32)
 
 
 def requests() -> list[tuple[Op, list[Frame]]]:
-    """Every op, with its frames."""
+    """Ops that need no folder and no mirror, each with its frames."""
     keys, keys_frame = pack_keys(KEYS)
     small, small_frame = pack_values(np.ones((5, 4), np.float32), "bf16", "zstd", 0)
     server = make_server()

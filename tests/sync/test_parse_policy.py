@@ -55,7 +55,7 @@ def test_words_of_a_command_line(text: str, config) -> None:
     ("text", "says"),
     [
         ("", "there is no policy ''"),
-        ("sspx:3", "there is no policy 'sspx': write bsp"),
+        ("sspx:3", "there is no policy 'sspx' among bsp, asp, ssp, dssp: write bsp"),
         ("asp:3", "asp takes no number"),
         ("ssp:3:4", "ssp takes lower only"),
         ("ssp:-1", "lower must be a whole number, at least 0"),

@@ -67,7 +67,8 @@ def initial_state(optimizer: Optimizer) -> float:
 def coefficients(optimizer: Optimizer, step: int, factor: float, *, sparse: bool) -> FloatArray:
     """Return the numbers that push number `step` (the first is 1) uses, in the order in which `update` reads them.
 
-    The learning rate is `factor` times the optimizer's own.
+    The learning rate, `factor` times the optimizer's own, is the first of them. There are at least two, because
+    `update` reads the second for every kind: the weight decay where the optimizer has one.
     """
     lr = optimizer.lr * factor
     match optimizer:
