@@ -20,7 +20,7 @@ from heterps.ps.ops.dense import PushDenseCall
 from heterps.ps.ops.rows import PullRowsCall, PushRowsCall
 from heterps.ps.protocol.messages import EXACT, Round
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
+from heterps.ps.protocol.specs import DenseSpec, TableSpec, TableSpecs
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.ps.shard.transfer import PieceManifest, ShardTransfer, make_transfer
@@ -29,9 +29,11 @@ from heterps.wire import MemoryNetwork, SimulatedNetwork
 DIM = 4
 
 
-def make_tables(optimizer: Optimizer = Adagrad(lr=0.1), dense: Optimizer = SGD(lr=0.1), dense_size: int = 10) -> Tables:
+def make_tables(
+    optimizer: Optimizer = Adagrad(lr=0.1), dense: Optimizer = SGD(lr=0.1), dense_size: int = 10
+) -> TableSpecs:
     sparse = TableSpec("rows", DIM, optimizer, 3, 0.1), TableSpec("wide", 1, optimizer, 4, 0.1)
-    return Tables(sparse, (DenseSpec("dense", dense_size, dense),))
+    return TableSpecs(sparse, (DenseSpec("dense", dense_size, dense),))
 
 
 def make_roster(num_servers: int) -> Roster:
@@ -41,7 +43,7 @@ def make_roster(num_servers: int) -> Roster:
 @contextmanager
 def threaded_servers(
     roster: Roster,
-    tables: Tables,
+    tables: TableSpecs,
     network: MemoryNetwork,
     names: Sequence[str] | None = None,
     *,
@@ -69,7 +71,7 @@ def threaded_servers(
 
 
 @contextmanager
-def remote_client(num_servers: int, tables: Tables, options: Options = Options()) -> Iterator[RemoteClient]:
+def remote_client(num_servers: int, tables: TableSpecs, options: Options = Options()) -> Iterator[RemoteClient]:
     network, roster = MemoryNetwork(), make_roster(num_servers)
     with threaded_servers(roster, tables, network):
         client = RemoteClient("worker", network.channel("worker"), roster, tables, options=options)
@@ -85,7 +87,7 @@ STORM = Faults(drop=0.2, double=0.2, delay_s=0.05, reorder=0.5, reorder_s=3.0, c
 class SimulatedJob:
     """Servers and sessions in one thread on a simulated network, which loses, doubles and reorders by a seed."""
 
-    def __init__(self, seed: int, tables: Tables, num_servers: int, faults: Faults = STORM) -> None:
+    def __init__(self, seed: int, tables: TableSpecs, num_servers: int, faults: Faults = STORM) -> None:
         self.network = SimulatedNetwork(seed, faults=faults)
         self.random = random.Random(seed)
         self.tables = tables

@@ -1,4 +1,4 @@
-"""Manners of the house: a light start, help with examples, errors with exit codes, one version."""
+"""Rules of the whole package: a light start, help with examples, errors with exit codes, a name for each class."""
 
 from __future__ import annotations
 
@@ -97,3 +97,11 @@ def test_every_file_of_tests_has_a_name_of_its_own() -> None:
     """They are modules without packages: of two with one name pytest collects the first only, and stops."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_public_class_has_a_name_of_its_own() -> None:
+    classes: Counter[str] = Counter()
+    for path in (ROOT / "src").rglob("*.py"):
+        classes.update(re.findall(r"^class ([A-Za-z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    assert len(classes) > 500
+    assert not [name for name, times in classes.items() if times > 1]

@@ -12,11 +12,11 @@ import numpy as np
 
 from heterps.config import Adagrad
 from heterps.ps.keys.dedup import Lookup, make_lookup, sum_rows
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 
 DIM, BATCH = 16, 26_624
 SPEC = TableSpec("rows", DIM, Adagrad(lr=0.05), seed=0, init_scale=0.01)
-TABLES = Tables((SPEC,))
+TABLES = TableSpecs((SPEC,))
 WIDTHS = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 Wait = Callable[[], object]

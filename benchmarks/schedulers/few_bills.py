@@ -20,7 +20,7 @@ from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 from heterps.planning.schedulers import make_scheduler
 from heterps.planning.schedulers.base import Scheduler, SearchBudget, search
-from heterps.planning.schedulers.learner import Settings
+from heterps.planning.schedulers.learner import LearnerSettings
 from heterps.planning.schedulers.rl import PRETRAINED_LR, Reinforce
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,16 +31,16 @@ AT = (10, 50, 200, 1000)
 SIZES = {2: (8, 2), 8: (16, 8), 16: (16, 16)}  # layers and resources of random problems
 
 
-def _rl(settings: Settings, *, is_pretrained: bool = False) -> Callable[[Problem, int], Scheduler]:
+def _rl(settings: LearnerSettings, *, is_pretrained: bool = False) -> Callable[[Problem, int], Scheduler]:
     return lambda problem, seed: Reinforce(problem, seed, is_pretrained=is_pretrained, settings=settings)
 
 
 PARTS: dict[str, Callable[[Problem, int], Scheduler]] = {
-    "rl-scratch no changes": _rl(Settings(changed=0.0)),
-    "rl-scratch no REINFORCE": _rl(Settings(reinforce=0.0)),
-    "rl-scratch no imitation": _rl(Settings(imitate=0.0)),
-    "rl never trained further": _rl(Settings(lr=0.0), is_pretrained=True),
-    "rl no changes": _rl(Settings(lr=PRETRAINED_LR, changed=0.0), is_pretrained=True),
+    "rl-scratch no changes": _rl(LearnerSettings(changed=0.0)),
+    "rl-scratch no REINFORCE": _rl(LearnerSettings(reinforce=0.0)),
+    "rl-scratch no imitation": _rl(LearnerSettings(imitate=0.0)),
+    "rl never trained further": _rl(LearnerSettings(lr=0.0), is_pretrained=True),
+    "rl no changes": _rl(LearnerSettings(lr=PRETRAINED_LR, changed=0.0), is_pretrained=True),
 }
 """What `rl` is without one of its parts."""
 PLAIN = ("rl", "rl-scratch", "rl-rnn", "rl-paper", "changes", "genetic", "bayes", "greedy")

@@ -60,7 +60,7 @@ _HOMES = {
     "save": "heterps.serving.saved",
     "train": "heterps.launch",
 }
-_ROOMS = ("nn", "ps", "sync")
+_PACKAGES = ("nn", "ps", "sync")
 
 __all__ = [
     "Cluster", "DataFile", "DeviceKind", "Job", "MLflowObserver", "Observer", "TensorBoardObserver", "Trainer",
@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
     """Import names when they are first used: planning needs no torch, and the command line starts quickly."""
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"heterps.{name}")
     raise AttributeError(f"module 'heterps' has no attribute {name!r}")
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heterps.config import Schema
-from heterps.config.features import Bucketise, Clip, Date, Feature, Log, Standardise, keep_fitted
+from heterps.config.features import Bucketise, ClipValues, Date, Feature, Log, Standardise, keep_fitted
 from heterps.data.batch import Batch
 from heterps.data.features import apply, cross, date_part, transform
 from heterps.data.keys import make_keys
@@ -53,11 +53,11 @@ def features(**given: Any) -> dict[str, Feature]:
         ("log", Log()),
         ("standardise", Standardise()),
         ({"standardise": {"mean": 3, "std": 2}}, Standardise(mean=3, std=2)),
-        ({"clip": [0, 9]}, Clip(low=0, high=9)),
-        ({"clip": {"high": 9}}, Clip(high=9)),
+        ({"clip": [0, 9]}, ClipValues(low=0, high=9)),
+        ({"clip": {"high": 9}}, ClipValues(high=9)),
         ({"date": "hour"}, Date(part="hour")),
         ({"date": {"part": "hour", "unit": "ms"}}, Date(part="hour", unit="ms")),
-        ({"kind": "clip", "low": 1}, Clip(low=1)),
+        ({"kind": "clip", "low": 1}, ClipValues(low=1)),
     ],
 )
 def test_a_step_has_a_short_form(given: Any, step: object) -> None:
@@ -117,7 +117,7 @@ def test_numbers_found_before_are_kept_where_the_same_is_asked_for() -> None:
 
 def test_numbers_are_changed_as_python_would_change_them() -> None:
     values = [-1000.0, -0.5, 0.0, 2.0, 1e9]
-    steps = (Log(), Clip(low=-5, high=10), Standardise(mean=1.5, std=4))
+    steps = (Log(), ClipValues(low=-5, high=10), Standardise(mean=1.5, std=4))
     expected = [(min(max(math.copysign(math.log(1 + abs(x)), x), -5), 10) - 1.5) / 4 for x in values]
     np.testing.assert_allclose(transform(np.array(values), steps), expected, rtol=1e-14)
 

@@ -12,7 +12,7 @@ import pytest
 from heterps.config import PAPER_CLUSTER
 from heterps.data.generate import DatasetInfo, SplitInfo
 from heterps.data.images.write import ImagesInfo, ImageSplit
-from heterps.planning.explain import Explanation, LayerMove, Neighbour, Sensitivity, Station
+from heterps.planning.explain import Explanation, LayerMove, NeighbourPlan, Sensitivity, Station
 from heterps.planning.online import Attempt, Measurement
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.planning.schedulers.base import TracePoint
@@ -21,7 +21,7 @@ from heterps.profiling.profile import Profile
 from heterps.report.terminal.price_table import price_list, rented_list
 from heterps.report.terminal.trials_table import trials_as_json
 from heterps.sim import Scenario, simulate
-from heterps.sim.pace import Pace
+from heterps.sim.pace import PolicyPace
 from heterps.sim.scenario import Death, Join, Slowdown
 from heterps.sync.trace import TraceHeader, TraceLine
 
@@ -52,14 +52,17 @@ def section(title: str) -> str:
         ("heterps plan --compare --json", [field.name for field in fields(TracePoint)]),
         (
             "heterps plan --explain --json",
-            [f.name for kind in (Explanation, Station, Neighbour, LayerMove, Sensitivity) for f in fields(kind)],
+            [f.name for kind in (Explanation, Station, NeighbourPlan, LayerMove, Sensitivity) for f in fields(kind)],
         ),
         ("heterps plan --frontier --json", ["complete", "plans"]),
         ("heterps plan --measure --json", [*MEASURED, *MEASURED["trials"][0], *MEASURED["trials"][0]["measured"]]),
         ("Prices", [*price_list()[0], *rented_list(PAPER_CLUSTER)[0]]),
         ("Scenario", [name for model in (Scenario, Slowdown, Death, Join) for name in model.model_fields]),
         ("heterps simulate --json", [*SIMULATED.as_json(), *SIMULATED.workers[0].as_json(), "policies"]),
-        ("heterps simulate --json", ["own", "lanes", "advised", "advice", "gain", *(f.name for f in fields(Pace))]),
+        (
+            "heterps simulate --json",
+            ["own", "lanes", "advised", "advice", "gain", *(f.name for f in fields(PolicyPace))],
+        ),
         (
             "Trace",
             [*TraceHeader.model_fields, *TraceLine.model_fields, *get_args(TraceLine.model_fields["event"].annotation)],

@@ -11,11 +11,11 @@ from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.ops.base import Op, Values
 from heterps.ps.ops.dense import FillDense, PullDense, PushDense
 from heterps.ps.ops.metadata import CountRows, ReadMetadata, Resume
-from heterps.ps.ops.moves import Deliver, Fetch, Forget, Prepare, Switch
+from heterps.ps.ops.moves import Deliver, Fetch, ForgetMoved, Prepare, Switch
 from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer
 from heterps.ps.ops.rounds import ApplyRound, RoundSquares, Squares
 from heterps.ps.ops.rows import PullRows, PushRows
-from heterps.ps.ops.tables import EndExport, Export, Exported, Import
+from heterps.ps.ops.tables import EndExport, Export, ExportedPart, Import
 from heterps.ps.protocol.frames import pack_metadata, pack_part
 from heterps.ps.protocol.messages import EXACT, AskRoster, AskStats, Coding, Hello, Refused, Round, Welcome
 from heterps.ps.protocol.parts import ValuePart
@@ -95,7 +95,7 @@ def seeds() -> dict[str, bytes]:
         Switch(1, ROSTER.add(Seat("server-2"))),
         Switch(1, Roster(ROSTER.servers[:1], 2)),
         Fetch(1, 1, 1, 0),
-        Forget(1, 1, 1),
+        ForgetMoved(1, 1, 1),
     ]
     for number, header in enumerate(others):
         add(f"other-{number}", 1, REQUESTS.encode(header))
@@ -105,7 +105,7 @@ def seeds() -> dict[str, bytes]:
     answers: list[tuple[FromServer, list[Frame]]] = [
         (Welcome(2, ROSTER), []),
         (OpReply(2, (Values(packed),)), [frame]),
-        (OpReply(3, (Exported(1, 1),)), []),
+        (OpReply(3, (ExportedPart(1, 1),)), []),
         (OpReply(4, (Squares(1.5),)), []),
         (Refused(2, "stale_epoch", "text", ROSTER.add(Seat("server-2"))), []),
         (Refused(2, "later", "text"), []),

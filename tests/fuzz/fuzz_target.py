@@ -22,13 +22,13 @@ from heterps.ps.ops.requests import client_codec, server_codec
 from heterps.ps.ops.rows import PullRowsCall
 from heterps.ps.protocol.messages import EXACT, AskStats, Hello, Refused, StatsReply
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
+from heterps.ps.protocol.specs import DenseSpec, TableSpec, TableSpecs
 from heterps.ps.server.server import Server
 from heterps.wire import Frame, Limits, WireError
 from heterps.wire.message import contiguous
 
 LIMITS = Limits(header_bytes=64 * 1024, frames=64, message_bytes=2**20)
-TABLES = Tables(
+TABLES = TableSpecs(
     (TableSpec("rows", 4, Adam(), 3, 0.1), TableSpec("wide", 1, SGD(lr=0.1), 4, 0.1)), (DenseSpec("dense", 10, Adam()),)
 )
 ROSTER = Roster((Seat("server-0"), Seat("server-1")))

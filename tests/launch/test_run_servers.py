@@ -24,7 +24,7 @@ from heterps.launch.servers import first_roster, job_tables
 from heterps.ps.client.connect import connect
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.server.server import Server
 from heterps.training.run.observer import Observer
 
@@ -178,7 +178,7 @@ def test_servers_whose_dense_values_another_run_trained_are_not_used_either(tiny
 
 def test_servers_on_threads_begin_with_the_first_roster_and_share_the_memory_of_the_process(tmp_path: Path) -> None:
     tiers = Tiers(memory_bytes=600_000, folder=str(tmp_path))
-    tables = Tables((TableSpec("rows", 8, Adagrad(), 0, 0.1, tiers=tiers),))
+    tables = TableSpecs((TableSpec("rows", 8, Adagrad(), 0, 0.1, tiers=tiers),))
     job = Job.model_construct(servers=Servers(count=2, channel="memory"), seed=0)
     with run_servers(job, tmp_path / "job.yaml") as servers:
         client = servers.connect("worker-0", tables)
@@ -201,7 +201,7 @@ def test_servers_on_threads_of_which_one_cannot_be_made_leave_none(monkeypatch: 
 
     monkeypatch.setattr("heterps.launch.run_servers.Server", make)
     job = Job.model_construct(servers=Servers(count=2, channel="memory"), seed=0)
-    tables = Tables((TableSpec("rows", 8, Adagrad(), 0, 0.1),))
+    tables = TableSpecs((TableSpec("rows", 8, Adagrad(), 0, 0.1),))
     with run_servers(job, Path("job.yaml")) as servers, pytest.raises(StorageError):
         servers.connect("worker-0", tables)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("server-")]

@@ -19,7 +19,7 @@ from heterps.ps.client.connect import connect
 from heterps.ps.client.local import LocalClient
 from heterps.ps.client.session import Options
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.table.dense import DenseTable
 from heterps.training.model.trainer import Trainer
 
@@ -125,7 +125,7 @@ def test_a_third_process_joins_and_leaves_while_a_worker_trains(tiny_job, addres
 def test_a_server_that_does_not_run_is_named(tmp_path):
     roster = first_roster([f"ipc://{tmp_path}/nobody"])
     with pytest.raises(PeerLost, match=r"for a connection to server-0 at ipc://.*nobody: does its process run\?"):
-        connect("worker", roster, Tables(()), options=Options(deadline_s=0.1))
+        connect("worker", roster, TableSpecs(()), options=Options(deadline_s=0.1))
 
 
 @pytest.mark.parametrize(

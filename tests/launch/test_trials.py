@@ -245,7 +245,7 @@ def test_a_profile_of_another_model_is_refused(tiny_job: Path, job: Job, capsys:
 
 def test_what_the_first_batches_take_more_than_the_others_is_the_start(job: Job) -> None:
     plan, nothing = plan_of(job, 1), Metrics({}, "")
-    watch = trials._Watch(most_s=0.0, most_batches=None, num_stages=1)
+    watch = trials._TrialWatch(most_s=0.0, most_batches=None, num_stages=1)
     line = {"stages": [{"compute": 1.0, "communicate": 0.0, "wait": 0.0, "workers": 1}]}
     watch.stepped(100, 3.0, 0.0, nothing)  # ten batches of ten samples, of which a batch takes 0.1 s later on
     watch.measured(line)

@@ -7,7 +7,7 @@ from functools import partial
 
 from servers import SimulatedJob
 
-from heterps.ps.ops.moves import Question, rebalance
+from heterps.ps.ops.moves import MoveRequest, rebalance
 from heterps.ps.ops.requests import client_codec, server_codec
 from heterps.ps.protocol.messages import Refused
 from heterps.ps.protocol.roster import Roster, Seat
@@ -21,12 +21,12 @@ class Mover:
         self.job = job
         self.name = f"mover-{new.epoch}-{job.random.random()}"
         self.steps: Generator = rebalance(old, new)
-        self.question: Question = next(self.steps)
+        self.question: MoveRequest = next(self.steps)
         self.is_done = False
         job.network.attach(self.name, self.take)
         self.ask(self.question)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: MoveRequest) -> None:
         if question is self.question and not self.is_done:
             parts = server_codec().encode(question.header, question.frames)
             self.job.network.send(self.name, question.peer, parts)

@@ -11,18 +11,18 @@ from heterps.ps.protocol.messages import Round
 from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec
 from heterps.ps.shard.dense_range import DensePart, DenseRange
-from heterps.ps.shard.ledger import Ledger, Source
+from heterps.ps.shard.ledger import Ledger, PushSource
 from heterps.ps.shard.rounds import Contribution
 
 SPEC = DenseSpec("dense", 10, SGD(lr=1.0))
-WORKERS = Source("a", 1), Source("b", 1)
+WORKERS = PushSource("a", 1), PushSource("b", 1)
 
 
 def make_range(first: int = 0, stop: int = 10) -> DenseRange:
     return DenseRange(SPEC, slice(first, stop))
 
 
-def push(dense: DenseRange, source: Source, sequence: int, value: float, round: Round | None = None) -> None:
+def push(dense: DenseRange, source: PushSource, sequence: int, value: float, round: Round | None = None) -> None:
     dense.push(source, sequence, Contribution(None, np.full(dense.size, value, np.float32), None), round)
 
 

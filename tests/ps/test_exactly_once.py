@@ -13,7 +13,7 @@ from heterps.config import SGD, Adam, Faults
 from heterps.errors import PeerLost
 from heterps.ps.client.session import Options
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 
 
 def state_of(job: SimulatedJob) -> list[np.ndarray]:
@@ -62,7 +62,7 @@ def test_any_faults_leave_what_a_clean_run_leaves(seed, num_servers, num_pushes,
 @given(seed=st.integers(0, 2**32))
 def test_several_workers_are_each_applied_once(seed):
     """Gradients are whole numbers, so that their sum does not depend on whose came first."""
-    tables = Tables((TableSpec("rows", DIM, SGD(lr=1.0), seed=3, init_scale=0.0),))
+    tables = TableSpecs((TableSpec("rows", DIM, SGD(lr=1.0), seed=3, init_scale=0.0),))
     job = SimulatedJob(seed, tables, 2)
     workers = [Worker(job, f"worker-{i}") for i in range(3)]
     rng = np.random.default_rng(seed)

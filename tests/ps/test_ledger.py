@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.ps.shard.ledger import Ledger, PushState, Source
+from heterps.ps.shard.ledger import Ledger, PushSource, PushState
 
-A = Source("a", 1)
+A = PushSource("a", 1)
 
 
 def apply(ledger: Ledger, worker: str = "a", incarnation: int = 1, table: str = "t") -> None:
-    source = Source(worker, incarnation)
+    source = PushSource(worker, incarnation)
     ledger.begin(source, table)
     ledger.finish(source, table)
 
@@ -33,7 +33,12 @@ def test_workers_tables_and_lives_count_apart_and_all_pushes_count_for_the_table
     apply(ledger, table="u")
     apply(ledger, worker="b")
     apply(ledger, incarnation=2)
-    assert ledger.applied(Source("a", 2), "t") == ledger.applied(Source("b", 1), "t") == ledger.applied(A, "u") == 1
+    assert (
+        ledger.applied(PushSource("a", 2), "t")
+        == ledger.applied(PushSource("b", 1), "t")
+        == ledger.applied(A, "u")
+        == 1
+    )
     assert ledger.applied(A, "t") == 0  # an older life, which servers refuse
     assert ledger.num_pushes == {"t": 3, "u": 1}
 
@@ -53,7 +58,7 @@ def test_a_ledger_survives_its_journey(pushes: list[tuple[str, int, str]]) -> No
     ledger = Ledger()
     for worker, incarnation, table in pushes:
         apply(ledger, worker, incarnation, table)
-    ledger.begin(Source("c", 1), "t")
+    ledger.begin(PushSource("c", 1), "t")
     copy = ledger.copy()
     assert copy == ledger
     apply(copy)

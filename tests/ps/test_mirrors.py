@@ -20,7 +20,7 @@ from heterps.ps.ops.requests import OpRequest
 from heterps.ps.ops.rows import PushRowsCall
 from heterps.ps.protocol.messages import EXACT, Hello, Round
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.shard.copies import table_digest
 from heterps.sim.servers import SimulatedServers
 from heterps.wire import SimulatedNetwork
@@ -32,7 +32,7 @@ OPTIONS = Options(deadline_s=1e6, first_retry_s=0.5, longest_retry_s=2.0)
 class MirroredJob(SimulatedJob):
     """Servers with mirrors and their keeper, and sessions, on a simulated network without faults unless said."""
 
-    def __init__(self, tables: Tables, num_servers: int = 1, faults: Faults = Faults(), seed: int = 0) -> None:
+    def __init__(self, tables: TableSpecs, num_servers: int = 1, faults: Faults = Faults(), seed: int = 0) -> None:
         self.network = SimulatedNetwork(seed, faults=faults)
         self.tables, self.sessions = tables, {}
         self.news: list[str] = []
@@ -93,8 +93,8 @@ def test_a_push_is_answered_when_the_mirror_has_it_and_a_pull_that_makes_nothing
 
 
 TABLES = {
-    "evicted": Tables((TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, eviction=Eviction(max_age=3, min_uses=0.5)),)),
-    "admitted": Tables((TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, admission=AfterSightings(num=2)),)),
+    "evicted": TableSpecs((TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, eviction=Eviction(max_age=3, min_uses=0.5)),)),
+    "admitted": TableSpecs((TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, admission=AfterSightings(num=2)),)),
 }
 
 
@@ -102,9 +102,9 @@ TABLES = {
 def test_eviction_admission_and_tiers_follow_the_log(name, tmp_path):
     if name == "tiered":
         spec = TableSpec("rows", DIM, Adam(lr=0.1), 3, 0.1, tiers=Tiers(memory_bytes=200_000, folder=str(tmp_path)))
-        tables = Tables((spec, *make_tables().sparse[1:]), make_tables().dense)
+        tables = TableSpecs((spec, *make_tables().sparse[1:]), make_tables().dense)
     else:
-        tables = Tables((*TABLES[name].sparse, *make_tables().sparse[1:]), make_tables().dense)
+        tables = TableSpecs((*TABLES[name].sparse, *make_tables().sparse[1:]), make_tables().dense)
     job, rng = MirroredJob(tables), np.random.default_rng(1)
     worker = Worker(job, "worker", OPTIONS)
     train(worker, 6, rng)

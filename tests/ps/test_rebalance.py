@@ -20,15 +20,15 @@ from heterps.ps.client.ask import ask
 from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.placement import owners, slots_of
 from heterps.ps.ops.metadata import CountRows
-from heterps.ps.ops.moves import Agreed, Forget, Switch
+from heterps.ps.ops.moves import Agreed, ForgetMoved, Switch
 from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.ops.rows import PushRows
-from heterps.ps.ops.tables import ExportCall, Exported, Gathered
+from heterps.ps.ops.tables import ExportCall, ExportedPart, Gathered
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.messages import AskRoster, AskStats, Hello, Refused, StatsReply, Welcome
 from heterps.ps.protocol.parts import split
 from heterps.ps.protocol.roster import Seat, dense_move, moves
-from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
+from heterps.ps.protocol.specs import DenseSpec, TableSpec, TableSpecs
 from heterps.ps.server.server import Server
 from heterps.ps.table.sparse import SparseTable
 from heterps.wire import MemoryNetwork, Packed, PackedKeys
@@ -47,7 +47,7 @@ def push_something(worker: Worker, rng: np.random.Generator) -> None:
     worker.push_dense(rng.integers(-9, 9, SIZE).astype(np.float32))
 
 
-def run(seed: int, tables: Tables, num_workers: int, plan: str) -> list[np.ndarray]:
+def run(seed: int, tables: TableSpecs, num_workers: int, plan: str) -> list[np.ndarray]:
     """Workers push without waiting while the rosters of `plan` (+ joins, - leaves) follow each other."""
     job = SimulatedJob(seed, tables, 2)
     workers = [Worker(job, f"worker-{i}") for i in range(num_workers)]
@@ -72,7 +72,7 @@ def run(seed: int, tables: Tables, num_workers: int, plan: str) -> list[np.ndarr
     return state_of([job.servers[seat.name] for seat in roster.servers])
 
 
-def run_calm(seed: int, tables: Tables, num_workers: int, num_changes: int) -> list[np.ndarray]:
+def run_calm(seed: int, tables: TableSpecs, num_workers: int, num_changes: int) -> list[np.ndarray]:
     """The same pushes on servers that stay, over a network without faults."""
     job = SimulatedJob(seed, tables, 2, Faults())
     worker = Worker(job, "worker-0")
@@ -111,7 +111,7 @@ def test_moves_under_faults_leave_what_a_run_without_moves_leaves(seed: int, pla
 @given(seed=st.integers(0, 2**32), plan=CHANGES, num_workers=st.integers(2, 4))
 def test_moves_lose_and_double_no_push_of_several_workers(seed: int, plan: str, num_workers: int) -> None:
     sparse = TableSpec("rows", DIM, WHOLE, seed=3, init_scale=0.0)
-    tables = Tables((sparse,), (DenseSpec("dense", SIZE, WHOLE),))
+    tables = TableSpecs((sparse,), (DenseSpec("dense", SIZE, WHOLE),))
     *moved, uses, clocks, dense = run(seed, tables, num_workers, plan)
     *expected, calm_uses, calm_clocks, calm_dense = run_calm(seed, tables, num_workers, len(plan))
     for calm, got in zip([*expected, calm_dense], [*moved, dense], strict=True):
@@ -226,7 +226,7 @@ def test_a_server_that_is_not_ready_yet_is_asked_again_until_the_deadline() -> N
         ask(channel, "server-0", Switch(1, new))
         with pytest.raises(PeerLost, match=r"server-0 .* within 0.3 s: it has not finished the move to epoch 2"):
             ask(channel, "server-0", Switch(2, new.add(Seat("server-2"))), deadline_s=0.3)
-        later = threading.Timer(0.2, lambda: ask(network.channel("other"), "server-0", Forget(3, 2, 1)))
+        later = threading.Timer(0.2, lambda: ask(network.channel("other"), "server-0", ForgetMoved(3, 2, 1)))
         later.start()
         answer, _ = ask(channel, "server-0", Switch(4, new.add(Seat("server-2"))), deadline_s=30.0)
         later.join()
@@ -280,7 +280,7 @@ def test_a_server_begins_no_move_before_the_last_is_over() -> None:
 def test_a_call_that_concerns_no_server_of_the_new_roster_is_answered():
     roster, questions, answers = make_roster(2), server_codec(), client_codec()
     session, future = Session("worker", 1, roster, "tables", Options()), Future()
-    page = Exported(0, 2), None
+    page = ExportedPart(0, 2), None
     session.submit(ExportCall("rows", 0, 1, part=1, first=Gathered(roster.epoch, {0: page, 1: page})), future, 0, 0.0)
     session.flush()
     new = roster.add(Seat("server-2"))

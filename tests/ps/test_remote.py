@@ -19,7 +19,7 @@ from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.ops.tables import ExportCall
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.messages import Coding
-from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
+from heterps.ps.protocol.specs import DenseSpec, TableSpec, TableSpecs
 from heterps.ps.shard import transfer as transfer
 from heterps.ps.shard.exports import MAX_IDLE_TICKS
 from heterps.ps.table.dense import DenseTable
@@ -68,7 +68,7 @@ def test_servers_give_what_tables_in_this_process_give_to_the_bit(num_servers, o
 def test_schedules_follow_the_samples_that_the_client_is_told():
     schedule = LinearRate(warmup=100, until=1000)
     sparse = TableSpec("rows", DIM, SGD(lr=0.1), 3, 0.1, schedule=schedule)
-    tables = Tables((sparse,), (DenseSpec("dense", 10, SGD(lr=0.1), schedule),))
+    tables = TableSpecs((sparse,), (DenseSpec("dense", 10, SGD(lr=0.1), schedule),))
     local = LocalClient(tables.sparse, {"dense": DenseTable(10, SGD(lr=0.1), schedule)})
     lookup = make_lookup(np.arange(20))
     with remote_client(1, tables) as client:
@@ -227,7 +227,7 @@ def test_dense_state_that_does_not_fit_is_refused_and_changes_nothing(num_server
 
 def test_the_tiers_of_tables_on_servers_are_told(tmp_path):
     spec = TableSpec("rows", DIM, SGD(lr=0.1), 3, 0.1, tiers=Tiers(memory_bytes=2**20, folder=str(tmp_path)))
-    tables = Tables((spec, TableSpec("plain", DIM, SGD(lr=0.1), 3, 0.1)))
+    tables = TableSpecs((spec, TableSpec("plain", DIM, SGD(lr=0.1), 3, 0.1)))
     with remote_client(2, tables) as client:
         for table in ("rows", "plain"):
             client.pull(table, make_lookup(np.arange(300), 2))
@@ -408,7 +408,7 @@ def test_rows_of_another_kind_of_table_are_refused_as_by_tables_in_this_process(
 
 def test_ops_with_long_names_go_in_as_many_messages_as_it_takes():
     name = "x" * 200
-    tables = Tables((TableSpec(name, DIM, SGD(), 0, 0.1),))
+    tables = TableSpecs((TableSpec(name, DIM, SGD(), 0, 0.1),))
     with remote_client(1, tables, Options(linger_s=60.0)) as client:
         pulls = [client.pull(name, make_lookup(np.arange(3))) for _ in range(300)]
         assert [pull.result().shape for pull in pulls] == [(3, DIM)] * 300

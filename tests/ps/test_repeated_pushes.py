@@ -8,7 +8,7 @@ from test_waiting_rounds import TABLES, ask, give, make_server, moved, send
 
 from heterps.ps.ops.dense import PullDense, PushDense
 from heterps.ps.ops.requests import OpReply, OpRequest
-from heterps.ps.ops.rounds import CountRounds, DropRounds, Rounds
+from heterps.ps.ops.rounds import AppliedRounds, CountRounds, DropRounds
 from heterps.ps.protocol.messages import EXACT, Hello, Iteration, Refused, Round
 from heterps.ps.server.server import Server
 from heterps.wire import Packed
@@ -54,7 +54,7 @@ def test_a_void_round_is_dropped_once_and_comes_again() -> None:
         assert isinstance(ask(server, DropRounds("dense", 1)), OpReply)
         answer = ask(server, CountRounds("dense"))
         assert isinstance(answer, OpReply)
-        assert answer.results == (Rounds(frozenset({0})),)
+        assert answer.results == (AppliedRounds(frozenset({0})),)
     begin_again(server)
     push = PushDense("dense", 2, Packed((10,), "fp32"), None, Round(1, 1, 2, True))
     assert isinstance(ask(server, push, "worker-1", TWOS), OpReply)

@@ -29,11 +29,11 @@ from heterps.ps.ops.requests import FromServer, OpReply, OpRequest, ToServer, cl
 from heterps.ps.ops.rows import PushRows
 from heterps.ps.protocol.messages import Hello, Refused
 from heterps.ps.protocol.roster import Seat
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.server import refusals
 from heterps.ps.server import server as server_module
 from heterps.ps.server.server import Server
-from heterps.ps.shard.ledger import Ledger, Source
+from heterps.ps.shard.ledger import Ledger, PushSource
 from heterps.ps.shard.rounds import Contribution, Stash, push_once
 from heterps.report.terminal.server_table import server_table
 from heterps.wire import Channel, MemoryNetwork, Packed, PackedKeys, Received
@@ -135,7 +135,7 @@ def test_no_order_of_arrival_needs_the_memory_of_a_part_that_was_taken(kind: str
             if keys is not None:
                 keys[:] = [7, 8 + part]
             contribution = Contribution(keys, grads, None)
-            push_once(ledger, stash, Source("a", 1), "t", contribution, Round(number, part, len(order)), apply)
+            push_once(ledger, stash, PushSource("a", 1), "t", contribution, Round(number, part, len(order)), apply)
             grads[:] = np.nan
             if keys is not None:
                 keys[:] = 99
@@ -152,7 +152,13 @@ def test_a_round_of_one_part_that_waits_for_the_rounds_before_it_keeps_a_copy() 
         grads[:] = number
         contribution = Contribution(None, grads, None)
         push_once(
-            ledger, stash, Source("a", 1), "t", contribution, Round(number, 0, 1), lambda c: steps.append(c.grads[0])
+            ledger,
+            stash,
+            PushSource("a", 1),
+            "t",
+            contribution,
+            Round(number, 0, 1),
+            lambda c: steps.append(c.grads[0]),
         )
         grads[:] = np.nan
     assert steps == [1, 2, 3]
@@ -176,9 +182,9 @@ def test_a_round_that_fails_to_apply_is_in_doubt_and_never_applied_again() -> No
     def fail(_: Contribution) -> None:
         raise MemoryError
 
-    push_once(ledger, stash, Source("a", 1), "t", dense, Round(1, 0, 2), fail)
+    push_once(ledger, stash, PushSource("a", 1), "t", dense, Round(1, 0, 2), fail)
     with pytest.raises(MemoryError):
-        push_once(ledger, stash, Source("b", 1), "t", dense, Round(1, 1, 2), fail)
+        push_once(ledger, stash, PushSource("b", 1), "t", dense, Round(1, 1, 2), fail)
     assert ledger.workers["b"]["t"].applying
     assert ledger.next_round("t") == 1
     assert stash.take("t", 1) is None
@@ -262,7 +268,7 @@ def test_what_does_not_fit_its_round_is_refused_and_changes_nothing(rounds: list
     give(server, 0, 1, Round(1, 0, 1), Round(2, 0, 2))
     assert refusal(give(server, 1, 1, *rounds)) == ("bad_request", text)
     assert (steps(server), server.stats().kept) == (1, 1)
-    assert server.shard.dense["dense"].pieces.applied(Source("worker-1", 1), "dense") == 0
+    assert server.shard.dense["dense"].pieces.applied(PushSource("worker-1", 1), "dense") == 0
     assert is_done(give(server, 1, 1, Round(2, 1, 2))), "its place is still free"
     assert steps(server) == 3
 
@@ -336,8 +342,8 @@ def test_the_schedule_goes_by_the_samples_of_part_0() -> None:
     spec = TableSpec("rows", DIM, SGD(lr=1.0), seed=3, init_scale=0.0, schedule=LinearRate(until=100))
     moved = []
     for rounds in ([None], [Round(1, 1, 2), Round(1, 0, 2)]):
-        server = Server("server-0", ROSTER, Tables((spec,)))
-        send(server, Hello(1, "worker-0", 1, Tables((spec,)).digest))
+        server = Server("server-0", ROSTER, TableSpecs((spec,)))
+        send(server, Hello(1, "worker-0", 1, TableSpecs((spec,)).digest))
         for sequence, round in enumerate(rounds, 1):
             samples = 90 if round is not None and round.part else 50
             op = PushRows("rows", sequence, PackedKeys(3), Packed((3, DIM), "fp32"), samples, round)
@@ -483,8 +489,8 @@ def test_stats_show_what_is_kept() -> None:
 
 def test_a_ledger_of_before_rounds_can_be_read() -> None:
     old = Ledger()
-    old.begin(Source("a", 1), "t")
-    old.finish(Source("a", 1), "t")
+    old.begin(PushSource("a", 1), "t")
+    old.finish(PushSource("a", 1), "t")
     data = msgspec.msgpack.encode(old).replace(b"\x83", b"\x82", 1).replace(b"\xaanum_rounds\x80", b"", 1)
     ledger = msgspec.msgpack.decode(data, type=Ledger)
     assert ledger == old

@@ -14,7 +14,7 @@ from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Faults, Momentum, Op
 from heterps.ps import Round
 from heterps.ps.client.local import in_process
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 
 SIZE = 23  # of the dense table: no number of servers divides it
 NO_FAULTS = Faults()
@@ -36,7 +36,7 @@ def batches(seed: int, num_rounds: int, parts: int) -> list[list[Part]]:
     return rounds
 
 
-def whole(tables: Tables, rounds: list[list[Part]]) -> list[np.ndarray]:
+def whole(tables: TableSpecs, rounds: list[list[Part]]) -> list[np.ndarray]:
     """The tables after one push a round, of all its keys, by one process."""
     client = in_process(tables)
     for parts in rounds:

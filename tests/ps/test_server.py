@@ -25,10 +25,10 @@ from heterps.ps.ops.tables import Import
 from heterps.ps.protocol.frames import ROW_DTYPES, ArrayInfo, Frames, PartInfo, pack_part
 from heterps.ps.protocol.messages import EXACT, AskStats, Coding, Hello, Refused, StatsReply, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.server import server as server_module
 from heterps.ps.server.server import Server
-from heterps.ps.shard.ledger import Source
+from heterps.ps.shard.ledger import PushSource
 from heterps.ps.table.rows import Rows
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.server_table import server_table
@@ -292,7 +292,7 @@ def test_stats_say_what_is_held_and_what_was_done() -> None:
 def test_stats_say_what_is_on_disk_and_what_was_not_admitted(tmp_path) -> None:
     spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, admission=AfterSightings(num=2))
     tiered = TableSpec("tiered", DIM, SGD(lr=0.1), 0, 0.1, tiers=Tiers(memory_bytes=120_000, folder=str(tmp_path)))
-    server = Server("server-0", make_roster(1), Tables((spec, tiered)))
+    server = Server("server-0", make_roster(1), TableSpecs((spec, tiered)))
     keys = np.arange(5_000, dtype=np.uint64)
     server.shard.sparse["rows"].push(KEYS, GRADS)
     server.shard.sparse["tiered"].pull(keys)
@@ -314,7 +314,7 @@ def test_stats_say_what_is_on_disk_and_what_was_not_admitted(tmp_path) -> None:
 
 def test_a_table_that_cannot_grow_fails_the_request_and_not_the_server(tmp_path) -> None:
     spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, tiers=Tiers(memory_bytes=20_000, folder=str(tmp_path)))
-    server = Server("server-0", make_roster(1), Tables((spec,)))
+    server = Server("server-0", make_roster(1), TableSpecs((spec,)))
     send(server, Hello(1, "worker", 1, server.tables.digest))
     keys = np.arange(50_000, dtype=np.uint64)
     (answer,) = send(server, request(PullRows("rows", PackedKeys(50_000), 0, True, EXACT)), [keys])
@@ -324,7 +324,7 @@ def test_a_table_that_cannot_grow_fails_the_request_and_not_the_server(tmp_path)
 
 def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() -> None:
     spec = TableSpec("rows", DIM, SGD(lr=0.1), 0, 0.1, schedule=LinearRate(warmup=10, until=100))
-    tables = Tables((spec,))
+    tables = TableSpecs((spec,))
     server = Server("server-0", make_roster(1), tables)
     send(server, Hello(1, "worker", 1, tables.digest))
     (answer,) = send(server, request(push(1)), [KEYS, GRADS])
@@ -344,7 +344,7 @@ def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(codin
         taken.append(num_bytes)
 
     server = make_server()
-    serving = Serving(Source("worker", 1), server.counts, room)
+    serving = Serving(PushSource("worker", 1), server.counts, room)
     pull = PullRows("rows", PackedKeys(3), 0, True, coding)
     pull.check(Frames([contiguous(KEYS[:3])]), server.shard, Limits())(serving)
     assert (3 * DIM * 4 in taken) == is_used

@@ -15,9 +15,9 @@ from heterps.ps.ops.requests import client_codec, server_codec
 from heterps.ps.protocol import parts as parts_module
 from heterps.ps.protocol.messages import Hello, Refused, Round
 from heterps.ps.protocol.parts import ValuePart
-from heterps.ps.protocol.specs import DenseSpec, Tables
+from heterps.ps.protocol.specs import DenseSpec, TableSpecs
 from heterps.ps.server.server import Server
-from heterps.ps.shard.ledger import Ledger, PushState, Source
+from heterps.ps.shard.ledger import Ledger, PushSource, PushState
 from heterps.ps.shard.pieces import PieceSet
 from heterps.ps.shard.rounds import Contribution
 from heterps.ps.shard.shard import Shard, SlotPiece
@@ -115,7 +115,7 @@ def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
 def test_a_cargo_of_which_one_table_does_not_fit_leaves_none_of_it(misfit: str) -> None:
     """The rows, and the table before it, are put in first, and taken out again."""
     sparse, two = (make_tables().sparse[0],), (DenseSpec("one", 5, SGD(lr=1.0)), DenseSpec("two", 5, SGD(lr=1.0)))
-    shard = Server("server-0", make_roster(1), Tables(sparse, two)).shard
+    shard = Server("server-0", make_roster(1), TableSpecs(sparse, two)).shard
     shard.sparse["rows"].pull(KEYS)
     transfer = shard.copy(shard.slots, shard.ranges, {})
     shard.sparse["rows"].take(KEYS)
@@ -137,9 +137,9 @@ def test_a_part_of_a_table_that_cannot_be_put_in_changes_no_count(monkeypatch: p
 
     monkeypatch.setattr(shard.sparse["rows"], "put", refuse)
     with pytest.raises(MemoryError):
-        shard.put(Source("worker", 1), "rows", 1, other.export_rows(), 7, is_first=True)
+        shard.put(PushSource("worker", 1), "rows", 1, other.export_rows(), 7, is_first=True)
     assert (shard.sparse["rows"].num_pushes, shard.pieces.num_pushes("rows")) == (0, 0)
-    assert shard.pieces.state(Source("worker", 1), "rows", 1) is PushState.NEXT, "it may be tried again"
+    assert shard.pieces.state(PushSource("worker", 1), "rows", 1) is PushState.NEXT, "it may be tried again"
 
 
 def two_pieces() -> Shard:
@@ -147,14 +147,14 @@ def two_pieces() -> Shard:
     shard = Server("server-0", make_roster(1), make_tables(SGD(lr=1.0), SGD(lr=1.0))).shard
     behind = shard.dense["dense"].cut(slice(5, 10))
     ones = Contribution(None, np.ones(10, np.float32), None)
-    shard.dense["dense"].push(Source("worker", 1), 1, ones, Round(1, 0, 1))
+    shard.dense["dense"].push(PushSource("worker", 1), 1, ones, Round(1, 0, 1))
     shard.dense["dense"].load(behind)
     assert len(shard.dense["dense"].pieces) == 2
     return shard
 
 
 def test_a_contribution_that_one_of_two_pieces_has_fits_its_round_still() -> None:
-    shard, source = two_pieces(), Source("worker", 1)
+    shard, source = two_pieces(), PushSource("worker", 1)
     pieces = shard.dense["dense"].pieces
     assert pieces.state(source, "dense", 1) is PushState.NEXT
     assert pieces.round_error(source, "dense", 1, Round(1, 0, 1)) is None
@@ -162,7 +162,7 @@ def test_a_contribution_that_one_of_two_pieces_has_fits_its_round_still() -> Non
 
 
 def test_a_push_that_one_of_two_pieces_has_begun_is_in_doubt_as_a_whole() -> None:
-    shard, source = two_pieces(), Source("worker", 1)
+    shard, source = two_pieces(), PushSource("worker", 1)
     list(shard.dense["dense"].pieces)[1].ledger.begin(source, "dense")
     assert shard.dense["dense"].pieces.state(source, "dense", 1) is PushState.APPLYING
     behind, ahead = Ledger(), Ledger()
@@ -177,11 +177,11 @@ def test_a_change_of_the_roster_lets_go_of_exports(monkeypatch: pytest.MonkeyPat
     """Their parts are of other slots than the server has from then on."""
     monkeypatch.setattr(parts_module, "PART_BYTES", 100)
     shard = pushed(1, 1).servers["server-0"].shard
-    assert shard.export(Source("worker", 1), "rows", 1, 0).num_parts > 1
+    assert shard.export(PushSource("worker", 1), "rows", 1, 0).num_parts > 1
     assert len(shard.exports) == 1
     shard.follow(make_roster(1), 0)
     assert len(shard.exports) == 0
-    assert shard.export(Source("worker", 1), "rows", 1, 1).num_parts == 0
+    assert shard.export(PushSource("worker", 1), "rows", 1, 1).num_parts == 0
 
 
 def test_what_servers_saved_does_not_bring_back_an_old_life_of_a_worker() -> None:
@@ -233,7 +233,7 @@ def test_parts_of_a_dense_table_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_tables_have_a_digest_that_does_not_depend_on_their_order() -> None:
-    turned = Tables(TABLES.sparse[::-1], TABLES.dense)
+    turned = TableSpecs(TABLES.sparse[::-1], TABLES.dense)
     assert turned.digest == TABLES.digest != make_tables().digest
     with pytest.raises(ValueError, match="every table needs a name of its own"):
-        Tables((*TABLES.sparse, TABLES.sparse[0]))
+        TableSpecs((*TABLES.sparse, TABLES.sparse[0]))

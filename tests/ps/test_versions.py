@@ -21,8 +21,8 @@ from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.roster import Seat
-from heterps.ps.protocol.row_files import RowFile, Version
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.row_files import RowFileInfo, VersionRange
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.server.server import Server
 from heterps.ps.table import changes
 from heterps.ps.table.changes import ChangeLog
@@ -49,7 +49,7 @@ class Publisher:
         self.rows: dict[int, bytes] = {}
         self.version = self.last = self.first_key = self.num_full = self.num_gone = 0
         self.touched: set[int] = set()
-        self.written: list[RowFile] = []
+        self.written: list[RowFileInfo] = []
 
     def train(self, num_steps: int) -> None:
         """Keys drift, so that most of them are used for a while and then never again."""
@@ -71,7 +71,7 @@ class Publisher:
         files = RowFolder(self.folder)
         gone = self.client.keys_gone("rows", self.last)
         since = 0 if gone is None else self.last
-        version = Version(self.version, since, "followers")
+        version = VersionRange(self.version, since, "followers")
         self.written = self.client.begin_save("rows", files, f"{draft}/rows", version)()
         self.num_full += gone is None
         self.num_gone += 0 if gone is None else len(gone)
@@ -102,13 +102,13 @@ def publisher(spec: TableSpec, folder: Path, seed: int = 0, num_servers: int = 0
     with ExitStack() as opened:
         client: JobClient
         if num_servers == 0:
-            client = in_process(Tables((spec,)), 2)
+            client = in_process(TableSpecs((spec,)), 2)
         else:
             network, roster = MemoryNetwork(), make_roster(num_servers)
-            for server in opened.enter_context(threaded_servers(roster, Tables((spec,)), network)):
+            for server in opened.enter_context(threaded_servers(roster, TableSpecs((spec,)), network)):
                 server.shard.row_files = RowFolder(folder)
                 opened.callback(close_table, server)
-            client = RemoteClient("worker", network.channel("worker"), roster, Tables((spec,)))
+            client = RemoteClient("worker", network.channel("worker"), roster, TableSpecs((spec,)))
         opened.callback(client.close)
         yield Publisher(client, folder, random)
 
@@ -171,7 +171,7 @@ def test_a_version_between_the_pushes_of_a_step_misses_no_row_that_a_pull_create
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_after_a_move_between_servers_a_version_has_all_rows(tmp_path: Path, joins: bool) -> None:
-    tables, network, old = Tables((KINDS["evicts old rows"],)), MemoryNetwork(), make_roster(2)
+    tables, network, old = TableSpecs((KINDS["evicts old rows"],)), MemoryNetwork(), make_roster(2)
     new = old.add(Seat("server-2", incarnation=2)) if joins else old.drop_last()
     with ExitStack() as opened:
         servers = opened.enter_context(threaded_servers(old, tables, network))
@@ -197,8 +197,8 @@ def test_after_a_move_between_servers_a_version_has_all_rows(tmp_path: Path, joi
 def test_servers_that_see_another_disk_send_their_rows(tmp_path: Path) -> None:
     with publisher(KINDS["evicts old rows"], tmp_path, num_servers=2) as run:
         network = MemoryNetwork()
-        with threaded_servers(make_roster(2), Tables((PLAIN,)), network):
-            run.client = RemoteClient("worker", network.channel("worker"), make_roster(2), Tables((PLAIN,)))
+        with threaded_servers(make_roster(2), TableSpecs((PLAIN,)), network):
+            run.client = RemoteClient("worker", network.channel("worker"), make_roster(2), TableSpecs((PLAIN,)))
             for _ in range(2):
                 run.train(3)
                 assert run.publish() == len(run.rows)
@@ -239,7 +239,7 @@ def test_rows_that_are_not_finite_are_not_published(tmp_path: Path) -> None:
         run.train(2)
         rows, _ = run.client.export_rows("rows")
         one = rows.select(slice(0, 1))
-        client = in_process(Tables((PLAIN,)))
+        client = in_process(TableSpecs((PLAIN,)))
         client.import_rows("rows", one._replace(values=np.full_like(one.values, np.nan)), 1)
         run.client = client
         with pytest.raises(NotFinite, match="table rows: the row of key"):

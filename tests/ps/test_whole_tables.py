@@ -7,7 +7,7 @@ from servers import make_roster
 
 from heterps.ps.ops.base import Ask
 from heterps.ps.ops.metadata import Counted, CountRows, Metadata, ReadMetadataCall
-from heterps.ps.ops.tables import ExportCall, Exported
+from heterps.ps.ops.tables import ExportCall, ExportedPart
 from heterps.ps.protocol.frames import Frames, pack_metadata
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.table.metadata import TableCounters, TableMetadata
@@ -51,9 +51,9 @@ def test_pages_of_an_older_roster_are_not_pages_of_an_export() -> None:
     call = ExportCall("rows", 0, 1)
     for number in range(2):
         call.build(number, OLD)
-        call.take(number, OLD, Exported(3, 1), Frames([]))
+        call.take(number, OLD, ExportedPart(3, 1), Frames([]))
     assert (call.result().epoch, set(call.result().pages)) == (OLD.epoch, {0, 1})
     call.build(0, NEW)
     assert (call.result().epoch, call.result().pages) == (NEW.epoch, {})
-    call.take(0, NEW, Exported(3, 1), Frames([]))
+    call.take(0, NEW, ExportedPart(3, 1), Frames([]))
     assert set(call.result().pages) == {0}

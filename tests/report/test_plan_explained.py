@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from plans import make_plan, make_profile, recording_console, text_of
 
-from heterps.planning.explain import Explanation, LayerMove, Neighbour, Sensitivity, Station
+from heterps.planning.explain import Explanation, LayerMove, NeighbourPlan, Sensitivity, Station
 from heterps.report.terminal.plan_explained import cheaper_words, faster_words, show_explanation
 
 PROFILE = make_profile(3, "cpu", "v100")
 PLAN = make_plan(("cpu", 1, 4), ("v100", 2, 3), usd=100.0, throughput=20_000.0)
 STATIONS = (Station("layer0", "cpu", 4, 0.01, 0.02, 1.0), Station("servers", "cpu", 2, 0.015, 0.0, 0.75))
-BELOW = Neighbour(
+BELOW = NeighbourPlan(
     make_plan(("cpu", 1, 4), ("v100", 2, 2), usd=87.7, throughput=18_200.0), -12.3, {"v100": -1}, (), False
 )
-ABOVE = Neighbour(
+ABOVE = NeighbourPlan(
     make_plan(("cpu", 3, 9), usd=101.0, throughput=21_000.0),
     1.0,
     {"cpu": 5, "v100": -3},
@@ -46,13 +46,13 @@ def test_missing_neighbours_are_told_as_the_ends_they_are() -> None:
 
 def test_of_many_moves_the_first_are_told() -> None:
     moves = tuple(LayerMove(i % 3, i % 3, "v100", "cpu") for i in range(9))
-    words = faster_words(Neighbour(ABOVE.plan, 1.0, {}, moves, True), PLAN, PROFILE)
+    words = faster_words(NeighbourPlan(ABOVE.plan, 1.0, {}, moves, True), PLAN, PROFILE)
     assert words.count("from v100 to cpu") == 6
     assert "3 more moves of layers" in words
 
 
 def test_a_cheaper_plan_for_the_same_floor_is_told_with_its_method() -> None:
-    better = Neighbour(BELOW.plan, -12.3, {"v100": -1}, (), True)
+    better = NeighbourPlan(BELOW.plan, -12.3, {"v100": -1}, (), True)
     assert "for the same floor, by method exact" in cheaper_words(better, PLAN, PROFILE)
     text = show(Explanation(STATIONS, STATIONS[0], better, ABOVE, 87.7, ()))
     assert text.startswith("\nBeaten by: 1 v100 less: 12.30 USD (12.3%) less")

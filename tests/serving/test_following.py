@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from heterps.errors import CorruptCheckpoint
-from heterps.serving.following import Follower, Status, Waiting
+from heterps.serving.following import Follower, NothingToFollow, Status
 
 
 class Script:
@@ -76,7 +76,7 @@ def test_a_version_that_cannot_be_used_is_told_until_one_can_be() -> None:
 
 
 def test_waiting_is_no_lag() -> None:
-    followed = Followed([Waiting("runs/x does not run")], ["1", Waiting("runs/x does not run")])
+    followed = Followed([NothingToFollow("runs/x does not run")], ["1", NothingToFollow("runs/x does not run")])
     assert followed.look(9.0) == {"source": "script", "state": "waiting", "detail": "runs/x does not run", "lag_s": 0.5}
     followed.look(10.0)
     assert followed.versions == ["1"]

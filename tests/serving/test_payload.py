@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.serving.payload import Columns, Refusal, read_arrow, read_json, write_arrow, write_json
+from heterps.serving.payload import Columns, RequestRefused, read_arrow, read_json, write_arrow, write_json
 
 COLUMNS = Columns({"price": True, "item": False}, ignored=("click",))
 MAX_BYTES = 2**20
@@ -35,8 +35,8 @@ def stream(table: Any, **options: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def refusal(sent: bytes) -> Refusal:
-    with pytest.raises(Refusal) as caught:
+def refusal(sent: bytes) -> RequestRefused:
+    with pytest.raises(RequestRefused) as caught:
         read_json(sent, COLUMNS)
     assert len(str(caught.value)) < 400
     return caught.value
@@ -165,7 +165,7 @@ almost_rows = st.fixed_dictionaries({"price": json_values, "item": json_values})
     )
 )
 def test_any_json_is_read_or_refused(content: Any) -> None:
-    with suppress(Refusal):
+    with suppress(RequestRefused):
         table, _ = read_json(json.dumps(content).encode(), COLUMNS)
         assert table.num_rows
         table.validate(full=True)
@@ -199,7 +199,7 @@ def test_arrow_is_read_with_its_own_types_in_the_order_of_the_model() -> None:
     ],
 )
 def test_arrow_tables_that_do_not_fit_are_refused(table: Any, words: str) -> None:
-    with pytest.raises(Refusal, match=words.replace("?", r"\?")):
+    with pytest.raises(RequestRefused, match=words.replace("?", r"\?")):
         read_arrow(stream(table), COLUMNS, MAX_BYTES)
 
 
@@ -207,7 +207,7 @@ def test_compressed_rows_cannot_grow_without_bound() -> None:
     table = pa.table({"item": pa.array([0] * 500_000), "price": pa.array([0.0] * 500_000)})
     sent = stream(table, options=pa.ipc.IpcWriteOptions(compression="zstd"))
     assert len(sent) < 10_000
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefused) as caught:
         read_arrow(sent, COLUMNS, 10_000)
     assert caught.value.status == 413
 
@@ -250,7 +250,7 @@ def test_a_short_stream_cannot_stand_for_more_than_fits_into_memory(case: str) -
     item, words = SHORT_BODIES[case]
     sent = stream(pa.table({"price": nulls(len(item)), "item": item}))
     assert len(sent) < MAX_BYTES
-    with pytest.raises(Refusal, match=words) as caught:
+    with pytest.raises(RequestRefused, match=words) as caught:
         read_arrow(sent, COLUMNS, MAX_BYTES)
     assert caught.value.status == 413
 
@@ -272,7 +272,7 @@ def test_more_rows_than_a_request_may_have_are_refused_whatever_their_form() -> 
     ]
     for read in reads:
         assert read(3).num_rows == 3
-        with pytest.raises(Refusal, match="may have 2 rows") as caught:
+        with pytest.raises(RequestRefused, match="may have 2 rows") as caught:
             read(2)
         assert caught.value.status == 413
 
@@ -292,14 +292,14 @@ def test_names_are_checked_before_columns_are_built() -> None:
 def test_many_names_are_checked_in_a_moment() -> None:
     names = [f"x{number}" for number in range(30_000)]
     begin = time.process_time()
-    with pytest.raises(Refusal, match="'x0' is there twice"):
+    with pytest.raises(RequestRefused, match="'x0' is there twice"):
         COLUMNS.check([*names, *names])
     assert time.process_time() - begin < 2.0
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_no_arrow(sent: bytes) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRefused):
         read_arrow(sent, COLUMNS, MAX_BYTES)
 
 
@@ -308,7 +308,7 @@ def test_arrow_with_changed_bytes_is_read_or_refused(data: st.DataObject) -> Non
     sent = bytearray(stream(pa.table({"item": ["a", "bcd", None], "price": [1.0, 2.0, 3.0]})))
     for _ in range(data.draw(st.integers(1, 4))):
         sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(Refusal):
+    with suppress(RequestRefused):
         table = read_arrow(bytes(sent[: data.draw(st.integers(1, len(sent)))]), COLUMNS, MAX_BYTES)
         table.validate(full=True)
 

@@ -30,7 +30,7 @@ from heterps.training.protocol.border import (
     MAX_DEPTH,
     BorderValues,
     Branch,
-    Named,
+    NamedBranch,
     SlotsInfo,
     TensorInfo,
     pack,
@@ -277,7 +277,7 @@ OFFSETS = np.array([0, 1, 3])
 )
 def test_a_crossing_that_does_not_fit_its_frames_is_malformed(node: Any, frames: list[Any], match: str) -> None:
     with pytest.raises(Malformed, match=match):
-        unpack(BorderValues({"x": Named({"y": node})}), [contiguous(frame) for frame in frames])
+        unpack(BorderValues({"x": NamedBranch({"y": node})}), [contiguous(frame) for frame in frames])
 
 
 def test_trees_nested_beyond_reason_are_malformed() -> None:

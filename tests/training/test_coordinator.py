@@ -19,7 +19,7 @@ from heterps.config import Job, load_job
 from heterps.errors import ModelError, PeerLost
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.ps.client.local import LocalClient, in_process
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.sync import replay
 from heterps.training.coordinator.coordinator import train_staged
 from heterps.training.protocol.messages import (
@@ -86,7 +86,7 @@ class Actors:
     def stop(self, worker: str) -> None:
         """They stop when they are told."""
 
-    def connect(self, tables: Tables) -> LocalClient:
+    def connect(self, tables: TableSpecs) -> LocalClient:
         return in_process(tables)
 
     def take_news(self) -> list[object]:

@@ -12,11 +12,11 @@ import pytest
 
 from heterps.config import Adam
 from heterps.ps.client.local import in_process
-from heterps.ps.protocol.specs import DenseSpec, Tables
+from heterps.ps.protocol.specs import DenseSpec, TableSpecs
 from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.dense_parts import ReducedDense, ServedDense, dense_state
 
-TABLES = Tables(
+TABLES = TableSpecs(
     (), (DenseSpec("dense.0", 3, Adam()), DenseSpec("dense.0-1", 2, Adam()), DenseSpec("dense.1", 4, Adam()))
 )
 BEGIN = {"dense.0": np.array([1.0, 2.0, 3.0], np.float32), "dense.0-1": np.array([4.0, 5.0], np.float32)}

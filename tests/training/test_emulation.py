@@ -34,8 +34,8 @@ from heterps.training.protocol.emulated_units import (
 from heterps.training.protocol.emulation import (
     DilatedClock,
     NoPace,
-    Pace,
     ServerPace,
+    WorkerPace,
     choose_scale,
     lacks_devices,
     make_pace,
@@ -116,7 +116,7 @@ def test_the_first_stage_reads_and_no_other_does() -> None:
     first, second = stage_seconds(make_profile(costs, costs), CLUSTER, layout)
     assert (first.read_s, second.read_s) == (0.005, 0.0)
     time = FakeTime()
-    pace = Pace(first, 2.0, time.clock, time.sleep)
+    pace = WorkerPace(first, 2.0, time.clock, time.sleep)
     for _ in range(3):
         pace.read(100, ahead=2)
     assert time.now == 1.0  # two of three seconds were read ahead
@@ -201,7 +201,7 @@ def test_every_device_is_asked_for_by_its_type_and_number(device: str, monkeypat
 
 def test_an_operation_is_over_when_the_emulated_time_is() -> None:
     time = FakeTime()
-    pace = Pace(StagePace(0.25, 0.5), 4.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(0.25, 0.5), 4.0, time.clock, time.sleep)
     ends = []
     for operation in (pace.forward, pace.backward, pace.fused):
         with operation(2):
@@ -216,7 +216,7 @@ def test_an_operation_is_over_when_the_emulated_time_is() -> None:
 @given(st.lists(st.floats(0, 0.9), min_size=1, max_size=30), st.lists(st.floats(0, 0.9), max_size=30))
 def test_oversleeping_does_not_add_up_while_there_is_work(computes, oversleeps) -> None:
     time = FakeTime(tuple(oversleeps))
-    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
     for number, seconds in enumerate(computes, 1):
         with pace.forward(1):
             time.work(seconds)
@@ -225,7 +225,7 @@ def test_oversleeping_does_not_add_up_while_there_is_work(computes, oversleeps) 
 
 def test_a_slow_moment_of_this_machine_is_caught_up_with_and_counted() -> None:
     time = FakeTime()
-    pace = Pace(StagePace(1.0, 0.0), 2.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(1.0, 0.0), 2.0, time.clock, time.sleep)
     with pace.forward(1):
         time.work(2.5)
     assert (time.now, pace.late_s) == (2.5, 0.5)
@@ -236,7 +236,7 @@ def test_a_slow_moment_of_this_machine_is_caught_up_with_and_counted() -> None:
 
 def test_a_machine_that_is_too_slow_does_not_hoard_time_to_catch_up_with() -> None:
     time = FakeTime()
-    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
     for _ in range(10):
         with pace.forward(1):
             time.work(3.0)
@@ -249,7 +249,7 @@ def test_a_machine_that_is_too_slow_does_not_hoard_time_to_catch_up_with() -> No
 
 def test_oversleeping_by_many_short_operations_is_caught_up_with() -> None:
     time = FakeTime((0.05,))
-    pace = Pace(StagePace(0.001, 0.0), 1.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(0.001, 0.0), 1.0, time.clock, time.sleep)
     for _ in range(100):
         with pace.forward(1):
             pass
@@ -263,7 +263,7 @@ def test_oversleeping_by_many_short_operations_is_caught_up_with() -> None:
 
 def test_work_that_was_there_before_the_unit_was_free_is_not_delayed_by_messages_in_between() -> None:
     time = FakeTime()
-    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
     for number in range(1, 4):
         with pace.forward(1, ready_at=0.0):
             time.work(0.25)
@@ -276,7 +276,7 @@ def test_work_that_was_there_before_the_unit_was_free_is_not_delayed_by_messages
 
 def test_an_idle_unit_starts_when_work_comes() -> None:
     time = FakeTime()
-    pace = Pace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(1.0, 0.0), 1.0, time.clock, time.sleep)
     with pace.forward(1):
         pass
     time.work(10.0)
@@ -288,7 +288,7 @@ def test_an_idle_unit_starts_when_work_comes() -> None:
 
 def test_an_error_does_not_wait() -> None:
     time = FakeTime()
-    pace = Pace(StagePace(1.0, 1.0), 1.0, time.clock, time.sleep)
+    pace = WorkerPace(StagePace(1.0, 1.0), 1.0, time.clock, time.sleep)
     with pytest.raises(ZeroDivisionError), pace.fused(1):
         raise ZeroDivisionError
     assert time.sleeps == []
@@ -302,7 +302,7 @@ def test_a_worker_that_is_not_emulated_never_waits(monkeypatch) -> None:
         with operation(10**9), operation(1, ready_at=0.0):
             pass
     assert pace.busy_s == pace.late_s == 0.0
-    assert isinstance(make_pace(StagePace(1.0, 1.0), 1.0), Pace)
+    assert isinstance(make_pace(StagePace(1.0, 1.0), 1.0), WorkerPace)
 
 
 # --- machines and servers --------------------------------------------------------------------------------------------

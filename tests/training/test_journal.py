@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from heterps.config import Job
 from heterps.data.leases import Leases
 from heterps.data.reader import open_reader
-from heterps.training.coordinator.journal import FILE, Done, Journal, Recorded, ServerPlace, read_journal, write_journal
+from heterps.training.coordinator.journal import (
+    FILE,
+    BatchDone,
+    Journal,
+    JournalContents,
+    ServerPlace,
+    read_journal,
+    write_journal,
+)
 from heterps.training.coordinator.positions import checkpoint_progress, first_leases
 from heterps.training.protocol.layout import Layout, StageLayout
 from heterps.training.protocol.messages import ALL_LANES, Go
@@ -65,13 +73,13 @@ class Coordinator:
         else:
             self.progress.add(BATCH, (), 1.0, 0.5)
         self.clock += 1
-        self.journal.note(Done(go.lane, go.iteration, BATCH, 0.5, 1.0, is_skipped=is_skipped))
+        self.journal.note(BatchDone(go.lane, go.iteration, BATCH, 0.5, 1.0, is_skipped=is_skipped))
 
     def holder(self, lane: int) -> str:
         return "round" if lane == ALL_LANES else self.of.worker_of(lane, 0)
 
 
-def found_in(folder: Path) -> Recorded:
+def found_in(folder: Path) -> JournalContents:
     found = read_journal(folder)
     assert found is not None
     return found
@@ -115,7 +123,7 @@ def test_a_head_that_knows_already_what_the_next_line_says_counts_it_once(job: J
         progress = RunProgress(job, one.reader.num_rows)
         taken = found_in(tmp_path).restore(job, one.reader, progress)
         assert (taken.clock, progress.samples, taken.decisions.under_way) == (1, BATCH, {})
-        one.journal.note(Done(0, 1, BATCH, 0.5, 1.0))
+        one.journal.note(BatchDone(0, 1, BATCH, 0.5, 1.0))
 
 
 def test_a_batch_that_the_epoch_does_not_have_was_not_begun(job: Job, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from heterps.errors import PeerLost
 from heterps.lookups import RowGradients
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.messages import Iteration
-from heterps.ps.protocol.specs import DenseSpec, Tables, TableSpec
+from heterps.ps.protocol.specs import DenseSpec, TableSpec, TableSpecs
 from heterps.training.protocol.messages import ALL_LANES, Pushed
 from heterps.training.protocol.stage_tables import StageTables
 from heterps.training.worker.dense_parts import ServedDense
@@ -23,7 +23,7 @@ from heterps.training.worker.pushes import Pushes, RoundPlace, send_gradients
 from heterps.training.worker.turns import Key
 
 TABLES = StageTables(
-    Tables(
+    TableSpecs(
         (TableSpec("users", 2, SGD(), 0, 0.1), TableSpec("items", 3, SGD(), 0, 0.1)),
         (DenseSpec("dense.0", 4, SGD()), DenseSpec("dense.0-1", 5, SGD())),
     ),

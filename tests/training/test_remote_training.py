@@ -13,8 +13,7 @@ from servers import make_roster, threaded_servers
 from torch import nn
 
 from heterps.checkpoint import Snapshot
-from heterps.config import Adagrad, Adam, AfterSightings, Eviction, Optimizers, Schema, WithProbability
-from heterps.config import Tables as TableSettings
+from heterps.config import Adagrad, Adam, AfterSightings, Eviction, Optimizers, Schema, Tables, WithProbability
 from heterps.data.batch import Batch
 from heterps.data.keys import slots_from_ids
 from heterps.errors import ConfigError, ModelError, PeerLost
@@ -24,7 +23,7 @@ from heterps.ps.client.local import JobClient
 from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Seat
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.model.trainer import Trainer
@@ -53,12 +52,12 @@ def make_model(factory: str = "ctr_dnn") -> nn.Module:
 
 
 @contextmanager
-def servers(num: int) -> Iterator[Callable[[Tables], JobClient]]:
+def servers(num: int) -> Iterator[Callable[[TableSpecs], JobClient]]:
     """A way to `num` servers on threads, which are made for the tables of the first who takes it."""
     network, roster = MemoryNetwork(), make_roster(num)
     running: list[object] = []
 
-    def connect(tables: Tables) -> JobClient:
+    def connect(tables: TableSpecs) -> JobClient:
         context = threaded_servers(roster, tables, network)
         context.__enter__()
         running.append(context)
@@ -129,14 +128,14 @@ def test_a_snapshot_moves_between_here_and_servers_of_any_number() -> None:
 @pytest.mark.parametrize(
     "kept",
     [
-        TableSettings(admission=AfterSightings(num=2, sketch_bytes=1024)),
-        TableSettings(admission=WithProbability(p=0.5)),
-        TableSettings(eviction=Eviction(max_age=3)),
-        TableSettings(admission=AfterSightings(num=2, sketch_bytes=1024), eviction=Eviction(min_uses=1.5, half_life=2)),
+        Tables(admission=AfterSightings(num=2, sketch_bytes=1024)),
+        Tables(admission=WithProbability(p=0.5)),
+        Tables(eviction=Eviction(max_age=3)),
+        Tables(admission=AfterSightings(num=2, sketch_bytes=1024), eviction=Eviction(min_uses=1.5, half_life=2)),
     ],
     ids=["sightings", "chance", "age", "both"],
 )
-def test_what_tables_know_besides_their_rows_goes_with_a_snapshot_too(kept: TableSettings) -> None:
+def test_what_tables_know_besides_their_rows_goes_with_a_snapshot_too(kept: Tables) -> None:
     batches = make_batches()
     with servers(2) as connect, Trainer(make_model(), OPTIMIZERS, tables=kept, connect=connect) as whole:
         expected = train(whole, batches)
@@ -231,7 +230,7 @@ def test_training_goes_on_to_the_bit_while_a_server_joins(num_threads: int) -> N
     stop = threading.Event()
     with ExitStack() as opened:
 
-        def connect(tables: Tables) -> JobClient:
+        def connect(tables: TableSpecs) -> JobClient:
             opened.enter_context(threaded_servers(before, tables, network))
             newcomer = Server("server-2", after, tables, joining=True)
             thread = threading.Thread(target=serve, args=(newcomer, network.channel("server-2"), stop.is_set, 0.01))

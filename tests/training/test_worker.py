@@ -19,7 +19,7 @@ from heterps.data.batch import Slots
 from heterps.errors import HeterpsError, ModelError, PeerLost
 from heterps.model import whole
 from heterps.ps.client.local import LocalClient, in_process
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.protocol.layout import Layout, StageLayout
 from heterps.training.protocol.messages import (
     ALL_LANES,
@@ -33,7 +33,7 @@ from heterps.training.protocol.messages import (
     NoBatch,
     Pushed,
     Ready,
-    State,
+    StageState,
     Stop,
 )
 from heterps.training.worker.mailbox import Envelope, Mailbox
@@ -115,7 +115,7 @@ class Desk:
         for mailbox in self.posts.values():
             mailbox.close()
 
-    def _connect(self, tables: Tables) -> LocalClient:
+    def _connect(self, tables: TableSpecs) -> LocalClient:
         client = in_process(tables)
         self.clients.append(client)
         return client
@@ -205,7 +205,7 @@ def test_a_worker_tells_its_state_when_asked(open_desk):
     desk.start()
     assigned(desk)
     desk.tell(AskState())
-    _, envelope = desk.expect(State)
+    _, envelope = desk.expect(StageState)
     assert envelope.values == {"buffers": {}, "dense": {}}
 
 

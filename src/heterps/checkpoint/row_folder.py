@@ -15,7 +15,7 @@ from heterps import background
 from heterps.checkpoint import disk
 from heterps.checkpoint.indexed_rows import IndexedRows
 from heterps.checkpoint.rows import RowPart, read_parts, write_rows
-from heterps.ps.protocol.row_files import RowFile
+from heterps.ps.protocol.row_files import RowFileInfo
 from heterps.ps.table.rows import Rows
 
 DRAFT = ".saving-"
@@ -34,7 +34,7 @@ class RowFolder:
     def has(self, path: str) -> bool:
         return self.locate(path).is_file()
 
-    def write(self, path: str, parts: Iterable[RowPart], num_rows: int, widths: tuple[int, int]) -> RowFile:
+    def write(self, path: str, parts: Iterable[RowPart], num_rows: int, widths: tuple[int, int]) -> RowFileInfo:
         target = self.locate(path)
         if not any(part.startswith(DRAFT) for part in PurePosixPath(path).parts):
             raise ValueError(f"{path}: rows are written into the draft of a checkpoint only")
@@ -43,9 +43,9 @@ class RowFolder:
                 disk.remove(target)
             with disk.new_file(target) as file:
                 write_rows(file, parts, num_rows, widths)
-        return RowFile(path, file.num_bytes, file.xxh3)
+        return RowFileInfo(path, file.num_bytes, file.xxh3)
 
-    def start(self, write: Callable[[], RowFile]) -> Future[RowFile]:
+    def start(self, write: Callable[[], RowFileInfo]) -> Future[RowFileInfo]:
         return background.start(write, "heterps-rows")
 
     def read(self, path: str) -> Iterator[Rows]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from heterps.checkpoint.indexed_rows import IndexedRows
 from heterps.checkpoint.row_folder import RowFolder
 from heterps.checkpoint.rows import RowPart
-from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.protocol.row_files import RowFileInfo, RowFiles
 from heterps.ps.table.rows import PART_ROWS, Rows
 
 DTYPES = frozenset({"bool", "float16", "float32", "float64"}) | {
@@ -91,7 +91,7 @@ class TableStream:
     read: Callable[[], Iterator[RowPart]]
     meta: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    write: Callable[[RowFiles, str], Callable[[], list[RowFile]]] | None = None
+    write: Callable[[RowFiles, str], Callable[[], list[RowFileInfo]]] | None = None
     """How those who hold the rows begin to write them as they are, to files whose paths begin with a path; what it
     returns waits for the files, while the table may change again. None: `read` is."""
     files: tuple[RowFolder, tuple[str, ...]] | None = None

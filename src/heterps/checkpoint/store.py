@@ -51,7 +51,7 @@ from heterps.checkpoint.row_folder import DRAFT, RowFolder
 from heterps.checkpoint.rows import read_header, read_parts
 from heterps.checkpoint.snapshot import Snapshot, TableRows, TableStream
 from heterps.errors import CorruptCheckpoint, RunError, StorageError
-from heterps.ps.protocol.row_files import RowFile
+from heterps.ps.protocol.row_files import RowFileInfo
 from heterps.ps.table.rows import Rows
 
 log = logging.getLogger(__name__)
@@ -287,7 +287,7 @@ def _begin(draft: Path, snapshot: Snapshot) -> Callable[[], None]:
     return end
 
 
-def _begin_rows(rows: TableRows | TableStream, folder: RowFolder, path: str) -> Callable[[], list[RowFile]]:
+def _begin_rows(rows: TableRows | TableStream, folder: RowFolder, path: str) -> Callable[[], list[RowFileInfo]]:
     """Begin to write a table, to files whose paths begin with `path`; what is returned waits for them."""
     if isinstance(rows, TableStream) and rows.write is not None:
         return rows.write(folder, path)
@@ -298,7 +298,7 @@ def _begin_rows(rows: TableRows | TableStream, folder: RowFolder, path: str) -> 
     return lambda: written
 
 
-def _write_gone(folder: RowFolder, path: str, keys: NDArray[np.uint64]) -> RowFile:
+def _write_gone(folder: RowFolder, path: str, keys: NDArray[np.uint64]) -> RowFileInfo:
     """Write keys whose rows went, as rows without values."""
     num = len(keys)
     none = np.empty((num, 0), np.float32)

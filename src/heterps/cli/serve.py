@@ -60,11 +60,11 @@ def serve(
     With --follow, versions of a running job are put in place as it writes them, without a pause; each request is scored
     by one version. SIGTERM and Ctrl-C end it after the requests under way.
     """
-    from heterps.serving.serve import Settings, serve_export
+    from heterps.serving.serve import ServeSettings, serve_export
 
     if follow is not None and increments is not None:
         raise ConfigError("--follow and --increments: versions come from one place. Give one of the two.")
-    settings = Settings(
+    settings = ServeSettings(
         host=host,
         port=port,
         token_file=token_file,

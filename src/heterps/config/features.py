@@ -33,7 +33,7 @@ class Log(Frozen):
     kind: Literal["log"] = "log"
 
 
-class Clip(Frozen):
+class ClipValues(Frozen):
     """Limits: values below `low` become `low`, values above `high` become `high`."""
 
     kind: Literal["clip"] = "clip"
@@ -94,7 +94,7 @@ class Date(Frozen):
     unit: Literal["s", "ms", "us", "ns"] = Field("s", description="Unit of dates that are numbers.")
 
 
-AnyStep = Log | Clip | Standardise | Bucketise | Date
+AnyStep = Log | ClipValues | Standardise | Bucketise | Date
 _STEPS: dict[str, tuple[str, ...]] = {  # kind: the fields that its short form sets
     "log": (),
     "clip": ("low", "high"),

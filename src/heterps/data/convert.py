@@ -45,7 +45,7 @@ class ConvertedInfo(Record):
     columns: dict[str, str]
 
 
-class _Piece(NamedTuple):
+class _RowSlice(NamedTuple):
     """Some rows, and how to read them as an Arrow table."""
 
     num_rows: int
@@ -73,7 +73,7 @@ def convert(
         schema = _common_schema(files)
         pieces = (piece for file in files for piece in _pieces(file, schema))
 
-        def write(task: tuple[int, Sequence[_Piece]]) -> int:
+        def write(task: tuple[int, Sequence[_RowSlice]]) -> int:
             number, some = task
             table = pa.concat_tables([piece.load().cast(schema) for piece in some])
             path = target / f"part-{number:05d}.parquet"
@@ -120,22 +120,22 @@ def _common_schema(files: Sequence[DataFile | PackedText]) -> Any:
     return pa.schema(list(types.items()))
 
 
-def _pieces(file: DataFile | PackedText, schema: Any) -> Iterator[_Piece]:
+def _pieces(file: DataFile | PackedText, schema: Any) -> Iterator[_RowSlice]:
     if isinstance(file, PackedText):
         types = {field.name: field.type for field in schema}
         for first_row, block in file.blocks():
-            yield _Piece(block.num_rows, partial(file.parse, first_row, block, types))
+            yield _RowSlice(block.num_rows, partial(file.parse, first_row, block, types))
     else:
         for number, num_rows in enumerate(file.group_rows):
-            yield _Piece(num_rows, partial(file.read, number, schema.names))
+            yield _RowSlice(num_rows, partial(file.read, number, schema.names))
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _tasks(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+def _tasks(pieces: Iterable[_RowSlice]) -> Iterator[list[_RowSlice]]:
     """Put pieces together until they fill a file."""
-    task: list[_Piece] = []
+    task: list[_RowSlice] = []
     for piece in pieces:
         if piece.num_rows:
             task.append(piece)

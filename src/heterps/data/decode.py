@@ -69,7 +69,7 @@ class Block:
     users: KeyArray | None = None  # as in Batch
 
 
-class RowPart(Protocol):
+class RowFilter(Protocol):
     """The rows of a data set that are read (see split.py)."""
 
     columns: tuple[str, ...]  # that decide which rows they are
@@ -83,7 +83,7 @@ class Decoder:
     With a `part`, rows that are on the other side of a split are left out.
     """
 
-    def __init__(self, schema: Schema, ragged: bool, part: RowPart | None = None) -> None:
+    def __init__(self, schema: Schema, ragged: bool, part: RowFilter | None = None) -> None:
         self.counts_by_group: dict[RowGroup, DecodeCounts] = {}  # of each row group that was decoded, however often
         self._counts = DecodeCounts()  # of the row group that is being decoded
         self._part = part

@@ -131,7 +131,7 @@ def check_same_columns(dataset: Dataset) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Piece:
+class _GroupFigures:
     """Figures of one column in one row group."""
 
     count: int
@@ -158,7 +158,7 @@ class _ColumnStats:
     rows: int = 0
     points: list[tuple[int, int]] = field(default_factory=list)  # rows, and distinct values among them
 
-    def add(self, piece: _Piece, num_rows: int) -> None:
+    def add(self, piece: _GroupFigures, num_rows: int) -> None:
         self.rows += num_rows
         self.count += piece.count
         self.missing += piece.missing
@@ -178,10 +178,10 @@ class _ColumnStats:
         return self.total / present if present and math.isfinite(self.low) else None
 
 
-def _read(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[tuple[RowGroup, dict[str, _Piece]]]:
+def _read(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[tuple[RowGroup, dict[str, _GroupFigures]]]:
     """Read row groups on several threads; iterate over them in order, each with the figures of its columns."""
 
-    def read(group: RowGroup) -> tuple[RowGroup, dict[str, _Piece]]:
+    def read(group: RowGroup) -> tuple[RowGroup, dict[str, _GroupFigures]]:
         table = group.file.read(group.index, columns)
         return group, {name: _piece(one_chunk(table.column(name)), name) for name in columns}
 
@@ -191,7 +191,7 @@ def _read(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[tuple[RowG
             yield from pool.map(read, groups[start : start + 2 * num_threads])
 
 
-def _piece(column: Any, name: str) -> _Piece:
+def _piece(column: Any, name: str) -> _GroupFigures:
     values, missing = column, 0
     if is_list(column.type):
         values, missing = without_dictionary(column.flatten()), column.null_count
@@ -199,14 +199,16 @@ def _piece(column: Any, name: str) -> _Piece:
     ids = integer_ids(values)[0] if id_kind(values.type) is not None else None
     keys = np.unique(key_column(ids.drop_null(), name)) if ids is not None and not _is_float(ids.type) else None
     if not is_number(values.type) or pa.types.is_null(values.type):
-        return _Piece(count, missing, keys)
+        return _GroupFigures(count, missing, keys)
     numbers = values.cast(pa.float64(), safe=False).drop_null().to_numpy(zero_copy_only=False)
     present = numbers[~np.isnan(numbers)]
     missing += len(numbers) - len(present)
     if not len(present):
-        return _Piece(count, missing, keys)
+        return _GroupFigures(count, missing, keys)
     is_whole = bool(np.all(present == np.floor(present)))
-    return _Piece(count, missing, keys, float(present.sum()), float(present.min()), float(present.max()), is_whole)
+    return _GroupFigures(
+        count, missing, keys, float(present.sum()), float(present.min()), float(present.max()), is_whole
+    )
 
 
 def _is_float(kind: Any) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit, uint64
 from numpy.typing import NDArray
 
-from heterps.config.features import AnyStep, Bucketise, Clip, Date, DatePart, Log, Standardise
+from heterps.config.features import AnyStep, Bucketise, ClipValues, Date, DatePart, Log, Standardise
 from heterps.hashing import mix64
 
 Numbers = NDArray[np.float64]
@@ -40,7 +40,7 @@ def apply(values: Numbers, step: AnyStep) -> Numbers:
     match step:
         case Log():
             return np.copysign(np.log1p(np.abs(values)), values)
-        case Clip():
+        case ClipValues():
             return np.clip(values, step.low, step.high)
         case Standardise():
             assert step.mean is not None, "standardise is not fitted"

@@ -33,7 +33,7 @@ NOISE = 0.5  # standard deviation of a rating
 _USER, _SEGMENT, _ITEM, _CATEGORY, _SEGMENT_OF, _CATEGORY_OF, _WORTH = range(7)  # kinds of ids
 
 
-class Feed:
+class FeedTask:
     """The feed task: a click, and a rating after it, for mmoe."""
 
     schema = pa.schema(

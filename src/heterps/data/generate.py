@@ -27,7 +27,7 @@ from pydantic import Field
 
 from heterps.config.base import Record
 from heterps.data.clicks import Clicks
-from heterps.data.feed import Feed
+from heterps.data.feed import FeedTask
 from heterps.data.folder import INFO_NAME, new_dataset
 from heterps.data.histories import Histories
 from heterps.data.matches import Matches
@@ -50,7 +50,7 @@ TASKS: dict[str, Callable[[int], Task]] = {
     "click": Clicks,
     "match": Matches,
     "words": Words,
-    "feed": Feed,
+    "feed": FeedTask,
     "history": Histories,
     "ratings": Ratings,
 }

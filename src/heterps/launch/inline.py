@@ -26,7 +26,7 @@ from heterps.planning.plan import Plan
 from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient, LocalClient, in_process
 from heterps.ps.keys.dedup import make_lookup
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.table.dense import DenseTable
 from heterps.threads import quick_switches, torch_threads
 from heterps.training.coordinator.fleet import Fleet
@@ -89,7 +89,7 @@ class InlineFleet:
     def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
         raise NotImplementedError(f"{worker}, the only one of an inline run, leaves with it after {deadline_s} s")
 
-    def connect(self, tables: Tables) -> JobClient:
+    def connect(self, tables: TableSpecs) -> JobClient:
         return self._connect(COORDINATOR, tables)
 
     def take_news(self) -> list[News]:
@@ -121,7 +121,7 @@ class InlineFleet:
             raise
         return self._to_coordinator.popleft()
 
-    def _connect(self, name: str, tables: Tables) -> JobClient:
+    def _connect(self, name: str, tables: TableSpecs) -> JobClient:
         if self._servers is not None:
             return self._servers.connect(name, tables)
         if self._client is None:

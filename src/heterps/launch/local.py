@@ -28,7 +28,7 @@ from heterps.planning.plan import Plan
 from heterps.processes import Adopted, Child
 from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.report.figures import plural
 from heterps.threads import torch_threads
 from heterps.training.coordinator.failures import error_of, kind_and_text
@@ -150,7 +150,7 @@ class ProcessFleet:
     def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
         self._children.pop(worker).stop(deadline_s)
 
-    def connect(self, tables: Tables) -> JobClient:
+    def connect(self, tables: TableSpecs) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
 
     def take_news(self) -> list[News]:
@@ -207,7 +207,7 @@ class ThreadFleet:
         if not self._threads[worker].is_alive():
             del self._threads[worker]
 
-    def connect(self, tables: Tables) -> JobClient:
+    def connect(self, tables: TableSpecs) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
 
     def take_news(self) -> list[News]:

@@ -24,7 +24,7 @@ from heterps.ps.client.keeper import Keeper, News
 from heterps.ps.client.local import JobClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.report.figures import plural
@@ -51,7 +51,7 @@ WATCH_S = 0.2
 class Connect(Protocol):
     """Makes a client of the servers for the worker with this name, behind the port of its emulated machine."""
 
-    def __call__(self, worker: str, tables: Tables, port: Port | None = None) -> JobClient: ...
+    def __call__(self, worker: str, tables: TableSpecs, port: Port | None = None) -> JobClient: ...
 
 
 @dataclass
@@ -153,7 +153,7 @@ def _found(servers: Servers, seed: int) -> Connect:
     lock = threading.Lock()
     checked: list[bool] = []
 
-    def reach(worker: str, tables: Tables, port: Port | None = None) -> JobClient:
+    def reach(worker: str, tables: TableSpecs, port: Port | None = None) -> JobClient:
         client = connect(
             f"{worker}-{life}",
             roster,
@@ -177,7 +177,7 @@ def _found(servers: Servers, seed: int) -> Connect:
     return reach
 
 
-def _refuse_used(client: JobClient, tables: Tables, addresses: Sequence[str]) -> None:
+def _refuse_used(client: JobClient, tables: TableSpecs, addresses: Sequence[str]) -> None:
     """Raises ConfigError if another run has trained on these servers."""
     rows = [spec.name for spec in tables.sparse if client.num_rows(spec.name)]
     values = [spec.name for spec in tables.dense if client.export_dense(spec.name)[2]]
@@ -223,7 +223,7 @@ def _threads(
 
     with ExitStack() as opened:
 
-        def start(tables: Tables) -> None:
+        def start(tables: TableSpecs) -> None:
             shares = tables.share_memory(count)
             for number, seat in enumerate(roster.servers):
                 server = Server(seat.name, roster, shares, row_files=row_files)
@@ -236,7 +236,7 @@ def _threads(
                 started.append(thread)
                 opened.callback(end, thread)
 
-        def reach(worker: str, tables: Tables, port: Port | None = None) -> JobClient:
+        def reach(worker: str, tables: TableSpecs, port: Port | None = None) -> JobClient:
             with lock:
                 if not started:
                     start(tables)
@@ -319,7 +319,7 @@ def _processes(
             keepers.append(ServerKeeper(keeper, children, start, lambda child: _loss_of(child, ""), hang_up))
             opened.callback(keepers[0].close)
 
-        def reach(worker: str, tables: Tables, port: Port | None = None) -> JobClient:
+        def reach(worker: str, tables: TableSpecs, port: Port | None = None) -> JobClient:
             while waited_for:
                 try:
                     waited_for[0].answer(START_S, "makes its tables")

@@ -19,7 +19,7 @@ from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.session import Options
 from heterps.ps.protocol.messages import AskRoster, Coding, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.protocol.emulated_units import EmulatedServer
@@ -31,13 +31,13 @@ from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel
 
 
-def job_tables(job: Job, firsts: Sequence[int] = (0,)) -> Tables:
+def job_tables(job: Job, firsts: Sequence[int] = (0,)) -> TableSpecs:
     """The tables that the servers of a job hold, for stages that begin at layers `firsts`."""
     model = build_model(job.model, job.data.columns, job.seed)
     return stage_tables(job, model, trace_or_whole(model), firsts).on_servers(job.workers.dense == "servers")
 
 
-def client_options(servers: Servers, tables: Tables, port: Port | None = None) -> Options:
+def client_options(servers: Servers, tables: TableSpecs, port: Port | None = None) -> Options:
     """Options of the clients through which workers talk to the servers of a job.
 
     Behind an emulated port an answer may be long in coming, and a request that is sent again would fill the port.

@@ -18,7 +18,7 @@ from heterps.launch.servers import client_options
 from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import ClientChannel, ServerChannel
@@ -56,7 +56,7 @@ def work(
     mailbox = Mailbox(*ways, reaching.connect, job.workers.values)
     how = job.servers or Servers()
 
-    def reach(tables: Tables) -> JobClient:
+    def reach(tables: TableSpecs) -> JobClient:
         warm_up()  # while the servers start
         reached = connect(
             client or worker.name,

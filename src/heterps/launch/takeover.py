@@ -17,12 +17,12 @@ from heterps.config import Job
 from heterps.planning.plan import Plan
 from heterps.ps.protocol.roster import Roster
 from heterps.temporary import OWNER, PREFIX
-from heterps.training.coordinator.journal import FILE, Recorded, digest_of, read_journal, write_journal
+from heterps.training.coordinator.journal import FILE, JournalContents, digest_of, read_journal, write_journal
 from heterps.training.run.folder import Run
 from heterps.wire.address import server_process
 
 
-def find_servers(job: Job, plan: Plan, run: Run) -> Recorded | None:
+def find_servers(job: Job, plan: Plan, run: Run) -> JournalContents | None:
     """Return what the killed process of a run has left, for this one, if its servers still wait; None if nothing is.
 
     The journal is then of no use any more, and servers that wait for nobody are told to end.
@@ -40,13 +40,13 @@ def find_servers(job: Job, plan: Plan, run: Run) -> Recorded | None:
     return None
 
 
-def dismiss_servers(found: Recorded) -> None:
+def dismiss_servers(found: JournalContents) -> None:
     """Tell servers that wait to end: they do when the folder of their sockets is gone."""
     folder = Path(found.head.servers.folder)
     if folder.name.startswith(PREFIX) and (folder / OWNER).is_file():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _all_wait(found: Recorded) -> bool:
+def _all_wait(found: JournalContents) -> bool:
     seats = msgspec.convert(found.head.servers.roster, Roster).seats
     return all(server_process(seat.address) is not None for seat in seats)

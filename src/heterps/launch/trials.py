@@ -121,7 +121,7 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
     layout = job_layout(job, plan)
     interval = INTERVAL if layout.in_rounds else max(INTERVAL, layout.num_lanes)  # every lane has had its batch
     job = job.model_copy(update={"metrics_every_samples": interval * job.data.batch_size})
-    watch = _Watch(seconds, num_batches, len(plan.stages))
+    watch = _TrialWatch(seconds, num_batches, len(plan.stages))
     with temporary_folder("trial-") as folder:
         try:
             *_, outcome = run_by_plan(job, Run(folder / "run"), plan, resume=False, observer=watch)
@@ -135,7 +135,7 @@ class _Enough(Exception):
 
 
 @dataclass
-class _Watch(Observer):
+class _TrialWatch(Observer):
     """Counts samples and seconds from the end of the first interval on, and ends the run after the last."""
 
     most_s: float

@@ -70,7 +70,7 @@ def _scratch(job: Job) -> Job:
 
 def _group_seconds(job: Job, seconds: float) -> Sequence[float]:
     """Return the seconds of a step, for each group of steps."""
-    watch = _Watch(seconds)
+    watch = _StepWatch(seconds)
     plan = unpredicted_plan(job.cluster, num_cores=job.num_threads)
     with temporary_folder("steps-") as folder:
         try:
@@ -86,7 +86,7 @@ class _Enough(Exception):
     """Ends a run that was measured for long enough."""
 
 
-class _Watch(Observer):
+class _StepWatch(Observer):
     """Notes when each step ends, and ends the run after enough of them."""
 
     def __init__(self, seconds: float) -> None:

@@ -19,8 +19,7 @@ from heterps.errors import ConfigError, ModelError
 from heterps.lookups import RowUse, joined_gradients
 from heterps.nn.embedding import embeddings
 from heterps.ps.client.local import RowClient
-from heterps.ps.protocol.specs import DenseSpec, TableSpec
-from heterps.ps.protocol.specs import Tables as ModelTables
+from heterps.ps.protocol.specs import DenseSpec, TableSpec, TableSpecs
 
 DENSE = "dense"
 """Name of a model's dense table, which holds its trainable parameters one after another."""
@@ -33,7 +32,7 @@ def model_tables(
     tables: Tables = Tables(),
     tiers: Tiers | None = None,
     seed: int = 0,
-) -> ModelTables:
+) -> TableSpecs:
     """The specs of all tables of a model: those of its embeddings, and DENSE with its other parameters.
 
     Other parameters that are in groups of `optimizers` have a table for each group. The same arguments give the same
@@ -61,7 +60,7 @@ def model_tables(
         known = dense.setdefault(table, empty)
         dense[table] = replace(known, size=known.size + size)
     _check_patterns(optimizers, [spec.name for spec in sparse] + list(parameters))
-    return ModelTables(tuple(sparse), tuple(dense.values()))
+    return TableSpecs(tuple(sparse), tuple(dense.values()))
 
 
 def dense_name(parameter: str, optimizers: Optimizers) -> str:

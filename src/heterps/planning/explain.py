@@ -53,7 +53,7 @@ class LayerMove:
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class NeighbourPlan:
     """Another plan, and its differences from the explained plan."""
 
     plan: Plan
@@ -67,8 +67,8 @@ class Neighbour:
 class Neighbours:
     """The plans next to a plan."""
 
-    cheaper: Neighbour | None  # None: no plan is cheaper, whatever the floor
-    faster: Neighbour | None  # None: no plan within the limits is faster
+    cheaper: NeighbourPlan | None  # None: no plan is cheaper, whatever the floor
+    faster: NeighbourPlan | None  # None: no plan within the limits is faster
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Explanation:
 
     stations: tuple[Station, ...]
     bottleneck: Station
-    cheaper: Neighbour | None  # None: no plan is cheaper, whatever the floor
-    faster: Neighbour | None  # None: no plan within the limits is faster
+    cheaper: NeighbourPlan | None  # None: no plan is cheaper, whatever the floor
+    faster: NeighbourPlan | None  # None: no plan within the limits is faster
     optimal_usd: float
     sensitivities: tuple[Sensitivity, ...]
 
@@ -217,13 +217,13 @@ def moves(before: Plan, after: Plan) -> tuple[LayerMove, ...]:
     return tuple(found)
 
 
-def difference(problem: Problem, plan: Plan, other: Plan | None) -> Neighbour | None:
+def difference(problem: Problem, plan: Plan, other: Plan | None) -> NeighbourPlan | None:
     """Return another plan of the problem with its differences from `plan`; None for None."""
     if other is None:
         return None
     old, new = plan.units, other.units
     more = {name: new.get(name, 0) - old.get(name, 0) for name in problem.cluster.resources}
-    return Neighbour(
+    return NeighbourPlan(
         plan=other,
         usd=other.usd - plan.usd,
         units={name: number for name, number in more.items() if number},

@@ -14,7 +14,7 @@ from heterps.planning.plan import Stage
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundSeconds:
     """The seconds of a round, by what takes them."""
 
     lanes: int
@@ -42,7 +42,7 @@ def round_of(problem: Problem, stages: Sequence[Stage], num_servers: int) -> tup
     return best.seconds, best.lanes, max(parts, key=parts.__getitem__)
 
 
-def evaluate(problem: Problem, stages: Sequence[Stage], num_servers: int, lanes: int) -> Round | None:
+def evaluate(problem: Problem, stages: Sequence[Stage], num_servers: int, lanes: int) -> RoundSeconds | None:
     """Evaluate a round of `lanes` micro-batches; None if a stage has more workers, or its memory does not suffice."""
     pipeline_s, slowest_s, slowest, served_s = 0.0, 0.0, 0, problem.server_s
     for number, stage in enumerate(stages):
@@ -65,4 +65,4 @@ def evaluate(problem: Problem, stages: Sequence[Stage], num_servers: int, lanes:
         if added_s > slowest_s:
             slowest_s, slowest = added_s, number
     servers_s = served_s / num_servers if num_servers else 0.0
-    return Round(lanes, pipeline_s, slowest_s, servers_s, problem.overhead_s, slowest)
+    return RoundSeconds(lanes, pipeline_s, slowest_s, servers_s, problem.overhead_s, slowest)

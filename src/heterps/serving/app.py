@@ -35,14 +35,14 @@ from heterps.serving.payload import (
     UNKNOWN_HEADER,
     VERSION_HEADER,
     Columns,
-    Refusal,
+    RequestRefused,
     Shape,
     read_arrow,
     read_json,
     write_arrow,
     write_json,
 )
-from heterps.serving.scoring import Scored
+from heterps.serving.scoring import ScoredRequest
 from heterps.serving.serve_metrics import CONTENT_TYPE, ServeMetrics
 
 PATHS = ("/score", "/health", "/metrics", "/model")
@@ -65,7 +65,7 @@ class Service:
     """
 
     columns: Columns
-    batcher: Batcher[Any, Scored]
+    batcher: Batcher[Any, ScoredRequest]
     metrics: ServeMetrics
     describe: Callable[[], dict[str, Any]]
     health: Callable[[], dict[str, Any]]
@@ -98,7 +98,7 @@ def make_app(service: Service) -> ASGIApp:
             Route("/metrics", metrics),
             Route("/model", model),
         ],
-        exception_handlers={Refusal: _refused, HTTPException: _not_found, Exception: _our_fault},
+        exception_handlers={RequestRefused: _refused, HTTPException: _not_found, Exception: _our_fault},
     )
     app.router.redirect_slashes = False
     return _Gate(app, service)
@@ -165,16 +165,16 @@ async def _score(service: Service, request: Request) -> Response:
     return Response(await asyncio.to_thread(write) if is_large else write(), media_type=wanted, headers=headers)
 
 
-def _busy(text: str) -> Refusal:
-    return Refusal(503, f"{text} Come again in a moment.", {"Retry-After": str(RETRY_S)})
+def _busy(text: str) -> RequestRefused:
+    return RequestRefused(503, f"{text} Come again in a moment.", {"Retry-After": str(RETRY_S)})
 
 
 def _sent_kind(request: Request) -> str:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, ARROW):
-        raise Refusal(415, f"Send the header Content-Type: {JSON} or {ARROW}, not {kind or 'none'}.")
+        raise RequestRefused(415, f"Send the header Content-Type: {JSON} or {ARROW}, not {kind or 'none'}.")
     if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
-        raise Refusal(415, f"Send the body as it is: Content-Encoding {coding!r} is not known here.")
+        raise RequestRefused(415, f"Send the body as it is: Content-Encoding {coding!r} is not known here.")
     return kind
 
 
@@ -186,12 +186,12 @@ def _wanted_kind(request: Request, sent: str) -> str:
             return kind
         if kind in ("*/*", "application/*", ""):
             return sent
-    raise Refusal(406, f"Scores are written as {JSON} or {ARROW}: name one of them in the header Accept.")
+    raise RequestRefused(406, f"Scores are written as {JSON} or {ARROW}: name one of them in the header Accept.")
 
 
 async def _body(request: Request, max_bytes: int, deadline_s: float) -> bytes:
     """Read the body. It is refused as soon as it is too large, whatever its head says, and when it does not come."""
-    too_large = Refusal(
+    too_large = RequestRefused(
         413, f"The body is larger than {max_bytes:,} bytes. Send fewer rows at once.", {"Connection": "close"}
     )
     length = request.headers.get("content-length", "0")
@@ -206,9 +206,9 @@ async def _body(request: Request, max_bytes: int, deadline_s: float) -> bytes:
                     raise too_large
                 parts.append(part)
     except TimeoutError:
-        raise Refusal(408, "The body did not come in time.", {"Connection": "close"}) from None
+        raise RequestRefused(408, "The body did not come in time.", {"Connection": "close"}) from None
     except ClientDisconnect:
-        raise Refusal(400, "The sender hung up before the body was complete.") from None
+        raise RequestRefused(400, "The sender hung up before the body was complete.") from None
     return b"".join(parts)
 
 
@@ -220,7 +220,7 @@ def _json(content: dict[str, Any], status: int = 200, headers: dict[str, str] | 
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, RequestRefused)
     return _json({"error": str(error)}, error.status, error.headers)
 
 

@@ -28,11 +28,11 @@ REFUSED_S = 2.0
 """After a refusal it looks no sooner than this: whoever mends a version needs longer."""
 
 
-class Waiting(Exception):
+class NothingToFollow(Exception):
     """There is nothing to follow at the moment; the text says what is missing."""
 
 
-class Source(Protocol):
+class VersionSource(Protocol):
     """Where versions come from. `name` says it to people."""
 
     name: str
@@ -40,7 +40,7 @@ class Source(Protocol):
     def look(self) -> Iterator[str]:
         """Put every new version in place, in order, and yield its name.
 
-        Raises Waiting where nothing more will come for now, and another exception where a version cannot be used.
+        Raises NothingToFollow where nothing more will come for now, and another exception where a version is unusable.
         """
         ...
 
@@ -64,7 +64,7 @@ class Follower:
 
     def __init__(
         self,
-        source: Source,
+        source: VersionSource,
         every_s: float,
         on_version: Callable[[str], None],
         on_status: Callable[[Status], None],
@@ -91,7 +91,7 @@ class Follower:
                 if self._stopped.is_set():
                     return
             self._become(Status("following"))
-        except Waiting as reason:
+        except NothingToFollow as reason:
             self._become(Status("waiting", str(reason)))
         except Exception as error:  # whatever it is, the old version stays in use, and later ones may be fit
             is_known = isinstance(error, (HeterpsError, ValueError, OSError))

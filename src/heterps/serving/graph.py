@@ -43,7 +43,7 @@ class GraphFiles(NamedTuple):
     weights: list[str]
 
 
-class Call(NamedTuple):
+class EmbeddingCall(NamedTuple):
     """One use of an embedding in the graph: which one, and which slots it looks up."""
 
     embedding: str
@@ -55,7 +55,7 @@ class Graph:
     """An exported graph, and what its inputs and outputs are. The first input is the dense columns."""
 
     program: torch.export.ExportedProgram
-    calls: tuple[Call, ...]
+    calls: tuple[EmbeddingCall, ...]
     outputs: dict[str, int | None]  # by column: how many values a sample has; None: one number
     uses_dense: bool
 
@@ -64,7 +64,7 @@ class Graph:
         return _torch_files(self.program, name) if format == "torch" else _onnx_files(self, name)
 
 
-class Named(Slots):
+class NamedSlots(Slots):
     """Slots of which only the names are known: all that a model may do with them is to give them to embeddings."""
 
     sources: dict[str, str]
@@ -73,12 +73,12 @@ class Named(Slots):
         object.__setattr__(self, "names", tuple(names))
         object.__setattr__(self, "sources", dict(sources or {}))  # the slot that each copy has its ids from
 
-    def select(self, names: Sequence[str]) -> Named:
-        return Named(names, self.sources)
+    def select(self, names: Sequence[str]) -> NamedSlots:
+        return NamedSlots(names, self.sources)
 
-    def with_copies(self, copies: Mapping[str, str]) -> Named:
+    def with_copies(self, copies: Mapping[str, str]) -> NamedSlots:
         known = self.sources
-        return Named(
+        return NamedSlots(
             dict.fromkeys((*self.names, *copies)), {**known, **{n: known.get(s, s) for n, s in copies.items()}}
         )
 
@@ -94,10 +94,10 @@ class Named(Slots):
 
 
 @dataclass
-class Feed:
+class EmbeddingOutputs:
     """What embeddings return while a model is recorded."""
 
-    calls: dict[Call, tuple[Tensor, ...]] = field(default_factory=dict)
+    calls: dict[EmbeddingCall, tuple[Tensor, ...]] = field(default_factory=dict)
     is_open: bool = True  # a call that is not known yet gets random rows
 
     def attach(self, model: nn.Module) -> None:
@@ -107,13 +107,13 @@ class Feed:
 
     def _forward(self, name: str, module: Any) -> Callable[[Any], Any]:
         def forward(slots: Any) -> Any:
-            if not isinstance(slots, Named):
+            if not isinstance(slots, NamedSlots):
                 raise _needs_ids(f"ids that it makes itself and gives to the embedding {name}")
             sources: Mapping[str, str] = slots.sources
             missing = [slot for slot in module.slots if slot not in slots.names]
             if missing:
                 raise ModelError(f"the embedding {name} looks up {', '.join(missing)}, which its batch does not have.")
-            call = Call(name, tuple(sources.get(slot, slot) for slot in module.slots))
+            call = EmbeddingCall(name, tuple(sources.get(slot, slot) for slot in module.slots))
             if self.is_open and call not in self.calls:
                 self.calls[call] = _random_rows(module)
             found = self.calls[call]
@@ -122,10 +122,10 @@ class Feed:
         return forward
 
 
-class Recorded(nn.Module):
+class RecordedModel(nn.Module):
     """A model whose inputs are dense columns and rows."""
 
-    def __init__(self, model: nn.Module, slots: Sequence[str], forward: Forward, feed: Feed) -> None:
+    def __init__(self, model: nn.Module, slots: Sequence[str], forward: Forward, feed: EmbeddingOutputs) -> None:
         super().__init__()
         self.model = model
         self._slots, self._forward_of, self._feed = tuple(slots), forward, feed
@@ -136,17 +136,17 @@ class Recorded(nn.Module):
         for call, width in self._widths.items():
             self._feed.calls[call] = rows[at : at + width]
             at += width
-        return tuple(self._forward_of(self.model, dense, Named(self._slots)).values())
+        return tuple(self._forward_of(self.model, dense, NamedSlots(self._slots)).values())
 
 
 def record(model: nn.Module, num_dense: int, slots: Sequence[str], forward: Forward) -> Graph:
     """Record the graph of a model that has no tables; its embeddings cannot be used otherwise afterwards."""
     model.eval()
-    feed = Feed()
+    feed = EmbeddingOutputs()
     feed.attach(model)
     dense = torch.rand(EXAMPLE_SAMPLES, num_dense)
     with _explained(model), torch.no_grad(), quiet():
-        found = forward(model, dense, Named(slots))  # [1]
+        found = forward(model, dense, NamedSlots(slots))  # [1]
         outputs = {name: None if value.ndim == 1 else value.shape[1] for name, value in found.items()}
         example = (dense, *(tensor for inputs in feed.calls.values() for tensor in inputs))
         calls = tuple(feed.calls)
@@ -154,7 +154,7 @@ def record(model: nn.Module, num_dense: int, slots: Sequence[str], forward: Forw
         batch = torch.export.Dim("batch", min=1)
         any_size = {0: batch}
         shapes = (any_size, (any_size,) * (len(example) - 1)) if len(example) > 1 else (any_size,)
-        module = Recorded(model, slots, forward, feed)
+        module = RecordedModel(model, slots, forward, feed)
         program = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)  # [2]
     dense_name = program.graph_signature.user_inputs[0]
     node = next(node for node in program.graph.nodes if node.name == dense_name)

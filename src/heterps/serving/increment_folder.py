@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from heterps.serving.following import Waiting, clock_of
+from heterps.serving.following import NothingToFollow, clock_of
 from heterps.serving.score import Scorer
 from heterps.serving.score_inputs import ScoreError
 
@@ -32,9 +32,9 @@ class IncrementFolder:
             manifests = sorted(self._folder.glob("*/manifest.json"))
             is_there = self._folder.is_dir()
         except OSError as error:
-            raise Waiting(f"{self._folder}: {error.strerror}") from None
+            raise NothingToFollow(f"{self._folder}: {error.strerror}") from None
         if not is_there:
-            raise Waiting(f"there is no folder {self._folder}")
+            raise NothingToFollow(f"there is no folder {self._folder}")
         known = {path.parent: found for path in manifests if (found := self._ends(path)) is not None}
         ends = {
             folder: (parent, version)

@@ -18,7 +18,7 @@ from heterps.data.frames import TableFile, as_tables, join_tables
 from heterps.data.sources import Dataset
 from heterps.errors import ModelError
 from heterps.model.named import Given, name_model
-from heterps.serving.predict import BATCH_ROWS, CheckpointPredictor, Counts, Kept, predict_groups
+from heterps.serving.predict import BATCH_ROWS, CheckpointPredictor, Kept, PredictCounts, predict_groups
 from heterps.serving.saved import Into, load_saved
 from heterps.serving.source import Trained, open_data, with_trained
 from heterps.serving.vectors import By, Neighbour, Unknown, VectorsById
@@ -74,7 +74,7 @@ class LoadedModel:
         return self._predictor.model.model.eval()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> PredictCounts:
         """What all predictions so far have met: missing values, and ids without a row."""
         return self._predictor.counts()
 

@@ -36,7 +36,7 @@ VALUE_BYTES = 8
 Shape = Literal["rows", "columns"]
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that cannot be answered as it is. `status` is the HTTP status, the text is for its sender."""
 
     def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
@@ -60,20 +60,22 @@ class Columns:
     types: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise a Refusal unless `names` has each wanted column once, and nothing that is not known."""
+        """Raise RequestRefused unless `names` has each wanted column once, and nothing that is not known."""
         counts = Counter(names)
         unknown = [name for name in counts if name not in self.wanted and name not in self.ignored]
         missing = [name for name in self.wanted if name not in counts]
         doubled = [name for name, count in counts.items() if count > 1]
         if doubled:
-            raise Refusal(422, f"The column {_shown(doubled[0])} is there twice. Send each column once.")
+            raise RequestRefused(422, f"The column {_shown(doubled[0])} is there twice. Send each column once.")
         if unknown:
             near = get_close_matches(unknown[0][:100], [*missing, *self.wanted], n=1)
             hint = f"Did you mean {near[0]!r}? " if near else "Leave it out. "
-            raise Refusal(422, f"The column {_shown(unknown[0])} is unknown. {hint}The model reads: {self._listed()}.")
+            raise RequestRefused(
+                422, f"The column {_shown(unknown[0])} is unknown. {hint}The model reads: {self._listed()}."
+            )
         if missing:
             which = f"column {missing[0]!r} is" if len(missing) == 1 else f"columns {_names(missing)} are"
-            raise Refusal(
+            raise RequestRefused(
                 422, f"The {which} missing. The model reads: {self._listed()}. Send null where a value is not known."
             )
 
@@ -93,9 +95,9 @@ def read_json(body: bytes, columns: Columns, max_rows: int = MAX_ROWS) -> tuple[
         content = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise Refusal(400, f"The body is not JSON: {reason}.") from None
+        raise RequestRefused(400, f"The body is not JSON: {reason}.") from None
     if not isinstance(content, dict) or len(content) != 1 or not content.keys() <= {"rows", "columns"}:
-        raise Refusal(
+        raise RequestRefused(
             400,
             'The body must be {"rows": [{"COLUMN": VALUE, ...}, ...]} or {"columns": {"COLUMN": [VALUE, ...], ...}}.',
         )
@@ -115,30 +117,34 @@ def _refuse_constant(name: str) -> None:
 
 def _check_num_rows(num_rows: int, max_rows: int) -> None:
     if num_rows > max_rows:
-        raise Refusal(413, f"A request may have {max_rows:,} rows, and this has {num_rows:,} or more. Send fewer.")
+        raise RequestRefused(
+            413, f"A request may have {max_rows:,} rows, and this has {num_rows:,} or more. Send fewer."
+        )
 
 
 def _columns_of(rows: Any, columns: Columns, max_rows: int) -> dict[str, list[Any]]:
     if not isinstance(rows, list) or not rows:
-        raise Refusal(400, f"`rows` must be a list of at least one object, not {_kind_of(rows)}.")
+        raise RequestRefused(400, f"`rows` must be a list of at least one object, not {_kind_of(rows)}.")
     _check_num_rows(len(rows), max_rows)
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise Refusal(400, f"Row {number} must be an object of columns and values, not {_kind_of(row)}.")
+            raise RequestRefused(400, f"Row {number} must be an object of columns and values, not {_kind_of(row)}.")
     columns.check(list(dict.fromkeys(name for row in rows for name in row)))
     return {name: [row.get(name) for row in rows] for name in columns.wanted}
 
 
 def _checked_columns(sent: Any, columns: Columns, max_rows: int) -> dict[str, list[Any]]:
     if not isinstance(sent, dict) or not sent:
-        raise Refusal(400, f"`columns` must be an object of at least one column, not {_kind_of(sent)}.")
+        raise RequestRefused(400, f"`columns` must be an object of at least one column, not {_kind_of(sent)}.")
     first = next(iter(sent))
     for name, values in sent.items():
         if not isinstance(values, list) or not values:
-            raise Refusal(400, f"Column {_shown(name)} must be a list of at least one value, not {_kind_of(values)}.")
+            raise RequestRefused(
+                400, f"Column {_shown(name)} must be a list of at least one value, not {_kind_of(values)}."
+            )
         _check_num_rows(len(values), max_rows)
         if len(values) != len(sent[first]):
-            raise Refusal(
+            raise RequestRefused(
                 400,
                 f"Columns must be equally long, but {_shown(first)} has {len(sent[first])} values and "
                 f"{_shown(name)} has {len(values)}.",
@@ -148,7 +154,7 @@ def _checked_columns(sent: Any, columns: Columns, max_rows: int) -> dict[str, li
 
 
 def _array(name: str, values: list[Any], is_number: bool) -> Any:
-    """Return the values of a column as an Arrow array. Raises a Refusal that names the first row that is wrong."""
+    """Return a column as an Arrow array. Raises RequestRefused, which names the first row that is wrong."""
     attempts: list[Callable[[], Any]]
     if is_number:
         attempts = [
@@ -172,7 +178,7 @@ def _array(name: str, values: list[Any], is_number: bool) -> Any:
     raise _explained(name, values, is_number)
 
 
-def _explained(name: str, values: list[Any], is_number: bool) -> Refusal:
+def _explained(name: str, values: list[Any], is_number: bool) -> RequestRefused:
     """Say which is the first row of a column that is wrong, or that does not go with the rows before it."""
     wanted = "a number or a list of numbers" if is_number else "an id (a whole number or text) or a list of ids"
     before = is_list = None  # what the rows before hold
@@ -180,14 +186,16 @@ def _explained(name: str, values: list[Any], is_number: bool) -> Refusal:
         for item in value if isinstance(value, list) else [value]:
             kind = _kind_of(item)
             if problem := _problem(item, is_number):
-                return Refusal(422, f"Row {row}, column {name!r}: {problem}. Send {wanted}, or null.")
+                return RequestRefused(422, f"Row {row}, column {name!r}: {problem}. Send {wanted}, or null.")
             if item is not None and before not in (None, kind):
-                return Refusal(422, f"Row {row}, column {name!r}: {kind} after {before}. Send one kind of value.")
+                return RequestRefused(
+                    422, f"Row {row}, column {name!r}: {kind} after {before}. Send one kind of value."
+                )
             before = before if item is None else kind
         if value is not None and is_list not in (None, isinstance(value, list)):
-            return Refusal(422, f"Row {row}, column {name!r}: a column holds lists or single values, not both.")
+            return RequestRefused(422, f"Row {row}, column {name!r}: a column holds lists or single values, not both.")
         is_list = is_list if value is None else isinstance(value, list)
-    return Refusal(422, f"Column {name!r}: no type holds all of its values. Send {wanted} in each row, or null.")
+    return RequestRefused(422, f"Column {name!r}: no type holds all of its values. Send {wanted} in each row, or null.")
 
 
 def _each(values: list[Any], convert: Callable[[Any], Any]) -> list[Any]:
@@ -259,15 +267,15 @@ def read_arrow(body: bytes, columns: Columns, max_bytes: int, max_rows: int = MA
                 batches.append(batch)
         table = pa.Table.from_batches(batches, reader.schema)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Refusal(400, f"The body is not an Arrow stream: {str(error).splitlines()[0]}.") from None
+        raise RequestRefused(400, f"The body is not an Arrow stream: {str(error).splitlines()[0]}.") from None
     if not table.num_rows:
-        raise Refusal(400, "The stream has no rows. Send at least one.")
+        raise RequestRefused(400, "The stream has no rows. Send at least one.")
     return table.select(list(columns.wanted))
 
 
 def _check_num_bytes(num_bytes: int, max_bytes: int) -> None:
     if num_bytes > MAX_EXPANSION * max_bytes:
-        raise Refusal(413, f"The rows take more than {MAX_EXPANSION * max_bytes:,} bytes. Send fewer.")
+        raise RequestRefused(413, f"The rows take more than {MAX_EXPANSION * max_bytes:,} bytes. Send fewer.")
 
 
 def _decoded_bytes(array: Any) -> int:

@@ -49,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Counts:
+class PredictCounts:
     """What was met while predicting."""
 
     decoded: DecodeCounts
@@ -74,7 +74,7 @@ class Predictor(Protocol):
     def scores(self, group: RowGroup, table: pa.Table, *, keys: bool) -> dict[str, Any]:
         """The columns of scores of a row group, and of its keys if they are asked for."""
 
-    def counts(self) -> Counts: ...
+    def counts(self) -> PredictCounts: ...
 
     def vectors_by_id(self, slot: str, table: str | None = None) -> VectorsById:
         """The vectors of a slot's ids, to ask for several times."""
@@ -108,8 +108,8 @@ class CheckpointPredictor:
         found = _columns(self._predicted(block), group.num_rows, block.rows)
         return {**(self._keys(block, table) if keys else {}), **found}
 
-    def counts(self) -> Counts:
-        return Counts(DecodeCounts.total(self._counts), self.model.rows.asked)
+    def counts(self) -> PredictCounts:
+        return PredictCounts(DecodeCounts.total(self._counts), self.model.rows.asked)
 
     def vectors_by_id(self, slot: str, table: str | None = None) -> VectorsById:
         tables = {name: self.model.rows.tables[name] for name in tables_of_slot(self.model.model, slot)}

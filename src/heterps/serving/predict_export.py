@@ -21,7 +21,7 @@ from heterps.data.sources import Dataset, RowGroup
 from heterps.errors import DataError
 from heterps.serving.model_columns import kinds_of
 from heterps.serving.open_scorer import open_scorer
-from heterps.serving.predict import Counts
+from heterps.serving.predict import PredictCounts
 from heterps.serving.score_inputs import Samples, ScoreError
 from heterps.serving.score_rows import Table
 from heterps.serving.vectors import Vectors, VectorsById
@@ -77,8 +77,8 @@ class ExportPredictor:
             self._decoded.num_skipped += found.column("score").null_count
         return {**of_keys, **{name: found.column(name) for name in found.column_names}}
 
-    def counts(self) -> Counts:
-        return Counts(self._decoded, {"all": AskedKeys(None, self.scorer.num_unknown)})
+    def counts(self) -> PredictCounts:
+        return PredictCounts(self._decoded, {"all": AskedKeys(None, self.scorer.num_unknown)})
 
     def vectors_by_id(self, slot: str, table: str | None = None) -> VectorsById:
         tables = {name: _Rows(self.scorer.table(name)) for name in self._tables_of(slot)}

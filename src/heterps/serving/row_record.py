@@ -36,7 +36,7 @@ class RowDigests(NamedTuple):
     digests: KeyArray
 
 
-class Changes(NamedTuple):
+class RowChanges(NamedTuple):
     """What became of a table: places of new and changed rows among the new keys, and keys that are gone."""
 
     changed: NDArray[np.int64]
@@ -104,13 +104,13 @@ def row_digests(values: NDArray[np.float32]) -> KeyArray:
     return state
 
 
-def changes(before: RowDigests | None, now: RowDigests) -> Changes:
+def changes(before: RowDigests | None, now: RowDigests) -> RowChanges:
     """Return what is different `now`; everything is new if there was nothing before."""
     if before is None or not len(before.keys):
-        return Changes(np.arange(len(now.keys)), np.empty(0, np.uint64))
+        return RowChanges(np.arange(len(now.keys)), np.empty(0, np.uint64))
     at = np.minimum(np.searchsorted(before.keys, now.keys), len(before.keys) - 1)
     same = (before.keys[at] == now.keys) & (before.digests[at] == now.digests)
-    return Changes(np.flatnonzero(~same), np.setdiff1d(before.keys, now.keys, assume_unique=True))
+    return RowChanges(np.flatnonzero(~same), np.setdiff1d(before.keys, now.keys, assume_unique=True))
 
 
 def digest_of_all(tables: Mapping[str, RowDigests], weights: Mapping[str, NDArray[Any]]) -> str:

@@ -10,7 +10,7 @@ from heterps.checkpoint.finished import finished
 from heterps.checkpoint.stream import FOLDER
 from heterps.errors import RunError
 from heterps.serving.follow import Stream, follow
-from heterps.serving.following import Waiting, clock_of
+from heterps.serving.following import NothingToFollow, clock_of
 from heterps.serving.same_inputs import difference
 from heterps.serving.score import Scorer
 from heterps.serving.score_inputs import ScoreError
@@ -40,7 +40,7 @@ class RunVersions:
             try:
                 self._stream = self._opened.enter_context(follow(self._run, self._every_s))
             except RunError as error:
-                raise Waiting(str(error)) from None
+                raise NothingToFollow(str(error)) from None
         self._compare()
         if self._taken is not None or self._is_news():
             yield from self._take(self._stream)
@@ -52,7 +52,7 @@ class RunVersions:
         try:
             find(self._run)
         except NotRunning:
-            raise Waiting(f"no job runs in {self._run}") from None
+            raise NothingToFollow(f"no job runs in {self._run}") from None
 
     def close(self) -> None:
         self._opened.close()
@@ -62,7 +62,7 @@ class RunVersions:
         try:
             written_ns = (self._run / "job.yaml").stat().st_mtime_ns
         except FileNotFoundError:
-            raise Waiting(f"there is no job.yaml in {self._run}") from None
+            raise NothingToFollow(f"there is no job.yaml in {self._run}") from None
         if written_ns != self._compared_ns:
             self._difference = difference(self._run, self._scorer.manifest)
             self._compared_ns = written_ns

@@ -111,7 +111,7 @@ def read_weights(path: Path) -> dict[str, Array]:
 # --- scorer ----------------------------------------------------------------------------------------------------------
 
 
-class State(NamedTuple):
+class LoadedVersion(NamedTuple):
     """One version of a model. It never changes."""
 
     version: str
@@ -148,7 +148,7 @@ class Scorer:
         paths = {name: folder / graph["file"] for name, graph in self.manifest["graphs"].items()}
         graphs = {name: GRAPHS[path.suffix](path) for name, path in paths.items()}
         tables = {name: table.under(rows[name]) if name in rows else table for name, table in empty.items()}
-        self._state = State(self.manifest["version"], self.manifest["digest"], tables, graphs)
+        self._state = LoadedVersion(self.manifest["version"], self.manifest["digest"], tables, graphs)
         for increment in increments:
             self.apply(increment)
 
@@ -198,7 +198,7 @@ class Scorer:
             tables = dict(state.tables)
             for name, layer in read_rows(folder / "rows.parquet", tables).items():
                 tables[name] = tables[name].under(layer)
-            self._state = State(manifest["version"], manifest["digest"], tables, self._replaced(weights))
+            self._state = LoadedVersion(manifest["version"], manifest["digest"], tables, self._replaced(weights))
 
     def update(
         self,
@@ -217,7 +217,7 @@ class Scorer:
                 dim = tables[name].dim
                 keys, values = rows.get(name, (np.empty(0, np.uint64), np.empty((0, dim), np.float32)))
                 tables[name] = tables[name].under(make_layer(dim, keys, values, gone.get(name, ())), full=full)
-            self._state = State(version, None, tables, self._replaced(self._checked(weights)))
+            self._state = LoadedVersion(version, None, tables, self._replaced(self._checked(weights)))
 
     def _run(self, name: str, table: pa.Table) -> Scored:
         state, graph = self._state, self.manifest["graphs"][name]

@@ -27,7 +27,7 @@ NO_FIRSTS = np.empty(0, np.int64)
 PREFIX_STEPS = 4
 
 
-class Layer(NamedTuple):
+class RowLayer(NamedTuple):
     """Some rows of a table, sorted by key. Keys that are `gone` have no row, whatever older layers say."""
 
     keys: Array  # uint64 [n]
@@ -36,7 +36,7 @@ class Layer(NamedTuple):
     gone: Array  # bool [n]
     firsts: Array = NO_FIRSTS  # int64: place of the first key of each prefix, of which there are about n
 
-    def indexed(self) -> Layer:
+    def indexed(self) -> RowLayer:
         """Return this layer with the places of its prefixes, which `find` needs."""
         if len(self.firsts):
             return self
@@ -71,7 +71,7 @@ class Table(NamedTuple):
     dim: int
     seed: int
     init: Mapping[str, Any]
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[RowLayer, ...] = ()
 
     def pull(self, keys: Array) -> tuple[Array, Array]:
         """Return the values [n, dim] of keys, and which of them have no row [n]."""
@@ -99,7 +99,7 @@ class Table(NamedTuple):
             unknown[found[there]] = False
         return values, unknown
 
-    def under(self, layer: Layer, *, full: bool = False) -> Table:
+    def under(self, layer: RowLayer, *, full: bool = False) -> Table:
         """Return this table with a newer layer; `full`: the layer alone.
 
         A layer is merged with the one below it when it is at least half as long, so that there are few of them and
@@ -110,11 +110,11 @@ class Table(NamedTuple):
             layers = (_merged(layers[0], layers[1]), *layers[2:])
         if len(layers) == 1 and layers[0].gone.any():
             keys, values, scale, gone, _ = layers[0]
-            layers = (Layer(keys[~gone], values[~gone], None if scale is None else scale[~gone], gone[~gone]),)
+            layers = (RowLayer(keys[~gone], values[~gone], None if scale is None else scale[~gone], gone[~gone]),)
         return self._replace(layers=tuple(layer.indexed() for layer in layers if len(layer.keys)))
 
 
-def _merged(new: Layer, old: Layer) -> Layer:
+def _merged(new: RowLayer, old: RowLayer) -> RowLayer:
     kept = np.ones(len(old.keys), np.bool_)
     if len(new.keys):
         kept = new.keys[np.minimum(np.searchsorted(new.keys, old.keys), len(new.keys) - 1)] != old.keys
@@ -124,12 +124,12 @@ def _merged(new: Layer, old: Layer) -> Layer:
     if new.values.dtype == old.values.dtype:
         scales = None if new.scale is None or old.scale is None else [new.scale, old.scale[kept]]
         scale = None if scales is None else np.concatenate(scales)[order]
-        return Layer(keys[order], np.concatenate([new.values, old.values[kept]])[order], scale, gone)
+        return RowLayer(keys[order], np.concatenate([new.values, old.values[kept]])[order], scale, gone)
     values = np.concatenate([new.take(np.arange(len(new.keys))), old.take(np.flatnonzero(kept))])
-    return Layer(keys[order], values[order], None, gone)
+    return RowLayer(keys[order], values[order], None, gone)
 
 
-def make_layer(dim: int, keys: Any, values: Any, gone: Any = ()) -> Layer:
+def make_layer(dim: int, keys: Any, values: Any, gone: Any = ()) -> RowLayer:
     """Return a layer of rows in any order and of deleted keys."""
     gone, keys, values = np.asarray(gone, np.uint64), np.asarray(keys, np.uint64), np.asarray(values, np.float32)
     if values.shape != (len(keys), dim):
@@ -137,7 +137,7 @@ def make_layer(dim: int, keys: Any, values: Any, gone: Any = ()) -> Layer:
     both = np.concatenate([keys, gone])
     order = np.argsort(both, kind="stable")
     values = np.concatenate([values, np.zeros((len(gone), dim), np.float32)])
-    return Layer(both[order], values[order], None, (np.arange(len(both)) >= len(keys))[order])
+    return RowLayer(both[order], values[order], None, (np.arange(len(both)) >= len(keys))[order])
 
 
 Keys = tuple[Array, Array | None]  # of one slot: all keys, and how many each sample has; None: one of each
@@ -193,9 +193,9 @@ def padded_rows(
     return [rows, mask]
 
 
-def read_rows(path: Path, tables: Mapping[str, Table]) -> dict[str, Layer]:
+def read_rows(path: Path, tables: Mapping[str, Table]) -> dict[str, RowLayer]:
     """Read rows.parquet: for each table a layer, in which keys without values are gone."""
-    parts: dict[str, list[Layer]] = {name: [] for name in tables}
+    parts: dict[str, list[RowLayer]] = {name: [] for name in tables}
     file = pq.ParquetFile(path)
     for group in range(file.num_row_groups):
         rows = file.read_row_group(group)
@@ -206,13 +206,13 @@ def read_rows(path: Path, tables: Mapping[str, Table]) -> dict[str, Layer]:
         values = np.zeros((len(rows), dim), flat.dtype)
         values[~gone] = flat.reshape(-1, dim)
         scale = rows["scale"].fill_null(0).to_numpy() if "scale" in rows.column_names else None
-        parts[name].append(Layer(rows["key"].to_numpy(), values, scale, gone))
+        parts[name].append(RowLayer(rows["key"].to_numpy(), values, scale, gone))
     return {name: _joined(found) for name, found in parts.items() if found}
 
 
-def _joined(parts: Sequence[Layer]) -> Layer:
+def _joined(parts: Sequence[RowLayer]) -> RowLayer:
     scales = [part.scale for part in parts if part.scale is not None]
-    return Layer(
+    return RowLayer(
         np.concatenate([part.keys for part in parts]),
         np.concatenate([part.values for part in parts]),
         np.concatenate(scales) if scales else None,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from heterps.serving.payload import Refusal
+from heterps.serving.payload import RequestRefused
 from heterps.serving.serve_metrics import ServeMetrics
 
 Score = Callable[[Any], tuple[Any, str, NDArray[np.int64]]]
@@ -22,7 +22,7 @@ For rows that cannot be scored it raises ValueError, which names column and row,
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRequest:
     """The scores of one request, in the order of its rows, and the version that gave them."""
 
     scores: Any
@@ -30,13 +30,13 @@ class Scored:
     num_unknown: int
 
 
-def score_tables(score: Score, tables: Sequence[Any], metrics: ServeMetrics) -> list[Scored | Exception]:
-    """Return the scores of each table, or what it failed by: a Refusal where its rows cannot be scored.
+def score_tables(score: Score, tables: Sequence[Any], metrics: ServeMetrics) -> list[ScoredRequest | Exception]:
+    """Return the scores of each table, or what it failed by: a RequestRefused where its rows cannot be scored.
 
     Tables with the same columns and types are scored as one. If that fails, for whatever reason, each is scored alone:
     bad rows of one request do not touch another, and errors count the rows of their own request.
     """
-    found: list[Scored | Exception | None] = [None] * len(tables)
+    found: list[ScoredRequest | Exception | None] = [None] * len(tables)
     alike: dict[Any, list[int]] = {}
     for place, table in enumerate(tables):
         alike.setdefault(table.schema, []).append(place)
@@ -45,23 +45,23 @@ def score_tables(score: Score, tables: Sequence[Any], metrics: ServeMetrics) -> 
         begin = time.perf_counter()
         answers = _score_alike(score, some)
         seconds = time.perf_counter() - begin
-        num_unknown = sum(answer.num_unknown for answer in answers if isinstance(answer, Scored))
+        num_unknown = sum(answer.num_unknown for answer in answers if isinstance(answer, ScoredRequest))
         metrics.batch(len(some), sum(table.num_rows for table in some), num_unknown, seconds)
         for place, answer in zip(places, answers, strict=True):
             found[place] = answer
     return [answer for answer in found if answer is not None]
 
 
-def _score_alike(score: Score, tables: list[Any]) -> list[Scored | Exception]:
+def _score_alike(score: Score, tables: list[Any]) -> list[ScoredRequest | Exception]:
     try:
         scores, version, unknown = score(pa.concat_tables(tables) if len(tables) > 1 else tables[0])
     except Exception as error:
         if len(tables) > 1:
             return [_score_alike(score, [table])[0] for table in tables]
-        return [Refusal(422, str(error)) if isinstance(error, (ValueError, pa.ArrowException)) else error]
+        return [RequestRefused(422, str(error)) if isinstance(error, (ValueError, pa.ArrowException)) else error]
     ends = np.cumsum([table.num_rows for table in tables])
     cuts = zip(tables, [0, *ends[:-1].tolist()], ends.tolist(), strict=True)
     return [
-        Scored(scores.slice(start, table.num_rows), version, int(unknown[start:end].sum()))
+        ScoredRequest(scores.slice(start, table.num_rows), version, int(unknown[start:end].sum()))
         for table, start, end in cuts
     ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from heterps.serving.app import Service, make_app
 from heterps.serving.batching import Batcher, RequestQueue
-from heterps.serving.following import Follower, Source, Status, clock_of
+from heterps.serving.following import Follower, Status, VersionSource, clock_of
 from heterps.serving.increment_folder import IncrementFolder
 from heterps.serving.listen import listening, read_token, run_app, url_of
 from heterps.serving.model_columns import columns_of, describe
@@ -22,7 +22,7 @@ from heterps.serving.open_scorer import open_scorer
 from heterps.serving.payload import MAX_ROWS
 from heterps.serving.run_versions import RunVersions
 from heterps.serving.score import Scorer
-from heterps.serving.scoring import Scored, score_tables
+from heterps.serving.scoring import ScoredRequest, score_tables
 from heterps.serving.serve_metrics import ServeMetrics
 from heterps.threads import one_torch_thread, quick_switches
 
@@ -31,7 +31,7 @@ LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServeSettings:
     """How to serve; see the options of `heterps serve`."""
 
     host: str = "127.0.0.1"
@@ -53,7 +53,7 @@ class Settings:
 
 def serve_export(
     export: Path,
-    settings: Settings,
+    settings: ServeSettings,
     *,
     follow: Path | None = None,
     increments: Path | None = None,
@@ -68,7 +68,7 @@ def serve_export(
     token = read_token(settings.token_file)
     scorer = open_scorer(export)
     socket = listening(settings.host, settings.port, token)
-    source: Source | None = None
+    source: VersionSource | None = None
     if follow is not None:
         source = RunVersions(scorer, follow, settings.every_s)
     elif increments is not None:
@@ -76,7 +76,7 @@ def serve_export(
     metrics = ServeMetrics()
     metrics.version(clock_of(scorer.version), is_new=False)
     follower = None if source is None else _follower(source, metrics, tell)
-    batcher: Batcher[Any, Scored] = Batcher(
+    batcher: Batcher[Any, ScoredRequest] = Batcher(
         lambda tables: score_tables(scorer.scored, tables, metrics),
         RequestQueue(settings.max_batch, settings.max_wait_s, settings.queue),
         prepare=one_torch_thread,
@@ -111,7 +111,7 @@ def serve_export(
         socket.close()
 
 
-def _follower(source: Source, metrics: ServeMetrics, tell: Callable[[str], None]) -> Follower:
+def _follower(source: VersionSource, metrics: ServeMetrics, tell: Callable[[str], None]) -> Follower:
     def changed(status: Status) -> None:
         if status.state == "refused":
             metrics.refused()

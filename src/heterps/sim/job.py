@@ -30,7 +30,7 @@ from heterps.ps.client.keeper import News
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.sim.pump import DirectPump, SimulatedPump
 from heterps.sim.servers import SimulatedServers
 from heterps.sim.worker import SimulatedWorker
@@ -39,7 +39,7 @@ from heterps.training.coordinator.core import CoordinatorCore
 from heterps.training.coordinator.effects import DropRound, EndRound, Measured, Note, Publish, Save, Skip, Validate
 from heterps.training.coordinator.effects import Effect as CoordinatorEffect
 from heterps.training.coordinator.fleet import tell_news
-from heterps.training.coordinator.journal import STARTS_A_LIFE, MemoryJournal, Recorded
+from heterps.training.coordinator.journal import STARTS_A_LIFE, JournalContents, MemoryJournal
 from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import checkpoint_progress, first_leases
@@ -153,7 +153,7 @@ class SimulatedJob:
             for name in self.layout.workers
         }
 
-    def _make_core(self, found: Recorded | None) -> CoordinatorCore:
+    def _make_core(self, found: JournalContents | None) -> CoordinatorCore:
         """The coordinator at the beginning of the job, or where a journal says that another one has died."""
         job, model = self._job, self.model.model
         progress = RunProgress(job, self._reader.num_rows)
@@ -270,12 +270,12 @@ class SimulatedJob:
             worker.close()
         self.model.client.close()
 
-    def connect(self, name: str, incarnation: int, tables: Tables, answered: Callable[[], None]) -> RemoteClient:
+    def connect(self, name: str, incarnation: int, tables: TableSpecs, answered: Callable[[], None]) -> RemoteClient:
         """A client of the servers, by the network; it is `answered` whenever something came."""
         pump = partial(SimulatedPump, network=self.network, answered=answered)
         return self._client(name, tables, pump, incarnation)
 
-    def _watching_client(self, tables: Tables, life: int) -> RemoteClient:
+    def _watching_client(self, tables: TableSpecs, life: int) -> RemoteClient:
         """A client that takes no time, for first values and evaluations; with mirrors, one like others."""
         if self.mirrored:
             return self._client(COORDINATOR, tables, partial(SimulatedPump, network=self.network), life)
@@ -285,7 +285,7 @@ class SimulatedJob:
 
         return self._client(COORDINATOR, tables, partial(DirectPump, network=self.network, ask=ask), life)
 
-    def _client(self, name: str, tables: Tables, pump: Callable[..., Pump], incarnation: int = 1) -> RemoteClient:
+    def _client(self, name: str, tables: TableSpecs, pump: Callable[..., Pump], incarnation: int = 1) -> RemoteClient:
         """Without mirrors no server dies, and no message is lost: nothing is asked twice. Nothing is given up."""
         options = Options(deadline_s=1e9, first_retry_s=1e6, longest_retry_s=1e6, linger_s=0.0)
         if self.mirrored:

@@ -28,7 +28,7 @@ FITTED_SAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Pace:
+class PolicyPace:
     """How fast workers are under a policy, by seed; the other figures are means over the seeds."""
 
     policy: str
@@ -52,16 +52,18 @@ class Pace:
         return asdict(self) | {"gain": self.gain}
 
 
-def compare_paces(scenario: Scenario, variants: Sequence[Variant], own: PolicyConfig, num_seeds: int) -> list[Pace]:
+def compare_paces(
+    scenario: Scenario, variants: Sequence[Variant], own: PolicyConfig, num_seeds: int
+) -> list[PolicyPace]:
     """Simulates every variant with the scenario's seed and those after it, and compares it with the policy `own`."""
     scenarios = [scenario.model_copy(update={"seed": scenario.seed + i}) for i in range(num_seeds)]
     base = [simulate(one, own).pushes_per_s for one in scenarios]
     return [_pace(variant, scenarios, base) for variant in variants]
 
 
-def _pace(variant: Variant, scenarios: Sequence[Scenario], base: Sequence[float]) -> Pace:
+def _pace(variant: Variant, scenarios: Sequence[Scenario], base: Sequence[float]) -> PolicyPace:
     results = [simulate(variant.fit(scenario, FITTED_SAMPLES)[0], variant.policy) for scenario in scenarios]
-    return Pace(
+    return PolicyPace(
         policy=variant.label,
         bound=0 if variant.by_rounds else variant.policy.bound,
         gains=tuple(result.pushes_per_s / own for result, own in zip(results, base, strict=True)),
@@ -78,7 +80,7 @@ def default_paces(own: PolicyConfig, scenario: Scenario) -> list[Variant]:
     return [Variant(own), *(variant for variant in map(parse_variant, DEFAULT + fitted) if variant != Variant(own))]
 
 
-def advised_pace(paces: Sequence[Pace]) -> Pace:
+def advised_pace(paces: Sequence[PolicyPace]) -> PolicyPace:
     """The pace with the smallest bound among those that are as fast as the fastest."""
     fastest = max(pace.gain for pace in paces)
     return min(
@@ -87,7 +89,7 @@ def advised_pace(paces: Sequence[Pace]) -> Pace:
     )
 
 
-def advise_pace(paces: Sequence[Pace], own: PolicyConfig, num_lanes: int) -> list[str]:
+def advise_pace(paces: Sequence[PolicyPace], own: PolicyConfig, num_lanes: int) -> list[str]:
     """Sentences that say which policy to take on these workers, what it gains, and what was not looked at."""
     best, fastest = advised_pace(paces), max(paces, key=lambda pace: pace.gain)
     if best.policy == own.label:
@@ -110,6 +112,6 @@ def advise_pace(paces: Sequence[Pace], own: PolicyConfig, num_lanes: int) -> lis
     return says
 
 
-def _times(pace: Pace) -> str:
+def _times(pace: PolicyPace) -> str:
     low, high = pace.range
     return f"{pace.gain:.2f} times ({low:.2f} to {high:.2f} over {len(pace.gains)} seeds)"

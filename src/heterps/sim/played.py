@@ -63,7 +63,7 @@ def train_simulated(
         torch.default_generator.manual_seed(scenario.seed)
         test = read_test(played)
         curve = Curve(max(most // course.points, 1), lambda: simulated.evaluate(test), on_point)
-        watch = _Watch(curve)
+        watch = _CurveWatch(curve)
         simulated = SimulatedJob(
             played,
             _plan_of(played, len(scenario.workers)),
@@ -91,7 +91,7 @@ def train_simulated(
     )
 
 
-class _Watch(Observer):
+class _CurveWatch(Observer):
     """Tells a curve of every step."""
 
     def __init__(self, curve: Curve) -> None:

@@ -15,7 +15,7 @@ from heterps.ps.client.keeper import Effect as KeeperEffect
 from heterps.ps.client.keeper import Keeper, News, StartServer, StopServer, Tell
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.row_files import RowFiles
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.server.serve import TICK_S
 from heterps.ps.server.server import Server
 from heterps.wire.simulated import Outgoing, SimulatedNetwork
@@ -104,7 +104,7 @@ class SimulatedServers:
         self,
         network: SimulatedNetwork,
         count: int,
-        tables: Tables,
+        tables: TableSpecs,
         *,
         replicas: int = 0,
         server_s: float = 0.0,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from heterps.config import Job
 from heterps.errors import NotFinite
 from heterps.ps.client.remote import RemoteClient
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.protocol.messages import Message, Pushed, Ready
 from heterps.training.worker.core import COORDINATOR, Turn
 from heterps.training.worker.mailbox import Envelope
@@ -63,7 +63,7 @@ class SimulatedWorker:
         self._is_dead, self._is_busy = True, True
         self._worker.close()
 
-    def _reach(self, tables: Tables) -> RemoteClient:
+    def _reach(self, tables: TableSpecs) -> RemoteClient:
         client = self._simulated.connect(self.name, self.incarnation, tables, self._look)
         if self.incarnation > 1:
             self._greeted = client.greet()

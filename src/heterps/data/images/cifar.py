@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from heterps.data.images.records import Form, Records, Split, Stream, as_records, open_stream
+from heterps.data.images.records import ByteReader, Form, Records, Split, as_records, open_stream
 from heterps.errors import DataError
 
 CHANNELS, SIDE = 3, 32
@@ -57,7 +57,7 @@ class Cifar:
                 "for Python holds pickles, which are not read."
             )
 
-    def _records(self, stream: Stream, most: int) -> Iterator[Records]:
+    def _records(self, stream: ByteReader, most: int) -> Iterator[Records]:
         num_labels = len(self.form.classes)
         size = num_labels + self.form.num_pixels
         while data := stream.read(most * size):
@@ -77,7 +77,7 @@ class Cifar:
                 )
             yield records
 
-    def _streams(self) -> Iterator[Stream]:
+    def _streams(self) -> Iterator[ByteReader]:
         if self._path.is_dir():
             files = sorted(self._path.glob(f"*{SUFFIX}"))
             files = files or sorted((self._path / FOLDERS[self.kind]).glob(f"*{SUFFIX}"))
@@ -90,7 +90,7 @@ class Cifar:
             with ExitStack() as opened:
                 yield open_stream(path, opened)
 
-    def _unpacked(self) -> Iterator[Stream]:
+    def _unpacked(self) -> Iterator[ByteReader]:
         """Iterate over the .bin files of the archive. Read each before taking the next; nothing is written to disk."""
         try:
             with tarfile.open(self._path, "r|*") as archive:
@@ -98,7 +98,7 @@ class Cifar:
                     if member.isfile() and member.name.endswith(SUFFIX):
                         part = archive.extractfile(member)
                         assert part is not None, "it is a file"
-                        yield Stream(f"{self._path}: {member.name}", part)
+                        yield ByteReader(f"{self._path}: {member.name}", part)
         except (tarfile.TarError, OSError, EOFError) as error:
             raise DataError(
                 f"{self._path}: cannot read this as an archive: {error}. Name a .tar.gz, a folder or a {SUFFIX} file; "

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heterps.data.images.records import Form, Records, Split, Stream, as_records, open_stream
+from heterps.data.images.records import ByteReader, Form, Records, Split, as_records, open_stream
 from heterps.errors import DataError
 
 CLASSES = 10
@@ -64,7 +64,7 @@ class Mnist:
                 raise labels.error(4, f"{num_labels:,} labels for the {count:,} images of {images.name}")
             yield from self._records(images, labels, count, most)
 
-    def _records(self, images: Stream, labels: Stream, count: int, most: int) -> Iterator[Records]:
+    def _records(self, images: ByteReader, labels: ByteReader, count: int, most: int) -> Iterator[Records]:
         for first in range(0, count, most):
             size = min(most, count - first)
             start = labels.offset
@@ -97,7 +97,7 @@ def _find(folder: Path, split: Split) -> dict[str, Path]:
     return found
 
 
-def _sizes(stream: Stream, what: str) -> tuple[int, ...]:
+def _sizes(stream: ByteReader, what: str) -> tuple[int, ...]:
     """Read the sizes in the header of an idx file; the first is the number of records."""
     magic, num_sizes = MAGIC[what]
     (found,) = struct.unpack(">I", stream.read_exactly(4, "its head"))

@@ -60,7 +60,7 @@ class ImageSource(Protocol):
         """
 
 
-class Stream:
+class ByteReader:
     """A file, or a part of an archive, that counts the bytes read and names them in errors."""
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
@@ -90,14 +90,14 @@ class Stream:
         return DataError(f"{self.name}: byte {offset:,}: {problem}. Get the file anew, or check which one it is.")
 
 
-def open_stream(path: Path, files: ExitStack) -> Stream:
+def open_stream(path: Path, files: ExitStack) -> ByteReader:
     """Open a file, unpacked if it is a .gz, which `files` closes; raises DataError, which names it."""
     unpack = gzip.open if path.suffix == ".gz" else open
     try:
         file = files.enter_context(unpack(path, "rb"))
     except OSError as error:
         raise DataError(f"{path}: cannot read this file: {error.strerror}.") from error
-    return Stream(str(path), cast(IO[bytes], file))
+    return ByteReader(str(path), cast(IO[bytes], file))
 
 
 def as_records(labels: ByteArray, pixels: ByteArray, form: Form) -> tuple[Records, tuple[int, int] | None]:

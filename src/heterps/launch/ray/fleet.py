@@ -22,7 +22,7 @@ from heterps.launch.ray.roles import WorkerRole
 from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.fleet import WorkerLost
 from heterps.training.coordinator.reconfiguration import STOP_S
 from heterps.training.run.observer import Observer
@@ -42,7 +42,7 @@ class RunServers(Protocol):
 
     def roster(self) -> Roster: ...
 
-    def connect(self, worker: str, tables: Tables, /) -> JobClient: ...
+    def connect(self, worker: str, tables: TableSpecs, /) -> JobClient: ...
 
     def check(self) -> None: ...
 
@@ -107,7 +107,7 @@ class RayFleet:
         actor.kill()
         self._reservations.give_back(actor.reserved)
 
-    def connect(self, tables: Tables) -> JobClient:
+    def connect(self, tables: TableSpecs) -> JobClient:
         return self._servers.connect(COORDINATOR, tables)
 
     def take_news(self) -> list[News]:

@@ -18,7 +18,7 @@ from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.run.observer import Observer
 from heterps.wire.keys import Keys
@@ -61,7 +61,7 @@ class RayServers:
     def roster(self) -> Roster:
         return first_roster(self.addresses)
 
-    def connect(self, worker: str, tables: Tables) -> JobClient:
+    def connect(self, worker: str, tables: TableSpecs) -> JobClient:
         roster = self.roster()
         for actor, asked in zip(self.actors, self._preparing, strict=False):
             actor.answer(asked, START_S, "makes its tables")

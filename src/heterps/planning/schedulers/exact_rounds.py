@@ -62,7 +62,7 @@ TABLE_BYTES = 1 << 27
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingBox:
     """A box with its bound."""
 
     box: Box
@@ -85,7 +85,7 @@ class ExactRounds:
         self._best = np.inf
         self._heaviest = _heaviest(problem)
         self._aside = np.inf
-        self._heap: list[tuple[float, int, Waiting]] = []  # boxes of equal bounds are taken in their order
+        self._heap: list[tuple[float, int, WaitingBox]] = []  # boxes of equal bounds are taken in their order
         self._num_boxes = 0
         self._billed: set[bytes] = set()
         self._tables: OrderedDict[tuple[int, float], Stages] = OrderedDict()
@@ -99,7 +99,7 @@ class ExactRounds:
             self._step += 1
             multipliers = Multipliers(self._given.prices, np.zeros_like(self._given.prices), 0.0)
             for box in self._roots():
-                self._wait(Waiting(box, Bound(0.0, multipliers, ())))
+                self._wait(WaitingBox(box, Bound(0.0, multipliers, ())))
         if not self._heap or self.bound_usd() >= self._best * self._scale * (1 - ROUNDING):  # [1]
             return None
         waiting = heapq.heappop(self._heap)[2]
@@ -147,7 +147,7 @@ class ExactRounds:
             -1, self._problem.num_layers
         )
 
-    def _cheaper(self, waiting: Waiting) -> list[Schedules]:
+    def _cheaper(self, waiting: WaitingBox) -> list[Schedules]:
         """Return those of the chains that limit a bound which are cheaper than the best with the counts of its box."""
         box, found = waiting.box, []
         stages, busy_s = self._stages(box.lanes, box.z[1]), self._problem.overhead_s + box.z[1]
@@ -179,7 +179,7 @@ class ExactRounds:
         self._tables.move_to_end(key)
         return self._tables[key]
 
-    def _wait(self, waiting: Waiting) -> None:  # [5]
+    def _wait(self, waiting: WaitingBox) -> None:  # [5]
         """Bound a box, and put it to the others if its plans may be cheaper than the best."""
         box, known, best = waiting.box, waiting.bound, self._cutoff
         stages = self._stages(box.lanes, box.z[1])
@@ -197,21 +197,21 @@ class ExactRounds:
         if found.weight < best * (1 - ROUNDING):
             self._push(replace(waiting, box=box, bound=found))
 
-    def _wait_all(self, waiting: Waiting, parts: list[Box]) -> None:
+    def _wait_all(self, waiting: WaitingBox, parts: list[Box]) -> None:
         for part in parts:
             self._wait(replace(waiting, box=part))
 
-    def _push(self, waiting: Waiting) -> None:
+    def _push(self, waiting: WaitingBox) -> None:
         self._num_boxes += 1
         heapq.heappush(self._heap, (waiting.bound.weight, self._num_boxes, waiting))
 
-    def _is_for_labels(self, waiting: Waiting) -> bool:
+    def _is_for_labels(self, waiting: WaitingBox) -> bool:
         box = waiting.box
         if self._is_small:
             return box.z[1] - box.z[0] <= NARROW * box.seconds[0]
         return self._loosest(waiting).share < LOOSE
 
-    def _by_labels(self, waiting: Waiting) -> Schedules:
+    def _by_labels(self, waiting: WaitingBox) -> Schedules:
         """Search a box by labels, and put what they do not decide to the others again."""
         box = waiting.box
         stages = self._stages(box.lanes, box.z[1])
@@ -228,7 +228,7 @@ class ExactRounds:
                 self._split(waiting)
         return self._unbilled(list(schedules))
 
-    def _split(self, waiting: Waiting) -> None:
+    def _split(self, waiting: WaitingBox) -> None:
         """Replace a box by two, or set it aside if nothing is gained by that."""
         box = waiting.box
         loose = self._loosest(waiting)
@@ -247,7 +247,7 @@ class ExactRounds:
             parts = halves_of_units(box, loose.which, loose.middle)
         self._wait_all(waiting, parts)
 
-    def _loosest(self, waiting: Waiting) -> Loose:
+    def _loosest(self, waiting: WaitingBox) -> Loose:
         return loosest(waiting.box, waiting.bound.weight, waiting.bound.mixed, self._given.offers)
 
     def _halves_of_z(self, box: Box) -> list[Box]:

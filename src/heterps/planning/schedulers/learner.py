@@ -24,7 +24,7 @@ from heterps.threads import torch_threads
 
 
 @dataclass(frozen=True)
-class Settings:
+class LearnerSettings:
     """Hyperparameters of the learner, chosen by experiment: see docs/decisions/0013-learned-scheduler.md."""
 
     lr: float = 1e-2
@@ -44,7 +44,7 @@ class Learner:
     """A policy in training."""
 
     def __init__(
-        self, features: Features, cell: Cell, settings: Settings, seed: int, *, is_pretrained: bool = False
+        self, features: Features, cell: Cell, settings: LearnerSettings, seed: int, *, is_pretrained: bool = False
     ) -> None:
         self._settings = settings
         self._features = as_tensors(features)

@@ -15,7 +15,7 @@ import numpy as np
 from heterps.planning.cost import Floats, Problem, Schedules
 from heterps.planning.schedulers.changes import LEAST_PACE, Changes
 from heterps.planning.schedulers.features import Features, fastest_s, features_of
-from heterps.planning.schedulers.learner import Learner, Settings
+from heterps.planning.schedulers.learner import Learner, LearnerSettings
 from heterps.planning.schedulers.opening import Opening
 from heterps.planning.schedulers.policy import Cell, likely_schedule
 from heterps.threads import torch_threads
@@ -35,11 +35,11 @@ class Reinforce(Changes):
         cell: Cell = "lstm",
         *,
         is_pretrained: bool = False,
-        settings: Settings | None = None,
+        settings: LearnerSettings | None = None,
     ) -> None:
         self._cell: Cell = cell
         self._is_pretrained = is_pretrained
-        self._settings = settings or Settings(lr=PRETRAINED_LR if is_pretrained else Settings.lr)
+        self._settings = settings or LearnerSettings(lr=PRETRAINED_LR if is_pretrained else LearnerSettings.lr)
         self._opening: Opening | None = None
         super().__init__(problem, seed)
         if is_pretrained:

@@ -13,7 +13,7 @@ from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
 from heterps.ps.protocol.messages import AskRoster, Welcome
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.wire import Channel
 from heterps.wire.keys import Keys
 from heterps.wire.ports import Port
@@ -27,7 +27,7 @@ LOOK_S = 2.0
 def connect(
     worker: str,
     roster: Roster,
-    tables: Tables,
+    tables: TableSpecs,
     *,
     incarnation: int = 1,
     keys: Keys | None = None,

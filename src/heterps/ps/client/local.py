@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol.messages import Iteration, Round
-from heterps.ps.protocol.row_files import RowFile, RowFiles, Version, shard_path
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange, shard_path
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.shard.versions import begin_rows, keys_gone, replace_rows
 from heterps.ps.table.changes import Reader
 from heterps.ps.table.dense import DenseTable
@@ -123,8 +123,8 @@ class JobClient(Client, Protocol):
         """Return all rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 
     def begin_save(
-        self, table: str, files: RowFiles, path: str, version: Version | None = None
-    ) -> Callable[[], list[RowFile]]:
+        self, table: str, files: RowFiles, path: str, version: VersionRange | None = None
+    ) -> Callable[[], list[RowFileInfo]]:
         """Take the rows of a sparse table as they are now, and write them to new files, a shard a file where it can be.
 
         Their paths begin with `path`. What is returned gives the files when they are written, on any thread. Pushes may
@@ -299,8 +299,8 @@ class LocalClient:
         return stack([shard.export_metadata() for shard in self._shards[table]])
 
     def begin_save(
-        self, table: str, files: RowFiles, path: str, version: Version | None = None
-    ) -> Callable[[], list[RowFile]]:
+        self, table: str, files: RowFiles, path: str, version: VersionRange | None = None
+    ) -> Callable[[], list[RowFileInfo]]:
         saves = [
             begin_rows(shard, table, files, shard_path(path, 1, number), version, shard.num_pushes)
             for number, shard in enumerate(self._shards[table])
@@ -377,7 +377,7 @@ def _check_whole(table: str, round: Round | Iteration | None) -> None:
         )
 
 
-def in_process(tables: Tables, num_shards: int = 1) -> LocalClient:
+def in_process(tables: TableSpecs, num_shards: int = 1) -> LocalClient:
     """Return a client with all `tables` in this process, empty."""
     dense = {spec.name: DenseTable(spec.size, spec.optimizer, spec.schedule) for spec in tables.dense}
     return LocalClient(tables.sparse, dense, num_shards)

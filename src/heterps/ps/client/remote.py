@@ -39,8 +39,8 @@ from heterps.ps.ops.tables import TableExport, import_dense, import_parts, impor
 from heterps.ps.ops.versions import ReadGoneCall
 from heterps.ps.protocol.messages import EXACT, Iteration, Round
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.shard.versions import files_for
 from heterps.ps.table.changes import Reader
 from heterps.ps.table.metadata import TableCounters, TableMetadata, stack
@@ -85,7 +85,7 @@ class RemoteClient:
         worker: str,
         channel: Channel,
         roster: Roster,
-        tables: Tables,
+        tables: TableSpecs,
         *,
         incarnation: int = 1,
         options: Options = Options(),
@@ -224,8 +224,8 @@ class RemoteClient:
         return gone
 
     def begin_save(
-        self, table: str, files: RowFiles, path: str, version: Version | None = None
-    ) -> Callable[[], list[RowFile]]:
+        self, table: str, files: RowFiles, path: str, version: VersionRange | None = None
+    ) -> Callable[[], list[RowFileInfo]]:
         op = SaveRows(table, self._pushes[table], path, version)
         if self._call(SaveRowsCall(op)).result()() is not None:
             return partial(self._collect, replace(op, begins=False), files)
@@ -286,11 +286,11 @@ class RemoteClient:
             sums.append(summed)
         return sums
 
-    def _collect(self, op: SaveRows, files: RowFiles) -> list[RowFile]:
+    def _collect(self, op: SaveRows, files: RowFiles) -> list[RowFileInfo]:
         """Wait until servers have written their rows. StorageError where none of them gets any further."""
         left, since_s, wait_s = -1, self._clock(), FIRST_WAIT_S
         while True:
-            found: list[RowFile] | int | None = self._call(SaveRowsCall(op)).result()()
+            found: list[RowFileInfo] | int | None = self._call(SaveRowsCall(op)).result()()
             if isinstance(found, list):
                 break
             assert found is not None, "the folder was there when the save began"

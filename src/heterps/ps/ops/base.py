@@ -26,8 +26,8 @@ from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import Coding, Count, Iteration, Name, Ordinal, Round
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.shard.counts import Counts
-from heterps.ps.shard.ledger import PushState, Source
+from heterps.ps.shard.counts import ServerCounts
+from heterps.ps.shard.ledger import PushSource, PushState
 from heterps.ps.shard.shard import Shard
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.schedules import rate_at
@@ -68,8 +68,8 @@ class Serving(NamedTuple):
           tables (`Op.changes`) need not be told
     """
 
-    source: Source
-    counts: Counts
+    source: PushSource
+    counts: ServerCounts
     room: Room = lambda _: None
     note: Callable[[Op, list[Frame]], None] = lambda *_: None
 
@@ -131,7 +131,7 @@ class Push(Op, frozen=True):
         """The round that this push is a part of, and the bytes of that part."""
         return None
 
-    def once(self, shard: Shard, num_rows: int | None, apply: Callable[[Source], None]) -> Work:
+    def once(self, shard: Shard, num_rows: int | None, apply: Callable[[PushSource], None]) -> Work:
         """Return the work of a push: apply it unless the ledger has it, and count a repeat otherwise.
 
         `num_rows` are counted as pushed; None: it brings no gradients of its own.

@@ -64,7 +64,7 @@ class Fill(Struct, frozen=True, tag="fill"):
     num_pushes: Count = 0
 
 
-class Taken(Struct, frozen=True, tag="taken"):
+class MirrorAck(Struct, frozen=True, tag="taken"):
     """A mirror has all up to number `id`. Or it is no mirror of the sender's any more, by `roster`."""
 
     id: Count

@@ -76,7 +76,7 @@ class Deliver(Struct, frozen=True, tag="deliver"):
     part: PartInfo | None
 
 
-class Forget(Struct, frozen=True, tag="forget"):
+class ForgetMoved(Struct, frozen=True, tag="forget"):
     """What was packed for `target` has arrived."""
 
     id: Count
@@ -85,7 +85,7 @@ class Forget(Struct, frozen=True, tag="forget"):
 
 
 class Agreed(Struct, frozen=True, tag="agreed"):
-    """The answer to Prepare, Switch, Deliver and Forget: it is so now, or was already."""
+    """The answer to Prepare, Switch, Deliver and ForgetMoved: it is so now, or was already."""
 
     id: Count
 
@@ -179,29 +179,29 @@ def _read(deliver: Deliver, frames: Frames) -> Chunk:
 # --- the side of the process that leads the servers from one roster to the next ---------------------------------------
 
 
-class Question(NamedTuple):
+class MoveRequest(NamedTuple):
     peer: str
-    header: Prepare | Switch | Fetch | Deliver | Forget
+    header: Prepare | Switch | Fetch | Deliver | ForgetMoved
     frames: list[Frame]
 
 
 Answered = tuple[Struct, list[memoryview]]
 
 
-def rebalance(old: Roster, new: Roster) -> Generator[Question, Answered, int]:
+def rebalance(old: Roster, new: Roster) -> Generator[MoveRequest, Answered, int]:
     """Yield what to ask, take the answers, return the bytes that were moved. May be run again after it broke off."""
     ids = iter(range(1, 2**62))
     names = dict.fromkeys(seat.name for seat in (*old.servers, *new.servers))
     for name in names:  # [0]
-        _agreed(name, (yield Question(name, Prepare(next(ids), new), [])))
+        _agreed(name, (yield MoveRequest(name, Prepare(next(ids), new), [])))
     for name in names:  # [1]
-        _agreed(name, (yield Question(name, Switch(next(ids), new), [])))
+        _agreed(name, (yield MoveRequest(name, Switch(next(ids), new), [])))
     moved_bytes = 0
     for move in moves(old, new):
         source, target = old.servers[move.source].name, new.servers[move.target].name
         number, last = 0, False
         while not last:
-            answer = yield Question(source, Fetch(next(ids), new.epoch, move.target, number), [])  # [2]
+            answer = yield MoveRequest(source, Fetch(next(ids), new.epoch, move.target, number), [])  # [2]
             chunk, frames = answer
             if not isinstance(chunk, ChunkReply):
                 if number == 0 and isinstance(chunk, Refused) and chunk.code == "bad_request":
@@ -209,10 +209,10 @@ def rebalance(old: Roster, new: Roster) -> Generator[Question, Answered, int]:
                 raise PeerLost(f"server {source} refused to hand over: {getattr(chunk, 'text', chunk)}")
             last = chunk.last
             deliver = Deliver(next(ids), new.epoch, move.source, number, last, chunk.table, chunk.part)
-            _agreed(target, (yield Question(target, deliver, list(frames))))  # [3]
+            _agreed(target, (yield MoveRequest(target, deliver, list(frames))))  # [3]
             moved_bytes += sum(frame.nbytes for frame in frames)
             number += 1
-        _agreed(source, (yield Question(source, Forget(next(ids), new.epoch, move.target), [])))  # [4]
+        _agreed(source, (yield MoveRequest(source, ForgetMoved(next(ids), new.epoch, move.target), [])))  # [4]
     return moved_bytes
 
 

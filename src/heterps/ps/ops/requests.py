@@ -47,7 +47,7 @@ class OpReply(Struct, frozen=True, tag="reply"):
     results: tuple[AnyResult, ...]
 
 
-class Forward(Struct, frozen=True, tag="forward"):
+class MirrorOps(Struct, frozen=True, tag="forward"):
     """What a request of a worker has changed, for the mirror of the server (see mirrors.py): these ops, in this order.
 
     None: the worker was greeted, or rounds have ended. From one that `is_synced` on, all that the server says to be
@@ -63,10 +63,10 @@ class Forward(Struct, frozen=True, tag="forward"):
 
 
 Greeting = messages.Hello | messages.AskStats | messages.AskRoster
-Moving = moves.Prepare | moves.Switch | moves.Fetch | moves.Deliver | moves.Forget
-Mirroring = mirrors.Lead | mirrors.Fill | Forward | mirrors.Taken
+Moving = moves.Prepare | moves.Switch | moves.Fetch | moves.Deliver | moves.ForgetMoved
+Mirroring = mirrors.Lead | mirrors.Fill | MirrorOps | mirrors.MirrorAck
 ToServer = Greeting | OpRequest | Moving | Mirroring
-Answering = messages.Welcome | OpReply | messages.Refused | messages.StatsReply | mirrors.Taken | mirrors.Led
+Answering = messages.Welcome | OpReply | messages.Refused | messages.StatsReply | mirrors.MirrorAck | mirrors.Led
 FromServer = Answering | moves.ChunkReply | moves.Agreed
 
 

@@ -59,7 +59,7 @@ class ApplyRound(base.Push, frozen=True, tag="apply_round"):
         )
 
 
-class Rounds(base.Result, frozen=True, tag="rounds"):
+class AppliedRounds(base.Result, frozen=True, tag="rounds"):
     """How many rounds a server has applied to a table; several numbers where its pieces differ."""
 
     applied: frozenset[Count]
@@ -71,7 +71,7 @@ class CountRounds(base.Op, frozen=True, tag="count_rounds"):
     tables = "any"
 
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
-        return Rounds(frozenset(shard.pieces_of(self.table).num_rounds(self.table))), []
+        return AppliedRounds(frozenset(shard.pieces_of(self.table).num_rounds(self.table))), []
 
 
 class DropRounds(base.Push, frozen=True, tag="drop_rounds"):
@@ -83,11 +83,11 @@ class DropRounds(base.Push, frozen=True, tag="drop_rounds"):
         return self.once(shard, None, lambda source: shard.drop_rounds(source, self.table, self.sequence))
 
 
-class CountRoundsCall(base.Ask[Rounds]):
+class CountRoundsCall(base.Ask[AppliedRounds]):
     """How many rounds of a table have been applied, on all servers: one number where they agree."""
 
     def __init__(self, table: str) -> None:
-        super().__init__(CountRounds(table), Rounds)
+        super().__init__(CountRounds(table), AppliedRounds)
 
     def result(self) -> set[int]:
         return {number for answer in super().result().values() for number in answer.applied}
@@ -103,4 +103,4 @@ class SquaresCall(base.Ask[Squares]):
         return math.fsum(answer.total for answer in super().result().values())
 
 
-OPS, RESULTS = (RoundSquares, ApplyRound, CountRounds, DropRounds), (Squares, Rounds)
+OPS, RESULTS = (RoundSquares, ApplyRound, CountRounds, DropRounds), (Squares, AppliedRounds)

@@ -19,7 +19,7 @@ from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import Count
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.row_files import RowFile, Version, shard_path
+from heterps.ps.protocol.row_files import RowFileInfo, VersionRange, shard_path
 from heterps.ps.shard.shard import Shard
 from heterps.wire import Limits, Malformed
 
@@ -36,7 +36,7 @@ class SaveRows(base.Read, frozen=True, tag="save_rows"):
     """
 
     path: FilePath
-    version: Version | None = None
+    version: VersionRange | None = None
     begins: bool = True
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
@@ -125,10 +125,10 @@ class SaveRowsCall(base.Ask[Saved]):
     def op_for(self, number: int, roster: Roster) -> base.Op:
         return replace(self._save, path=shard_path(self._path, roster.epoch, number))
 
-    def result(self) -> Callable[[], list[RowFile] | int | None]:
+    def result(self) -> Callable[[], list[RowFileInfo] | int | None]:
         return self._found
 
-    def _found(self) -> list[RowFile] | int | None:
+    def _found(self) -> list[RowFileInfo] | int | None:
         """Return the files, the number of rows that are left to write, or None where a server sees no such folder."""
         answers = sorted(self._answers.items())
         for _, saved in answers:
@@ -139,7 +139,7 @@ class SaveRowsCall(base.Ask[Saved]):
         if any(saved.num_left is not None for _, saved in answers):
             return sum(saved.num_left or 0 for _, saved in answers)
         return [
-            RowFile(shard_path(self._path, self._epoch, number), saved.num_bytes or 0, saved.xxh3)
+            RowFileInfo(shard_path(self._path, self._epoch, number), saved.num_bytes or 0, saved.xxh3)
             for number, saved in answers
         ]
 

@@ -22,7 +22,7 @@ from heterps.ps.protocol.frames import Frames, PartInfo, pack_part, unpack_part
 from heterps.ps.protocol.messages import Count, Ordinal
 from heterps.ps.protocol.parts import PART_BYTES, TablePart, ValuePart, split
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.row_files import RowFile, RowFiles
+from heterps.ps.protocol.row_files import RowFileInfo, RowFiles
 from heterps.ps.shard.shard import Shard
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.rows import Rows
@@ -50,10 +50,10 @@ class Export(base.Read, frozen=True, tag="export"):
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
         page = shard.export(to.source, self.table, self.number, self.part)
         info, frames = (None, []) if page.part is None else pack_part(page.part)
-        return Exported(page.num_pushes, page.num_parts, info), frames
+        return ExportedPart(page.num_pushes, page.num_parts, info), frames
 
 
-class Exported(base.Result, frozen=True, tag="exported"):
+class ExportedPart(base.Result, frozen=True, tag="exported"):
     """A part (frames) of a table that has seen `num_pushes`; none where the table has no rows or values here."""
 
     num_pushes: Count
@@ -100,14 +100,14 @@ class Gathered(NamedTuple):
     """A part of what every server has of a table."""
 
     epoch: int
-    pages: dict[int, tuple[Exported, TablePart | None]]  # by server
+    pages: dict[int, tuple[ExportedPart, TablePart | None]]  # by server
 
 
-class ExportCall(base.Ask[Exported]):
+class ExportCall(base.Ask[ExportedPart]):
     """Part `part` of a table, of every server that has as many: part 0 has said how many there are."""
 
     def __init__(self, table: str, after: int, number: int, part: int = 0, first: Gathered | None = None) -> None:
-        super().__init__(Export(table, after, number, part), Exported, PART_BYTES)
+        super().__init__(Export(table, after, number, part), ExportedPart, PART_BYTES)
         self._part, self._first = part, first
 
     def concerns(self, number: int, roster: Roster) -> bool:
@@ -115,7 +115,7 @@ class ExportCall(base.Ask[Exported]):
             return True
         return self._first.epoch == roster.epoch and self._part < self._first.pages[number][0].num_parts
 
-    def read(self, result: Exported, frames: Frames) -> tuple[Exported, TablePart | None]:
+    def read(self, result: ExportedPart, frames: Frames) -> tuple[ExportedPart, TablePart | None]:
         return result, None if result.part is None else unpack_part(result.part, frames)
 
     def result(self) -> Gathered:
@@ -155,10 +155,10 @@ class TableExport:
         values, state = np.concatenate([part.values for part in ranges]), np.hstack([part.state for part in ranges])
         return values, state.reshape(-1), num_steps
 
-    def save(self, files: RowFiles, path: str, num_rows: int, widths: tuple[int, int]) -> list[RowFile]:
+    def save(self, files: RowFiles, path: str, num_rows: int, widths: tuple[int, int]) -> list[RowFileInfo]:
         """Write the rows of servers that see another disk here, as one file."""
 
-        def write(number: int, parts: Iterator[ServerPart]) -> list[RowFile]:
+        def write(number: int, parts: Iterator[ServerPart]) -> list[RowFileInfo]:
             rows = finite_parts(self.table, (part.part for part in parts if isinstance(part.part, Rows)))
             return [files.write(f"{path}.streamed-{number}.arrow", rows, num_rows, widths)]
 
@@ -255,4 +255,4 @@ def import_dense(push: PushCall, table: str, values: FloatArray, state: FloatArr
     import_parts(push, table, list(split(whole)) or [whole], num_steps, size)
 
 
-OPS, RESULTS = (Export, EndExport, Import), (Exported,)
+OPS, RESULTS = (Export, EndExport, Import), (ExportedPart,)

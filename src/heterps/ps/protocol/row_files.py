@@ -18,7 +18,7 @@ from heterps.ps.table.changes import Reader
 from heterps.ps.table.rows import Rows
 
 
-class RowFile(NamedTuple):
+class RowFileInfo(NamedTuple):
     """A file of rows: its path below the folder that all share, its length and the digest of its bytes."""
 
     path: str
@@ -26,7 +26,7 @@ class RowFile(NamedTuple):
     xxh3: str
 
 
-class Version(NamedTuple):
+class VersionRange(NamedTuple):
     """Which rows a file of a table has: those that changed since version `since` for a reader, all where that is 0.
 
     number  of this version, from 1 on; each is used once
@@ -46,10 +46,10 @@ class RowFiles(Protocol):
     def has(self, path: str) -> bool:
         """Whether there is a file of this path."""
 
-    def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFile:
+    def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFileInfo:
         """Write a new file of `num_rows` rows, whose values and state have these widths, part after part."""
 
-    def start(self, write: Callable[[], RowFile]) -> Future[RowFile]:
+    def start(self, write: Callable[[], RowFileInfo]) -> Future[RowFileInfo]:
         """Begin to write a file while the caller goes on."""
 
     def read(self, path: str) -> Iterator[Rows]:

@@ -54,7 +54,7 @@ class DenseSpec:
 
 
 @dataclass(frozen=True)
-class Tables:
+class TableSpecs:
     """Everything that the servers of a job hold. Workers and servers must agree on it: see `digest`."""
 
     sparse: tuple[TableSpec, ...]
@@ -77,7 +77,7 @@ class Tables:
         specs = (*(replace(spec, tiers=None) for spec in self.sparse), *self.dense)
         return xxh3_64_hexdigest("\n".join(sorted(map(repr, specs))).encode())
 
-    def share_memory(self, num: int) -> Tables:
+    def share_memory(self, num: int) -> TableSpecs:
         """Return the tables of one of `num` servers of a process, which share its memory for tables with tiers."""
         specs = [replace(s, tiers=None if s.tiers is None else s.tiers.share(1, num)) for s in self.sparse]
         return replace(self, sparse=tuple(specs))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from heterps.ps.ops.mirrors import Fill, Lead, Taken
-from heterps.ps.ops.requests import Forward
+from heterps.ps.ops.mirrors import Fill, Lead, MirrorAck
+from heterps.ps.ops.requests import MirrorOps
 from heterps.ps.shard.copies import Filling
 from heterps.ps.shard.shard import Shard
 
@@ -22,14 +22,14 @@ class MirrorRole:
         self.filling = Filling(shard)
         self.is_synced = False
         self.differs = ""
-        self.queue: deque[tuple[Fill | Forward, list[memoryview]]] = deque()
+        self.queue: deque[tuple[Fill | MirrorOps, list[memoryview]]] = deque()
         self._taken = 0
 
     @property
-    def taken(self) -> Taken:
-        return Taken(self._taken, self.differs)
+    def taken(self) -> MirrorAck:
+        return MirrorAck(self._taken, self.differs)
 
-    def take(self, item: Fill | Forward, frames: list[memoryview]) -> None:
+    def take(self, item: Fill | MirrorOps, frames: list[memoryview]) -> None:
         """Queue the next item. One that came before, or too early, is left out: the server sends it again."""
         if item.id == self._taken + 1:
             self._taken += 1

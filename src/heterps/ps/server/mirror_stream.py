@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from heterps.ps.ops.base import Op
 from heterps.ps.ops.mirrors import Fill, pack_fill
-from heterps.ps.ops.requests import Forward, ToServer
+from heterps.ps.ops.requests import MirrorOps, ToServer
 from heterps.ps.shard.copies import Copied
 from heterps.wire import Codec, Frame
 from heterps.wire.message import message_bytes
@@ -72,7 +72,7 @@ class MirrorStream:
         """Log what a request has changed."""
         if self.is_begun:
             ops, frames = [op for op, _ in changed], [frame for _, some in changed for frame in some]
-            self._add(lambda number: (Forward(number, worker, incarnation, tuple(ops), rounds), frames))
+            self._add(lambda number: (MirrorOps(number, worker, incarnation, tuple(ops), rounds), frames))
 
     def hold(self, peer: str, request_id: int, parts: list[Frame]) -> Outgoing:
         """Keep an answer until the mirror has all that was logged so far; return it where it need not wait."""
@@ -96,7 +96,7 @@ class MirrorStream:
         is_near = self.is_begun and self._taken >= self._copy and self._log_bytes <= MAX_SENT_BYTES
         if is_near and has_lease and not self.is_synced:
             self.is_synced = True
-            self._add(lambda number: (Forward(number, is_synced=True), []))
+            self._add(lambda number: (MirrorOps(number, is_synced=True), []))
 
     def release(self, number: int | None = None) -> Outgoing:
         """Return the answers that waited for items up to `number`; all of them where the server has lost its mirror."""
@@ -127,7 +127,7 @@ class MirrorStream:
             self._sent, self._progressed_at = self._taken, now
         return self.outgoing(now)
 
-    def _add(self, make: Callable[[int], tuple[Fill | Forward, list[Frame]]]) -> None:
+    def _add(self, make: Callable[[int], tuple[Fill | MirrorOps, list[Frame]]]) -> None:
         self._last += 1
         parts = self._codec.encode(*make(self._last))
         self._log.append(_Item(self._last, parts, message_bytes(parts)))

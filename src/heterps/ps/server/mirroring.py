@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from heterps.errors import MirrorDiffers
-from heterps.ps.ops.mirrors import ExpectDigest, Fill, Lead, Led, Taken, take_fill
-from heterps.ps.ops.requests import Forward, FromServer, ToServer
+from heterps.ps.ops.mirrors import ExpectDigest, Fill, Lead, Led, MirrorAck, take_fill
+from heterps.ps.ops.requests import FromServer, MirrorOps, ToServer
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import Refused
 from heterps.ps.protocol.roster import Roster, Seat
@@ -76,7 +76,9 @@ class Mirroring:
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    def take(self, peer: str, header: Lead | Fill | Forward | Taken, frames: list[memoryview], now: float) -> Outgoing:
+    def take(
+        self, peer: str, header: Lead | Fill | MirrorOps | MirrorAck, frames: list[memoryview], now: float
+    ) -> Outgoing:
         """Take a message of the keeper, of the server that this one mirrors, or of its own mirror."""
         match header:
             case Lead():
@@ -85,13 +87,13 @@ class Mirroring:
                 is_synced, differs = (self._role.is_synced, self._role.differs) if self._role else (False, "")
                 led = Led(header.id, self._server.roster.epoch, is_synced, differs)
                 return [*sent, (peer, self._answers.encode(led))]
-            case Taken():
+            case MirrorAck():
                 return self._taken(peer, header, now)
         roster = self._server.roster
         if self._role is None or peer != roster.servers[self._server.number].name:  # it has been replaced
-            return [(peer, self._codec.encode(Taken(0, roster=roster)))]
+            return [(peer, self._codec.encode(MirrorAck(0, roster=roster)))]
         self._role.take(header, frames)
-        if isinstance(header, Forward) and any(isinstance(op, ExpectDigest) for op in header.ops):
+        if isinstance(header, MirrorOps) and any(isinstance(op, ExpectDigest) for op in header.ops):
             self.settle()
         return [(peer, self._codec.encode(self._role.taken))]
 
@@ -134,7 +136,7 @@ class Mirroring:
         self._stream.sync(has_lease=self._lease.is_valid(now))
         return [*released, *self._stream.outgoing(now)]
 
-    def _taken(self, peer: str, taken: Taken, now: float) -> Outgoing:
+    def _taken(self, peer: str, taken: MirrorAck, now: float) -> Outgoing:
         if self._stream is None or peer != self._stream.mirror:
             return []
         if taken.roster is not None:

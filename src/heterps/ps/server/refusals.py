@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from heterps.ps.ops.base import Op, Push
 from heterps.ps.protocol.messages import Code, Round
-from heterps.ps.shard.ledger import Source
+from heterps.ps.shard.ledger import PushSource
 from heterps.ps.shard.shard import Shard
 
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
@@ -21,7 +21,7 @@ class Refusal(Exception):
         self.code: Code = code
 
 
-def check_rounds(name: str, shard: Shard, source: Source, ops: Sequence[Op], *, drains: bool) -> None:
+def check_rounds(name: str, shard: Shard, source: PushSource, ops: Sequence[Op], *, drains: bool) -> None:
     """Refuse contributions that do not fit their rounds, and for now those for which there is no room.
 
     There always is for the contribution that a table needs next, so that a round can end whatever else is kept.

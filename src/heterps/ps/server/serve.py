@@ -16,7 +16,7 @@ from heterps.wire.message import message_bytes
 TICK_S = 1.0
 
 
-class Pace(Protocol):
+class EmulatedLimits(Protocol):
     """The speed and memory of an emulated server."""
 
     def __call__(self, num_bytes: int, began_at: float) -> None: ...
@@ -30,7 +30,7 @@ def serve(
     channel: Channel,
     stopped: Callable[[], bool],
     wait_s: float = 0.1,
-    pace: Pace | None = None,
+    pace: EmulatedLimits | None = None,
     reach: Callable[[str, str], None] = lambda *_: None,
     ticked: Callable[[], None] = lambda: None,
 ) -> None:

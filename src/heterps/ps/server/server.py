@@ -25,20 +25,20 @@ from msgspec.json import encode as to_json
 
 from heterps.errors import HeterpsError, NotFinite
 from heterps.ps.ops.base import InDoubt, Op, Push, Result, Serving, Work
-from heterps.ps.ops.mirrors import Fill, Lead, Taken
-from heterps.ps.ops.moves import Agreed, Deliver, Fetch, Forget, Handover, Prepare, Switch
-from heterps.ps.ops.requests import Forward, FromServer, OpReply, OpRequest, ToServer, client_codec, server_codec
+from heterps.ps.ops.mirrors import Fill, Lead, MirrorAck
+from heterps.ps.ops.moves import Agreed, Deliver, Fetch, ForgetMoved, Handover, Prepare, Switch
+from heterps.ps.ops.requests import FromServer, MirrorOps, OpReply, OpRequest, ToServer, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import AskRoster, AskStats, Hello, Refused, StatsReply, Welcome
 from heterps.ps.protocol.roster import Roster, follows
 from heterps.ps.protocol.row_files import RowFiles
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.server.mirror_stream import Changed, Outgoing
 from heterps.ps.server.mirroring import Mirroring
 from heterps.ps.server.refusals import MAX_HELD, MAX_HELD_BYTES, Refusal, check_rounds, keeps
 from heterps.ps.server.stats import Rate, ServerStats, counted, table_stats
-from heterps.ps.shard.counts import Counts
-from heterps.ps.shard.ledger import Source
+from heterps.ps.shard.counts import ServerCounts
+from heterps.ps.shard.ledger import PushSource
 from heterps.ps.shard.shard import Shard
 from heterps.ps.shard.transfer import ShardTransfer
 from heterps.wire import Frame, Limits, WireError
@@ -76,7 +76,7 @@ class Server:
         self,
         name: str,
         roster: Roster,
-        tables: Tables,
+        tables: TableSpecs,
         *,
         joining: bool = False,
         mirrors: int | None = None,
@@ -91,7 +91,7 @@ class Server:
         self._incarnation = roster.servers[self.number].incarnation
         self.shard = Shard(tables, roster, self.number)
         self.shard.row_files = row_files
-        self.counts = Counts()
+        self.counts = ServerCounts()
         self.tables = tables
         self.room: Callable[[str, int], Bytes | None] = lambda *_: None  # where to make large frames for a peer
         self._codec = server_codec(limits)
@@ -122,7 +122,7 @@ class Server:
         try:
             if isinstance(header, OpRequest):
                 return self._take(peer, header, frames, now)
-            if isinstance(header, (Lead, Fill, Forward, Taken)):
+            if isinstance(header, (Lead, Fill, MirrorOps, MirrorAck)):
                 return self.mirroring.take(peer, header, frames, now)
             answer, answer_frames = self._reply(header, Frames(frames), now)
         except Refusal as refusal:
@@ -155,7 +155,7 @@ class Server:
                 if (transfer := self._handover.deliver(header, frames)) is not None:
                     self._load(transfer)
                     self._handover.arrived(header.source)
-            case Forget():
+            case ForgetMoved():
                 self._check_epoch(header.epoch)
                 self._handover.forget(header.target)
             case _:
@@ -324,7 +324,7 @@ class Server:
 
     def _is_ready(self, request: OpRequest) -> bool:
         """Whether every push that the request builds on has been applied, or stands before that in the request."""
-        source = Source(request.worker, request.incarnation)
+        source = PushSource(request.worker, request.incarnation)
         reached: dict[str, int] = {}
         for op in request.ops:
             applied = reached.setdefault(op.table, self._applied(source, op.table))
@@ -334,7 +334,7 @@ class Server:
                 reached[op.table] = max(applied, op.sequence)
         return True
 
-    def _applied(self, source: Source, table: str) -> int:
+    def _applied(self, source: PushSource, table: str) -> int:
         return self.shard.pieces_of(table).applied(source, table)
 
     def _answer(self, peer: str, request: OpRequest, tasks: list[Task], now: float) -> Outgoing:
@@ -354,7 +354,7 @@ class Server:
 
         Where one fails, those before it stay done: a repeat will not do them again.
         """
-        source = Source(request.worker, request.incarnation)
+        source = PushSource(request.worker, request.incarnation)
         try:
             check_rounds(self.name, self.shard, source, request.ops, drains=now < self._drains_until)
         except Refusal as refusal:
@@ -375,12 +375,12 @@ class Server:
             frames += more
         return peer, self._answers.encode(OpReply(request.id, tuple(results)), frames)
 
-    def replay(self, forward: Forward, frames: list[memoryview]) -> None:
+    def replay(self, forward: MirrorOps, frames: list[memoryview]) -> None:
         """Run what a request has changed on the server that this one mirrors."""
         if forward.worker:
             self.workers[forward.worker] = forward.incarnation
         self._end_rounds(forward.rounds)
-        serving = Serving(Source(forward.worker, forward.incarnation), self.counts)
+        serving = Serving(PushSource(forward.worker, forward.incarnation), self.counts)
         for work, _ in self._check(forward.ops, frames):
             work(serving)
 

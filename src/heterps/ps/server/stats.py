@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from heterps.ps.shard.counts import Counts
+from heterps.ps.shard.counts import ServerCounts
 from heterps.ps.shard.shard import Shard
 from heterps.ps.table.sparse import SparseTable
 from heterps.ps.table.tiers import TieredTable
@@ -64,7 +64,7 @@ class ServerStats(Struct):
     silence_s: dict[str, float] = {}  # by worker: seconds since its last request
 
 
-def counted(counts: Counts) -> dict[str, Any]:
+def counted(counts: ServerCounts) -> dict[str, Any]:
     """Return the fields of ServerStats that a server counts as it works."""
     return {
         "requests": counts.requests,
@@ -77,7 +77,7 @@ def counted(counts: Counts) -> dict[str, Any]:
     }
 
 
-def table_stats(shard: Shard, counts: Counts) -> dict[str, TableStats]:
+def table_stats(shard: Shard, counts: ServerCounts) -> dict[str, TableStats]:
     """Return every table of a shard, with what `counts` has counted of it."""
     stats = {}
     for name, rows in shard.sparse.items():

@@ -43,7 +43,7 @@ class Histogram:
 
 
 @dataclass
-class Traffic:
+class TableTraffic:
     """Pulls and pushes of a table."""
 
     pulls: int = 0
@@ -53,13 +53,13 @@ class Traffic:
 
 
 @dataclass
-class Counts:
+class ServerCounts:
     """What a server counts."""
 
     requests: int = 0
     repeats: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    tables: dict[str, Traffic] = field(default_factory=dict)
+    tables: dict[str, TableTraffic] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -71,17 +71,17 @@ class Counts:
 
     def traffic(self, table: str) -> tuple[int, int, int, int]:
         """Pulls, pushes, rows pulled and rows pushed of a table."""
-        traffic = self.tables.get(table, Traffic())
+        traffic = self.tables.get(table, TableTraffic())
         return traffic.pulls, traffic.pushes, traffic.rows_pulled, traffic.rows_pushed
 
     def pulled(self, table: str, num_rows: int) -> None:
-        traffic = self.tables.setdefault(table, Traffic())
+        traffic = self.tables.setdefault(table, TableTraffic())
         traffic.pulls += 1
         traffic.rows_pulled += num_rows
 
     def pushed(self, table: str, num_rows: int, parts: int = 1) -> None:
         self.updates += 1 / parts
-        traffic = self.tables.setdefault(table, Traffic())
+        traffic = self.tables.setdefault(table, TableTraffic())
         traffic.pushes += 1
         traffic.rows_pushed += num_rows
 

@@ -12,7 +12,7 @@ from heterps.ps.arrays import FloatArray
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec
-from heterps.ps.shard.ledger import Ledger, Source
+from heterps.ps.shard.ledger import Ledger, PushSource
 from heterps.ps.shard.pieces import Piece, PieceSet
 from heterps.ps.shard.rounds import Contribution
 from heterps.ps.table.dense import DenseTable
@@ -105,7 +105,9 @@ class DenseRange:
                 piece.is_filled = True
         self.pieces.replace(self.pieces)
 
-    def push(self, source: Source, sequence: int, push: Contribution, round: Round | Iteration | None = None) -> None:
+    def push(
+        self, source: PushSource, sequence: int, push: Contribution, round: Round | Iteration | None = None
+    ) -> None:
         """Apply a push, or keep it for its round, in every piece whose next one it is; see PieceSet.push."""
 
         def part_of(piece: DensePiece) -> Contribution:
@@ -113,7 +115,7 @@ class DenseRange:
 
         self.pieces.push(source, self.spec.name, sequence, round, part_of, _step)
 
-    def apply_round(self, source: Source, sequence: int, number: int, factor: float) -> None:
+    def apply_round(self, source: PushSource, sequence: int, number: int, factor: float) -> None:
         """Make the step of a round that waits; see PieceSet.apply_round."""
         self.pieces.apply_round(source, self.spec.name, sequence, number, factor, _step)
 
@@ -131,7 +133,7 @@ class DenseRange:
             f"state each here, got {part.first} to {part.stop} with {len(part.state)}"
         )
 
-    def put(self, source: Source, sequence: int, part: ValuePart, num_steps: int) -> None:
+    def put(self, source: PushSource, sequence: int, part: ValuePart, num_steps: int) -> None:
         """Take over values and state of a table after `num_steps`, as a push. They count as filled."""
 
         def put(piece: DensePiece) -> None:

@@ -23,7 +23,7 @@ from msgspec.msgpack import decode, encode
 
 
 @dataclass(frozen=True)
-class Source:
+class PushSource:
     """Who pushed: a worker in one of its incarnations."""
 
     worker: str
@@ -53,12 +53,12 @@ class Ledger(Struct):
     num_pushes: dict[str, int] = {}  # of all workers, by table: what Adam corrects its bias by
     num_rounds: dict[str, int] = {}  # that were applied, by table: see rounds.py
 
-    def applied(self, source: Source, table: str) -> int:
+    def applied(self, source: PushSource, table: str) -> int:
         """Return the last sequence that was applied; 0 for a worker, incarnation or table that is new here."""
         entry = self._find(source, table)
         return entry.applied if entry is not None else 0
 
-    def state(self, source: Source, table: str, sequence: int) -> PushState:
+    def state(self, source: PushSource, table: str, sequence: int) -> PushState:
         entry = self._find(source, table) or Entry(source.incarnation)
         if sequence <= entry.applied:
             return PushState.APPLIED
@@ -66,7 +66,7 @@ class Ledger(Struct):
             return PushState.EARLY
         return PushState.APPLYING if entry.applying else PushState.NEXT
 
-    def begin(self, source: Source, table: str) -> None:
+    def begin(self, source: PushSource, table: str) -> None:
         """Note that the next push of a worker is about to change the table. A new incarnation begins to count at 1."""
         entry = self._find(source, table)
         if entry is None:
@@ -75,7 +75,7 @@ class Ledger(Struct):
             entry = tables[table] = Entry(source.incarnation, lanes=lanes)
         entry.applying = True
 
-    def begins_again(self, source: Source, table: str) -> bool:
+    def begins_again(self, source: PushSource, table: str) -> bool:
         """Whether an older incarnation of a worker has pushed to the table, and this one has not."""
         entry = self.workers.get(source.worker, {}).get(table)
         return entry is not None and entry.incarnation < source.incarnation
@@ -85,17 +85,17 @@ class Ledger(Struct):
         entry = self.workers.get(worker, {}).get(table)
         return entry is not None and entry.lanes.get(lane, 0) >= number
 
-    def finish(self, source: Source, table: str, num_pushes: int | None = None) -> None:
+    def finish(self, source: PushSource, table: str, num_pushes: int | None = None) -> None:
         """Note that the push is in the table, which has then seen one more, or `num_pushes` where that is said."""
         self.keep(source, table)
         self.num_pushes[table] = self.num_pushes.get(table, 0) + 1 if num_pushes is None else num_pushes
 
-    def finish_iteration(self, source: Source, table: str, lane: int, number: int) -> None:
+    def finish_iteration(self, source: PushSource, table: str, lane: int, number: int) -> None:
         """Note that the push of an iteration of a lane is in the table."""
         self.finish(source, table)
         self.workers[source.worker][table].lanes[lane] = number
 
-    def keep(self, source: Source, table: str) -> None:
+    def keep(self, source: PushSource, table: str) -> None:
         """Note that the push is kept for its round, and counts as applied; the table has not seen it yet."""
         entry = self.workers[source.worker][table]
         entry.applied, entry.applying = entry.applied + 1, False
@@ -112,6 +112,6 @@ class Ledger(Struct):
     def copy(self) -> Ledger:
         return decode(encode(self), type=Ledger)
 
-    def _find(self, source: Source, table: str) -> Entry | None:
+    def _find(self, source: PushSource, table: str) -> Entry | None:
         entry = self.workers.get(source.worker, {}).get(table)
         return entry if entry is not None and entry.incarnation == source.incarnation else None

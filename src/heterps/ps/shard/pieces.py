@@ -15,7 +15,7 @@ from functools import partial
 from typing import Generic, Self, TypeVar
 
 from heterps.ps.protocol.messages import Iteration, Round
-from heterps.ps.shard.ledger import Ledger, PushState, Source
+from heterps.ps.shard.ledger import Ledger, PushSource, PushState
 from heterps.ps.shard.rounds import Contribution, Stash, apply_once, drop_once, end_rounds, push_once
 from heterps.ps.table.norms import square_sum
 
@@ -53,11 +53,11 @@ class PieceSet(Generic[P]):
         self._pieces = list(pieces)
         self._join()
 
-    def applied(self, source: Source, table: str) -> int:
+    def applied(self, source: PushSource, table: str) -> int:
         """Return the last push of `source` that all pieces have taken; without pieces, that is every push."""
         return min((piece.ledger.applied(source, table) for piece in self._pieces), default=2**62)
 
-    def state(self, source: Source, table: str, sequence: int) -> PushState:
+    def state(self, source: PushSource, table: str, sequence: int) -> PushState:
         """Return the state of a push in the piece that is least far; APPLIED without pieces."""
         states = {piece.ledger.state(source, table, sequence) for piece in self._pieces}
         return next((state for state in _LEAST_FAR if state in states), PushState.APPLIED)
@@ -66,7 +66,7 @@ class PieceSet(Generic[P]):
         """Return how many pushes all pieces have seen."""
         return min((piece.ledger.num_pushes.get(table, 0) for piece in self._pieces), default=0)
 
-    def round_error(self, source: Source, table: str, sequence: int, round: Round) -> str | None:
+    def round_error(self, source: PushSource, table: str, sequence: int, round: Round) -> str | None:
         """Return what is wrong with a contribution that is new to some piece."""
         new_to = [piece for piece in self._pieces if sequence > piece.ledger.applied(source, table)]
         errors = (piece.stash.error(piece.ledger, source, table, round) for piece in new_to)
@@ -76,13 +76,13 @@ class PieceSet(Generic[P]):
         """Whether the next round waits for this contribution before all others, in some piece."""
         return any(piece.stash.is_awaited(piece.ledger, table, round, also) for piece in self._pieces)
 
-    def awaiting(self, source: Source, table: str, sequence: int) -> list[P]:
+    def awaiting(self, source: PushSource, table: str, sequence: int) -> list[P]:
         """Return the pieces whose next push of `source` this is."""
         return [piece for piece in self._pieces if piece.ledger.state(source, table, sequence) is PushState.NEXT]
 
     def push(
         self,
-        source: Source,
+        source: PushSource,
         table: str,
         sequence: int,
         round: Round | Iteration | None,
@@ -103,7 +103,7 @@ class PieceSet(Generic[P]):
 
     def apply_round(
         self,
-        source: Source,
+        source: PushSource,
         table: str,
         sequence: int,
         number: int,
@@ -127,7 +127,7 @@ class PieceSet(Generic[P]):
             end_rounds(piece.ledger, piece.stash, rounds, partial(_step_of, step, piece))
         self._join()
 
-    def drop_rounds(self, source: Source, table: str, sequence: int) -> None:
+    def drop_rounds(self, source: PushSource, table: str, sequence: int) -> None:
         """Drop the contributions to rounds of a table that wait, in every piece whose next push this is."""
         for piece in self.awaiting(source, table, sequence):
             drop_once(piece.ledger, piece.stash, source, table)
@@ -138,7 +138,7 @@ class PieceSet(Generic[P]):
         return {piece.ledger.next_round(table) - 1 for piece in self._pieces}
 
     def take_over(
-        self, source: Source, table: str, sequence: int, num_pushes: int, put: Callable[[P], None] = lambda _: None
+        self, source: PushSource, table: str, sequence: int, num_pushes: int, put: Callable[[P], None] = lambda _: None
     ) -> None:
         """Call `put`, which puts in what a table was after `num_pushes`, for every piece whose next push this is.
 

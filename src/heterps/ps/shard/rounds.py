@@ -24,7 +24,7 @@ import numpy as np
 from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import make_lookup, sum_rows
 from heterps.ps.protocol.messages import Iteration, Round
-from heterps.ps.shard.ledger import Ledger, Source
+from heterps.ps.shard.ledger import Ledger, PushSource
 
 
 class Contribution(NamedTuple):
@@ -110,7 +110,7 @@ class Stash:
         """The highest number of a round that has begun here; 0 for none."""
         return max((number for _, number in self._rounds), default=0)
 
-    def error(self, ledger: Ledger, source: Source, table: str, round: Round) -> str | None:
+    def error(self, ledger: Ledger, source: PushSource, table: str, round: Round) -> str | None:
         """Why a contribution, which is not in the ledger, cannot be one of its round."""
         what = f"round {round.number} of table {table}"
         if _is_repeat(ledger, source, table, round):
@@ -168,7 +168,7 @@ class Stash:
         return whole if gathered.factor == 1.0 else whole._replace(grads=whole.grads * np.float32(gathered.factor))
 
 
-def _is_repeat(ledger: Ledger, source: Source, table: str, round: Round) -> bool:
+def _is_repeat(ledger: Ledger, source: PushSource, table: str, round: Round) -> bool:
     """Whether an older incarnation of the only worker has brought this round, which was applied at once."""
     is_applied = round.parts == 1 and not round.waits and round.number == ledger.next_round(table) - 1
     return is_applied and ledger.begins_again(source, table)
@@ -181,7 +181,7 @@ def _begun(round: Round) -> _Gathered:
 def push_once(
     ledger: Ledger,
     stash: Stash,
-    source: Source,
+    source: PushSource,
     table: str,
     contribution: Contribution,
     part_of: Round | Iteration | None,
@@ -218,7 +218,7 @@ def push_once(
 def apply_once(
     ledger: Ledger,
     stash: Stash,
-    source: Source,
+    source: PushSource,
     table: str,
     number: int,
     factor: float,
@@ -239,7 +239,7 @@ def end_rounds(
         _end_rounds(ledger, stash, table, step_of(table))
 
 
-def drop_once(ledger: Ledger, stash: Stash, source: Source, table: str) -> None:
+def drop_once(ledger: Ledger, stash: Stash, source: PushSource, table: str) -> None:
     """Take the next push of `source`, which drops the contributions to rounds of a table that wait. [4]"""
     ledger.begin(source, table)
     stash.drop(table)

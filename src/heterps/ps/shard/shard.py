@@ -16,11 +16,11 @@ from heterps.ps.keys.placement import NUM_SLOTS, all_in, owners, slot_mask, slot
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.parts import TablePart, ValuePart
 from heterps.ps.protocol.roster import Roster
-from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.shard.dense_range import DensePiece, DenseRange
 from heterps.ps.shard.exports import Exports, Page
-from heterps.ps.shard.ledger import Ledger, Source
+from heterps.ps.shard.ledger import Ledger, PushSource
 from heterps.ps.shard.pieces import Piece, PieceSet
 from heterps.ps.shard.rounds import Contribution, Stash
 from heterps.ps.shard.transfer import PieceManifest, ShardTransfer, make_transfer
@@ -44,13 +44,13 @@ class SlotPiece(Piece):
 class Shard:
     """The tables of server `number` of `roster`. Calls check nothing that `home_error` and the tables do not check."""
 
-    def __init__(self, tables: Tables, roster: Roster, number: int) -> None:
+    def __init__(self, tables: TableSpecs, roster: Roster, number: int) -> None:
         self.sparse = {spec.name: spec.make_shard() for spec in tables.sparse}
         self.dense = {spec.name: DenseRange(spec, roster.dense_range(spec.size, number)) for spec in tables.dense}
         self.pieces = PieceSet([SlotPiece(owners(roster.num_shards) == number, Ledger())])
         self.exports = Exports()
         self.row_files: RowFiles | None = None  # where this server saves its own rows; None: they travel instead
-        self._saves: dict[tuple[str, str], tuple[SaveOfRows, Future[RowFile]]] = {}  # by table and path
+        self._saves: dict[tuple[str, str], tuple[SaveOfRows, Future[RowFileInfo]]] = {}  # by table and path
 
     def pieces_of(self, table: str) -> PieceSet[SlotPiece] | PieceSet[DensePiece]:
         """Return the pieces of a table, which know its pushes."""
@@ -78,7 +78,7 @@ class Shard:
         return f"{astray.sum()} of {len(keys)} keys, {keys[astray.argmax()]} first, have their home on another server"
 
     def push_rows(
-        self, source: Source, table: str, sequence: int, push: Contribution, round: Round | Iteration | None = None
+        self, source: PushSource, table: str, sequence: int, push: Contribution, round: Round | Iteration | None = None
     ) -> None:
         """Apply a push, or keep it for its round, in every piece whose next one it is; see PieceSet.push."""
         keys, grads, samples = push
@@ -95,7 +95,7 @@ class Shard:
         """Return the sum of squares of a round of any table that waits."""
         return self.pieces_of(table).round_squares(table, number)
 
-    def apply_round(self, source: Source, table: str, sequence: int, number: int, factor: float) -> None:
+    def apply_round(self, source: PushSource, table: str, sequence: int, number: int, factor: float) -> None:
         """Make the step of a round of any table that waits, as a push; see PieceSet.apply_round."""
         if table in self.dense:
             self.dense[table].apply_round(source, sequence, number, factor)
@@ -108,7 +108,7 @@ class Shard:
         for dense in self.dense.values():
             dense.end_rounds(rounds)
 
-    def drop_rounds(self, source: Source, table: str, sequence: int) -> None:
+    def drop_rounds(self, source: PushSource, table: str, sequence: int) -> None:
         """Drop the contributions to rounds of any table that wait, as a push; see PieceSet.drop_rounds."""
         self.pieces_of(table).drop_rounds(source, table, sequence)
 
@@ -119,14 +119,14 @@ class Shard:
         target.num_pushes = piece.ledger.num_pushes.get(table, 0)  # pieces may have seen different numbers
         target.push_unique(push.keys, push.grads, samples=push.samples)
 
-    def resume(self, source: Source, table: str, sequence: int, num_pushes: int, metadata: TableMetadata) -> None:
+    def resume(self, source: PushSource, table: str, sequence: int, num_pushes: int, metadata: TableMetadata) -> None:
         """Take over what the shard of a table knew besides its rows, as a push."""
         self.sparse[table].resume(num_pushes, metadata)
         self.pieces.take_over(source, table, sequence, num_pushes)
 
     # --- tables in and out -------------------------------------------------------------------------------------------
 
-    def export(self, source: Source, table: str, number: int, part: int) -> Page:
+    def export(self, source: PushSource, table: str, number: int, part: int) -> Page:
         """Return a part of a table for `source`; with part 0 the table is copied."""
         if part:
             return self.exports.page(source.worker, table, number, part)
@@ -139,7 +139,7 @@ class Shard:
         return self.exports.begin(source.worker, table, number, self.pieces_of(table).num_pushes(table), whole)
 
     def put(
-        self, source: Source, table: str, sequence: int, part: TablePart, num_pushes: int, *, is_first: bool
+        self, source: PushSource, table: str, sequence: int, part: TablePart, num_pushes: int, *, is_first: bool
     ) -> None:
         """Take in a part of a table that has seen `num_pushes`, as a push. ValueError, and no change, if wrong."""
         if not isinstance(part, Rows):
@@ -159,7 +159,7 @@ class Shard:
 
         self.pieces.take_over(source, table, sequence, num_pushes, put)
 
-    def begin_save(self, table: str, path: str, version: Version | None) -> bool:
+    def begin_save(self, table: str, path: str, version: VersionRange | None) -> bool:
         """Begin to write the rows of a table, as they are now, to a file; see `begin_rows`.
 
         False where the server has no folder of that path. A save that was begun already is not begun again.
@@ -175,7 +175,7 @@ class Shard:
             self._saves[table, path] = save, self.row_files.start(save.write)
         return True
 
-    def saved_rows(self, table: str, path: str) -> RowFile | int | None:
+    def saved_rows(self, table: str, path: str) -> RowFileInfo | int | None:
         """Return the file of a save, or the number of rows that are left to write; None for a save that is unknown.
 
         StorageError where the disk refused, NotFinite where a row is not finite.
@@ -189,7 +189,7 @@ class Shard:
         """Whether this server sees all these files of rows."""
         return self.row_files is not None and all(self.row_files.has(path) for path in paths)
 
-    def load_rows(self, source: Source, table: str, sequence: int, paths: Iterable[str], num_pushes: int) -> None:
+    def load_rows(self, source: PushSource, table: str, sequence: int, paths: Iterable[str], num_pushes: int) -> None:
         """Take in the rows of these files whose home is here, part by part, as one push; see `replace_rows`.
 
         The table must be empty.

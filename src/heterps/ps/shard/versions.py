@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from heterps.ps.arrays import KeyArray
-from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
+from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange
 from heterps.ps.table.changes import Reader
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.frozen import RowsToSave
@@ -32,7 +32,7 @@ def keys_gone(table: SparseTable | TieredTable, since: int, reader: Reader) -> K
 
 
 def begin_rows(
-    table: SparseTable | TieredTable, name: str, files: RowFiles, path: str, version: Version | None, clock: int
+    table: SparseTable | TieredTable, name: str, files: RowFiles, path: str, version: VersionRange | None, clock: int
 ) -> SaveOfRows:
     """Take the rows of table `name` as they are now; what is returned writes them, on any thread, while others change.
 
@@ -45,7 +45,7 @@ def begin_rows(
     if version is not None:
         files = files_for(version.reader, files)
 
-    def write() -> RowFile:
+    def write() -> RowFileInfo:
         return files.write(path, finite_parts(name, rows.parts()), len(rows), table.widths)
 
     save = SaveOfRows(rows, write)
@@ -64,7 +64,7 @@ class SaveOfRows(NamedTuple):
     """
 
     rows: RowsToSave
-    write: Callable[[], RowFile]
+    write: Callable[[], RowFileInfo]
 
 
 def replace_rows(table: SparseTable | TieredTable, rows: Rows) -> None:
@@ -89,6 +89,6 @@ class WithoutState:
         self.has, self.has_folder, self.read = files.has, files.has_folder, files.read
         self.read_all, self.start = files.read_all, files.start
 
-    def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFile:
+    def write(self, path: str, parts: Iterable[Rows], num_rows: int, widths: tuple[int, int]) -> RowFileInfo:
         stripped: Iterator[Rows] = (part.without_state() for part in parts)
         return self._files.write(path, stripped, num_rows, (widths[0], 0))

@@ -87,7 +87,7 @@ def _seconds(timeline: Timeline) -> float:
     return last - first
 
 
-class _Part(NamedTuple):
+class _TimelinePart(NamedTuple):
     """A part of a timeline."""
 
     workers: tuple[WorkerTimes, ...]
@@ -122,7 +122,7 @@ def _end_of(whole: Timeline, num_bars: int) -> Timeline:
         WorkerTimes(worker.name, tuple(segment for segment in worker.segments if segment.end > first), worker.left_s)
         for worker in whole.workers
     )
-    return _Part(workers, (first, last) if last > first else None, last)
+    return _TimelinePart(workers, (first, last) if last > first else None, last)
 
 
 def _draw_staleness(policy: ObservedPolicy) -> Markup:

@@ -9,12 +9,12 @@ from rich.console import Console
 from heterps.report.figures import rate
 from heterps.report.terminal.simulation_table import MEANING
 from heterps.report.terminal.tables import figures_table
-from heterps.sim.pace import Pace, advised_pace
+from heterps.sim.pace import PolicyPace, advised_pace
 
 HEADS = ("policy", "gain", "seeds", "per s", "wait", "lead", "stale")
 
 
-def show_paces(console: Console, paces: Sequence[Pace], own: str, advice: Sequence[str]) -> None:
+def show_paces(console: Console, paces: Sequence[PolicyPace], own: str, advice: Sequence[str]) -> None:
     """Prints one row per policy, with a tick at the one that is advised, and the advice."""
     advised = advised_pace(paces)
     named = f"{advised.policy} ✓"
@@ -32,7 +32,7 @@ def show_paces(console: Console, paces: Sequence[Pace], own: str, advice: Sequen
         console.print(sentence, markup=False)
 
 
-def _cells(pace: Pace, name: str) -> tuple[str, ...]:
+def _cells(pace: PolicyPace, name: str) -> tuple[str, ...]:
     low, high = pace.range
     figures = (f"{pace.gain:.2f}", f"{low:.2f}-{high:.2f}", rate(pace.per_s), f"{pace.wait_share:.0%}")
     return (name, *figures, f"{pace.max_lead:.0f}", f"{pace.staleness:.2f}")

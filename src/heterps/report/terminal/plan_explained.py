@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps.planning.api import PROVEN
-from heterps.planning.explain import Explanation, Neighbour, Sensitivity, Station
+from heterps.planning.explain import Explanation, NeighbourPlan, Sensitivity, Station
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
 from heterps.report.figures import plural, rate, usd
@@ -38,26 +38,26 @@ def show_explanation(console: Console, told: Explanation, plan: Plan, profile: P
         console.print(Text(line, style="dim"))
 
 
-def cheaper_words(other: Neighbour | None, plan: Plan, profile: Profile) -> str:
+def cheaper_words(other: NeighbourPlan | None, plan: Plan, profile: Profile) -> str:
     if other is None:
         return "none; no plan costs less, however low the floor."
     where = f"for the same floor, by method {other.plan.method}" if other.meets_floor else "below the floor"
     return f"{change_words(other, profile)}: {_bill(other, plan)} ({where})."
 
 
-def faster_words(other: Neighbour | None, plan: Plan, profile: Profile) -> str:
+def faster_words(other: NeighbourPlan | None, plan: Plan, profile: Profile) -> str:
     if other is None:
         return "none; no plan within the limits is faster."
     return f"{change_words(other, profile)}: {_bill(other, plan)}."
 
 
-def _bill(other: Neighbour, plan: Plan) -> str:
+def _bill(other: NeighbourPlan, plan: Plan) -> str:
     share = f" ({abs(other.usd) / plan.usd:.1%})" if plan.usd else ""
     word = "less" if other.usd < 0 else "more"
     return f"{usd(abs(other.usd))}{share} {word}, {rate(other.plan.throughput)} samples/s"
 
 
-def change_words(other: Neighbour, profile: Profile) -> str:
+def change_words(other: NeighbourPlan, profile: Profile) -> str:
     """The units and the layers that another plan changes, in words."""
     names = [layer.name for layer in profile.layers]
     units = [f"{abs(n)} {name} {'more' if n > 0 else 'less'}" for name, n in other.units.items()]

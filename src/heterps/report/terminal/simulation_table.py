@@ -23,7 +23,7 @@ WORKER_HEADS = ("worker", "s/iteration", "pushes", "waits", "wait s", "wait %", 
 
 
 @dataclass(frozen=True)
-class Group:
+class WorkerGroup:
     """Workers in one row of the table: one, or several neighbours, whose figures are then means."""
 
     workers: tuple[WorkerResult, ...]
@@ -64,15 +64,15 @@ def show_policies(console: Console, results: Sequence[SimResult]) -> None:
             console.print(f"{result.policy}: {text}", markup=False)
 
 
-def make_groups(workers: Sequence[WorkerResult], most: int = MOST_ROWS) -> list[Group]:
+def make_groups(workers: Sequence[WorkerResult], most: int = MOST_ROWS) -> list[WorkerGroup]:
     """At most `most` groups: one per worker, else one per run of neighbours of equal speed, else equally large ones."""
     if len(workers) <= most:
-        return [Group((worker,)) for worker in workers]
-    groups = [Group(tuple(some)) for _, some in groupby(workers, lambda worker: worker.seconds)]
+        return [WorkerGroup((worker,)) for worker in workers]
+    groups = [WorkerGroup(tuple(some)) for _, some in groupby(workers, lambda worker: worker.seconds)]
     if len(groups) <= most:
         return groups
     size = -(-len(workers) // most)
-    return [Group(tuple(workers[i : i + size])) for i in range(0, len(workers), size)]
+    return [WorkerGroup(tuple(workers[i : i + size])) for i in range(0, len(workers), size)]
 
 
 def policy_table(results: Sequence[SimResult]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

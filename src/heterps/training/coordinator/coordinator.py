@@ -38,7 +38,7 @@ from heterps.training.coordinator.effects import (
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost, tell_news
 from heterps.training.coordinator.following import LEASE_S
-from heterps.training.coordinator.journal import Recorded, digest_of
+from heterps.training.coordinator.journal import JournalContents, digest_of
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.origin import Origin
 from heterps.training.coordinator.positions import checkpoint_progress
@@ -88,7 +88,7 @@ def train_staged(
     emulated: Emulated | None = None,
     folder: str = "",
     control: Control | None = None,
-    found: Recorded | None = None,
+    found: JournalContents | None = None,
 ) -> Outcome | Replanned:
     """Train `job` by `plan` with the workers and servers of `fleet`, until the last epoch ends or `stop()` names a
     reason; or, if somebody asks through `control` for another plan, until the checkpoint from which to go on by it.
@@ -126,7 +126,7 @@ class Coordinator:
         control: Control | None = None,
         *,
         resume: bool,
-        found: Recorded | None = None,
+        found: JournalContents | None = None,
     ) -> None:
         self._job, self._run, self._fleet, self._observer, self._control = job, run, fleet, observer, control
         self._resume, layout = resume, job_layout(job, plan) if found is None else found.next_layout

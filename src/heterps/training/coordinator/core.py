@@ -51,7 +51,7 @@ from heterps.training.protocol.messages import (
     Pushed,
     Ready,
     Send,
-    State,
+    StageState,
     Stop,
 )
 from heterps.training.run.commands import CommandReply, Scale
@@ -135,7 +135,7 @@ class CoordinatorCore:
                 self._effects += after_rounds(self.flow.take_ended(), self.layout)
             case NoBatch():
                 self.flow.no_batch(message)
-            case State():
+            case StageState():
                 self._states[message.worker] = values or {}
             case Failed() if message.worker in self.layout.workers:
                 raise failure(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from heterps.training.coordinator.flow import SkippedBatch
-from heterps.training.coordinator.journal import Done
+from heterps.training.coordinator.journal import BatchDone
 from heterps.training.coordinator.reconfiguration import StartWorkers, StopWorker
 from heterps.training.protocol.messages import Go, Send
 
@@ -42,7 +42,7 @@ class EndRound(NamedTuple):
 class Note(NamedTuple):
     """Write to the journal what was decided, before anything that comes after it in the list of effects is done."""
 
-    record: Go | Done
+    record: Go | BatchDone
 
 
 class DropRound(NamedTuple):

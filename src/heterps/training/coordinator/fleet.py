@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from heterps.errors import HeterpsError
 from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.journal import ServerPlace
 from heterps.training.coordinator.reconfiguration import STOP_S
@@ -48,7 +48,7 @@ class Fleet(Protocol):
     def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
         """A worker was told to stop, or is not wanted: wait until it is gone, by force after so long."""
 
-    def connect(self, tables: Tables) -> JobClient:
+    def connect(self, tables: TableSpecs) -> JobClient:
         """A client of the servers, which hold these tables."""
 
     def check(self) -> None:

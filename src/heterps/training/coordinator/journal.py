@@ -44,7 +44,7 @@ STARTS_A_LIFE = 1_000_000
 higher than any before, even if the journal misses the last starts."""
 
 
-class Done(Struct, frozen=True, tag="done"):
+class BatchDone(Struct, frozen=True, tag="done"):
     """An iteration of a lane, or a round, is done at every stage."""
 
     lane: int
@@ -56,10 +56,10 @@ class Done(Struct, frozen=True, tag="done"):
     is_skipped: bool = False  # it changed nothing; a round that follows it has its number
 
 
-def done_of(step: Step, seconds: float) -> Done:
+def done_of(step: Step, seconds: float) -> BatchDone:
     """Return the record of a batch that is done, so many seconds after the run began."""
     is_skipped = step.skipped is not None
-    return Done(step.lane, step.iteration, step.num_samples, step.loss, seconds, step.is_repeated, is_skipped)
+    return BatchDone(step.lane, step.iteration, step.num_samples, step.loss, seconds, step.is_repeated, is_skipped)
 
 
 class ServerPlace(Struct, frozen=True):
@@ -85,7 +85,7 @@ class Head(Struct, frozen=True, tag="head"):
     under_way: dict[int, Go] = {}  # by lane
 
 
-Record = Head | Go | Done
+Record = Head | Go | BatchDone
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Decisions:
     iterations: dict[int, int]
     under_way: dict[int, Go]
 
-    def take(self, record: Go | Done) -> Go | None:
+    def take(self, record: Go | BatchDone) -> Go | None:
         """Take the next record; return what is done by it."""
         if isinstance(record, Go):
             self.iterations[record.lane] = record.iteration
@@ -139,7 +139,7 @@ class Journal:
             progress.last_save, dict(decided.iterations), dict(decided.under_way),
         )  # fmt: skip
 
-    def note(self, record: Go | Done) -> None:
+    def note(self, record: Go | BatchDone) -> None:
         """Write what was decided, before it is carried out."""
         self._decisions.take(record)
         self._try(self._append, _line(record))
@@ -183,7 +183,7 @@ class Journal:
 class MemoryJournal(Journal):
     """A journal that is kept in memory, for simulated jobs."""
 
-    def __init__(self, found: Recorded | None = None) -> None:
+    def __init__(self, found: JournalContents | None = None) -> None:
         super().__init__(Path(), 1 if found is None else found.head.life, "", ServerPlace("", {}), lambda _: None)
         self._lines = [] if found is None else found.lines()
 
@@ -193,7 +193,7 @@ class MemoryJournal(Journal):
     def _append(self, line: bytes) -> None:
         self._lines.append(line)
 
-    def read(self) -> Recorded | None:
+    def read(self) -> JournalContents | None:
         """What the coordinator that wrote it has decided."""
         return _read(self._lines)
 
@@ -208,18 +208,18 @@ class TakenOver(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class JournalContents:
     """What a journal says: its head, and what was decided afterwards."""
 
     head: Head
-    records: Sequence[Go | Done]
+    records: Sequence[Go | BatchDone]
 
-    def next_life(self) -> Recorded:
+    def next_life(self) -> JournalContents:
         """The same of the next coordinator, which must be written before that starts any worker.
 
         Else a third one, if the second dies soon, would give its workers the incarnations of the second one's.
         """
-        return Recorded(structs.replace(self.head, life=self.head.life + 1), self.records)
+        return JournalContents(structs.replace(self.head, life=self.head.life + 1), self.records)
 
     def lines(self) -> list[bytes]:
         return [_line(record) for record in (self.head, *self.records)]
@@ -239,7 +239,7 @@ class Recorded:
         progress.take_over(self.head.last_save, self.head.life - self.head.written_in)
         leases, clock = restored_leases(job, reader, told), self.head.clock
 
-        def done(record: Done) -> None:
+        def done(record: BatchDone) -> None:
             nonlocal clock
             clock += 1
             if record.is_skipped:
@@ -250,7 +250,7 @@ class Recorded:
 
         return TakenOver(self.finish(leases, done), leases, clock, told.get("usd"))
 
-    def finish(self, leases: Leases, done: Callable[[Done], None]) -> Decisions:
+    def finish(self, leases: Leases, done: Callable[[BatchDone], None]) -> Decisions:
         """Acknowledge in the leases of the head what was done after it, and hold what was under way.
 
         done  is told every iteration that was done, in their order
@@ -259,7 +259,7 @@ class Recorded:
         for record in self.records:
             ended = decisions.take(record)
             # The head may know already of an iteration whose line comes after it.
-            if ended is not None and isinstance(record, Done) and self._claim(leases, ended):
+            if ended is not None and isinstance(record, BatchDone) and self._claim(leases, ended):
                 leases.done(self._holder(ended), ended.epoch, ended.batch)
                 done(record)
         for lane, go in list(decisions.under_way.items()):
@@ -288,7 +288,7 @@ def digest_of(job: Job, plan: Plan) -> str:
     return xxh3_64_hexdigest(f"{job.model_dump_json()} {stages} {plan.servers.count}".encode())
 
 
-def read_journal(folder: Path) -> Recorded | None:
+def read_journal(folder: Path) -> JournalContents | None:
     """Read the journal that a coordinator left; None where there is none that can be read.
 
     A last line that was cut off is left out: what it says was not carried out.
@@ -299,19 +299,19 @@ def read_journal(folder: Path) -> Recorded | None:
         return None
 
 
-def write_journal(folder: Path, found: Recorded) -> None:
+def write_journal(folder: Path, found: JournalContents) -> None:
     """Write a journal anew, whole or not at all. Raises OSError."""
     draft = folder / f".{FILE}.part"
     draft.write_bytes(b"".join(found.lines()))
     os.replace(draft, folder / FILE)
 
 
-def _read(lines: Sequence[bytes]) -> Recorded | None:
+def _read(lines: Sequence[bytes]) -> JournalContents | None:
     """Return what lines say; None where the first is no head. DecodeError where one is no record."""
     records = [msgspec.json.decode(line, type=Record) for line in lines]
     if not records or not isinstance(records[0], Head):
         return None
-    return Recorded(records[0], [record for record in records[1:] if not isinstance(record, Head)])
+    return JournalContents(records[0], [record for record in records[1:] if not isinstance(record, Head)])
 
 
 def _line(record: Record) -> bytes:

@@ -24,7 +24,7 @@ from heterps.ps.table.changes import Reader
 from heterps.training.model.buffers import load_buffers, model_buffers
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import flat_parameters, trainable, view_parameters
-from heterps.training.model.table_snapshots import Changes, changed_table
+from heterps.training.model.table_snapshots import TableChanges, changed_table
 from heterps.training.model.tabled import DenseSource, ModelOnTables
 from heterps.training.protocol.stage_tables import StageTables
 
@@ -64,7 +64,7 @@ class CoordinatorModel(ModelOnTables):
         buffers: Mapping[str, Tensor | NDArray[Any]] = {},
         *,
         in_place: bool = False,
-        changes: Changes | None = None,
+        changes: TableChanges | None = None,
     ) -> Snapshot:
         """Everything that a later `restore`, or that of a Trainer, needs to go on as if nothing had happened.
 
@@ -75,14 +75,14 @@ class CoordinatorModel(ModelOnTables):
         self.load_buffers(buffers)
         return self._snapshot(samples, progress, in_place=in_place, changes=changes)
 
-    def changes(self, number: int, since: int, reader: Reader) -> Changes:
+    def changes(self, number: int, since: int, reader: Reader) -> TableChanges:
         """What version `number` for a reader has: what changed since another one, or all rows where that is unknown."""
         found = {table: self.client.keys_gone(table, since, reader) for table in self._sparse} if since else {}
         gone = {table: keys for table, keys in found.items() if keys is not None}
         is_known = len(gone) == len(self._sparse)
-        return Changes(number, since if is_known else 0, gone if is_known else {})
+        return TableChanges(number, since if is_known else 0, gone if is_known else {})
 
-    def version(self, clock: int, samples: int, changes: Changes, parent: str | None) -> Snapshot:
+    def version(self, clock: int, samples: int, changes: TableChanges, parent: str | None) -> Snapshot:
         """What those need who use the model: its weights and buffers, and rows without optimizer state.
 
         parent  the name of the version since which rows have changed

@@ -10,7 +10,7 @@ from heterps.checkpoint import load
 from heterps.config import Job
 from heterps.data.leases import Leases
 from heterps.data.reader import Reader
-from heterps.training.coordinator.journal import Decisions, Journal, Recorded, ServerPlace
+from heterps.training.coordinator.journal import Decisions, Journal, JournalContents, ServerPlace
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import (
     begins_other_data,
@@ -83,7 +83,7 @@ class Origin:
         leases = restored_leases(self._job, self._reader, snapshot.progress)
         return Begun(leases, snapshot.clock, snapshot.progress.get("usd"))
 
-    def take_over(self, found: Recorded) -> Begun:
+    def take_over(self, found: JournalContents) -> Begun:
         """Go on with what servers hold, by the journal of a coordinator that died."""
         taken = found.restore(self._job, self._reader, self._progress)
         self._run.rewind_metrics(self._progress.interval_started)

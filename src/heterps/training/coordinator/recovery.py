@@ -17,7 +17,7 @@ from heterps.training.coordinator.flow import Flow
 from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.coordinator.reconfiguration import START_S, Effects, StartWorkers, StopWorker
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import Forget, Send
+from heterps.training.protocol.messages import ForgetLanes, Send
 from heterps.training.worker.stage_work import WorkerStart
 
 
@@ -73,7 +73,7 @@ class Recovery:
         others_do = "the others wait for it" if layout.in_rounds else "the others go on"
         self._warn(f"{why}. It is replaced, and {others_do if len(layout.workers) > 1 else 'the job goes on'}")
         others = [other for other in layout.workers if other not in self._lost] if len(layout.stages) > 1 else []
-        return [StopWorker(worker, 0.0), *(Send(other, Forget(lanes)) for other in others)]
+        return [StopWorker(worker, 0.0), *(Send(other, ForgetLanes(lanes)) for other in others)]
 
     def is_starting(self, worker: str) -> bool:
         """Whether a worker was lost and is not ready again."""

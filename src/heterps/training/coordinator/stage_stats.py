@@ -18,7 +18,7 @@ from typing import Any
 
 from heterps.training.coordinator.flow import Flow, Step
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import Pushed, Traffic, Usage
+from heterps.training.protocol.messages import Pushed, Usage, WorkerTraffic
 from heterps.training.run.progress import RunProgress
 
 VIEWS = 12
@@ -112,7 +112,7 @@ class StageStats:
             rate = hits / (hits + misses) if hits + misses else None
             totals["cache"] = {"num_hits": hits, "num_misses": misses, "hit_rate": rate}
         if talks := [usage.traffic for usage in self._usage.values() if usage.traffic is not None]:
-            fields = Traffic.__struct_fields__
+            fields = WorkerTraffic.__struct_fields__
             totals["traffic"] = {field: sum(getattr(talk, field) for talk in talks) for field in fields}
         return totals
 

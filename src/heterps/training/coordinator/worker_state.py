@@ -16,7 +16,7 @@ from torch import nn
 from heterps.model.stages import split
 from heterps.model.trace import Trace
 from heterps.ps.client.local import LocalClient, in_process
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.model.buffers import model_buffers, stage_buffers
 from heterps.training.protocol.stage_tables import StageTables
@@ -36,7 +36,7 @@ class WorkerState:
         stages = split(trace, firsts[1:])
         self._buffers = [stage_buffers(model, trace, stage, is_last=stage is stages[-1]) for stage in stages]
         self._tables = tables
-        self.dense: LocalClient | None = in_process(Tables((), tables.tables.dense)) if is_reduced else None
+        self.dense: LocalClient | None = in_process(TableSpecs((), tables.tables.dense)) if is_reduced else None
         self.is_any = is_reduced or bool(model_buffers(model))
 
     def of_stage(self, number: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from heterps.config import Clip
 from heterps.errors import PeerLost
 from heterps.lookups import RowGradients
 from heterps.ps.client.local import FloatArray, JobClient
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.table.norms import square_sum, square_sum_by_key
 from heterps.training.protocol.layout import Layout
 
@@ -45,7 +45,7 @@ def limits(clip: Clip | None, sparse: Iterable[str], dense: Iterable[str]) -> li
     return found
 
 
-def limits_of(clip: Clip | None, tables: Tables) -> list[Limit]:
+def limits_of(clip: Clip | None, tables: TableSpecs) -> list[Limit]:
     """The limits of all tables that servers hold and that are trained."""
     sparse, dense = ([spec.name for spec in specs if not spec.is_frozen] for specs in (tables.sparse, tables.dense))
     return limits(clip, sparse, dense)
@@ -89,7 +89,7 @@ def end_round(client: JobClient, limits: Sequence[Limit], number: int) -> None:
     client.end_rounds(number)
 
 
-def drop_round(client: JobClient, tables: Tables, number: int) -> None:
+def drop_round(client: JobClient, tables: TableSpecs, number: int) -> None:
     """Let the servers drop what they keep of a round. PeerLost where one has applied a part of it already.
 
     The round before is over, of which the servers may not have heard from a coordinator that died.

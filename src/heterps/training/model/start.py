@@ -34,7 +34,7 @@ Given = tuple[KeyArray, FloatArray]
 
 
 @dataclass(frozen=True)
-class Taken:
+class StartOutcome:
     """What a start has taken over, by the names of the new model; the fields are those of `start` in summary.json."""
 
     model: str | None
@@ -70,7 +70,7 @@ class Taken:
 
 def starting_snapshot(
     fresh: Snapshot, specs: Mapping[str, TableSpec], start: Start, source: Snapshot | None, given: Mapping[str, Given]
-) -> tuple[Snapshot, Taken]:
+) -> tuple[Snapshot, StartOutcome]:
     """The snapshot that a model starts from, and what was taken from where.
 
     fresh   the snapshot of the model as it was built, without rows
@@ -86,7 +86,7 @@ def starting_snapshot(
     old = _old_names([*specs, *mine], start, {*theirs, *their_tables})
     refused: list[str] = []
     weights, tables = dict(mine), {}
-    taken = Taken(start.model)
+    taken = StartOutcome(start.model)
     for name, array in mine.items():
         other = theirs.get(old.get(name, ""))
         fitted = None if other is None else _fitted(array, other, start)

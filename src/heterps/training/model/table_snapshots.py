@@ -11,14 +11,14 @@ import numpy as np
 from heterps.checkpoint import TableRows, TableStream
 from heterps.ps.arrays import KeyArray
 from heterps.ps.client.local import JobClient
-from heterps.ps.protocol.row_files import RowFile, RowFiles, Version
+from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.finite import finite_parts
 from heterps.ps.table.optimizers import state_words
 from heterps.ps.table.rows import Rows
 
 
-class Changes(NamedTuple):
+class TableChanges(NamedTuple):
     """What a version of the tables of a job has: all rows, or those that changed since another."""
 
     number: int  # of this version, from 1 on, by which tables know it
@@ -27,7 +27,7 @@ class Changes(NamedTuple):
 
 
 def save_table(
-    client: JobClient, spec: TableSpec, *, in_place: bool, changes: Changes | None = None
+    client: JobClient, spec: TableSpec, *, in_place: bool, changes: TableChanges | None = None
 ) -> TableRows | TableStream:
     """A table with everything that it needs to go on. NotFinite where a row is not finite: it is never saved.
 
@@ -42,10 +42,10 @@ def save_table(
     if not in_place and spec.tiers is None:
         return _copy(client, spec.name, meta, metadata)
 
-    def write(files: RowFiles, path: str) -> Callable[[], list[RowFile]]:
+    def write(files: RowFiles, path: str) -> Callable[[], list[RowFileInfo]]:
         if client.num_pushes(spec.name) != num_pushes:
             raise RuntimeError(f"table {spec.name} changed between its snapshot and the save of it")
-        version = None if changes is None else Version(changes.number, changes.since, "checkpoints")
+        version = None if changes is None else VersionRange(changes.number, changes.since, "checkpoints")
         return client.begin_save(spec.name, files, path, version)
 
     widths = spec.dim, state_words(spec.optimizer, spec.dim)
@@ -66,11 +66,11 @@ def _read(client: JobClient, table: str) -> Iterator[TableRows]:
     yield _copy(client, table)
 
 
-def changed_table(client: JobClient, spec: TableSpec, changes: Changes) -> TableStream:
+def changed_table(client: JobClient, spec: TableSpec, changes: TableChanges) -> TableStream:
     """What changed in a table, for those who follow a run: without optimizer state."""
 
-    def write(files: RowFiles, path: str) -> Callable[[], list[RowFile]]:
-        return client.begin_save(spec.name, files, path, Version(changes.number, changes.since, "followers"))
+    def write(files: RowFiles, path: str) -> Callable[[], list[RowFileInfo]]:
+        return client.begin_save(spec.name, files, path, VersionRange(changes.number, changes.since, "followers"))
 
     gone = changes.gone.get(spec.name, ())
     metadata = {"gone": np.asarray(gone)} if len(gone) else {}

@@ -25,12 +25,11 @@ from torch import Tensor, nn
 
 from heterps.checkpoint import Snapshot
 from heterps.checkpoint.stream import WEIGHTS
-from heterps.config import Always, Eviction
-from heterps.config import Tables as TableRules
+from heterps.config import Always, Eviction, Tables
 from heterps.errors import NotFinite
 from heterps.nn import weights
 from heterps.ps.client.local import FloatArray, JobClient
-from heterps.ps.protocol.specs import Tables, TableSpec
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.metadata import TableCounters
 from heterps.ps.table.optimizers import initial_state, state_words
@@ -39,7 +38,7 @@ from heterps.training.model.errors import another_model
 from heterps.training.model.in_use import ModelInUse, load_weights
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import trainable
-from heterps.training.model.table_snapshots import Changes, load_table, save_table
+from heterps.training.model.table_snapshots import TableChanges, load_table, save_table
 
 
 class DenseSource(Protocol):
@@ -63,7 +62,7 @@ class ModelOnTables(ModelInUse):
     def __init__(
         self,
         model: nn.Module,
-        tables: Tables,
+        tables: TableSpecs,
         parameters: Mapping[str, Sequence[str]],
         client: JobClient,
         objectives: Objectives,
@@ -101,7 +100,7 @@ class ModelOnTables(ModelInUse):
         counts = [count for table in self._sparse if (count := self.client.tier_counts(table)) is not None]
         return TierCounts.total(counts) if counts else None
 
-    def table_fields(self, rules: TableRules) -> dict[str, Any]:
+    def table_fields(self, rules: Tables) -> dict[str, Any]:
         """Fields of a line of metrics.jsonl about the tables; what cannot have happened by the `rules` is left out."""
         fields: dict[str, Any] = {"rows": self.num_rows, "table_bytes": self.table_bytes}
         if rules.admission != Always() or rules.eviction != Eviction():
@@ -129,7 +128,7 @@ class ModelOnTables(ModelInUse):
         self.clock = snapshot.clock
 
     def _snapshot(
-        self, samples: int, progress: dict[str, Any], *, in_place: bool, changes: Changes | None = None
+        self, samples: int, progress: dict[str, Any], *, in_place: bool, changes: TableChanges | None = None
     ) -> Snapshot:
         """Everything that a later `restore` needs. The tables must have taken every push. See `save_table`."""
         state = self._export_dense()
@@ -195,7 +194,7 @@ class ModelOnTables(ModelInUse):
             self._values[table][:] = values
 
 
-def fresh_snapshot(model: nn.Module, tables: Tables, progress: dict[str, Any]) -> Snapshot:
+def fresh_snapshot(model: nn.Module, tables: TableSpecs, progress: dict[str, Any]) -> Snapshot:
     """The snapshot of a model as it was built, before its first step; it has no rows.
 
     Groups of optimizers differ in rates only, so that all state begins with the same number.
@@ -208,7 +207,7 @@ def fresh_snapshot(model: nn.Module, tables: Tables, progress: dict[str, Any]) -
     return Snapshot(clock=0, samples=0, dense=dense, progress=progress)
 
 
-def _state_shape(tables: Tables) -> tuple[int, int]:
+def _state_shape(tables: TableSpecs) -> tuple[int, int]:
     """Words of optimizer state a value, the same in all dense tables, and values of them together."""
     words = max((state_words(spec.optimizer, 1) for spec in tables.dense), default=0)
     return words, sum(spec.size for spec in tables.dense)

@@ -34,7 +34,7 @@ from heterps.nn import bind_tables, model_tables
 from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
 from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
 from heterps.ps.client.row_cache import least_bytes
-from heterps.ps.protocol.specs import Tables as ModelTables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.model.clipping import clip_gradients
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.parameters import flat_parameters
@@ -80,7 +80,7 @@ class Trainer(ModelOnTables):
         num_threads: int = 1,
         columns: Schema = Schema(),
         precision: Precision = "fp32",
-        connect: Callable[[ModelTables], JobClient] | None = None,
+        connect: Callable[[TableSpecs], JobClient] | None = None,
         staleness: int = 0,
         cache_bytes: int = MEMORY_BYTES,
     ) -> None:
@@ -225,7 +225,7 @@ class Trainer(ModelOnTables):
         self._pulled = self._pull()
 
 
-def check_cache(cache_bytes: int, tables: ModelTables) -> None:
+def check_cache(cache_bytes: int, tables: TableSpecs) -> None:
     """Raises ConfigError where copies of so many bytes would hold too few rows."""
     needed = max((least_bytes(spec.dim) for spec in tables.sparse), default=0)
     if cache_bytes < needed:

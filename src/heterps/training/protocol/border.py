@@ -92,13 +92,13 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
     items: tuple[Node, ...]
 
 
-class Named(msgspec.Struct, frozen=True, array_like=True, tag="named"):
+class NamedBranch(msgspec.Struct, frozen=True, array_like=True, tag="named"):
     """A dict."""
 
     items: dict[str, Node]
 
 
-Node: TypeAlias = bool | int | float | str | TensorInfo | SlotsInfo | Branch | Named | None
+Node: TypeAlias = bool | int | float | str | TensorInfo | SlotsInfo | Branch | NamedBranch | None
 
 
 class BorderValues(msgspec.Struct, frozen=True, array_like=True):
@@ -149,7 +149,7 @@ def _describe(value: Any, where: str, coding: Dtype, frames: list[Frame], depth:
         items = enumerate(value)
         return Branch(KINDS[kind], tuple(_describe(v, f"{where}[{i}]", coding, frames, depth - 1) for i, v in items))
     if kind is dict and all(type(key) is str for key in value):
-        return Named({k: _describe(v, f"{where}[{k!r}]", coding, frames, depth - 1) for k, v in value.items()})
+        return NamedBranch({k: _describe(v, f"{where}[{k!r}]", coding, frames, depth - 1) for k, v in value.items()})
     raise _cannot_cross(where, "dict with keys other than strings" if kind is dict else kind.__qualname__)
 
 
@@ -196,7 +196,7 @@ def _cannot_cross(where: str, what: str) -> ModelError:
 # --- [2] [3] ---------------------------------------------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
+class _FrameSpec(NamedTuple):
     """What one frame has to be."""
 
     what: str
@@ -205,17 +205,17 @@ class _Part(NamedTuple):
     """That it takes here: more than the frame where that is coded. Of an empty tensor what its other sides take."""
 
 
-def _parts(node: Node, where: str, depth: int) -> Iterator[_Part]:
+def _parts(node: Node, where: str, depth: int) -> Iterator[_FrameSpec]:
     """The frames of a tree, in their order. Malformed where a tree contradicts itself."""
     if depth == 0:
         raise Malformed(f"{where} is nested more than {MAX_DEPTH} deep")
     if isinstance(node, TensorInfo):
         yield _tensor_part(node, where)
     elif isinstance(node, SlotsInfo):
-        yield _Part(f"the keys of {where}", node.num_keys * 8, node.num_keys * 8)
+        yield _FrameSpec(f"the keys of {where}", node.num_keys * 8, node.num_keys * 8)
         if node.num_offsets is not None:
-            yield _Part(f"the offsets of {where}", node.num_offsets * 8, node.num_offsets * 8)
-    elif isinstance(node, Named):
+            yield _FrameSpec(f"the offsets of {where}", node.num_offsets * 8, node.num_offsets * 8)
+    elif isinstance(node, NamedBranch):
         for key, item in node.items.items():
             yield from _parts(item, f"{where}[{key!r}]", depth - 1)
     elif isinstance(node, Branch):
@@ -234,7 +234,7 @@ def _check_branch(branch: Branch, where: str) -> None:
         raise Malformed(f"{where} is a {branch.kind} of {len(branch.items)} items instead of {num_items}")
 
 
-def _tensor_part(info: TensorInfo, where: str) -> _Part:
+def _tensor_part(info: TensorInfo, where: str) -> _FrameSpec:
     what = f"{where}, a {info.dtype} tensor of shape {list(info.shape)}"
     if info.dtype not in DTYPES or (info.coding != "fp32" and info.dtype != "float32"):
         raise Malformed(f"{what} in {info.coding}: there is none such")
@@ -245,10 +245,10 @@ def _tensor_part(info: TensorInfo, where: str) -> _Part:
         raise Malformed(f"{what}, has its dimensions in the order {list(info.order)} in memory, which is none")
     width = WIDTHS[info.coding] if info.dtype == "float32" else dtype.itemsize
     sides = math.prod(max(side, 1) for side in info.shape)  # torch counts sides of 0 x 2**61 too
-    return _Part(what, math.prod(info.shape) * width, sides * dtype.itemsize)
+    return _FrameSpec(what, math.prod(info.shape) * width, sides * dtype.itemsize)
 
 
-def _check(parts: Sequence[_Part], frames: Sequence[memoryview], limits: Limits) -> None:
+def _check(parts: Sequence[_FrameSpec], frames: Sequence[memoryview], limits: Limits) -> None:
     if len(parts) > limits.frames:
         raise TooLarge(f"a border of {len(parts)} frames exceeds the limit of {limits.frames}")
     if (memory_bytes := sum(part.memory_bytes for part in parts)) > limits.message_bytes:
@@ -268,7 +268,7 @@ def _build(node: Node, frames: Iterator[memoryview]) -> Any:
         return _build_tensor(node, next(frames))
     if isinstance(node, SlotsInfo):
         return _build_slots(node, frames)
-    if isinstance(node, Named):
+    if isinstance(node, NamedBranch):
         return {key: _build(item, frames) for key, item in node.items.items()}
     if isinstance(node, Branch):
         return BRANCHES[node.kind]([_build(item, frames) for item in node.items])

@@ -178,7 +178,7 @@ class _Unit:
         self._free_at = ended_at - self._debt_s
 
 
-class Pace:
+class WorkerPace:
     """The pace of a worker: `with pace.forward(num_samples): compute()` is over when the emulated unit's time is.
 
     ready_at  when the work was there, by the same clock, if it is known: it may be while the unit was busy with other
@@ -244,8 +244,8 @@ class NoPace:
         """Nothing is waited for."""
 
 
-def make_pace(pace: StagePace | None, scale: float) -> Pace | NoPace:
-    return NoPace() if pace is None else Pace(pace, scale)
+def make_pace(pace: StagePace | None, scale: float) -> WorkerPace | NoPace:
+    return NoPace() if pace is None else WorkerPace(pace, scale)
 
 
 class ServerPace:
@@ -269,7 +269,7 @@ class ServerPace:
 
     @property
     def late_s(self) -> float:
-        """As that of Pace."""
+        """Real seconds by which serving was longer than it may: the scale is too small for this machine."""
         return self._unit.late_s
 
 

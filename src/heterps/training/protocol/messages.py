@@ -63,7 +63,7 @@ class AskState(Struct, frozen=True, tag="ask_state"):
     """What the stage has besides what is on the servers: running means, parameters that workers reduce themselves."""
 
 
-class Forget(Struct, frozen=True, tag="forget"):
+class ForgetLanes(Struct, frozen=True, tag="forget"):
     """Nothing more will come of what is under way in these lanes, or in all: a worker that they pass has died."""
 
     lanes: tuple[Lane, ...]
@@ -95,7 +95,7 @@ class CacheUse(Struct, frozen=True, array_like=True):
     num_misses: Count = 0
 
 
-class Traffic(Struct, frozen=True, array_like=True):
+class WorkerTraffic(Struct, frozen=True, array_like=True):
     """What the talk of a worker with its servers has come to: the fields of ps/client/counts.py, and two more."""
 
     bytes_sent: Count = 0
@@ -126,7 +126,7 @@ class Usage(Struct, frozen=True, array_like=True):
     queue: Count = 0
     late_s: Seconds = 0.0  # emulated: by how much computing took longer than it should have seemed to
     cache: CacheUse | None = None
-    traffic: Traffic | None = None
+    traffic: WorkerTraffic | None = None
 
 
 class Spans(Struct, frozen=True, array_like=True):
@@ -185,7 +185,7 @@ class NoBatch(Struct, frozen=True, tag="no_batch"):
     layout_epoch: Count = 1
 
 
-class State(Struct, frozen=True, tag="state"):
+class StageState(Struct, frozen=True, tag="state"):
     """The answer to AskState. Its values, and those of an Assign: {"buffers": {...}, "dense": {...}}."""
 
     worker: Name
@@ -224,8 +224,8 @@ class Backward(Struct, frozen=True, tag="backward"):
     values: BorderValues | None = None
 
 
-ToWorker = Assign | Go | AskState | Forget | Stop | Forward | Backward
-ToCoordinator = Ready | Assigned | Alive | Pushed | NoBatch | State | Failed
+ToWorker = Assign | Go | AskState | ForgetLanes | Stop | Forward | Backward
+ToCoordinator = Ready | Assigned | Alive | Pushed | NoBatch | StageState | Failed
 Message = ToWorker | ToCoordinator
 
 

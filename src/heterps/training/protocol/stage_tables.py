@@ -20,7 +20,7 @@ from torch import nn
 from heterps.config import Job, Optimizers
 from heterps.model.trace import Layer, Trace
 from heterps.nn import DENSE, dense_name, embeddings, model_tables
-from heterps.ps.protocol.specs import DenseSpec, Tables
+from heterps.ps.protocol.specs import DenseSpec, TableSpecs
 
 Stages = tuple[int, ...]
 
@@ -29,7 +29,7 @@ Stages = tuple[int, ...]
 class StageTables:
     """All tables of a job; the parameters of each dense one, in order; and the stages that push to each table."""
 
-    tables: Tables
+    tables: TableSpecs
     num_stages: int
     parameters: Mapping[str, tuple[str, ...]]  # by dense table: names in the model
     stages: Mapping[str, Stages]  # by table, sparse or dense
@@ -38,7 +38,7 @@ class StageTables:
         """The tables that a stage uses."""
         return [name for name, stages in self.stages.items() if stage in stages]
 
-    def on_servers(self, dense: bool) -> Tables:
+    def on_servers(self, dense: bool) -> TableSpecs:
         """What servers hold, with or without the `dense` tables."""
         return self.tables if dense else replace(self.tables, dense=())
 
@@ -59,7 +59,7 @@ def stage_tables(job: Job, model: nn.Module, trace: Trace, firsts: Sequence[int]
 
 
 def divide_tables(
-    whole: Tables, model: nn.Module, trace: Trace, firsts: Sequence[int], optimizers: Optimizers = Optimizers()
+    whole: TableSpecs, model: nn.Module, trace: Trace, firsts: Sequence[int], optimizers: Optimizers = Optimizers()
 ) -> StageTables:
     """The tables `whole` of a model, with its dense parameters divided among stages that begin at these layers."""
     stage_of = [sum(layer.index >= first for first in firsts) - 1 for layer in trace.layers]

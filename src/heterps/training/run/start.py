@@ -15,13 +15,15 @@ from heterps.data.vectors import read_vectors
 from heterps.errors import ConfigError
 from heterps.model.build import build_model
 from heterps.nn import model_tables
-from heterps.ps.protocol.specs import Tables, TableSpec
-from heterps.training.model.start import Given, Taken, starting_snapshot, tables_of_slot
+from heterps.ps.protocol.specs import TableSpec, TableSpecs
+from heterps.training.model.start import Given, StartOutcome, starting_snapshot, tables_of_slot
 from heterps.training.model.tabled import fresh_snapshot
 from heterps.training.run.trained import find_checkpoint
 
 
-def job_start(job: Job, model: nn.Module, tables: Tables, progress: dict[str, Any]) -> tuple[Snapshot, Taken]:
+def job_start(
+    job: Job, model: nn.Module, tables: TableSpecs, progress: dict[str, Any]
+) -> tuple[Snapshot, StartOutcome]:
     """The snapshot of clock 0 that a job with a `start` begins from, and what was taken from where.
 
     model   as it was built

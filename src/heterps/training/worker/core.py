@@ -29,7 +29,7 @@ from heterps.training.protocol.messages import (
     Assign,
     Assigned,
     Backward,
-    Forget,
+    ForgetLanes,
     Forward,
     Go,
     Message,
@@ -191,7 +191,7 @@ class WorkerCore:
                 if key in self._under_way:
                     self._gradients[key] = values
                     self._turns.gradients_came(key)
-            case Forget():
+            case ForgetLanes():
                 self._forget(message.lanes)
             case AskState():
                 return [TellState()]

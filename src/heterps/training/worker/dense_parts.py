@@ -16,7 +16,7 @@ import torch
 
 from heterps.ps.client.local import Client, FloatArray, done
 from heterps.ps.protocol.messages import Iteration, Round
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.table.dense import DenseTable
 from heterps.training.worker.all_reduce import AllReduce, LocalDense
 
@@ -58,7 +58,7 @@ class ReducedDense:
 
     def __init__(
         self,
-        tables: Tables,
+        tables: TableSpecs,
         members: Mapping[str, tuple[str, ...]],
         own: str,
         state: Mapping[str, Mapping[str, Any]],

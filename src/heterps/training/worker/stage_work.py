@@ -32,7 +32,7 @@ from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.counts import ClientCounts, row_bytes
 from heterps.ps.client.local import FloatArray, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.model.clipping import clip_gradients, clipped_by_servers
 from heterps.training.model.device import open_device
 from heterps.training.model.objectives import Objectives
@@ -40,7 +40,7 @@ from heterps.training.model.replicas import Replicas, StagePart
 from heterps.training.model.trainer import check_cache
 from heterps.training.protocol.emulation import make_pace
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import ALL_LANES, Assign, CacheUse, Go, RowGroupCounts, Traffic, Usage
+from heterps.training.protocol.messages import ALL_LANES, Assign, CacheUse, Go, RowGroupCounts, Usage, WorkerTraffic
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.worker.core import Computed, PushGradients, Turn
 from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
@@ -65,7 +65,7 @@ class WorkerStart(Struct, frozen=True):
 
 
 class StageWork:
-    def __init__(self, job: Job, start: WorkerStart, connect: Callable[[Tables], JobClient]) -> None:
+    def __init__(self, job: Job, start: WorkerStart, connect: Callable[[TableSpecs], JobClient]) -> None:
         self._job, self._start = job, start
         model = build_model(job.model, job.data.columns, job.seed).train()
         trace = trace_or_whole(model)
@@ -159,7 +159,7 @@ class StageWork:
             used = structs.replace(used, traffic=self._traffic(self._client.counts, border_bytes))
         return used
 
-    def _traffic(self, counts: ClientCounts, border_bytes: int) -> Traffic:
+    def _traffic(self, counts: ClientCounts, border_bytes: int) -> WorkerTraffic:
         """The counts of the client, with what the caches in front of it did not ask for."""
         found = {**vars(counts), "caching_saved_bytes": 0, "border_bytes": border_bytes}
         for cache in self._caches if any(cache.bound for cache in self._caches) else ():
@@ -167,7 +167,7 @@ class StageWork:
                 of_table = cache.counts(spec.name)
                 found["deduplication_saved_bytes"] += of_table.num_repeats * row_bytes(spec.dim)
                 found["caching_saved_bytes"] += of_table.num_hits * row_bytes(spec.dim)
-        return Traffic(**found)
+        return WorkerTraffic(**found)
 
     def _make_cache(self, num_caches: int) -> CachedClient:
         """Copies of hot rows, as old as the job allows, but never older than its policy does."""

@@ -22,9 +22,19 @@ from msgspec.structs import replace
 from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
 from heterps.ps.client.local import JobClient
-from heterps.ps.protocol.specs import Tables
+from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.failures import kind_and_text
-from heterps.training.protocol.messages import Alive, Backward, Failed, Forward, Message, Pushed, Ready, Send, State
+from heterps.training.protocol.messages import (
+    Alive,
+    Backward,
+    Failed,
+    Forward,
+    Message,
+    Pushed,
+    Ready,
+    Send,
+    StageState,
+)
 from heterps.training.worker.core import (
     COORDINATOR,
     AskParameters,
@@ -53,7 +63,7 @@ def run_worker(
     start: WorkerStart,
     mailbox: Mailbox,
     address: str,
-    connect: Callable[[Tables], JobClient],
+    connect: Callable[[TableSpecs], JobClient],
     stopped: Callable[[], bool] = lambda: False,
     log: str = "",
 ) -> None:
@@ -117,7 +127,7 @@ class Worker:
     """A core, what it computes with, and its mailbox."""
 
     def __init__(
-        self, job: Job, start: WorkerStart, mailbox: WorkerMailbox, connect: Callable[[Tables], JobClient]
+        self, job: Job, start: WorkerStart, mailbox: WorkerMailbox, connect: Callable[[TableSpecs], JobClient]
     ) -> None:
         self.work = StageWork(job, start, connect)
         self.core = WorkerCore(start.name, start.stage, self.work.num_stages, job.workers.in_flight)
@@ -187,7 +197,7 @@ class Worker:
                 case PushGradients():
                     self._push(effect)
                 case TellState():
-                    self._mailbox.send(COORDINATOR, State(self.core.name), self.work.state())
+                    self._mailbox.send(COORDINATOR, StageState(self.core.name), self.work.state())
 
     def _send(self, send: Send) -> None:
         """Values for a worker that has died are dropped: the coordinator learns of it too, and has them made again."""
