@@ -1,4 +1,4 @@
-"""The one in control of a job.
+"""The coordinator, which controls a job: it decides what workers do next, and when the model is saved.
 
 core              from the start of the workers to the last checkpoint: messages and the time in, effects out
 effects, setup    what the core wants done, and what it begins with

@@ -1,4 +1,4 @@
-"""Accounting: what a job on workers has done, how busy its stages were, and what it cost; for all who want to know.
+"""Accounting: what a job on workers has done, how busy its stages were, and what it cost.
 
 batches that are done ---+                +--> metrics.jsonl, a line an interval
 usage of workers --------+--> Accounting ------+--> whoever watches, a few times a second
@@ -28,7 +28,7 @@ MOST_WARNINGS = 5
 
 
 class Accounting:
-    """Accounts of a job.
+    """Keeps the accounts of a job.
 
     scale      real seconds of an emulated one, which marks every figure; None where units are real
     on_pushed  is told every push, with the seconds of training
@@ -53,12 +53,12 @@ class Accounting:
         self.num_steps = 0
 
     def begin(self, usd: float | None) -> None:
-        """Counting starts; a run that is resumed has cost `usd` before, or what this one's units would have cost."""
+        """Start counting. `usd` was paid before; None: as much as the units of this run would have cost until now."""
         before = self._progress.seconds * self.usd_per_hour / 3600 if usd is None else usd
         self._views.begin(self._progress.seconds, before)
 
     def follow(self, layout: Layout) -> None:
-        """The workers are others now; those who were here are paid."""
+        """Count for the workers of another layout from now on, and pay those of the one before."""
         self.paid()
         self._layout = layout
         self._views.follow(layout)
@@ -119,7 +119,7 @@ class Accounting:
             self._observer.staged(self._views.live(seconds, self.usd_per_hour) | self._emulation)
 
     def paid(self) -> float:
-        """USD until now."""
+        """The USD that were paid until now."""
         return self._views.paid(self._progress.seconds, self.usd_per_hour)
 
     @property
@@ -142,7 +142,7 @@ class Accounting:
         return self._views.summary(flow, self._progress.seconds) | self._emulation
 
     def status(self, flow: Flow) -> dict[str, Any]:
-        """The open interval, and how far the run is."""
+        """Return the figures of the open interval, and how far the run is."""
         usd = self.paid()
         return self._views.status(self._progress, flow) | {
             "usd": usd,

@@ -243,7 +243,7 @@ class Coordinator:
         return None if best is None else best.clock
 
     def _judge(self, metrics: Metrics) -> list[str]:
-        """What is doubtful about the model: by its layout, from its begin, or by what its outputs give rise to."""
+        """Return what is doubtful about the model, by its layout, its start or its outputs."""
         if not self._doubts and self._layers == (WHOLE,):
             self._doubts = self._objectives.doubts_by_scores(self._model.model, metrics)
             self._tell_doubts()
@@ -256,7 +256,7 @@ class Coordinator:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _hear(self, stop: Callable[[], str | None]) -> None:
-        """Take a message, if one comes, and see what time it is, and whether to stop: before more is begun."""
+        """Give the core the next message, if one comes, the time and a wish to stop, before more is begun."""
         self._take_news()
         try:
             self._fleet.check()  # first: an error would lose what was received, and giving a change up takes long
@@ -284,7 +284,7 @@ class Coordinator:
         self._core.progress.recoveries += tell_news(self._fleet.take_news(), self._observer)
 
     def _handle_commands(self) -> None:
-        """Answer what commands ask: between two messages of workers."""
+        """Answer commands, between two messages of workers."""
         for request in self._control.requests() if self._control is not None else ():
             request.answer(self._reply(request))
 
@@ -314,7 +314,7 @@ class Coordinator:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect]) -> str | None:
-        """Do what the core wants done, also what follows from that. Returns why workers could not be started, if so."""
+        """Carry out effects of the core, and those that follow. Returns why workers could not be started, if so."""
         error: str | None = None
         for effect in effects:
             match effect:

@@ -1,4 +1,4 @@
-"""CoordinatorCore: the one in control of a job. Messages, events and the time in, effects out; it waits for nothing.
+"""CoordinatorCore: it controls a job. Messages, events and the time go in, effects come out; it waits for nothing.
 
     [1] workers start --> Ready --> [2] Assign --> Assigned --> [3] Go, Pushed, Go, ... (see flow.py)
                                           ^                            |
@@ -105,7 +105,7 @@ class CoordinatorCore:
 
     @property
     def clock(self) -> int:
-        """Updates of the job so far."""
+        """The number of updates of the job so far."""
         return self._setup.clock + self.accounting.num_steps
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class CoordinatorCore:
         return self._go_on()
 
     def stop(self, reason: str, now: float) -> list[Effect]:
-        """Somebody wants the job to end, after what is under way."""
+        """End the job, because somebody asks for it, after what is under way."""
         self._pass_to(now)
         self.stopped_by = self.stopped_by or reason
         return self._go_on()
@@ -167,20 +167,20 @@ class CoordinatorCore:
         return [*effects, *self._go_on()], reply
 
     def worker_lost(self, worker: str, why: str, now: float, *, is_preempted: bool = False) -> list[Effect] | None:
-        """A worker is gone. None: it was one of the job, which cannot go on without it."""
+        """Handle the loss of a worker; None where the job cannot go on without it."""
         self._pass_to(now)
         effects = self.reconfiguration.lost(worker, why)
         effects = self._lose(worker, why, is_preempted=is_preempted) if effects is None else effects
         return None if effects is None else [*effects, *self._go_on()]
 
     def answered(self, now: float) -> list[Effect]:
-        """What the walk asked for last is done; or, after Save, kept, so that all may change while it is written."""
+        """Go on: what was asked for last is done. After Save it is kept, so that all may change while it is written."""
         self._pass_to(now)
         self._is_answered = True
         return self._go_on()
 
     def saved(self, error: StorageError | None, now: float) -> list[Effect]:
-        """How a Save went, which may have been `answered` long ago. Training goes on when a checkpoint fails."""
+        """Take the outcome of a Save that may have been `answered` long ago. Training goes on when a checkpoint fails."""
         self._pass_to(now)
         self._save_error, self.is_saving = error, False
         if error is not None and not self.is_ending and self.reconfiguration.replanned is None:
@@ -188,13 +188,13 @@ class CoordinatorCore:
         return self._go_on()
 
     def follow(self, every_s: float, now: float) -> list[Effect]:
-        """Somebody uses the model while it trains, and wants a version of it every so many seconds."""
+        """Make a version of the model every so many seconds, for a program that uses it while it trains."""
         self._pass_to(now)
         self.following.ask(every_s, self._now)
         return self._go_on()
 
     def published(self, error: str | None, now: float) -> list[Effect]:
-        """The answer to Publish; with an `error` that nobody was told of yet."""
+        """Take the answer to Publish; an `error` is one that nobody was told of yet."""
         self._pass_to(now)
         if error is not None:
             self._observer.warned(f"no version for followers at {self.progress.samples:,} samples. {error}")
@@ -202,7 +202,7 @@ class CoordinatorCore:
         return self.answered(now)
 
     def validated(self, metrics: Metrics | None, now: float) -> list[Effect]:
-        """The answer to Validate; None if it was interrupted."""
+        """Take the answer to Validate; None if it was interrupted."""
         self._metrics = metrics
         return self.answered(now)
 
@@ -255,7 +255,7 @@ class CoordinatorCore:
         self._effects += [Send(worker, Stop()) for worker in self.layout.workers]  # [5]
 
     def _train(self) -> Walk:
-        """[3] [4] Until all batches are done, somebody wants a stop, or all is saved for another plan."""
+        """[3] [4] Train until all batches are done, a stop is asked for, or all is saved for another plan."""
         while self.stopped_by is None or not self.flow.is_quiet:
             self._clock.resume()
             self.silence.broken(self.layout.workers, self._now)
@@ -301,7 +301,7 @@ class CoordinatorCore:
         yield Wait(lambda: self._assigned >= wanted, self._job.workers.deadline_s, late)
 
     def _recover(self) -> Walk:
-        """At a cut, but for what lost workers took part in: all take their places, and that is repeated."""
+        """Give all workers their places again, and repeat what lost workers took part in. Nothing else is under way."""
         self.layout = structs.replace(self.layout, epoch=self.layout.epoch + 1)
         yield from self._assign_all()
         self._repeat_round()
@@ -310,12 +310,12 @@ class CoordinatorCore:
         self._observer.changed(f"{self.recovery.end(self._now)}, at {self.progress.samples:,} samples")
 
     def _repeat_round(self) -> None:
-        """Servers keep rounds of several workers until they are over, and apply those of one worker only once."""
+        """Repeat a round: of several workers servers have applied nothing yet, and of a single one they apply it once."""
         if isinstance(self.flow, RoundFlow) and len(self.layout.workers) > 1:
             self._effects.append(DropRound(self.flow.round))
 
     def _follow(self, layout: Layout) -> Walk:
-        """At a cut: from now on the workers are those of `layout`."""
+        """Use the workers of `layout` from this cut on."""
         layout = structs.replace(layout, epoch=self.layout.epoch + 1)
         before, self.layout = self.layout, layout  # what is asked for from now on builds on it
         yield from self._collect_state(before)
@@ -341,7 +341,7 @@ class CoordinatorCore:
             self._state.take(self._states[worker])
 
     def _validate(self) -> Walk:
-        """The interval ends here, so that its line of metrics.jsonl has the validation."""
+        """Validate, and end the interval, so that its line of metrics.jsonl has the validation."""
         yield from self._ask(Validate())
         if self._metrics is not None:
             found = self.progress.validated(self._metrics, self.clock)
@@ -373,7 +373,7 @@ class CoordinatorCore:
         return self.recovery.lose(worker, why, self.layout, self.flow, *times, is_preempted=is_preempted)
 
     def _pass_to(self, now: float) -> None:
-        """Time never goes back, though an event may be older than what was done meanwhile, such as a checkpoint."""
+        """Advance the time, which never goes back, though an event may be older than what was done meanwhile."""
         self._now = max(self._now, now)
 
     def _send_all(self, messages: Sequence[tuple[str, Any]]) -> None:

@@ -29,7 +29,7 @@ POLL_S = 0.05
 
 
 class PeerDied(PeerLost):
-    """`peer`, a process of the job, ended that should not have; the text says how. `cause`: the error that it met, if
+    """The process `peer` of the job ended too early; the text says how. `cause`: the error that it met, if
     it said so."""
 
     def __init__(self, peer: str, text: str, cause: HeterpsError | None = None) -> None:
@@ -51,19 +51,19 @@ def kind_and_text(error: BaseException, log: str = "") -> tuple[str, str]:
 
 
 def error_of(kind: str, text: str) -> HeterpsError:
-    """The error that travelled. One of a class that is not in heterps.errors is what all are: a HeterpsError."""
+    """Return the error that travelled. It is a HeterpsError where its class is not in heterps.errors."""
     found = getattr(errors, kind, HeterpsError)
     known = isinstance(found, type) and issubclass(found, HeterpsError)
     return (found if known else HeterpsError)(text)
 
 
 def failure(failed: Failed) -> HeterpsError:
-    """The error that a worker met, as if it had been met here."""
+    """Return the error that a worker met, as an error to raise here."""
     return error_of(failed.kind, f"{failed.worker}: {failed.text}")
 
 
 def most_telling(found: Sequence[HeterpsError]) -> HeterpsError:
-    """Of errors in the order in which they were met, the one that explains the others; its cause, if it has one."""
+    """Return the error that explains the others, or its cause; `found` are in the order in which they were met."""
     return min(map(_cause, found), key=_rank)
 
 

@@ -35,11 +35,11 @@ class FittedShares:
         self._fitted: Layout | None = None
 
     def went(self, workers: Iterable[str], now: float) -> None:
-        """Workers had their go-ahead."""
+        """Record when workers had their go-ahead."""
         self._began |= dict.fromkeys(workers, now)
 
     def pushed(self, worker: str, now: float) -> None:
-        """A worker has pushed its share of a round."""
+        """Record when a worker has pushed its share of a round."""
         if self._is_on:
             self._seconds.setdefault(worker, []).append(now - self._began[worker])
 

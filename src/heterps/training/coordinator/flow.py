@@ -91,19 +91,19 @@ class Flow(ABC):
 
     @abstractmethod
     def start(self, now: float) -> Outgoing:
-        """Everybody begins, once all workers know the layout: at first, and after a change of it."""
+        """Let every worker begin: at first and after each change of the layout, when all of them know it."""
 
     @abstractmethod
     def pushed(self, message: Pushed, scores: Scores | None, now: float) -> None:
-        """A worker's gradients of an iteration are with the servers."""
+        """Handle that the servers have a worker's gradients of an iteration."""
 
     @abstractmethod
     def no_batch(self, message: NoBatch) -> None:
-        """A worker was sent for a batch that its epoch does not have."""
+        """Handle that the batch of a go-ahead does not exist, because its epoch has fewer."""
 
     @abstractmethod
     def go_on(self, now: float) -> Outgoing:
-        """Everybody that may starts the next iteration, unless the flow is held."""
+        """Let all workers that may start their next iteration do so, unless the flow is held."""
 
     @abstractmethod
     def change(self, layout: Layout, now: float) -> None:
@@ -115,7 +115,7 @@ class Flow(ABC):
 
     @abstractmethod
     def recover(self, layout: Layout, now: float) -> None:
-        """All workers are there again, in a layout with the next epoch: `start` repeats what the lost took part in."""
+        """Go on with all workers, in a layout with the next epoch: `start` repeats what the lost ones took part in."""
 
     @abstractmethod
     def resume(self, iterations: Mapping[int, int], under_way: Mapping[int, Go]) -> None:
@@ -144,12 +144,12 @@ class Flow(ABC):
         self.is_held = True
 
     def _skipped(self, pushed: Iterable[Pushed], lease: tuple[int, int]) -> SkippedBatch | None:
-        """What is known of a batch that a worker found to be not finite; None where none has."""
+        """Return what is known of a batch that a worker found to be not finite; None where none has."""
         why = next((message.not_finite for message in pushed if message.not_finite), None)
         return None if why is None else SkippedBatch(*lease, why)
 
     def _done(self, step: Step) -> None:
-        """A batch is done."""
+        """Record that a batch is done."""
         self.samples += step.num_samples
         self.steps.append(step)
         if self.hold_at is not None and self.samples >= self.hold_at:
@@ -167,8 +167,8 @@ class Flow(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Nothing has been started yet."""
+        """Make the state of a flow that has started nothing."""
 
     @abstractmethod
     def _members(self, group: Stages) -> list[str]:
-        """Those whom the policy of a group keeps in step."""
+        """The members that the policy of a group keeps in step."""

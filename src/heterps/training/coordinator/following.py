@@ -27,7 +27,7 @@ class Following:
         self._clock: int | None = None  # of the last version
 
     def ask(self, every_s: float, now: float) -> None:
-        """Somebody follows, from now on for LEASE_S. Of several followers the one decides who wants most versions."""
+        """Make versions for LEASE_S from now on, as often as the follower wants who wants most of them."""
         self._leases = {wanted: until for wanted, until in self._leases.items() if until > now}
         self._leases[every_s] = now + LEASE_S
 
@@ -45,10 +45,10 @@ class Following:
         return self.is_on(now) and clock != self._clock
 
     def begin(self, now: float) -> None:
-        """A version is being made."""
+        """Record that a version is being made."""
         self._began = now
 
     def end(self, clock: int, now: float) -> None:
-        """The version of `clock` is there, or could not be made: the next is due later."""
+        """Record that the version of `clock` was made, or could not be: the next is due later."""
         self._clock = clock
         self._not_before = now + PAUSE * (now - self._began)

@@ -90,7 +90,7 @@ Record = Head | Go | BatchDone
 
 @dataclass
 class Decisions:
-    """What was begun and what is done, folded from records in their order."""
+    """What was begun and what is done, according to records that are taken in their order."""
 
     iterations: dict[int, int]
     under_way: dict[int, Go]
@@ -107,7 +107,7 @@ class Decisions:
 
 
 class Journal:
-    """Writes the journal of a run to `folder`. A disk that refuses ends it, with a word to `warn`."""
+    """Writes the journal of a run to `folder`. Where the disk refuses, the journal ends and `warn` is told."""
 
     def __init__(self, folder: Path, life: int, job: str, servers: ServerPlace, warn: Callable[[str], None]) -> None:
         self._path, self._warn = folder / FILE, warn
@@ -215,9 +215,9 @@ class JournalContents:
     records: Sequence[Go | BatchDone]
 
     def next_life(self) -> JournalContents:
-        """The same of the next coordinator, which must be written before that starts any worker.
+        """Return the contents for the next coordinator, which must be written before it starts any worker.
 
-        Else a third one, if the second dies soon, would give its workers the incarnations of the second one's.
+        Otherwise a third coordinator, if the second dies soon, would give its workers incarnations that were used.
         """
         return JournalContents(structs.replace(self.head, life=self.head.life + 1), self.records)
 
@@ -226,7 +226,7 @@ class JournalContents:
 
     @property
     def next_layout(self) -> Layout:
-        """The layout in which the next coordinator goes on: nothing of the one before is taken for something new."""
+        """The layout of the next coordinator, whose epoch tells its messages from those of the one before."""
         return structs.replace(self.head.layout, epoch=self.head.layout.epoch + 1)
 
     def restore(self, job: Job, reader: Reader, progress: RunProgress) -> TakenOver:

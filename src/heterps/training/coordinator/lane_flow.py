@@ -138,7 +138,7 @@ class LaneFlow(Flow):
         lane.lease, lane.pushed, lane.scores, lane.is_repeated = None, {}, (), False
 
     def go_on(self, now: float) -> Outgoing:
-        """Every lane that may start has the next batch; lanes for which none is left leave, so that nobody waits for
+        """Give the next batch to every lane that may start. Lanes for which none is left leave, so that none waits for
         them."""
         if self.is_held:
             return []

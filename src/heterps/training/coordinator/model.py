@@ -51,7 +51,7 @@ class CoordinatorModel(ModelOnTables):
         bind_tables(model, client)
 
     def fill(self) -> None:
-        """First values of all dense tables, from the model as it is; of tables that have values, nothing changes."""
+        """Give all dense tables the values of the model as it is; tables that have values keep theirs."""
         fills = [self._dense.fill_dense(table, values) for table, values in self._values.items()]
         for fill in fills:
             fill.result()
@@ -83,7 +83,7 @@ class CoordinatorModel(ModelOnTables):
         return TableChanges(number, since if is_known else 0, gone if is_known else {})
 
     def version(self, clock: int, samples: int, changes: TableChanges, parent: str | None) -> Snapshot:
-        """What those need who use the model: its weights and buffers, and rows without optimizer state.
+        """Return a version for programs that use the model: weights, buffers, and rows without optimizer state.
 
         parent  the name of the version since which rows have changed
         """

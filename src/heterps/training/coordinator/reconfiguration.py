@@ -123,12 +123,12 @@ class Reconfiguration:
         return CommandReply("the job is saved after the running step, and goes on by this plan from there")
 
     def status(self) -> dict[str, str]:
-        """For `heterps status`."""
+        """Return what `heterps status` shows of changes."""
         return {"change": self.under_way, "last_change": self.last}
 
     @property
     def under_way(self) -> str:
-        """What is being changed; nothing: ""."""
+        """What is being changed, in words; empty where nothing is."""
         if self.replanned is not None:
             return "to another plan"
         if self._scaling is None:
@@ -178,7 +178,7 @@ class Reconfiguration:
         self._warn(f"the job goes on by its plan: {why}")
 
     def end(self) -> Effects:
-        """The job is over: what is still under way comes too late."""
+        """End with the job: what is still under way comes too late."""
         if self._scaling is None:
             return []
         return self._give_up("the job ended before its workers were ready", "")
@@ -187,7 +187,7 @@ class Reconfiguration:
 
     @property
     def busy(self) -> CommandReply | None:
-        """The reply to who asks for another change while one is under way."""
+        """Return the reply to a command that asks for another change while one is under way."""
         if not (what := self.under_way):
             return None
         return CommandReply(f"another change is under way ({what}): ask again when it is done", is_error=True)

@@ -110,6 +110,6 @@ class Recovery:
         return self.num_lost > 0 and self.is_complete
 
     def end(self, now: float) -> str:
-        """[4] All are back; says who was away for how long."""
+        """[4] End the recovery, because all workers are back; return who was away for how long."""
         lost, self._lost = self._lost, {}
         return ", ".join(f"{worker} is back after {now - one.since:.1f} s" for worker, one in lost.items())

@@ -123,7 +123,7 @@ class RoundFlow(Flow):
         self.round += skipped is None
 
     def _go(self, workers: list[str] | tuple[str, ...]) -> Outgoing:
-        """To a round that begins now, unless no batch is left for it."""
+        """Return the go-aheads of a round that begins now; none where no batch is left for it."""
         if self.lease is None:
             self.lease = self.leases.take(LEASED_BY)
         if self.lease is None:

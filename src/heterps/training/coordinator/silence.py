@@ -18,7 +18,7 @@ class Silence:
         self._heard: dict[str, float] = {}
 
     def broken(self, workers: Iterable[str], now: float) -> None:
-        """Workers told something, or were told to begin."""
+        """Record that workers told something, or were told to begin."""
         self._heard |= dict.fromkeys(workers, now)
 
     def longest_s(self, workers: Iterable[str], now: float) -> float:
@@ -28,7 +28,7 @@ class Silence:
     def too_long(self, owing: Iterable[str], now: float, *, is_idle: bool) -> list[str]:
         """Return those by whom something is owed and who have been silent for longer than the deadline.
 
-        Who is not idle may have news that it has not looked at, and is twice as patient.
+        A coordinator that is not idle may have news that it has not looked at, and waits twice as long.
         """
         patience_s = self.deadline_s if is_idle else 2 * self.deadline_s
         return [worker for worker in owing if now - self._heard.setdefault(worker, now) > patience_s]

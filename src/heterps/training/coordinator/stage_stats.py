@@ -47,11 +47,11 @@ class StageStats:
         self._usd = self._priced_s = 0.0
 
     def follow(self, layout: Layout) -> None:
-        """The workers are others now."""
+        """Count for the workers of another layout from now on."""
         self._layout = layout
 
     def begin(self, seconds: float, usd: float) -> None:
-        """Counting starts, so late in the run."""
+        """Start counting, so many seconds into the run."""
         self._whole = self._interval = self._recent[0] = _Mark(seconds)
         self._priced_s = seconds
         self._usd = usd
@@ -67,7 +67,7 @@ class StageStats:
         self._stale += step.staleness
 
     def paid(self, seconds: float, usd_per_hour: float) -> float:
-        """USD until now, so late in the run; units cost this much since the last call."""
+        """Return the USD until now; units cost this much since the last call, so many seconds into the run."""
         self._usd += (seconds - self._priced_s) * usd_per_hour / 3600
         self._priced_s = seconds
         return self._usd
@@ -91,7 +91,7 @@ class StageStats:
         return {**self._fields(self._whole, seconds), **self._totals(), "max_lead": flow.leads, "usd": self._usd}
 
     def status(self, progress: RunProgress, flow: Flow) -> dict[str, Any]:
-        """For `heterps status`: of the open interval."""
+        """Return the fields of the open interval, for `heterps status`."""
         return {
             "samples": progress.samples,
             "seconds": round(progress.seconds, 3),
@@ -105,7 +105,7 @@ class StageStats:
         }
 
     def _totals(self) -> dict[str, Any]:
-        """What copies of hot rows have saved so far, and what the talk with servers has come to, over all workers."""
+        """Return what copies of hot rows have saved so far, and the traffic with servers, over all workers."""
         totals: dict[str, Any] = {}
         if caches := [usage.cache for usage in self._usage.values() if usage.cache is not None]:
             hits, misses = sum(c.num_hits for c in caches), sum(c.num_misses for c in caches)
