@@ -1,4 +1,4 @@
-"""The job while it runs: one engine, whoever runs it. Cores decide, shells carry out (docs/architecture.md).
+"""The job while it runs: one engine for all launchers. Cores decide, shells carry out (docs/architecture.md).
 
 run/           the run as people see it: its folder, progress, metrics, the test set, commands from outside
 model/         the model as it trains: its parameters on tables, its losses, replicas of its layers on devices

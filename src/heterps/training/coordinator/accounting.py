@@ -1,7 +1,7 @@
 """Accounting: what a job on workers has done, how busy its stages were, and what it cost.
 
 batches that are done ---+                +--> metrics.jsonl, a line an interval
-usage of workers --------+--> Accounting ------+--> whoever watches, a few times a second
+usage of workers --------+--> Accounting ------+--> people who watch, a few times a second
 prices, and who is paid -+                +--> `heterps status`, checkpoints, summary.json
 """
 

@@ -180,7 +180,7 @@ class CoordinatorCore:
         return self._go_on()
 
     def saved(self, error: StorageError | None, now: float) -> list[Effect]:
-        """Take the outcome of a Save that may have been `answered` long ago. Training goes on when a checkpoint fails."""
+        """Take the outcome of a Save, perhaps long after its answer. Training goes on when a checkpoint fails."""
         self._pass_to(now)
         self._save_error, self.is_saving = error, False
         if error is not None and not self.is_ending and self.reconfiguration.replanned is None:
@@ -310,7 +310,7 @@ class CoordinatorCore:
         self._observer.changed(f"{self.recovery.end(self._now)}, at {self.progress.samples:,} samples")
 
     def _repeat_round(self) -> None:
-        """Repeat a round: of several workers servers have applied nothing yet, and of a single one they apply it once."""
+        """Repeat a round: servers have applied nothing of several workers' yet, and a single one's they apply once."""
         if isinstance(self.flow, RoundFlow) and len(self.layout.workers) > 1:
             self._effects.append(DropRound(self.flow.round))
 

@@ -52,7 +52,7 @@ class Fleet(Protocol):
         """A client of the servers, which hold these tables."""
 
     def check(self) -> None:
-        """PeerLost, with the name of whoever ended that should not have, and how; WorkerLost if it is a worker."""
+        """Raise PeerLost if a process ended too early, with its name and how; WorkerLost if it is a worker."""
 
     def take_news(self) -> list[News]:
         """What has happened to servers with mirrors since the last call; nothing where they have none."""

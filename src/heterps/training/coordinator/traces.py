@@ -1,4 +1,4 @@
-"""Traces of a run: what the policies of its stages decide, for whoever wants to know why, or to replay it, and what
+"""Traces of a run: what the policies of its stages decide, to be explained or replayed, and what
 its workers did when.
 
 traces/stage-1.jsonl      of stage 1; stage-1-2.jsonl of stages 1 and 2 that are kept in step together

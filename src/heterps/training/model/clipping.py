@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
 
 def limits(clip: Clip | None, sparse: Iterable[str], dense: Iterable[str]) -> list[Limit]:
-    """Which of these tables are clipped, and which of them together."""
+    """Return which of these tables are clipped, and which of them together."""
     if clip is None:
         return []
     if clip.norm is not None:

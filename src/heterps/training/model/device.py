@@ -40,10 +40,10 @@ class Streams(Protocol):
         """Whether the tensor is on the device."""
 
     def side_stream(self) -> Stream:
-        """A new one."""
+        """Make a new stream for copies."""
 
     def compute_stream(self) -> Stream:
-        """The one that this thread computes on."""
+        """Return the stream that this thread computes on."""
 
     def pinned_like(self, tensor: Tensor) -> Tensor:
         """Memory of the host that the device copies from and to by itself."""
@@ -52,24 +52,24 @@ class Streams(Protocol):
         """Memory of the device, which is free again when `stream`, and those it is kept for, have done with it."""
 
     def keep(self, tensor: Tensor, stream: Stream) -> None:
-        """Memory of the device is not used anew before `stream` has done all that it was given up to then."""
+        """Keep memory of the device from being used anew before `stream` has done all that it was given up to then."""
 
     def copy(self, into: Tensor, out_of: Tensor, stream: Stream) -> None:
-        """As a step of `stream`."""
+        """Copy as a step of `stream`."""
 
     def record(self, stream: Stream) -> Event:
         """An event that happens when the stream has done all that it was given."""
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """As a step of `stream`; the host does not wait."""
+        """Let `stream` wait for an event; the host does not wait."""
 
     def has_happened(self, event: Event) -> bool: ...
 
     def finish(self, event: Event) -> None:
-        """The host waits."""
+        """Let the host wait for an event."""
 
     def synchronize(self) -> None:
-        """The host waits for all streams."""
+        """Let the host wait for all streams."""
 
 
 class Device:

@@ -43,7 +43,7 @@ class ModelInUse:
         return replace(batch, slots=slots)
 
     def refresh(self) -> None:
-        """Make the model's parameters the newest."""
+        """Load the newest parameters into the model."""
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
         """Metrics of the model as it is; creates no rows."""

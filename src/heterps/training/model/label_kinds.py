@@ -59,10 +59,10 @@ class Objective(ABC, Generic[L]):
 
     @abstractmethod
     def metrics(self) -> LabelMetrics:
-        """Empty metrics."""
+        """Make empty metrics for the label."""
 
     def ranking(self, top_k: Sequence[int]) -> RankingMetrics | None:
-        """Empty metrics of rankings by user; None where scores give no order."""
+        """Make empty metrics of rankings by user; None where scores give no order."""
         return RankingMetrics(top_k, is_binary=False)
 
 

@@ -83,7 +83,7 @@ class Objectives:
         ]
 
     def doubts_by_scores(self, model: nn.Module, metrics: Metrics) -> list[str]:
-        """The same of a model that could not be traced, judged by what it returned."""
+        """Return the doubts of a model that could not be traced, judged by what it returned."""
         if _has_method(model):
             return []
         return [
@@ -138,7 +138,7 @@ class Objectives:
         """What the model predicts, by the name of a column: `score` for the main label, `score_NAME` for each other.
 
         A prediction is a probability [B] for a binary label, probabilities [B, n] for classes, a value for real
-        labels, a rate for counts. What a model with a loss of its own returns is its own affair, and is left as it is.
+        labels, a rate for counts. What a model with a loss of its own returns is left as it is.
         """
         names = [self._main, *(name for name in self._all if name != self._main)]
         found = {}
@@ -176,7 +176,7 @@ class Objectives:
         return torch.stack(weighted).sum(0) if len(weighted) > 1 else weighted[0]
 
     def _given(self, labels: dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
-        """The labels as methods of models are given them."""
+        """Return the labels in the form in which methods of models take them."""
         return labels if len(labels) > 1 else labels[self._main]
 
     def _own_losses(
@@ -261,5 +261,5 @@ def _has_method(model: nn.Module) -> bool:
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:
-    """A method of that name. An attribute is none: `self.loss = nn.MSELoss()` is for the model's own use."""
+    """Return the method of that name. An attribute does not count: `self.loss = nn.MSELoss()` is the model's own."""
     return getattr(model, name) if callable(getattr(type(model), name, None)) else None

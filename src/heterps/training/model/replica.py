@@ -249,7 +249,7 @@ class Replica:
 
     @contextmanager
     def _seeded(self, seed: int | None) -> Iterator[None]:
-        """Random numbers of a forward come from `seed`. A stage that drew none the first time is left alone."""
+        """Draw random numbers of a forward from `seed`. A stage that drew none the first time is left alone."""
         if seed is None or self._draws is False:
             yield
             return

@@ -138,7 +138,7 @@ class Replicas:
     ) -> tuple[float, NDArray[np.float32], dict[str, Any]]:
         """Forward and backward of the last stage, on all threads if the samples can be divided. See Replica.loss.
 
-        Of several micro-batches one after another, only the gradients stay in memory until the last.
+        If it takes several micro-batches one after another, only the gradients stay in memory until the last.
         """
         if self._accumulate == 1 or not self._part.is_whole:
             return self._loss(key, values, label, num_samples, seed)

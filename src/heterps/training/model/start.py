@@ -5,7 +5,7 @@
     start.rows           files by original id --+         rows pass a part at a time, never a whole table
 
 A new name is looked for under its old one (`start.rename`). What is not found begins with its initial values, what
-nobody asked for is ignored, and both are told: see Taken.
+nobody asked for is ignored, and both are told: see StartOutcome.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StartOutcome:
         return asdict(self)
 
     def __str__(self) -> str:
-        """A sentence for people."""
+        """Return a sentence for people."""
         rows = sum(self.tables.values())
         parts = []
         if self.model is not None:
@@ -138,7 +138,7 @@ def tables_of_slot(model: nn.Module, slot: str) -> list[str]:
 
 
 def _old_names(names: Sequence[str], start: Start, theirs: set[str]) -> dict[str, str]:
-    """The name in the other model of each that is to be taken over; ConfigError for patterns of nothing."""
+    """Return the old name of everything to be taken over; ConfigError for patterns that match nothing."""
     for pattern in start.fresh:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(f"start.fresh: {pattern} matches nothing of the model, which has {_listed(names)}.")
@@ -188,7 +188,7 @@ def _listed(names: Any) -> str:
 
 
 def _fitted(mine: NDArray[Any], theirs: NDArray[Any], start: Start) -> NDArray[Any] | None:
-    """Their values in the shape of mine; None where that is not allowed."""
+    """Return the other model's values in the shape of this one's; None where that is not allowed."""
     if mine.shape == theirs.shape:
         return theirs.astype(mine.dtype)
     if start.dims != "overlap" or mine.ndim != theirs.ndim:
@@ -259,7 +259,7 @@ class _StartRows:
 def first_state(optimizer: Optimizer, values: FloatArray) -> FloatArray:
     """The state [n, words] of an optimizer that has made no step with rows of these `values`.
 
-    FTRL has no values of its own, but makes them from its state: z is such that they come out.
+    FTRL computes values from its state, so z is chosen such that these values result.
     """
     dim = values.shape[1]
     state = np.full((len(values), state_words(optimizer, dim)), initial_state(optimizer), np.float32)

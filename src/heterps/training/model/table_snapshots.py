@@ -33,7 +33,7 @@ def save_table(
 
     in_place  the rows stay where they are until a save of the snapshot begins, and are then written by those who hold
               them: a RuntimeError if the table has changed meanwhile. Always so with tiers: they may be larger than
-              memory. Else the snapshot has a copy.
+              memory. Otherwise the snapshot has a copy.
     changes   in place: what to write, so that the next one can be the changes since; None: all rows
     """
     meta: dict[str, Any] = {"dim": spec.dim, "optimizer": spec.optimizer.model_dump()}

@@ -5,8 +5,8 @@
     dense table `dense.0`       [ a | c ]     |    |       [1] taken apart by parameter when tables are imported,
     dense table `dense.1`             [ b b b | d d ]      [2] put together when they are exported
 
-So a checkpoint does not show which tables there were: whoever has all parameters in one table, or those of every stage
-in another, goes on from it.
+So a checkpoint does not show which tables there were: a run with all parameters in one table, or with a table for
+every stage, goes on from it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DenseSource(Protocol):
 class ModelOnTables(ModelInUse):
     """`model` with the `tables` of `client`, and by dense table the names of its `parameters`, side by side in it.
 
-    Who makes one sees to it that the parameters are views of `_values`, by table, and that embeddings have their rows.
+    A subclass makes the parameters views of `_values`, by table, and gives embeddings their rows.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ModelOnTables(ModelInUse):
         self._places = _places(model, parameters)
 
     def refresh(self) -> None:
-        """Make the model's parameters the newest."""
+        """Load the newest parameters into the model."""
         pulls = {table: self._dense.pull_dense(table) for table in self._places}
         for table, pull in pulls.items():
             self._take_over(table, pull.result())
@@ -173,7 +173,7 @@ class ModelOnTables(ModelInUse):
             )
 
     def _import_dense(self, state: NDArray[Any], num_steps: int) -> None:
-        """The model's parameters, and this state, in the order of the model, become those of the empty tables.
+        """Fill the empty tables with the model's parameters and this state, in the order of the model.
 
         `num_steps` is the clock of the job, and every table's number of steps, by which Adam corrects its means: a
         step is a push to each table. Only a table that stages share and push to apart, without rounds, has seen more.
@@ -189,7 +189,7 @@ class ModelOnTables(ModelInUse):
             )
 
     def _take_over(self, table: str, values: FloatArray) -> None:
-        """In this process they may be the table's own memory, and are the newest always."""
+        """Copy a table's newest values into the parameters, unless those are the table's own memory."""
         if not np.may_share_memory(values, self._values[table]):
             self._values[table][:] = values
 
@@ -214,7 +214,7 @@ def _state_shape(tables: TableSpecs) -> tuple[int, int]:
 
 
 def _places(model: nn.Module, parameters: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[slice, slice]]]:
-    """Of each dense table: where its parameters lie in the values of the model, and where in its own."""
+    """Return where the parameters of each dense table lie in the values of the model, and where in its own."""
     sizes = {name: parameter.numel() for name, parameter in trainable(model).items()}
     in_model = _side_by_side(list(sizes), sizes)
     return {

@@ -44,7 +44,7 @@ from heterps.training.protocol.stage_tables import divide_tables
 
 
 class Gradients(NamedTuple):
-    """What a batch asks of the parameters."""
+    """The gradients of a batch, for rows and dense parameters."""
 
     loss: float  # mean over the batch
     logits: FloatArray
@@ -131,7 +131,7 @@ class Trainer(ModelOnTables):
         self._push(gradients)
 
     def refresh(self) -> None:
-        """Make the model's parameters the newest. In this process they are always."""
+        """Load the newest parameters into the model. In this process it always has them."""
         pulled, self._pulled = self._pulled or self._pull(), None
         for table, values in pulled.items():
             self._take_over(table, values.result())
@@ -157,7 +157,7 @@ class Trainer(ModelOnTables):
         self.samples = snapshot.samples
 
     def close(self) -> None:
-        """Let go of threads and tables. A step on its way to servers may be lost; the end of a `with` waits for it."""
+        """Release threads and tables. A step on its way to servers may be lost; the end of a `with` waits for it."""
         self._pushes = []
         try:
             self.client.close()

@@ -93,7 +93,7 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, tag="branch"):
 
 
 class NamedBranch(msgspec.Struct, frozen=True, array_like=True, tag="named"):
-    """A dict."""
+    """A dict of trees, by key."""
 
     items: dict[str, Node]
 
@@ -197,12 +197,12 @@ def _cannot_cross(where: str, what: str) -> ModelError:
 
 
 class _FrameSpec(NamedTuple):
-    """What one frame has to be."""
+    """What one frame holds, and the bytes that it must have."""
 
     what: str
     frame_bytes: int
     memory_bytes: int
-    """That it takes here: more than the frame where that is coded. Of an empty tensor what its other sides take."""
+    """The bytes it takes here: more than the frame where that is coded; of an empty tensor, by its other sides."""
 
 
 def _parts(node: Node, where: str, depth: int) -> Iterator[_FrameSpec]:

@@ -124,7 +124,7 @@ def needed_scale(real_batch_s: float, tau_s: float, num_cores: int, fewest_worke
 
 
 def _rounded_up(number: float) -> float:
-    """To two digits."""
+    """Round a number up to two digits."""
     return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(number)))
 
 
@@ -165,7 +165,7 @@ class _Unit:
         self.late_s = 0.0  # real
 
     def wait(self, seconds: float, began_at: float, ready_at: float | None) -> None:
-        """Until an operation of so many emulated seconds is over, whose real computing `began_at` and ends now."""
+        """Wait until an operation of so many emulated seconds is over; its real computing `began_at` and ends now."""
         took_s = seconds * self._scale
         self.busy_s += seconds
         self.late_s += max(self._clock() - began_at - took_s, 0.0)
@@ -207,7 +207,7 @@ class WorkerPace:
         return self._operation(self.stage.backward_s * num_samples + self.stage.fixed_s * (1 - FORWARD_SHARE), ready_at)
 
     def fused(self, num_samples: int, ready_at: float | None = None) -> AbstractContextManager[None]:
-        """Forward and backward at once, as the last stage has it."""
+        """Pace a forward and a backward at once, as the last stage computes them."""
         return self._operation(self.stage.sample_s * num_samples + self.stage.fixed_s, ready_at)
 
     @property
@@ -228,7 +228,7 @@ class WorkerPace:
 
 
 class NoPace:
-    """The pace of a worker that is not emulated: its own."""
+    """The pace of a worker that is not emulated: nothing waits."""
 
     busy_s = 0.0
     late_s = 0.0
@@ -241,7 +241,7 @@ class NoPace:
     backward = fused = forward
 
     def read(self, num_samples: int, ahead: int) -> None:
-        """Nothing is waited for."""
+        """Return at once."""
 
 
 def make_pace(pace: StagePace | None, scale: float) -> WorkerPace | NoPace:

@@ -81,13 +81,13 @@ class Layout(Struct, frozen=True):
         return end - first
 
     def lanes_of(self, worker: str) -> range:
-        """In rising order."""
+        """The lanes of a worker, in rising order."""
         workers = self.stages[self.stage_of(worker)].workers
         return range(workers.index(worker), self.num_lanes, len(workers))
 
 
 def worker_name(stage: int, number: int) -> str:
-    """`stage` from 0 on."""
+    """The name of a worker; stages count from 0."""
     return f"worker-{stage + 1}.{number}"
 
 

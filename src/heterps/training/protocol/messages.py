@@ -36,7 +36,7 @@ Lane = Annotated[int, Meta(ge=ALL_LANES, lt=2**16)]
 
 
 class Assign(Struct, frozen=True, tag="assign"):
-    """From now on the layout is this one. The values are what the stage has besides what is on the servers."""
+    """The layout from now on. The values are what the stage has besides what is on the servers."""
 
     layout: Layout
     addresses: dict[str, str]
@@ -60,7 +60,7 @@ class Go(Struct, frozen=True, tag="go"):
 
 
 class AskState(Struct, frozen=True, tag="ask_state"):
-    """What the stage has besides what is on the servers: running means, parameters that workers reduce themselves."""
+    """Ask what the stage has besides what is on the servers: running means, parameters that workers reduce."""
 
 
 class ForgetLanes(Struct, frozen=True, tag="forget"):
@@ -70,7 +70,7 @@ class ForgetLanes(Struct, frozen=True, tag="forget"):
 
 
 class Stop(Struct, frozen=True, tag="stop"):
-    """Leave."""
+    """The worker is to end."""
 
 
 # --- worker to coordinator -------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class CacheUse(Struct, frozen=True, array_like=True):
 
 
 class WorkerTraffic(Struct, frozen=True, array_like=True):
-    """What the talk of a worker with its servers has come to: the fields of ps/client/counts.py, and two more."""
+    """The traffic of a worker with its servers: the fields of ps/client/counts.py, and two more."""
 
     bytes_sent: Count = 0
     bytes_received: Count = 0
@@ -138,7 +138,7 @@ class Spans(Struct, frozen=True, array_like=True):
 
 
 class RowGroupCounts(Struct, frozen=True, array_like=True):
-    """What was in a row group of the training data, and what was missing. Whoever reads it again says the same."""
+    """What was in a row group of the training data, and what was missing. Every worker that reads it says the same."""
 
     row_group: Count  # its number in the data set
     num_rows: Count

@@ -13,7 +13,7 @@ MAX_EVERY_S = 3600.0
 
 
 class AskStatus(Struct, frozen=True, tag="ask_status"):
-    """How far the job is, and what its stages do; answered by CommandReply, with JSON."""
+    """Ask how far the job is, and what its stages do; the answer is a CommandReply, with JSON."""
 
 
 class Scale(Struct, frozen=True, tag="scale"):

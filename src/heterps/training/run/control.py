@@ -86,13 +86,13 @@ class Control:
         self._opened.close()
 
     def requests(self) -> Iterator[Request]:
-        """Those that have come and were not taken yet, without waiting."""
+        """Yield the requests that have come and were not taken yet, without waiting."""
         with suppress(queue.Empty):
             while True:
                 yield self._queue.get_nowait()
 
     def put(self, message: ToJob, answer: Callable[[CommandReply], None]) -> None:
-        """Ask from within this process."""
+        """Add a request from within this process."""
         self._queue.put(Request(message, answer))
 
     def _receive(self, channel: ServerChannel) -> None:  # [3]
@@ -188,7 +188,7 @@ def refuse_if_running(folder: Path) -> None:
 
 
 def ask(folder: Path, question: ToJob, deadline_s: float = ANSWER_S) -> CommandReply:
-    """One question to the job that runs in a run folder."""
+    """Ask the job that runs in a run folder one question."""
     return find(folder).ask(question, deadline_s)
 
 
@@ -204,7 +204,7 @@ def clear(folder: Path, process: int) -> None:
 
 
 def _write(path: Path, address: str) -> None:
-    """For this user alone, from its first moment; whole or not at all."""
+    """Write a file that only this user can read; it appears whole or not at all."""
     told = {"address": address, "pid": os.getpid(), "host": socket.gethostname(), "directory": str(Path.cwd())}
     draft = path.with_name(f".{path.name}.part")
     try:
@@ -219,7 +219,7 @@ def _write(path: Path, address: str) -> None:
 
 
 def _not_running(folder: Path) -> str:
-    """Whether the run is done is in its summary, which a run that was stopped has too."""
+    """Return the error for a run without a job; its summary says whether it is done or was stopped."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         status = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"]
         if status in ("completed", "stopped early", "diverged"):

@@ -152,9 +152,9 @@ class Run:
         return saved_samples(self.checkpoints)
 
     def begun_again(self, before: int) -> int:
-        """The run goes on from a checkpoint that was made after so many restarts: how many there are now.
+        """Return the number of restarts, for a run that goes on from a checkpoint made after so many.
 
-        More than one greater if there were others meanwhile that made no checkpoint.
+        The number grows by more than one if there were restarts meanwhile that made no checkpoint.
         """
         self._restarts = max(self._restarts, before) + 1
         return self._restarts

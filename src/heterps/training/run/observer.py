@@ -1,4 +1,4 @@
-"""Observer: what a spectator of a run is told while it goes on. Outcome: what came of it."""
+"""Observer: what a spectator of a run is told while it goes on. Outcome: the result of a run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Observers(Observer):
 
 @dataclass
 class Outcome:
-    """What came of a run, apart from its model."""
+    """The result of a run, apart from its model."""
 
     samples: int
     seconds: float

@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Scores:
-    """What the model thinks of samples, as Objectives.scores has it, and what they are, as Batch has it."""
+    """The outputs of a model for samples, as Objectives.scores has them, and their labels, as Batch has them."""
 
     logits: FloatArray
     labels: FloatArray
@@ -80,7 +80,7 @@ class RunProgress:
         self.is_saved = False  # whether a checkpoint has everything that is done
 
     def add(self, num_samples: int, scores: Iterable[Scores], seconds: float, loss: float) -> None:
-        """A step is done, `seconds` after the run began; `loss` is the mean of its samples."""
+        """Count a step that was done `seconds` after the run began; `loss` is the mean of its samples."""
         self.is_saved = False
         self.divergence.begin(loss)
         self._interval_loss += num_samples * loss
@@ -92,7 +92,7 @@ class RunProgress:
         self.skips.went_on()
 
     def skip(self, num_samples: int, seconds: float) -> None:
-        """A batch is done that was skipped, `seconds` after the run began: it counts, and nothing was learned of it."""
+        """Count a batch that was skipped `seconds` after the run began: nothing was learned from it."""
         self.is_saved = False
         self.samples += num_samples
         self.seconds = seconds
@@ -130,7 +130,7 @@ class RunProgress:
         return line
 
     def train_metrics(self) -> Metrics:
-        """Over the whole run, the open interval included."""
+        """The metrics of training over the whole run, the open interval included."""
         metrics = deepcopy(self.whole)
         metrics.merge(self.interval)
         return metrics
@@ -157,7 +157,7 @@ class RunProgress:
         return self._saved_samples, self._saved_s
 
     def take_over(self, last_save: tuple[int, float], num_deaths: int) -> None:
-        """Coordinators have died, and this one goes on with what servers have: the last checkpoint is older."""
+        """Go on after coordinators that have died, with what servers have: the last checkpoint is older."""
         (self._saved_samples, self._saved_s), self.is_saved = last_save, False
         self.recoveries += num_deaths
 
@@ -222,7 +222,7 @@ class RunProgress:
         }
 
     def begin_other_data(self) -> None:
-        """The run is done with its data and goes on with other data."""
+        """Go on with other data, because the run is done with its own."""
         self.data_began, self.digests = self.samples, Digests()
 
     # --- checkpoints -------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class AllReduce:
             self._meet(what, value, time.monotonic() + self.deadline_s)
 
     def close(self) -> None:
-        """Leave. Members that still sum lose this one. Lasts at most until a sum that failed has given up too."""
+        """Leave the group; members that still sum lose this one. It waits until a sum that failed has given up too."""
         self._process_group = None
         self._store = None
 
@@ -202,7 +202,7 @@ class LocalDense:
         group.agree("the dense parameters", f"{table.size} values, {table.optimizer!r}, {table.schedule!r}, {start}")
 
     def step(self, grads: FloatArray, samples: int | None = None) -> None:
-        """One optimizer step with the sum of all members' `grads`, which is left in their place.
+        """Make one optimizer step with the sum of all members' `grads`, which takes their place.
 
         `samples` are those that the job had seen before. PeerLost leaves the parameters as they were.
         """
@@ -213,7 +213,7 @@ class LocalDense:
 
 
 def _as_tensor(array: FloatArray | Tensor) -> Tensor:
-    """The array's own memory."""
+    """Return a tensor that shares the array's memory."""
     if isinstance(array, np.ndarray):
         if not array.flags.writeable:
             raise ValueError("the sum is put in the place of the array, and this one is read-only")
@@ -262,7 +262,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _until(is_so: Callable[[], bool], until_s: float) -> bool:
-    """Look until it is so, or too late. Torch's own waits last seconds longer than they were told."""
+    """Poll until the condition holds or it is too late: torch's own waits last seconds longer than they were told."""
     while not is_so():
         if time.monotonic() >= until_s:
             return False
@@ -306,10 +306,10 @@ def _finish(work: Any, deadline_s: float, backend: Backend) -> None:
 
 
 def _whole_seconds(seconds: float) -> timedelta:
-    """For a store whose clock ticks in seconds."""
+    """Round a time up to whole seconds, in which torch's store counts."""
     return timedelta(seconds=max(1, round(seconds)))
 
 
 def _reason(error: Exception) -> str:
-    """What torch says, without its source lines, stacks and advice."""
+    """Return what torch says of an error, without its source lines, stacks and advice."""
     return re.sub(r"^\[\S+:\d+\] ", "", str(error).split("\n")[0]).split(". ")[0]

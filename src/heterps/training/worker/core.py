@@ -8,7 +8,7 @@
       |  after                                              else of this lane at once
      [3] Turn: loss, at the last stage: forward and backward at once, then [4] and [5]
 
-`handle` takes a message, `next_turn` says what can be computed now, `computed` takes what came of it. Whoever drives
+`handle` takes a message, `next_turn` says what can be computed now, `computed` takes its result. The shell that drives
 the core, on a thread, in a process or on a simulated clock, carries out the effects in their order, and computes turns
 when and where it likes: on several threads at once, if they are of different lanes.
 """
@@ -123,7 +123,7 @@ class Turn(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """What came of a turn: outputs of a forward, or gradients of the inputs; of the last stage also loss and logits.
+    """The result of a turn: outputs of a forward, or gradients of the inputs; of the last stage also loss and logits.
 
     With `not_finite`, a sentence about the loss, nothing came of it, and the batch is to be skipped.
     """
@@ -200,14 +200,14 @@ class WorkerCore:
         return []
 
     def batch_read(self, go: Go, num_samples: int, pieces: Mapping[int, Values | None]) -> list[Effect]:
-        """The batch of a Go was read: the values of each of its lanes here; None for a lane without samples."""
+        """Take the batch of a Go: the values of each of its lanes here; None for a lane without samples."""
         found = {
             (go.iteration, lane): _MicroBatch(piece, num_samples, go.samples, go.lead) for lane, piece in pieces.items()
         }
         return self._begin(go, found)
 
     def batch_missing(self, go: Go, num_batches: int) -> list[Effect]:
-        """The epoch of a Go has fewer batches than that."""
+        """Handle that the epoch of a Go has fewer batches than that."""
         told = NoBatch(self.name, go.lane, go.iteration, go.epoch, num_batches, self._epoch)
         return [Send(COORDINATOR, told)]
 
@@ -222,7 +222,7 @@ class WorkerCore:
         return [TakePlace(assign, state), Send(COORDINATOR, Assigned(self.name, assign.layout.epoch))]
 
     def _begin(self, go: Go, found: Mapping[Key, _MicroBatch]) -> list[Effect]:
-        """An iteration begins: of a round for all lanes, else of one lane."""
+        """Begin an iteration: in rounds of all lanes, otherwise of one lane."""
         effects: list[Effect] = []
         if go.lane == ALL_LANES:
             self._round = _Round(go.iteration, go.samples, len(self._lanes))
@@ -253,7 +253,7 @@ class WorkerCore:
     # --- forward and back --------------------------------------------------------------------------------------------
 
     def next_turn(self) -> Turn | None:
-        """What can be computed now, if anything; it counts as begun."""
+        """Return the next turn that can be computed, if any; it counts as begun."""
         taken = self._turns.next()
         if taken is None:
             return None
@@ -273,9 +273,9 @@ class WorkerCore:
         return Turn("loss", taken.key, values, label, item.here, num_samples, item.samples, self._epoch)
 
     def computed(self, turn: Turn, result: Computed) -> list[Effect]:
-        """A turn was computed; of several at once those of lower lanes are told first.
+        """Take the result of a turn; of several at once those of lower lanes come first.
 
-        Nothing follows from one that was forgotten meanwhile.
+        The result of a turn that was forgotten meanwhile has no effects.
         """
         iteration, lane = turn.key
         if turn.epoch != self._epoch or turn.key not in self._under_way:
@@ -326,7 +326,7 @@ class WorkerCore:
 
     @property
     def num_waiting(self) -> int:
-        """Micro-batches that this worker could be busy with."""
+        """The number of micro-batches that this worker could compute now."""
         return self._turns.num_waiting
 
     @property

@@ -25,13 +25,13 @@ class DenseParts(Protocol):
     """The dense tables of one worker."""
 
     def pull(self) -> dict[str, Future[FloatArray]]:
-        """The newest values of each. Treat them as read-only."""
+        """Return the newest values of each table, which the caller must not change."""
 
     def push(self, table: str, grads: FloatArray, samples: int, round: Round | Iteration | None) -> Future[None]:
-        """The gradient of every value of a table."""
+        """Push the gradient of every value of a table."""
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """What is here and nowhere else, by table."""
+        """Return the state that only this worker has, by table."""
 
     def close(self) -> None: ...
 
@@ -50,7 +50,7 @@ class ServedDense:
         return {}
 
     def close(self) -> None:
-        """The client is not its own."""
+        """Do nothing, because the client belongs to the worker."""
 
 
 class ReducedDense:

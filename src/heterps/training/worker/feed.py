@@ -78,7 +78,7 @@ class Feed:
         self._share = _Share()  # replaced as a whole, for the thread that reads sees it too
 
     def follow(self, layout: Layout, lanes: Sequence[int], replicas: Replicas) -> None:
-        """From now on batches are for these lanes of a layout.
+        """Prepare batches for these lanes of a layout from now on.
 
         Where workers share each batch, those on one machine share what they decode too.
         """
@@ -87,7 +87,7 @@ class Feed:
         self._share = _Share(layout if layout.in_rounds else None, lanes, replicas)
 
     def take(self, go: Go) -> LanePieces | None:
-        """The batch of a go-ahead; None where its epoch has fewer."""
+        """Return the batch of a go-ahead; None where its epoch has fewer."""
         while (batch := self._stream.get(go.epoch, go.batch, self._deadline_s)) is not None:
             assert isinstance(batch, _PreparedBatch)
             if batch.share is self._share:

@@ -37,13 +37,13 @@ class UnitMemory:
         return _NOTHING if self._limit_bytes is None else self._counted(key)
 
     def backward(self, key: Key) -> AbstractContextManager[None]:
-        """What was kept for this micro-batch is free afterwards."""
+        """Run a backward, after which the memory that was kept for this micro-batch is free."""
         self._under_way.pop(key, None)
         return _NOTHING
 
     @contextmanager
     def fused(self, key: Key) -> Iterator[None]:
-        """Forward and backward at once."""
+        """Run forward and backward at once."""
         try:
             with self.forward(key):
                 yield

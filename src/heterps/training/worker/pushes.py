@@ -49,7 +49,7 @@ class RoundPlace(NamedTuple):
 
     @property
     def widths(self) -> dict[str, int]:
-        """The values a row of each sparse table that the worker's stage uses and trains."""
+        """The number of values in a row, for each sparse table that the worker's stage uses and trains."""
         own = set(self.tables.of_stage(self.layout.stage_of(self.worker))) - self.tables.tables.frozen
         return {spec.name: spec.dim for spec in self.tables.tables.sparse if spec.name in own}
 
@@ -65,7 +65,7 @@ def send_gradients(
 ) -> list[Future[None]]:
     """Push the gradients of an iteration of a lane, or of all in a round. They travel when the client is flushed.
 
-    To a round every table of the stage gets a contribution, even if it is nothing: the others wait for it.
+    In a round every table of the stage gets a contribution, even an empty one: the others wait for it.
     """
     client.samples = samples
     pushes = [client.push(*taken, place.part(taken.table, key)) for taken in rows]
@@ -109,12 +109,12 @@ class Pushes:
         one_more(None)  # there may be no pushes at all
 
     def check(self) -> None:
-        """Raise what a push has met, or telling of it."""
+        """Raise the error that a push, or telling of it, has met."""
         assert self.num_under_way >= 0
 
     @property
     def num_under_way(self) -> int:
-        """Announced and not told yet. Raises what a push has met, or telling of it."""
+        """The number of pushes that were announced and not told yet. Raises what a push, or telling of it, has met."""
         is_told = [announced.told.done() for announced in self._under_way]
         told = [announced.told for announced, done in zip(self._under_way, is_told, strict=True) if done]
         self._under_way = [a for a, done in zip(self._under_way, is_told, strict=True) if not done]
@@ -123,12 +123,12 @@ class Pushes:
         return len(self._under_way)
 
     def wait_for_all(self) -> None:
-        """Until nothing is under way."""
+        """Wait until no push is under way."""
         while self.num_under_way:
             self.wait()
 
     def wait(self) -> None:
-        """Until the oldest that is under way was told."""
+        """Wait until the oldest push that is under way was told."""
         pushes, told = self._under_way[0]
         for push in pushes:
             push.exception()  # fetches it, if nobody else does

@@ -262,7 +262,7 @@ class StageWork:
                 part.ahead[table] = metered(asked, self.meter)
 
     def missing(self, turn: Turn) -> Iterator[Future[Any]]:
-        """Parameters that a turn needs and that have not come."""
+        """Return the parameters that a turn needs and that have not come."""
         if turn.does == "backward":
             return
         asked = self._asked.get(None if self.layout.in_rounds else turn.key, {})
@@ -339,7 +339,7 @@ class StageWork:
             self._before[self._number(key)] = self._of(key).first.buffers()
 
     def _after_round(self) -> None:
-        """Rows are an iteration older. A worker that is alone asks for what it needs next, in the same message: its
+        """Count rows as an iteration older. A worker that is alone asks for what it needs next in the same message: its
         pushes are the only ones, and servers answer a pull after the pushes that came before it."""
         self._caches[0].tick()
         if len(self.layout.workers) == 1 and not isinstance(self._client, LocalClient):

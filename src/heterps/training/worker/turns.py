@@ -35,7 +35,7 @@ class Turns:
         self._out: set[Key] = set()
 
     def begin_round(self, keys: Iterable[Key]) -> None:
-        """Take these, and in this order."""
+        """Take the micro-batches of these lanes, in this order."""
         ordered = list(keys)
         self._order = deque(ordered), deque(ordered)
 
@@ -46,7 +46,7 @@ class Turns:
         self._gradients.append(key)
 
     def next(self) -> Due | None:
-        """What can be done now, if anything; it counts as done."""
+        """Return the next turn, if there is one; it counts as done."""
         if (key := _take(self._gradients, self._order and self._order[1])) is not None:
             self._out.discard(key)
             return Due("backward", key)
@@ -59,19 +59,19 @@ class Turns:
         return None
 
     def came_back(self, key: Key) -> None:
-        """The last stage goes back at once: no gradients have to come."""
+        """Count a micro-batch of the last stage as returned: its backward needs no gradients from elsewhere."""
         self._out.discard(key)
         if self._order is not None:
             self._order[1].remove(key)
 
     @property
     def num_waiting(self) -> int:
-        """Micro-batches that this worker could be busy with."""
+        """The number of micro-batches that this worker could compute now."""
         return len(self._values) + len(self._gradients)
 
     @property
     def out(self) -> set[Key]:
-        """Micro-batches that went on, and whose gradients have not come."""
+        """The micro-batches that went on to the next stage, and whose gradients have not come."""
         return self._out - set(self._gradients)
 
     def forget(self, lanes: Container[int] | None = None) -> None:
@@ -83,7 +83,7 @@ class Turns:
 
 
 def _take(came: deque[Key], order: deque[Key] | None) -> Key | None:
-    """The next in the order, if it came; without an order the first that came."""
+    """Return the next in the order, if it came; without an order, the first that came."""
     if not came or (order is not None and (not order or order[0] not in came)):
         return None
     if order is None:

@@ -1,7 +1,7 @@
 """What a worker spends its time on: computing, communicating, waiting. Each second counts for one of them.
 
 compute |=======|         |====|           a row that is pulled inside a layer is communication:
-comm            |==| |===|                 whoever waits for it says so, and computing goes on after it
+comm            |==| |===|                 the code that waits for it notes that, and computing goes on
 wait               |=|         |====
 
 The sums travel with every push (`usage`), and so do the spans since the push before (`take_spans`).
@@ -45,7 +45,7 @@ class Meter:
             self._switch(before)
 
     def usage(self, queue: int = 0, late_s: float = 0.0) -> Usage:
-        """So far, by this moment."""
+        """Return the seconds so far, by what was done."""
         self._switch(self._doing)
         return Usage(self._seconds["compute"], self._seconds["communicate"], self._seconds["wait"], queue, late_s)
 
@@ -99,7 +99,7 @@ class _Metered(Future[FloatArray]):
 
 
 def metered(rows: Callable[[], Future[FloatArray]], meter: Meter) -> Callable[[], Future[FloatArray]]:
-    """The same rows; waiting for them is communication. Those that have come are nobody's time."""
+    """Return the same rows, whose fetching counts as communication; rows that have come take no time."""
 
     def fetch() -> Future[FloatArray]:
         found = rows()

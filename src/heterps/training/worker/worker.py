@@ -118,7 +118,7 @@ class WorkerMailbox(Protocol):
         """Reach these peers from now on."""
 
     def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
-        """Any thread may call it."""
+        """Send a message; any thread may call it."""
 
     def receive(self, timeout_s: float) -> Envelope | None: ...
 
@@ -158,7 +158,7 @@ class Worker:
         self._perform(self.core.computed(turn, result))
 
     def check_pushes(self) -> None:
-        """Raise what a push has met that was under way."""
+        """Raise the error that a push under way has met."""
         self._pushes.check()
 
     def wait_for_pushes(self) -> bool:
@@ -200,7 +200,7 @@ class Worker:
                     self._mailbox.send(COORDINATOR, StageState(self.core.name), self.work.state())
 
     def _send(self, send: Send) -> None:
-        """Values for a worker that has died are dropped: the coordinator learns of it too, and has them made again."""
+        """Send values; those for a worker that has died are dropped, and the coordinator has them made again."""
         with self.work.meter.doing("communicate"):
             try:
                 self._mailbox.send(*send)
