@@ -20,9 +20,9 @@ REPEAT_S, LATER_S = 2.0, 0.05
 def ask(
     channel: Channel, peer: str, question: ToServer, frames: Sequence[Frame] = (), deadline_s: float = 10.0
 ) -> tuple[FromServer, list[memoryview]]:
-    """Return the answer of `peer`, asked again and again until the deadline. Questions must bear to be repeated.
+    """Return the answer of `peer`, asked again and again until the deadline. Questions must be safe to repeat.
 
-    A server that asks to come later is asked again soon.
+    A server that asks for a later try is asked again soon.
     """
     requests, answers = server_codec(), client_codec()
     parts = requests.encode(question, frames)

@@ -52,7 +52,7 @@ class CacheCounts:
 
 
 class _After(Future[FloatArray]):
-    """A future whose result is made of another's. Waiting for it is waiting for the other, which may need to know."""
+    """A future whose result is made of another's. Waiting for it waits for the other, which is fetched then."""
 
     def __init__(self, other: Future[FloatArray]) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class CachedClient:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all copies."""
+        """The bytes of memory of all copies."""
         with self._lock:
             return sum(cache.num_bytes for cache in self._caches.values())
 

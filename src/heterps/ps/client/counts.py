@@ -1,4 +1,4 @@
-"""ClientCounts: what a worker's talk with its servers comes to in bytes by kind, and what was saved on the way.
+"""ClientCounts: the bytes between a worker and its servers, by kind, and what was saved on the way.
 
 gradients of a batch --summed by key--> one each --rounded, compressed--> frames --merged--> requests
                       deduplication saved          compression saved               calls - requests
@@ -23,7 +23,7 @@ KEY_BYTES, VALUE_BYTES = 8, 4
 
 @dataclass
 class ClientCounts:
-    """Counts of a worker since it began.
+    """Counts the messages of a worker since it began.
 
     Bytes by kind are those of the frames, in both directions, whether they travel by sockets or by shared memory.
     """

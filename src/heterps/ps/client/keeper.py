@@ -50,7 +50,7 @@ class StartServer(NamedTuple):
 
 
 class StopServer(NamedTuple):
-    """A server is lost, or not wanted any more: end its process, if it is not gone."""
+    """End the process of a server that is lost or not wanted any more, if it is not gone."""
 
     name: str
 
@@ -155,11 +155,11 @@ class Keeper:
         return []
 
     def ended(self, name: str, why: str, now: float) -> list[Effect]:
-        """The process of a server has ended."""
+        """Handle that the process of a server has ended."""
         return self._lost(name, why, now) if name in self._watched else []
 
     def tick(self, now: float) -> list[Effect]:
-        """See what time it is. To be called several times a second, when all messages that came were handled."""
+        """Do what is due at this time. Call it several times a second, when all messages that came were handled."""
         if now - self._ticked_at > HELD_UP_S:  # what was said meanwhile may not have been heard yet
             for watched in self._watched.values():
                 watched.heard_at = now if watched.heard_at < math.inf else watched.heard_at
@@ -218,13 +218,13 @@ class Keeper:
         return []
 
     def _synced(self, number: int, mirror: str, now: float) -> None:
-        """[3] A server has a mirror that has all."""
+        """[3] Record that a server has a mirror that has all."""
         if (vacancy := self._vacancies.pop(number, None)) is not None:
             server, missing_s = self.roster.servers[number].name, now - vacancy.since
             self._news.append(News(f"{server} has a mirror again after {missing_s:.1f} s, {mirror}", is_warning=False))
 
     def _lead(self, now: float) -> list[Effect]:
-        """Tell all the roster."""
+        """Tell all servers and mirrors the roster."""
         self._led_at = now
         effects: list[Effect] = []
         for name, watched in self._watched.items():

@@ -44,7 +44,7 @@ class RowClient(Protocol):
 
     @property
     def num_shards(self) -> int:
-        """What lookups must be made for."""
+        """The number of shards that lookups must be made for."""
 
     def rows_here(self, table: str) -> int | None:
         """Return the number of rows of a table in this process, 0 if none was trained or loaded; None: on servers."""
@@ -76,7 +76,7 @@ class Client(RowClient, Protocol):
         """Let what was called so far travel now. Waiting for any answer does the same."""
 
     def close(self) -> None:
-        """Let go of threads and sockets. Safe to call twice."""
+        """Release threads and sockets. It may be called twice."""
 
 
 class JobClient(Client, Protocol):
@@ -257,7 +257,7 @@ class LocalClient:
         return done(None)
 
     def flush(self) -> None:
-        """Everything is done when it is called."""
+        """Do nothing: every call is carried out at once."""
 
     def close(self) -> None:
         if self._pool is not None:

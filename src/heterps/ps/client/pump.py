@@ -150,7 +150,7 @@ class Pump:
                 self._session.unsent(peer, parts, self._clock())
 
     def _settle(self, *, is_end_of_turn: bool = False) -> None:
-        """Give the futures what they wait for. Outside the lock, because they run callbacks."""
+        """Give futures their results, outside the lock, because they run callbacks."""
         with self.lock:
             finished = self._session.finished()
             # From here on nobody waits for a message on behalf of these, though they are not done yet.

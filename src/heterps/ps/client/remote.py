@@ -115,12 +115,12 @@ class RemoteClient:
 
     @property
     def roster(self) -> Roster:
-        """The newest that a server told."""
+        """The newest roster that a server told."""
         return self._session.roster
 
     @property
     def counts(self) -> ClientCounts:
-        """What the talk with all servers has come to."""
+        """The counts of messages and bytes with all servers."""
         wire, session = self._counters, self._session
         return dataclasses.replace(
             session.counts,
@@ -273,7 +273,7 @@ class RemoteClient:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
-        """Sum gradients of the unique keys by shard; those that travel as they are in memory that is shared with it."""
+        """Sum gradients of the unique keys by shard, in memory shared with its server where they travel as they are."""
         roster, sums = self._session.roster, []
         for number in range(len(lookup.bounds) - 1):
             first, last = int(lookup.bounds[number]), int(lookup.bounds[number + 1])
@@ -339,7 +339,7 @@ class RemoteClient:
     def _turn(self) -> Iterator[None]:
         """Hold the lock to number and queue a call; with too many queued, wait until servers have taken some.
 
-        A call that came to the servers before the push that it builds on would wait for it for ever.
+        A call that reached the servers before the push that it builds on would wait forever.
         """
         with self._pump.lock:
             if not self._session.has_room:

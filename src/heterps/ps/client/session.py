@@ -1,4 +1,4 @@
-"""Session: a worker's side of the talk with all servers. Calls and messages and the time in, messages out.
+"""Session: a worker's side of the protocol with all servers. Calls, messages and the time in, messages out.
 
     submit(call) --> line of each server it concerns: [call call call] --one request--> in flight --reply--> call done
                                                        merged when flushed,              asked again after a while,
@@ -86,7 +86,7 @@ class _Flight:
 
 @dataclass
 class _Line:
-    """The talk with one server."""
+    """The queue of calls and the messages under way to one server."""
 
     seat: Seat
     greeted: bool = False
@@ -300,7 +300,7 @@ class Session:
     def _probe(self, line: _Line, now: float) -> Outgoing:
         """Ask for the roster: the mirror of a server that does not answer, and may have been replaced by it.
 
-        And both, now and then: who misses a new mirror, or sleeps through two losses, would know only the dead."""
+        Now and then both are asked: a worker that missed two changes would otherwise know lost servers only."""
         asked: list[Seat | None] = []
         line.probe_at = min(line.probe_at, now + PROBE_S) if line.flights and self._is_mirrored else math.inf
         if now >= line.probe_at:

@@ -12,7 +12,7 @@ from heterps.ps.shard.shard import Shard
 
 
 class MirrorRole:
-    """What a mirror has taken of its server's log. It says so before it has run it: nothing else is done before that.
+    """What a mirror has taken of its server's log. It acknowledges what it queues, and runs that first.
 
     is_synced  all that its server has said to be done is here
     differs    what is not equal in the two
@@ -39,7 +39,7 @@ class MirrorRole:
 class Lease:
     """Until when a server with a mirror may serve: for `lease_s` after the last Lead whose answer was heard.
 
-    Whoever leads the servers lets the mirror take over when it has heard nothing for as long. It counts from when it
+    The keeper lets the mirror take over when it has heard nothing for as long. It counts from when it
     heard the answer, which is later: so the lease has ended by then, whatever was lost on the way.
     """
 

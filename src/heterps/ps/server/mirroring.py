@@ -1,8 +1,8 @@
 """Mirroring: what a server does because it has a mirror, or is one.
 
-Lead     of the keeper (ps/client/keeper.py): the roster says who has which place; its answer says that we live
-Fill, Forward   of the server that this one mirrors: taken in order, answered by Taken, and then run
-Taken    of this server's own mirror: answers that waited for it go
+Lead             of the keeper (ps/client/keeper.py): its roster says who has which place; the answer says that we live
+Fill, MirrorOps  of the server that this one mirrors: taken in order, answered by MirrorAck, and then run
+MirrorAck        of this server's own mirror: answers that waited for it go
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Server: a message and the time in, messages out. No socket, no thread, no lock, no clock of its own.
 
     parts --decode--> [1] bytes that are no message: counted, dropped
-                      [2] from an old life of a worker, or for another epoch: refused
+                      [2] from an old incarnation of a worker, or for another epoch: refused
                       [3] ops checked against tables, frames and key homes; anything wrong: refused as a whole
                       [4] an older push of the worker is missing: held until it has come (received)
                       [5] contributions to rounds: those that do not fit theirs are refused, others may have to wait
@@ -111,7 +111,7 @@ class Server:
             self._handover.begin(roster.before_add(), roster, name, self.shard, {})
 
     def handle(self, peer: str, parts: list[memoryview], now: float) -> Outgoing:
-        """Take a message of `peer`; what is to be sent, and to whom."""
+        """Take a message of `peer`; return what is to be sent, and to whom."""
         self._now = now
         self.mirroring.settle()
         try:
@@ -163,7 +163,7 @@ class Server:
         return Agreed(header.id), []
 
     def tick(self, now: float) -> Outgoing:
-        """Let go of what was held too long; what is to be sent. To be called about every second."""
+        """Refuse what was held too long; return what is to be sent. Call it about every second."""
         self._now = now
         for key, held in list(self._held.items()):
             if now - held.since > HOLD_S:

@@ -14,7 +14,7 @@ from heterps.ps.table.tiers import TieredTable
 
 
 class TableStats(Struct):
-    """A table's shard."""
+    """Figures of a server's shard of a table."""
 
     rows: int  # in memory and on disk
     bytes: int  # of memory
@@ -40,7 +40,7 @@ class TierStats(Struct):
 
 
 class ServerStats(Struct):
-    """All of a server, at one moment."""
+    """All figures of a server at one moment."""
 
     server: str
     shard: int
