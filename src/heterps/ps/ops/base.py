@@ -45,7 +45,7 @@ Answer = tuple[Result, list[Frame]]
 
 
 class Done(Result, frozen=True, tag="done"):
-    """Applied, or kept for its round, now or by an earlier copy of the request."""
+    """The op was applied, or kept for its round, now or by an earlier copy of the request."""
 
 
 class Values(Result, frozen=True, tag="values"):
@@ -117,7 +117,7 @@ class Read(Op, frozen=True):
 
 
 class Push(Op, frozen=True):
-    """An op that changes a table. Applied exactly once, in order of `sequence`."""
+    """An op that changes a table. It is applied exactly once, in order of `sequence`."""
 
     changes = True
     sequence: Ordinal
@@ -192,7 +192,7 @@ def answer_values(values: FloatArray, coding: Coding, room: Room) -> Answer:
 
 
 class Built(NamedTuple):
-    """A call, for one server."""
+    """The op and frames of a call for one server."""
 
     op: Op
     frames: list[Frame]

@@ -96,7 +96,7 @@ class ReadMetadataCall(base.Ask[Metadata]):
 
 @dataclass(eq=False)
 class ResumeCall(base.Call):
-    """Metadata that any number of shards had, for those of now."""
+    """Gives the shards of now the metadata that any number of shards had."""
 
     table: str
     metadata: Mapping[str, NDArray[Any]]

@@ -1,12 +1,12 @@
-"""Mirrors: second servers that hold the same shards, change by change. Messages of all who have to do with them.
+"""Mirrors: second servers that hold the same shards, change by change, and their messages.
 
     keeper (the coordinator's)   Lead(roster)      --> every server and mirror, again and again; answered by Led
     server                       Fill(1), Fill(2)  --> its new mirror: a copy of the shard, part by part
-                                 Forward(3), ...   --> every request that changes tables, in the order of its log
-    mirror                       Taken(3)          --> its server: answers that waited for these may go
+                                 MirrorOps(3), ... --> every request that changes tables, in the order of its log
+    mirror                       MirrorAck(3)      --> its server: answers that waited for these may go
 
-Whoever sends to a mirror numbers what it sends: 1, 2, 3, ... The mirror takes it in this order and in no other, as a
-server does with the pushes of a worker. Forward is in requests.py, because it has ops of all families.
+The sender numbers what it sends to a mirror: 1, 2, 3, ... The mirror takes it in this order and in no other, as a
+server does with the pushes of a worker. MirrorOps is in requests.py, because it has ops of all families.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from heterps.wire import Frame
 
 
 class Lead(Struct, frozen=True, tag="lead"):
-    """Follow `roster`, if it is newer, and say that you live.
+    """Tells a server to follow `roster`, if it is newer, and to answer, which shows that it lives.
 
     `heard` is the id of the last Lead to this server whose answer has come. A server with a mirror may serve for
     `lease_s` after it took that Lead, and no longer: its mirror may be in its place then.
@@ -65,7 +65,7 @@ class Fill(Struct, frozen=True, tag="fill"):
 
 
 class MirrorAck(Struct, frozen=True, tag="taken"):
-    """A mirror has all up to number `id`. Or it is no mirror of the sender's any more, by `roster`."""
+    """A mirror has all up to number `id`. With a `roster`, it is no mirror of the sender any more."""
 
     id: Count
     differs: str = ""

@@ -8,7 +8,7 @@
                                             packed, with its ledgers
     [2] Fetch(target, number)         -->   Chunk
     [3] Deliver(source, number)       ----------------------------------> unpacked when all have come
-    [4] Forget(target)                -->   lets go of the packed slots
+    [4] ForgetMoved(target)           -->   drops the packed slots
 
 A gradient cannot be lost or doubled by that: the ledger of a slot travels with its rows, so the new home knows which
 pushes they hold, and workers ask again, by the new roster, for all that was not fully answered. Every step may be
@@ -33,7 +33,7 @@ from heterps.wire import Frame, Malformed
 
 
 class Prepare(Struct, frozen=True, tag="prepare"):
-    """`roster` is to be the next: end the rounds that have begun, and begin no others before Switch."""
+    """Announces the next `roster`: end the rounds that have begun, and begin no others before Switch."""
 
     id: Count
     roster: Roster
@@ -56,7 +56,7 @@ class Fetch(Struct, frozen=True, tag="fetch"):
 
 
 class ChunkReply(Struct, frozen=True, tag="chunk"):
-    """The frames: the manifest for number 0, a part of `table` else."""
+    """The answer to Fetch. The frames are the manifest for number 0, and a part of `table` otherwise."""
 
     id: Count
     last: bool
@@ -77,7 +77,7 @@ class Deliver(Struct, frozen=True, tag="deliver"):
 
 
 class ForgetMoved(Struct, frozen=True, tag="forget"):
-    """What was packed for `target` has arrived."""
+    """Tells the source that what it packed for `target` has arrived."""
 
     id: Count
     epoch: Ordinal

@@ -44,7 +44,7 @@ class SaveRows(base.Read, frozen=True, tag="save_rows"):
         return partial(self.run, shard)
 
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
-        """Answer in any case: a save that fails is the coordinator's to tell, and no loss of the server."""
+        """Answer even if the save fails: the coordinator tells of it, and the server goes on."""
         try:
             if self.begins and not shard.begin_save(self.table, self.path, self.version):
                 return Saved(), []
@@ -60,7 +60,7 @@ class SaveRows(base.Read, frozen=True, tag="save_rows"):
 class Saved(base.Result, frozen=True, tag="saved"):
     """The file that was written, or how many rows are left to write; neither where the server cannot see its folder.
 
-    Or why not: `kind` is the name of a class in heterps.errors.
+    With a `kind`, the name of a class in heterps.errors, the save has failed.
     """
 
     num_bytes: Count | None = None

@@ -58,7 +58,7 @@ class Iteration(Struct, frozen=True, array_like=True):
 
 
 class Hello(Struct, frozen=True, tag="hello"):
-    """A worker begins to speak. `tables` is the digest of the tables that it expects."""
+    """Greets a server for a worker. `tables` is the digest of the tables that it expects."""
 
     id: Count
     worker: Name
@@ -87,18 +87,18 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class AskStats(Struct, frozen=True, tag="ask_stats"):
-    """Anybody may ask; answered by StatsReply."""
+    """Asks a server for its statistics; anybody may, and StatsReply is the answer."""
 
     id: Count
 
 
 class StatsReply(Struct, frozen=True, tag="stats"):
-    """One frame: the JSON of stats.ServerStats."""
+    """The answer to AskStats: one frame, the JSON of stats.ServerStats."""
 
     id: Count
 
 
 class AskRoster(Struct, frozen=True, tag="ask_roster"):
-    """Anybody may ask; answered by Welcome."""
+    """Asks a server for its roster; anybody may, and Welcome is the answer."""
 
     id: Count
