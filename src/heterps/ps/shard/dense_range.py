@@ -89,11 +89,11 @@ class DenseRange:
         return self.pieces.num_pushes(self.spec.name)
 
     def values(self) -> FloatArray:
-        """Return a copy."""
+        """Return a copy of all values."""
         return np.concatenate([np.empty(0, np.float32), *(piece.table.values for piece in self.pieces)])
 
     def state(self) -> FloatArray:
-        """Return a copy, [words a value, size]."""
+        """Return a copy of the optimizer state, [words a value, size]."""
         none = np.empty((self.num_words, 0), np.float32)
         return np.concatenate([none, *(piece.part().state for piece in self.pieces)], axis=1)
 

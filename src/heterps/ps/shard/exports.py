@@ -25,7 +25,7 @@ class _Copy:
 
 
 class Page(NamedTuple):
-    """One part of an export; of `num_parts` 0 there is none (any more)."""
+    """One part of an export; with `num_parts` 0 the export does not exist any more."""
 
     num_pushes: int
     num_parts: int
@@ -33,7 +33,7 @@ class Page(NamedTuple):
 
 
 class Exports:
-    """What a server keeps for that: at most one copy a worker and table."""
+    """The copies that a server keeps for exports: at most one for each worker and table."""
 
     def __init__(self) -> None:
         self._copies: dict[tuple[str, str], _Copy] = {}
@@ -59,7 +59,7 @@ class Exports:
             del self._copies[worker, table]
 
     def tick(self) -> None:
-        """Let go of what nobody has asked for in the last MAX_IDLE_TICKS."""
+        """Drop the copies that nobody has asked for in the last MAX_IDLE_TICKS."""
         for copy in self._copies.values():
             copy.idle_ticks += 1
         self._copies = {key: copy for key, copy in self._copies.items() if copy.idle_ticks <= MAX_IDLE_TICKS}

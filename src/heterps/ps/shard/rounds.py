@@ -97,7 +97,7 @@ class Stash:
         self._rounds: dict[tuple[str, int], _Gathered] = {}  # by table and number
 
     def __len__(self) -> int:
-        """Contributions, those that are summed already included."""
+        """The number of contributions, including those that are summed already."""
         return sum(gathered.num_summed + len(gathered.waiting) for gathered in self._rounds.values())
 
     @property
@@ -111,7 +111,7 @@ class Stash:
         return max((number for _, number in self._rounds), default=0)
 
     def error(self, ledger: Ledger, source: PushSource, table: str, round: Round) -> str | None:
-        """Why a contribution, which is not in the ledger, cannot be one of its round."""
+        """Return why a contribution, which is not in the ledger, cannot be one of its round."""
         what = f"round {round.number} of table {table}"
         if _is_repeat(ledger, source, table, round):
             return None

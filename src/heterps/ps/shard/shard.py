@@ -30,7 +30,7 @@ from heterps.ps.table.rows import Rows
 
 
 class SlotPiece(Piece):
-    """Slots of all sparse tables, [NUM_SLOTS]."""
+    """A mask of slots of all sparse tables, [NUM_SLOTS], that have taken the same pushes."""
 
     def __init__(self, slots: Mask, ledger: Ledger) -> None:
         super().__init__(ledger)
@@ -245,7 +245,7 @@ class Shard:
         return transfer
 
     def empty(self) -> None:
-        """Let go of everything, to be filled by `load`."""
+        """Drop everything, so that `load` can fill the shard."""
         self.cut(self.slots, self.ranges, {})
 
     def follow(self, roster: Roster, number: int) -> None:
@@ -272,7 +272,7 @@ class Shard:
         self.pieces.replace([*self.pieces, *new])
 
     def _forget_changes(self) -> None:
-        """Rows come or go by a move: the next version has all rows."""
+        """Let the next version have all rows, because rows come or go by a move."""
         for table in self.sparse.values():
             table.changes.forget()
 

@@ -94,7 +94,7 @@ def find(store: StoreBody, keys: KeyArray, slots: Numbers) -> int:
 
 @_kernel
 def put(store: StoreBody, keys: KeyArray, rows: RowWords, slots: Numbers) -> int:
-    """Write `rows`; a new key takes a free slot, or the next. There must be room. How many keys are new."""
+    """Write `rows`; a new key takes a free slot, or the next. There must be room. Returns how many keys are new."""
     new = 0
     for i in range(len(keys)):
         position, slot = _find(store, keys[i])

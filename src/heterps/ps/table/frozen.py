@@ -36,7 +36,7 @@ class RowsToSave(Protocol):
 
     @property
     def num_left(self) -> int:
-        """How many rows nobody has read yet."""
+        """The number of rows that were not read yet."""
 
     def __len__(self) -> int:
         """Return how many rows there are, read or not."""

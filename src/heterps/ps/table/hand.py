@@ -27,7 +27,7 @@ class Headers(NamedTuple):
     places: NDArray[np.int64]
 
     def select(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Headers:
-        """Return those at these positions, or where this mask is true."""
+        """Return the headers at these positions, or where this mask is true."""
         return Headers(self.tags[which], self.uses[which], self.clocks[which], self.places[which])
 
     @classmethod

@@ -40,7 +40,7 @@ _32 = np.uint64(32)
 
 
 def make_counts(size: int) -> Numbers:
-    """Counts of a table without rows, whose index has `size` entries and is not growing."""
+    """Return the counts of a table without rows, whose index has `size` entries and is not growing."""
     return np.array([0, size, 33 - size.bit_length(), 0, ALL_MOVED], np.int64)
 
 
@@ -116,7 +116,7 @@ def remove(entries: KeyArray, counts: Numbers, gap: int) -> None:
 
 @kernel
 def begin_growth(entries: KeyArray, counts: Numbers) -> None:
-    """[1] From now on there are two indexes, the new one twice as large and empty; the array must have room for it."""
+    """[1] Begin a second index, empty and twice as large; the array must have room for it."""
     size = counts[SIZE]
     start = 0
     while entries[size + start] != np.uint64(0):

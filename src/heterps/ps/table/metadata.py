@@ -28,7 +28,7 @@ NUM_COUNTERS = 2 + len(REASONS)
 
 
 class TableCounters(NamedTuple):
-    """What became of keys and rows, since the table was made; a table that was resumed counts on."""
+    """Counts of what happened to keys and rows since the table was made; a resumed table goes on counting."""
 
     admitted: int  # rows created
     refused: int  # gradients dropped because their key was not admitted

@@ -31,7 +31,7 @@ class Rows(NamedTuple):
         return Rows(*(array[which] for array in arrays))
 
     def without_state(self) -> Rows:
-        """Return the rows as those need them who use them and do not train them."""
+        """Return the rows without optimizer state, for programs that use them and do not train them."""
         return self._replace(state=self.state[:, :0])
 
     @classmethod
