@@ -80,7 +80,7 @@ def _owners(num_shards: int) -> Owners:
 
 @njit(nogil=True, cache=True)
 def _jump(hashed: np.uint64, num_shards: int) -> int:
-    """Compute a shard as figure 1 of the paper does: each jump is to the next number of shards at which the hash moves."""
+    """Compute a shard by figure 1 of the paper: each jump is to the next number of shards at which the hash moves."""
     at, following = np.int64(-1), np.int64(0)
     while following < num_shards:
         at = following

@@ -141,7 +141,7 @@ def _planned_lanes(plan: Plan, *, in_rounds: bool, batch_size: int) -> int | Non
 
 
 def enough_lanes(counts: Sequence[int], *, in_rounds: bool, batch_size: int) -> int:
-    """As many lanes as keep the workers of all stages busy.
+    """Return a number of lanes that keeps the workers of all stages busy.
 
     In rounds each worker of a stage gets equally many, and in a pipeline several, if a batch has so many samples.
     Without rounds there is a batch for every worker, so one lane a worker in one stage: each further lane would make
