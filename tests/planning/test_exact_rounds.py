@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from heterps.planning.kernels import traffic_of
 from heterps.planning.real import Conditions
 from heterps.planning.round_bounds import Bounds, Multipliers, needs_servers
 from heterps.planning.round_boxes import Box, halves_of_rented, halves_of_seconds, halves_of_servers, halves_of_units
-from heterps.planning.round_kernels import add_layer, least_to_hold, slow_s
+from heterps.planning.round_kernels import add_layer, least_beside_units, least_to_hold, slow_s
 from heterps.planning.round_stages import Stages
 from heterps.planning.schedulers import exact_rounds
 from heterps.planning.schedulers.base import SearchBudget, search
@@ -186,4 +185,46 @@ def test_the_halves_of_a_box_hold_all_that_it_holds() -> None:
     assert (least.rented[1].tolist(), most.rented[0].tolist()) == ([3, 2], [0, 3])
     least, most = halves_of_units(box, 0, 1)
     assert (least.units[1].tolist(), most.units[0].tolist()) == ([1, 5], [2, 0])
-    assert [one.servers for one in halves_of_servers(replace(box, servers=(6, 7)))] == [(6, 6), (7, 7)]
+    assert [one.servers for one in halves_of_servers(box._replace(servers=(6, 7)))] == [(6, 6), (7, 7)]
+
+
+def test_a_stage_that_takes_longer_than_a_round_belongs_to_no_box() -> None:
+    @settings(max_examples=40, **RELAXED)
+    @given(real_problems(), st.floats(0.01, 1.0))
+    def run(drawn: Drawn, share: float) -> None:
+        problem = make(drawn, Conditions(sync=BSP, lanes=(4,)))
+        scheduler = ExactRounds(problem, seed=0)
+        for root in scheduler._roots():
+            longest = root.seconds[1] * share
+            found = scheduler._narrowed(root._replace(seconds=(0.0, longest)))
+            stages = Stages(problem.kernel_inputs, 4, root.z[1])
+            others_s = problem.overhead_s + stages.least_fill_s + problem.server_s / root.servers[1]
+            if found is None:
+                assert others_s + root.z[0] > longest
+                continue
+            assert found.seconds == (others_s + root.z[0], longest)
+            assert found.z[0] == root.z[0]
+            assert found.z[1] <= max(longest * (1 + 1e-6), root.z[0])
+            above = Stages(problem.kernel_inputs, 4, found.z[1]).above
+            assert found.z[1] == root.z[1] or above > longest - others_s, "no breakpoint of a plan is lost"
+
+    run()
+
+
+@given(st.data())
+def test_what_offers_cost_beside_their_units_is_least_over_all_numbers_of_them(data: st.DataObject) -> None:
+    num_offers, num_resources = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+
+    def draw(kind: st.SearchStrategy[float], *shape: int) -> np.ndarray:
+        return np.array([data.draw(kind) for _ in range(math.prod(shape))]).reshape(shape)
+
+    whole, usd = st.integers(0, 4), st.floats(0.0, 9.0)
+    units, prices, rented = draw(whole, num_offers, num_resources), draw(usd, num_offers), draw(usd, num_resources)
+    ranges = draw(st.floats(-9.0, 9.0), num_resources)
+    (least, more), (fewest, most) = ((draw(whole, n), draw(whole, n)) for n in (num_offers, num_resources))
+    more, most = least + more, fewest + most
+    found = least_beside_units(units, prices, rented, ranges, (least, more), (fewest, most))
+    over = prices - units @ rented
+    tried = np.minimum(over * least, over * more).sum() + np.minimum(-ranges * fewest, -ranges * most).sum()
+    assert found == pytest.approx(tried, rel=1e-9, abs=1e-9)
+    assert found <= tried + 1e-12

@@ -32,10 +32,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from heterps.planning import round_kernels as kernels
 from heterps.planning.cost import Floats, Ints, Problem, Schedules
 from heterps.planning.market import all_paid_s, stretch
 from heterps.planning.round_boxes import Box, Loose
-from heterps.planning.round_kernels import least_over_servers, weight_on_line
 from heterps.planning.round_labels import BoxOfLabels
 from heterps.planning.round_stages import Needs, Stages
 
@@ -92,30 +92,34 @@ class Bounds:
         self._given, self._offers = problem.kernel_inputs, problem.market.offers
         self._overhead_s = problem.overhead_s
         self._has_servers = needs_servers(problem)
+        self._risky = self._offers.risk > 0
+        self._is_risky = bool(self._risky.any())
 
     def bound(self, box: Box, stages: Stages, multipliers: Multipliers, least: float, best: float) -> Bound:
         """Bound the plans of a box that cost less than `best`.
 
         `stages` are those of its largest z, `least` is a bound that is known.
         """
-        rates = self._rates(box, least, best)
+        return self._bound(box, stages, multipliers, self._rates(box, least, best))
+
+    def _bound(self, box: Box, stages: Stages, multipliers: Multipliers, rates: Rates) -> Bound:
         longest = box.seconds[1]
         second, prices = multipliers.second, multipliers.units + multipliers.ranges
         found = []
-        for servers in box.servers:  # [2]
+        for servers in dict.fromkeys(box.servers):  # [2]
             weight, schedule, _ = stages.lightest(prices, second, second / servers, 1 / longest, box.units[1])
             if schedule is None:
                 return Bound(math.inf, multipliers, ())
             found.append((weight, schedule))
-        (fewest, few_schedule), (most, many_schedule) = found
+        (fewest, few_schedule), (most, many_schedule) = found[0], found[-1]
         fixed = self._fixed(box, multipliers, rates)
         per_server = self._server_price(multipliers)
         per_share = second * self._given.server_s
-        least_sum, share = least_over_servers(box.servers, fewest, most, per_server, per_share)
+        least_sum, share = kernels.least_over_servers(box.servers, fewest, most, per_server, per_share)
         servers = round(1 / share)
         columns = [Column(few_schedule, box.servers[0]), Column(many_schedule, box.servers[1])]
         columns += [Column(few_schedule, servers), Column(many_schedule, servers)]
-        weight = rates.longer * float(weight_on_line(box.seconds, fixed + least_sum, second))
+        weight = rates.longer * float(kernels.weight_on_line(box.seconds, fixed + least_sum, second))
         return Bound(weight, multipliers, columns)
 
     def steepest(self, box: Box, stages: Stages, known: Bound, best: float) -> Bound:
@@ -124,11 +128,12 @@ class Bounds:
         Of all lines the one between the ends of T * R = best proves that no plan of the box is below: if that is so.
         """
         shortest, longest = box.seconds
-        highest = self.bound(box, stages, known.multipliers, known.weight, best)
+        rates = self._rates(box, known.weight, best)
+        highest = self._bound(box, stages, known.multipliers, rates)
         for target in (best, known.weight):
             if highest.weight < best and shortest > 0:
                 line = known.multipliers._replace(second=target / shortest / longest)
-                highest = max(highest, self.bound(box, stages, line, known.weight, best), key=lambda one: one.weight)
+                highest = max(highest, self._bound(box, stages, line, rates), key=lambda one: one.weight)
         return highest
 
     def raised(self, box: Box, stages: Stages, known: Bound, best: float, steps: int) -> Bound:
@@ -151,7 +156,7 @@ class Bounds:
                 break
             second = max(float(solved.x[2]), 0.0) * usd / seconds
             rented, most, least = np.maximum(solved.x[3 : 3 + 3 * num], 0.0).reshape(3, num) * usd
-            tried = self.bound(box, stages, Multipliers(rented, most - least, second), known.weight, best)
+            tried = self._bound(box, stages, Multipliers(rented, most - least, second), rates)
             shares = -solved.ineqlin.marginals[2 + len(rates.usd) :]
             mixed = self._mixed(box, rates, [needs for _, needs in pool.values()], shares)
             if tried.weight > highest.weight:
@@ -186,9 +191,9 @@ class Bounds:
         shortest, longest = box.seconds
         offers = self._offers
         paid = all_paid_s(offers, shortest)
-        usd = offers.usd * np.maximum(1 + offers.started / longest, paid / longest)
-        risky = offers.risk > 0
-        if not risky.any():
+        usd = offers.usd * np.maximum(longest + offers.started, paid) / longest
+        risky = self._risky
+        if not self._is_risky:
             return Rates(usd, 0.0, 1.0)
         lowest, highest = float(offers.risk @ box.rented[0]), float(offers.risk @ box.rented[1])
         with np.errstate(divide="ignore"):
@@ -198,11 +203,10 @@ class Bounds:
 
     def _fixed(self, box: Box, multipliers: Multipliers, rates: Rates) -> float:
         """Return R + lam*T of what is no stage and no server [1], a little less for the rounding of large sums."""
-        over = rates.usd - self._offers.units @ multipliers.units
-        offers = np.where(over < 0, over * box.rented[1], over * box.rented[0])
-        ranges = -np.where(multipliers.ranges > 0, multipliers.ranges * box.units[1], multipliers.ranges * box.units[0])
-        slack = 1e-13 * float(np.abs(offers).sum() + np.abs(ranges).sum())
-        usd = float(offers.sum() + ranges.sum()) - slack - rates.refund + self._given.disk_usd
+        usd = kernels.least_beside_units(
+            self._offers.units, rates.usd, multipliers.units, multipliers.ranges, box.rented, box.units
+        )
+        usd += self._given.disk_usd - rates.refund
         return usd + multipliers.second * (self._overhead_s + box.z[0])
 
     def _program(

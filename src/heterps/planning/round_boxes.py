@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +23,7 @@ from heterps.planning.cost import Ints
 from heterps.planning.market import Offers
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     """A set of plans; both ends of every range belong to it."""
 
     lanes: int
@@ -66,13 +64,13 @@ def _loose(box: Box, weight: float, offers: Offers) -> Iterator[Loose]:
 def halves_of_seconds(box: Box) -> list[Box]:
     shortest, longest = box.seconds
     middle = math.sqrt(shortest * longest) if shortest > 0 else longest / 2
-    return [replace(box, seconds=(shortest, middle)), replace(box, seconds=(middle, longest))]
+    return [box._replace(seconds=(shortest, middle)), box._replace(seconds=(middle, longest))]
 
 
 def halves_of_servers(box: Box) -> list[Box]:
     fewest, most = box.servers
     middle = min(math.isqrt(fewest * most), most - 1)
-    return [replace(box, servers=(fewest, middle)), replace(box, servers=(middle + 1, most))]
+    return [box._replace(servers=(fewest, middle)), box._replace(servers=(middle + 1, most))]
 
 
 def halves_of_rented(box: Box, offer: int) -> list[Box]:
@@ -80,11 +78,11 @@ def halves_of_rented(box: Box, offer: int) -> list[Box]:
     half, more = most.copy(), least.copy()
     half[offer] = (least[offer] + most[offer]) // 2
     more[offer] = half[offer] + 1
-    return [replace(box, rented=(least, half)), replace(box, rented=(more, most))]
+    return [box._replace(rented=(least, half)), box._replace(rented=(more, most))]
 
 
 def halves_of_units(box: Box, resource: int, middle: int) -> list[Box]:
     least, most = box.units
     few, more = most.copy(), least.copy()
     few[resource], more[resource] = middle, middle + 1
-    return [replace(box, units=(least, few)), replace(box, units=(more, most))]
+    return [box._replace(units=(least, few)), box._replace(units=(more, most))]

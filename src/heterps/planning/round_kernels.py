@@ -232,6 +232,33 @@ def weight_on_line(seconds: tuple[float, float], total: float, per_s: float) -> 
     return min(shortest * (total - per_s * shortest), longest * (total - per_s * longest))
 
 
+@compiled
+def least_beside_units(
+    units: Ints,
+    usd: Floats,
+    rented: Floats,
+    ranges: Floats,
+    num_rented: tuple[Ints, Ints],
+    num_units: tuple[Ints, Ints],
+) -> float:
+    """Return the least that offers cost more than their units at prices `rented` [T], for any number of each offer in
+    its range [J], and what prices `ranges` [T] of units give back; a little less for the rounding of large sums.
+
+    `units` [J, T] are those of an offer, `usd` [J] its price.
+    """
+    total, size = 0.0, 0.0
+    for j in range(usd.shape[0]):
+        over = usd[j]
+        for t in range(rented.shape[0]):
+            over -= units[j, t] * rented[t]
+        paid = over * (num_rented[1][j] if over < 0.0 else num_rented[0][j])
+        total, size = total + paid, size + abs(paid)
+    for t in range(ranges.shape[0]):
+        paid = -ranges[t] * (num_units[1][t] if ranges[t] > 0.0 else num_units[0][t])
+        total, size = total + paid, size + abs(paid)
+    return total - 1e-13 * size
+
+
 @functools.cache
 def compile_all() -> None:
     """Compile every kernel, or load it from numba's cache, so that searches do not include the time for it."""
@@ -239,3 +266,5 @@ def compile_all() -> None:
     provision_rounds(EXAMPLE, lanes, 0.0, schedules, np.empty(1), np.empty(1), np.zeros((1, 2), np.int64), np.empty(1))
     least_over_servers((1, 1), 1.0, 1.0, 1.0, 1.0)
     weight_on_line((1.0, 1.0), 1.0, 1.0)
+    ones, zeros = np.ones(1), np.zeros(1, np.int64)
+    least_beside_units(np.ones((1, 1), np.int64), ones, ones, ones, (zeros, zeros), (zeros, zeros))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ TABLE_BYTES = 1 << 27
 """Memory for tables of stages."""
 
 
-@dataclass(frozen=True)
-class WaitingBox:
+class WaitingBox(NamedTuple):
     """A box with its bound."""
 
     box: Box
@@ -106,7 +105,7 @@ class ExactRounds:
         if self._is_for_labels(waiting):  # [3]
             return self._by_labels(waiting)
         self._split(waiting)  # [4]
-        return self._unbilled(self._cheaper(waiting))  # [2]
+        return self._to_bill(self._cheaper(waiting))  # [2]
 
     def feedback(self, schedules: Schedules, bills: Bills) -> None:  # noqa: ARG002 - the search is over exact counts
         if len(schedules):
@@ -151,7 +150,7 @@ class ExactRounds:
         """Return those of the chains that limit a bound which are cheaper than the best with the counts of its box."""
         box, found = waiting.box, []
         stages, busy_s = self._stages(box.lanes, box.z[1]), self._problem.overhead_s + box.z[1]
-        for schedule, _ in waiting.bound.columns:
+        for schedule in self._unbilled([schedule for schedule, _ in waiting.bound.columns]):
             needs = stages.needs(schedule)
             if needs is None or (needs.units > self._given.limits).any():
                 continue
@@ -163,10 +162,14 @@ class ExactRounds:
                 found.append(schedule)
         return found
 
-    def _unbilled(self, schedules: list[Schedules]) -> Schedules:
+    def _unbilled(self, schedules: list[Schedules]) -> list[Schedules]:
+        """Return each schedule once, without those whose bills are known."""
         found = {schedule.tobytes(): schedule for schedule in schedules}
-        new = [schedule for key, schedule in found.items() if key not in self._billed]
-        self._billed.update(found)
+        return [schedule for key, schedule in found.items() if key not in self._billed]
+
+    def _to_bill(self, schedules: list[Schedules]) -> Schedules:
+        new = self._unbilled(schedules)
+        self._billed.update(schedule.tobytes() for schedule in new)
         return np.array(new) if new else self._nothing
 
     def _stages(self, lanes: int, z: float) -> Stages:
@@ -181,13 +184,11 @@ class ExactRounds:
 
     def _wait(self, waiting: WaitingBox) -> None:  # [5]
         """Bound a box, and put it to the others if its plans may be cheaper than the best."""
-        box, known, best = waiting.box, waiting.bound, self._cutoff
-        stages = self._stages(box.lanes, box.z[1])
-        shortest = self._problem.overhead_s + box.z[0] + float(stages.least_fill_s)
-        shortest += self._given.server_s / box.servers[1]
-        if shortest > box.seconds[1]:
+        known, best = waiting.bound, self._cutoff
+        box = self._narrowed(waiting.box)
+        if box is None:
             return
-        box = replace(box, seconds=(max(box.seconds[0], shortest), box.seconds[1]))
+        stages = self._stages(box.lanes, box.z[1])
         if self._is_small:
             found = self._bounds.steepest(box, stages, known, best)
         else:
@@ -195,11 +196,25 @@ class ExactRounds:
         if not found.weight > known.weight:
             found = found._replace(weight=known.weight)
         if found.weight < best * (1 - ROUNDING):
-            self._push(replace(waiting, box=box, bound=found))
+            self._push(waiting._replace(box=box, bound=found))
+
+    def _narrowed(self, box: Box) -> Box | None:
+        """Return the box without what its ranges of z and of seconds exclude of each other; None: nothing is left."""
+        stages, longest = self._stages(box.lanes, box.z[1]), box.seconds[1]
+        others_s = self._problem.overhead_s + float(stages.least_fill_s) + self._given.server_s / box.servers[1]
+        shortest = max(box.seconds[0], others_s + box.z[0])
+        if shortest > longest:
+            return None
+        longest_z = (longest - others_s) * (1 + 1e-9)  # a little more because of rounding errors
+        if longest_z < box.z[1]:
+            stages = self._stages(box.lanes, longest_z)
+            box = box._replace(z=(box.z[0], max(box.z[0], stages.below)))
+            self._tables[box.lanes, box.z[1]] = stages
+        return box._replace(seconds=(shortest, longest))
 
     def _wait_all(self, waiting: WaitingBox, parts: list[Box]) -> None:
         for part in parts:
-            self._wait(replace(waiting, box=part))
+            self._wait(waiting._replace(box=part))
 
     def _push(self, waiting: WaitingBox) -> None:
         self._num_boxes += 1
@@ -218,15 +233,15 @@ class ExactRounds:
         labels = _Labels(WIDTHS[waiting.effort], self._problem)
         limits = self._bounds.for_labels(box, stages, waiting.bound, self._cutoff)
         bound, schedules = labels.search(self._given, stages, limits, box.z[0] + self._problem.overhead_s, self._cutoff)
-        waiting = replace(waiting, bound=waiting.bound._replace(weight=max(bound, waiting.bound.weight)))
+        waiting = waiting._replace(bound=waiting.bound._replace(weight=max(bound, waiting.bound.weight)))
         if waiting.bound.weight < self._cutoff * (1 - ROUNDING):
             if box.z[0] < box.z[1]:  # no other range makes complete plans cheaper than they are
                 self._wait_all(waiting, self._halves_of_z(box))
             elif waiting.effort + 1 < len(WIDTHS):
-                self._push(replace(waiting, effort=waiting.effort + 1))
+                self._push(waiting._replace(effort=waiting.effort + 1))
             else:
                 self._split(waiting)
-        return self._unbilled(list(schedules))
+        return self._to_bill(list(schedules))
 
     def _split(self, waiting: WaitingBox) -> None:
         """Replace a box by two, or set it aside if nothing is gained by that."""
@@ -254,9 +269,9 @@ class ExactRounds:
         lo, hi = box.z
         middle = self._stages(box.lanes, (lo + hi) / 2)
         if middle.below >= hi:  # but for rounding errors they are the same
-            return [replace(box, z=(lo, lo)), replace(box, z=(hi, hi))]
+            return [box._replace(z=(lo, lo)), box._replace(z=(hi, hi))]
         self._tables[box.lanes, middle.below] = middle
-        return [replace(box, z=(lo, max(lo, middle.below))), replace(box, z=(min(middle.above, hi), hi))]
+        return [box._replace(z=(lo, max(lo, middle.below))), box._replace(z=(min(middle.above, hi), hi))]
 
 
 def _heaviest(problem: Problem) -> float:
