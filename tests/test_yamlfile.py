@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from heterps import yamlfile
 from heterps.errors import ConfigError
 from heterps.yamlfile import dump_yaml, parse, read_model
 
@@ -128,3 +130,18 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes("a: é".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"this job file is not UTF-8 text \(byte 3\): save it as UTF-8"):
         read_model(tmp_path / "latin.yaml", Holder, what="job file")
+
+
+def test_a_text_is_scanned_once_and_what_is_made_of_it_belongs_to_whoever_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scanned, compose = [], yaml.compose
+    monkeypatch.setattr(yaml, "compose", lambda text, **rest: scanned.append(text) or compose(text, **rest))
+    text = "a: [1, {b: 2}]  # a text that no other test has"
+    first = read(text)
+    first["a"][1]["b"] = 3
+    assert read(text) == {"a": [1, {"b": 2}]}
+    assert scanned == [text]
+    monkeypatch.setattr(yamlfile, "KEPT_LENGTH", 3)
+    assert read(text) == {"a": [1, {"b": 2}]}
+    assert scanned == [text, text], "what is long is not kept"

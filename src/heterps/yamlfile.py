@@ -12,6 +12,7 @@ file can keep the parser busy or fill the memory. `heterps.validation` words the
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,8 @@ MAX_DEPTH = 64
 """Deepest nesting of lists and mappings."""
 MAX_VALUES = 200_000
 """Most values of a file, where a value that is used through an alias counts at each use."""
+KEPT_LENGTH = 250_000
+"""Longest text whose nodes are kept, in characters."""
 
 KNOWN_FILES: dict[str, tuple[set[str], str]] = {  # role: the fields that identify it, and the commands that take it
     "job file": ({"data"}, "`heterps train`, `heterps profile` and `heterps config show` take job files"),
@@ -111,7 +114,7 @@ def parse(text: str, *, where: str, what: str) -> tuple[dict[str, Any], Lines]:
     """Parse text into plain data and the line of every field. JSON is a subset of YAML, so one parser serves both."""
     lines: Lines = {}
     try:
-        root = yaml.compose(text, Loader=PlainLoader)
+        root = _compose(text) if len(text) <= KEPT_LENGTH else _compose.__wrapped__(text)
         data = _construct(root, (), lines, where) if root is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -152,6 +155,13 @@ def dump_yaml(model: BaseModel) -> str:
     data = model.model_dump(mode="json")
     text: str = yaml.dump(data, Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=100)
     return text
+
+
+@functools.lru_cache(maxsize=8)
+def _compose(text: str) -> yaml.Node | None:
+    """Return the nodes of a text. Those of the last texts are kept: pages of `heterps ui` read files of a run often."""
+    root: yaml.Node | None = yaml.compose(text, Loader=PlainLoader)
+    return root
 
 
 def _construct(node: yaml.Node, path: FieldPath, lines: Lines, where: str) -> Any:
