@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,23 @@ def test_a_schema_survives_being_written_out() -> None:
     assert schema.label == "rating"
     assert schema.target_columns == ("rating", "click", "w")
     assert Schema(num_classes=3, label="y").all_labels["y"].num_scores == 3
+
+
+WITHOUT_PANDAS = """
+import sys
+from heterps.config import Schema
+from heterps.data.reader import Reader
+
+schema = Schema(dense=("a",), slots=("s",), label="label")
+list(Reader(sys.argv[1], schema, batch_size=2, shuffle=False).read())
+print("pandas" in sys.modules)
+"""
+
+
+def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
+    """Every worker would begin about half a second later where pandas is installed."""
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"a": [1.0, None, 3.0], "s": ["x", None, "y"], "label": [0, 1, 1]}), path)
+    words = [sys.executable, "-c", WITHOUT_PANDAS, str(path)]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (found.stdout.strip(), found.returncode) == ("False", 0), found.stderr

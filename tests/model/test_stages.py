@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -165,3 +167,25 @@ def test_a_size_is_still_a_size_behind_a_border() -> None:
     for stage in split(trace(model), [1]):
         values = StageRun(stage, values).outputs
     assert torch.equal(next(iter(values.values())), model(x))
+
+
+WITHOUT_SYMPY = """
+import sys
+import torch
+from heterps.model.stages import StageRun, split
+from heterps.model.trace import trace
+
+model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+first, last = split(trace(model), [1])
+inputs = dict(zip(first.inputs, [torch.ones(4, 3)]))
+run = StageRun(first, inputs)
+run.backward({name: torch.ones_like(value) for name, value in run.outputs.items()})
+assert model[0].weight.grad is not None
+print("sympy" in sys.modules)
+"""
+
+
+def test_the_first_backward_of_a_stage_does_not_import_sympy() -> None:
+    """Workers of several stages would begin more than a second later."""
+    found = subprocess.run([sys.executable, "-c", WITHOUT_SYMPY], capture_output=True, text=True, check=False)
+    assert (found.stdout.strip(), found.returncode) == ("False", 0), found.stderr

@@ -62,9 +62,25 @@ class StageRun:
         """Run backward from the gradients of the outputs; return those of the inputs by name, where there are any."""
         ends = [end for name, g in gradients.items() for end in _ends(self.outputs[name], g)]
         if ends:
-            torch.autograd.backward([value for value, _ in ends], [gradient for _, gradient in ends])  # [2]
+            values, given = zip(*ends, strict=True)
+            _Given.apply(given, *values).backward()  # type: ignore[no-untyped-call]  # [2]
         found = {name: map_leaves(_gradient, value) for name, value in self.inputs.items()}
         return {name: tree for name, tree in found.items() if any(g is not None for g in leaves(tree))}  # [3]
+
+
+class _Given(torch.autograd.Function):
+    """A number whose gradients by some values are given.
+
+    `torch.autograd.backward` with gradients would import sympy at its first call, which takes more than a second."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Sequence[Tensor], *values: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return values[0].new_zeros((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.gradients
 
 
 def split(trace: Trace, boundaries: Sequence[int]) -> list[StageModule]:
