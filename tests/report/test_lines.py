@@ -59,3 +59,12 @@ def test_a_level_series_and_an_empty_chart_can_be_drawn() -> None:
 def test_a_line_without_points_keeps_its_place_in_the_legend() -> None:
     root = parse(draw_lines("A", [Series("diverged", []), make_line("asp", 0.5, 0.6)], x_name="s"))
     assert ["".join(node.itertext()) for node in found(root, "li")] == ["diverged", "asp"]
+
+
+def test_small_lines_have_the_size_of_other_charts_and_labels_inside_of_it() -> None:
+    line = Series("asp", [(0.0, 0.5, "first"), (100_000.0, 0.6, "last")])
+    root = parse(draw_lines("A", [line], x_name="samples", is_small=True))
+    (drawing,) = [node for node in found(root, "svg") if node.get("role") == "img"]
+    assert drawing.get("viewBox") == "0 0 440 206"
+    last = next(node for node in found(root, "text") if node.text == "100k")
+    assert float(last.get("x", "nan")) + 4 * len("100k") <= 440

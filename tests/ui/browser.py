@@ -67,6 +67,15 @@ def page_of(found: Browser, url: str, size: tuple[int, int] = DESKTOP) -> Iterat
         context.close()
 
 
+def cut_off(page: Page) -> list[str]:
+    """Return the texts of pictures that do not fit between the left and the right edge of theirs."""
+    found: list[str] = page.evaluate("""() => [...document.querySelectorAll("svg text")].filter(text => {
+        const own = text.getBoundingClientRect(), all = text.ownerSVGElement.getBoundingClientRect();
+        return own.width > 0 && (own.left < all.left - 1 || own.right > all.right + 1);
+    }).map(text => text.textContent)""")
+    return found
+
+
 def serious(page: Page) -> list[str]:
     """What axe finds serious or critical: the rule, and the first places."""
     if not page.evaluate("'axe' in window"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import DESKTOP, PHONE, browser, is_too_wide, needs_browser, page_of, serious
+from browser import DESKTOP, PHONE, browser, cut_off, is_too_wide, needs_browser, page_of, serious
 from command import heterps, started, wait_for
 from elastic import replannable
 from test_ui_command import ui
@@ -208,6 +208,7 @@ def test_everybody_can_use_every_page_in_light_and_dark_on_phone_and_desktop(all
                 for width, height in (PHONE, DESKTOP):
                     page.set_viewport_size({"width": width, "height": height})
                     assert not is_too_wide(page), (name, width)
+                    assert cut_off(page) == [], (name, width)
                     for scheme in ("light", "dark"):
                         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
                         assert serious(page) == [], (name, width, scheme)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -78,6 +79,15 @@ def test_a_page_follows_a_job_changes_it_and_stops_it(folder: Path, words: tuple
         assert rest[-1][0] == "end"
         assert "It has written no summary" not in rest[-2][2]
         assert list(events(client, "tiny", rest[-2][1])) == [rest[-1]], "what was seen is not sent again"
+
+
+def test_the_pages_stand_back_where_a_job_uses_all_cores(folder: Path) -> None:
+    with started("ui", "runs", "--port", "0", "--json", cwd=folder) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -224,3 +224,23 @@ def test_every_figure_of_a_job_has_its_name_for_prometheus() -> None:
     assert 'heterps_traffic_saved_bytes{by="caching",run="a"} 3.0' in text
     assert 'heterps_job_answers{run="b"} 0.0' in text
     assert 'heterps_checkpoint_age_seconds{run="a"} 12.0' in text
+
+
+def test_all_pages_of_a_run_are_sent_one_event_and_wait_for_no_look_that_is_recent(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from heterps.ui import watch
+
+    now_s = 100.0
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now_s)
+    watched = watch.Watched("first", runs / "first")
+    assert watched.recent is None, "nobody has looked"
+    look = watched.look()
+    assert watched.recent is look
+    assert watched.look() is look
+    head, _, rest = look.event.decode().partition("data: ")
+    assert head == f"event: body\nid: {look.digest}\n"
+    assert rest.removesuffix("\n\n").replace("\ndata: ", "\n") == "\n".join(look.html.splitlines())
+    now_s += 1000.0
+    assert watched.recent is None
+    assert watched.look() is not look

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,9 @@ import typer
 from heterps.cli.output import examples, print_json
 from heterps.cli.serve import EXIT_CODES
 from heterps.report.terminal.consoles import make_console
+
+NICENESS = 10
+"""How much this process stands back where a job uses all cores: pages wait, training does not."""
 
 EXAMPLES = examples(
     "heterps ui",
@@ -45,4 +49,6 @@ def ui(
         else:
             console.print(f"{runs} at {url}   Ctrl-C stops", markup=False, highlight=False)
 
+    if hasattr(os, "nice"):  # Windows has none
+        os.nice(NICENESS)
     return EXIT_CODES.get(serve_ui(runs, host, port, read_token(token_file), ready), 0)

@@ -134,21 +134,22 @@ class _Pages:
         seen = request.headers.get("last-event-id", request.query_params.get("seen", ""))
         return StreamingResponse(self._changes(watched, seen), media_type="text/event-stream")
 
-    async def _changes(self, watched: Watched, seen: str) -> AsyncIterator[str]:
+    async def _changes(self, watched: Watched, seen: str) -> AsyncIterator[bytes]:
         still_s = 0.0
         while not self._is_ending():
-            look = await asyncio.to_thread(watched.look)
+            look = watched.recent
+            if look is None:
+                look = await asyncio.to_thread(watched.look)
             if look.digest != seen:
                 seen, still_s = look.digest, 0.0
-                lines = "".join(f"data: {line}\n" for line in look.html.splitlines())
-                yield f"event: body\nid: {seen}\n{lines}\n"
+                yield look.event
             if not look.is_running:
-                yield "event: end\ndata: ended\n\n"
+                yield b"event: end\ndata: ended\n\n"
                 return
             await asyncio.sleep(EVERY_S)
             if (still_s := still_s + EVERY_S) >= STILL_S:
                 still_s = 0.0
-                yield ":\n\n"
+                yield b":\n\n"
 
     async def act(self, request: Request) -> Response:
         watched = await self._find(request)

@@ -2,7 +2,7 @@
 
     page 1 --\\
     page 2 ---+--> look()   at most once in a pause: [files of the run] + [status of the job] --> HTML --> its digest
-    page 3 --/                                                                                   the same: nothing new
+    page 3 --/                                            one event for all pages; the same digest: nothing new
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from heterps.training.run.folder import Run
 
 EVERY_S = 1.0
 """Seconds between two looks at a run, at least."""
-SHARE = 0.025
+SHARE = 0.01
 """Largest share of a core that looks may take: what is expensive to look at is looked at less often."""
 DETAILS_EVERY_S = 5.0
 """Seconds after which the traces of a run that goes on are read again: they are its largest files."""
@@ -43,11 +43,13 @@ MOST_LOGS = 20
 class Look:
     """A run at one moment: the body of its page, and a digest of it. `status` is what its job says; None: it is over.
 
+    event       the body as an event of a stream, which all pages are sent
     is_running  whether its job runs, also where it did not answer in time
     """
 
     html: str
     digest: str
+    event: bytes
     is_running: bool
     status: dict[str, Any] | None
 
@@ -59,17 +61,23 @@ class Watched:
         self.name, self.folder = name, folder
         self._lock = threading.Lock()
         self._last: Look | None = None
-        self._at, self._pause_s = 0.0, EVERY_S
+        self._at, self._pause_s = -math.inf, EVERY_S
         self._details, self._details_at = RunDetails(), -math.inf
 
     def look(self) -> Look:
         """Return how the run stands, as it was `EVERY_S` seconds ago or somewhat longer, see `SHARE`."""
         with self._lock:
-            if self._last is None or time.monotonic() - self._at >= self._pause_s:
+            look = self.recent
+            if look is None:
                 began_s = time.thread_time()
-                self._last = self._look()
+                look = self._last = self._look()
                 self._at, self._pause_s = time.monotonic(), max(EVERY_S, (time.thread_time() - began_s) / SHARE)
-            return self._last
+            return look
+
+    @property
+    def recent(self) -> Look | None:
+        """What `look` returned last; None where it would look again. It waits for nobody."""
+        return self._last if time.monotonic() - self._at < self._pause_s else None
 
     def _look(self) -> Look:
         is_running, status = ask_status(self.folder)
@@ -81,7 +89,9 @@ class Watched:
             self._details, self._details_at = read_details(Run(self.folder), recorded.job), time.monotonic()
         now = Now(self.name, is_running, status, _checkpoints(self.folder), _logs(self.folder))
         html = render_run_now(now, recorded, why, self._details)
-        return Look(html, hashlib.sha256(html.encode()).hexdigest()[:16], is_running, status)
+        digest = hashlib.sha256(html.encode()).hexdigest()[:16]
+        lines = "".join(f"data: {line}\n" for line in html.splitlines())
+        return Look(html, digest, f"event: body\nid: {digest}\n{lines}\n".encode(), is_running, status)
 
 
 def ask_status(folder: Path) -> tuple[bool, dict[str, Any] | None]:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from heterps.planning.plan import Plan
-from heterps.report.figures import rate, short, usd
+from heterps.report.figures import rate, usd
 from heterps.report.page.charts import stairs
+from heterps.report.page.frontier import usd_tick
 from heterps.report.page.panel import Panel, corners, tag, value_ticks
 
 WIDE = 1.0 + 1e-6
@@ -48,7 +49,7 @@ def draw_alternatives(plans: Sequence[Plan], first: Plan, floor: float) -> Alter
     x, is_left = panel.across(floor), panel.across(floor) < panel.width / 2
     picture = panel.svg(
         f"Cost against throughput: {len(plans)} plans",
-        *panel.levels(ticks, [f"{short(tick)} USD" for tick in ticks]),
+        *panel.levels(ticks, [usd_tick(tick) for tick in ticks]),
         *panel.positions("samples/s", 6),
         panel.upright("reference", floor),
         panel.text(x + (5 if is_left else -5), panel.top + 10, "asked", "start" if is_left else "end"),

@@ -181,22 +181,32 @@ class Series:
 
 
 def draw_lines(
-    title: str, series: Sequence[Series], *, x_name: str, level: float | None = None, level_name: str = ""
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_name: str,
+    level: float | None = None,
+    level_name: str = "",
+    is_small: bool = False,
 ) -> Markup:
-    """Several series in one `<figure>` with a legend; `level` is a value to compare them with."""
+    """Several series in one `<figure>` with a legend; `level` is a value to compare them with.
+
+    One that `is_small` has the size of a chart beside others, and can be read on a phone.
+    """
     if not any(one.points for one in series):
         return figure(title, EMPTY)
     values = [y for one in series for _, y, _ in one.points[int(len(one.points) * EARLY) :]]
     ticks = value_ticks(values + ([level] if level is not None else []), 5)
     end = max(x for one in series for x, _, _ in one.points) or 1.0
-    panel = Panel((0.0, end), (ticks[0], ticks[-1]), 960, 400, 62, 16, 12, 40)
+    ranges = (0.0, end), (ticks[0], ticks[-1])
+    panel = Panel(*ranges) if is_small else Panel(*ranges, 960, 400, 62, 16, 12, 40)
     clip = "clip-" + "".join(letter for letter in title.lower() if letter.isalnum())
     width, height = panel.width - panel.left - panel.right + 8, panel.height - panel.top - panel.bottom + 12
     drawing = panel.svg(
         f"{title}: {len(series)} lines over {x_name}",
         tag("clipPath", tag("rect", x=panel.left, y=panel.top - 6, width=width, height=height), id=clip),
         *panel.levels(ticks, tick_labels(ticks)),
-        *panel.positions(x_name, 8),
+        *panel.positions(x_name, 4 if is_small else 8),
         *([panel.level("reference", level)] if level is not None else []),
         tag("g", *(_marked_line(panel, i, one) for i, one in enumerate(series)), clip_path=f"url(#{clip})"),
     )

@@ -40,7 +40,7 @@ def frontier_chart(frontier: Frontier, floor: float, spots: Sequence[Spot] = (),
         "Cost against throughput",
         [(plan.throughput, plan.usd) for plan in frontier.plans],
         usd,
-        tick=_tick,
+        tick=usd_tick,
         from_zero=True,
         x_name="samples/s",
         x_from=min(floor, frontier.plans[0].throughput, *(x for x, _, _ in spots)),
@@ -51,9 +51,9 @@ def frontier_chart(frontier: Frontier, floor: float, spots: Sequence[Spot] = (),
     )
 
 
-def _tick(value: float) -> str:
-    """A label of the axis, without its unit where it has many digits."""
-    return short(value) if len(short(value)) > LONG_LABEL else f"{short(value)} USD"
+def usd_tick(value: float) -> str:
+    """A label of the axis, with the shorter name of its unit where it has many digits."""
+    return f"${short(value)}" if len(short(value)) > LONG_LABEL else f"{short(value)} USD"
 
 
 def _spots(options: Sequence[Option]) -> list[Spot]:

@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 440, 206
 """Size of a small chart, in pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 38
 """Margins of a small chart, in pixels."""
+HALF_LETTER = 4
+"""Half of the width of a letter or a digit of a label, in pixels, at most."""
 VOID = ("input",)
 """Elements without content, which have no end tag in HTML."""
 TINY = 1e-300
@@ -80,7 +82,9 @@ class Panel:
             if self.x[0] <= tick <= self.x[1]:
                 if has_lines:
                     yield self.upright("grid", tick)
-                yield self.text(self.across(tick), self.height - 20, short(tick))
+                label = short(tick)
+                x = min(self.across(tick), self.width - HALF_LETTER * len(label))  # inside of the picture
+                yield self.text(x, self.height - 20, label)
         yield self.text(self.width - self.right, self.height - 4, name, "end")
 
     def svg(self, label: str, *parts: str, style: str = "") -> Markup:

@@ -128,7 +128,7 @@ def _charts(runs: Mapping[str, RecordedRun]) -> list[Markup]:
             for name, run in runs.items()
         ]
         if any(one.points for one in series):
-            found.append(draw_lines(title, series, x_name="samples"))
+            found.append(draw_lines(title, series, x_name="samples", is_small=True))
     return found
 
 

@@ -23,6 +23,8 @@ ROW, GAP, AXIS = 18, 5, 22
 """Height of a row of a timeline, of the gap below it, and of the axis, in pixels."""
 MOST_ROWS, MOST_BARS, NUM_CELLS = 48, 6000, 290
 """A timeline with more rows or bars than this is drawn in rows of cells that show what took most of their time."""
+EDGE = 0.07
+"""Share of the width at either end in which the label of a tick stands beside it: half a label on a phone."""
 ZOOMS = (1, 4, 16)
 """How many times as wide as the page a timeline can be made."""
 
@@ -99,7 +101,7 @@ def _axis(first: float, last: float, height: int) -> Iterator[Markup]:
     for tick in sorted({round(tick, 9) for one in (*levels.values(), make_ticks(first, last, 40)) for tick in one}):
         share = (tick - first) / (last - first)
         if 0 <= share <= 1:
-            x, anchor = f"{share:.3%}", "start" if share < 0.03 else "end" if share > 0.97 else "middle"
+            x, anchor = f"{share:.3%}", "start" if share < EDGE else "end" if share > 1 - EDGE else "middle"
             known = (kind for kind, ticks in levels.items() if any(math.isclose(tick, t, abs_tol=1e-8) for t in ticks))
             kind = next(known, " finest")
             yield tag("line", class_=f"grid{kind}", x1=x, x2=x, y1=0, y2=height - AXIS)
