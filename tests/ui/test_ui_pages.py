@@ -45,6 +45,18 @@ def test_the_list_has_every_run_with_what_came_of_it(runs: Path) -> None:
     assert "notes" not in page
 
 
+def test_a_run_that_has_just_begun_has_no_figures_yet(runs: Path) -> None:
+    first = json.loads((runs / "second/metrics.jsonl").read_text().splitlines()[0])
+    begun = dict.fromkeys(first) | {"samples": 0, "seconds": 0.0}
+    (runs / "second/metrics.jsonl").write_text(json.dumps(begun) + "\n")
+    assert "undefined" not in get(runs, "/").text
+
+
+def test_an_address_without_its_last_slash_leads_to_the_page(runs: Path) -> None:
+    answer = get(runs, "/run/first")
+    assert (answer.status_code, answer.headers["location"]) == (307, "first/")
+
+
 @pytest.mark.parametrize(
     ("search", "found"),
     [("first", ["first"]), ("unfinished", ["second"]), ("auc", ["first", "second"]), ("auc fir", ["first"]), ("x", [])],

@@ -10,13 +10,20 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,7 +35,7 @@ from heterps.report.page.what_if import render_what_if
 from heterps.report.prometheus import CONTENT_TYPE, exposition
 from heterps.report.read_run import RecordedRun, read_run
 from heterps.ui.actions import ACTIONS
-from heterps.ui.runs import RunList
+from heterps.ui.runs import RunList, is_running
 from heterps.ui.watch import EVERY_S, Watched, facts
 from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis
 
@@ -62,6 +69,7 @@ def make_app(
             Route("/metrics", pages.metrics),
             Route("/style.css", pages.style),
             Route("/ui.js", pages.script),
+            Route("/run/{name}", _to_page),
             Route("/run/{name}/", pages.run),
             Route("/run/{name}/events", pages.events),
             Route("/run/{name}/what-if", pages.what_if),
@@ -203,17 +211,20 @@ class _Pages:
         names = dict.fromkeys(request.query_params.getlist("run"))
         found: dict[str, RecordedRun] = {}
         missing: list[str] = []
+        running: set[str] = set()
         for name in list(names)[:MOST_COMPARED]:
             try:
                 if name not in folders:
                     missing.append(f"{name}: there is no such run.")
                 else:
                     found[name] = await asyncio.to_thread(read_run, folders[name])
+                    if await asyncio.to_thread(is_running, folders[name]):
+                        running.add(name)
             except HeterpsError as error:
                 missing.append(str(error))
         if len(names) > MOST_COMPARED:
             missing.append(f"Only the first {MOST_COMPARED} runs are shown.")
-        return HTMLResponse(render_comparison(found, missing))
+        return HTMLResponse(render_comparison(found, missing, running))
 
     async def metrics(self, _: Request) -> Response:
         def tell() -> bytes:
@@ -233,6 +244,11 @@ class _Pages:
         if name not in folders:
             raise HTTPException(404, f"There is no run {name} in {self._folder}.")
         return self._watched.setdefault(name, Watched(name, folders[name]))
+
+
+async def _to_page(request: Request) -> Response:
+    """Lead an address without its last slash to the page, relative to which its links are."""
+    return RedirectResponse(f"{quote(request.path_params['name'])}/")
 
 
 def _is_number_or_localhost(host: str) -> bool:

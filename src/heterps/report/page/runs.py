@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from markupsafe import Markup
@@ -47,10 +47,10 @@ def render_list(folder: str, lines: Sequence[Line], search: str) -> str:
             "name": line.name,
             "status": line.status,
             "mood": "good" if line.status in FINISHED else "open",
-            "score": "" if line.score is None else f"{line.score[0]} {ratio(line.score[1])}",
+            "score": "" if line.score is None or not line.samples else f"{line.score[0]} {ratio(line.score[1])}",
             "samples": f"{line.samples:,}",
             "time": duration(line.seconds),
-            "cost": usd(line.usd),
+            "cost": usd(line.usd) if line.samples else "",
             "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(line.changed)),
         }
         for line in lines[:MOST_LINES]
@@ -80,8 +80,8 @@ def render_watched(
     )
 
 
-def render_comparison(runs: Mapping[str, RecordedRun], missing: Sequence[str]) -> str:
-    """Runs side by side. `missing` says why others that were asked for are not shown."""
+def render_comparison(runs: Mapping[str, RecordedRun], missing: Sequence[str], running: Collection[str] = ()) -> str:
+    """Runs side by side. `missing` says why others that were asked for are not shown, `running` whose jobs run now."""
     fields = {name: _fields(run.job.model_dump(mode="json")) for name, run in runs.items()}
     different = [
         (field, *(str(found.get(field, ""))[:MOST_FIELD] for found in fields.values()))
@@ -93,18 +93,18 @@ def render_comparison(runs: Mapping[str, RecordedRun], missing: Sequence[str]) -
         up="",
         names=list(runs),
         missing=missing,
-        figures=_figures(runs),
+        figures=_figures(runs, running),
         charts=_charts(runs),
         fields=different,
     )
 
 
-def _figures(runs: Mapping[str, RecordedRun]) -> list[tuple[str, ...]]:
+def _figures(runs: Mapping[str, RecordedRun], running: Collection[str]) -> list[tuple[str, ...]]:
     """Rows of the table: title, and the figure of each run."""
     summaries = [run.summary for run in runs.values()]
     measures = {m.field: m for summary in summaries for m in measures_in(summary)}
     rows = [
-        ("Status", *(str(s["status"]) for s in summaries)),
+        ("Status", *("running" if n in running else str(run.summary["status"]) for n, run in runs.items())),
         ("Judged on", *(str(s["metrics_of"]) for s in summaries)),
         *((m.title, *(m.show(s[f]) if f in s else "" for s in summaries)) for f, m in measures.items()),
         ("Samples", *(f"{s['samples']:,}" for s in summaries)),
