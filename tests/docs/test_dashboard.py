@@ -8,7 +8,8 @@ from pathlib import Path
 
 from heterps.report import prometheus, prometheus_servers
 
-DASHBOARD = Path(__file__).parents[2] / "docs/monitoring/grafana.json"
+DOCS = Path(__file__).parents[2] / "docs"
+DASHBOARD = DOCS / "monitoring/grafana.json"
 
 
 def test_the_dashboard_asks_for_exactly_the_names_that_are_told() -> None:
@@ -16,3 +17,8 @@ def test_the_dashboard_asks_for_exactly_the_names_that_are_told() -> None:
     asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
     assert set(re.findall(r"heterps_\w+", asked)) == {*prometheus.NAMES, *prometheus_servers.NAMES}
     assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {"${source}"}, "no server of ours in it"
+
+
+def test_the_page_about_the_browser_names_every_figure_of_a_job() -> None:
+    page = (DOCS / "how-to/ui.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(heterps_\w+)`", page)) == set(prometheus.NAMES)
