@@ -33,7 +33,7 @@ def show(explanation: Explanation, width: int = 80) -> str:
 
 
 def test_neighbours_are_told_by_what_they_change() -> None:
-    below = "1 v100 less: 12.30 USD (12.3%) less, 18,200 samples/s (below the floor)."
+    below = "1 v100 less: 12.30 USD (12.3%) less, 18,200 samples/s (fewer than asked)."
     assert cheaper_words(BELOW, PLAN, PROFILE) == below
     above = "5 cpu more, 3 v100 less, layer1..layer2 from v100 to cpu: 1.00 USD (1.0%) more, 21,000 samples/s."
     assert faster_words(ABOVE, PLAN, PROFILE) == above
@@ -53,7 +53,7 @@ def test_of_many_moves_the_first_are_told() -> None:
 
 def test_a_cheaper_plan_for_the_same_floor_is_told_with_its_method() -> None:
     better = NeighbourPlan(BELOW.plan, -12.3, {"v100": -1}, (), True)
-    assert "for the same floor, by method exact" in cheaper_words(better, PLAN, PROFILE)
+    assert "for the throughput asked, by method exact" in cheaper_words(better, PLAN, PROFILE)
     text = show(Explanation(STATIONS, STATIONS[0], better, ABOVE, 87.7, ()))
     assert text.startswith("\nBeaten by: 1 v100 less: 12.30 USD (12.3%) less")
     assert "Next cheaper" not in text

@@ -40,8 +40,8 @@ def show_explanation(console: Console, told: Explanation, plan: Plan, profile: P
 
 def cheaper_words(other: NeighbourPlan | None, plan: Plan, profile: Profile) -> str:
     if other is None:
-        return "none; no plan costs less, however low the floor."
-    where = f"for the same floor, by method {other.plan.method}" if other.meets_floor else "below the floor"
+        return "none; no plan costs less, whatever the throughput."
+    where = f"for the throughput asked, by method {other.plan.method}" if other.meets_floor else "fewer than asked"
     return f"{change_words(other, profile)}: {_bill(other, plan)} ({where})."
 
 
