@@ -142,13 +142,20 @@ def test_a_page_has_the_figures_and_a_timeline_a_policy(tmp_path: Path) -> None:
     assert "6 policies compared" in page
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    cut = simulate(Scenario(workers="2x1.0", horizon_s=100.0), "asp", window=(10.0, 25.5))
+    assert "<figcaption>Timeline from 10 to 25.5 s, of 100 s<" in render_page([cut])
+    assert "<figcaption>Timeline<" in page, "all of it is shown"
     one = render_page(results[:1])
     assert '<div class="tiles">' in one
     assert "<h1>bsp</h1>" in one
 
 
 def test_a_histogram_has_a_bar_for_each_staleness_or_range() -> None:
-    assert draw_staleness(run("asp", "3x1.0")).count("<title>") == 3
+    few = draw_staleness(run("asp", "3x1.0"))
+    told = [int(count) for count in re.findall(r"<title>\d: (\d+) gradients", few)]
+    assert len(told) == 3
+    shares = [f"{count / sum(told):.0%}" for count in told]
+    assert re.findall(r">(\d+%)<", few) == shares, "a share stands above each bar"
     wide = draw_staleness(run("asp", "500x1.0", jitter=0.5))
     assert 10 < wide.count("<title>") <= 40
     assert re.search(r"<title>\d+ to \d+: [\d,]+ gradients", wide)

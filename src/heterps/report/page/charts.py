@@ -310,19 +310,25 @@ def _stack(panel: Panel, span: Span, shares: Sequence[float]) -> Iterator[Markup
 
 
 def draw_histogram(label: str, counts: dict[int, int], x_name: str, noun: str) -> Markup:
-    """How often each value occurs: one bar per value, or one per range of values where there are many."""
-    most_bins, widest = 40, 40
+    """How often each value occurs: one bar per value, or one per range of values where there are many.
+
+    Shares are told above bars that are wide enough for them, and in the tooltip of each.
+    """
+    most_bins, widest, least_told = 40, 40, 36
     size = max(1, -(-(max(counts) + 1) // most_bins))
     bins = [0] * (max(counts) // size + 1)
     for value, count in counts.items():
         bins[value // size] += count
-    panel = Panel((0.0, 1.0), (0.0, max(bins)), height=170, left=8, right=8, bottom=34)
+    panel = Panel((0.0, 1.0), (0.0, max(bins)), height=182, left=8, right=8, top=20, bottom=34)
     step, floor = min((panel.width - panel.left - panel.right) / len(bins), widest), panel.height - panel.bottom
     parts = [panel.text(panel.width - panel.right, panel.height - 4, x_name, "end")]
     for i, count in enumerate(bins):
         name, x = f"{i}" if size == 1 else f"{i * size} to {(i + 1) * size - 1}", panel.left + i * step
         top = panel.down(count)
-        parts.append(bar("compute", f"{name}: {count:,} {noun}", x, top, step, floor - top))
+        share = f"{count / sum(bins):.0%}"
+        parts.append(bar("compute", f"{name}: {count:,} {noun} ({share})", x, top, step, floor - top))
+        if count and step >= least_told:
+            parts.append(panel.text(x + step / 2, top - 5, share))
         if i % max(1, len(bins) // 8) == 0:
             parts.append(panel.text(x + step / 2, panel.height - 20, f"{i * size}"))
     return panel.svg(label, *parts)

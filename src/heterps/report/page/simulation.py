@@ -54,12 +54,19 @@ def render_page(results: Sequence[SimResult]) -> str:
         meaning=MEANING,
         outcome=outcome,
         draw_timeline=lambda result, number: zoomable_timeline(
-            "Timeline", result, f"zoom-{number}", most_bars=MOST_BARS // len(results)
+            _title(result), result, f"zoom-{number}", most_bars=MOST_BARS // len(results)
         ),
         draw_staleness=draw_staleness,
         worker_heads=WORKER_HEADS,
         worker_rows=lambda result: [group.cells() for group in make_groups(result.workers, 64)],
     )
+
+
+def _title(result: SimResult) -> str:
+    """What the timeline shows, and of how much: `--window` says which part."""
+    first, last = result.window or (0.0, result.end_s)
+    is_all = first <= 0.0 and last >= result.end_s
+    return "Timeline" if is_all else f"Timeline from {first:,.4g} to {last:,.4g} s, of {result.end_s:,.6g} s"
 
 
 def draw_staleness(result: SimResult) -> Markup:
