@@ -110,7 +110,7 @@ def test_the_curve_is_in_the_metrics_and_the_best_model_is_the_one_that_is_teste
     assert summary["log_loss"] != pytest.approx(last["log_loss"], abs=1e-2)
     said = capsys.readouterr().out
     assert f"validation at {best:,} samples: AUC" in said
-    assert "warning: the model over-fits: log_loss of the validation was" in " ".join(said.split())
+    assert "warning: the model over-fits: log loss of the validation was" in " ".join(said.split())
     assert any("over-fits" in warning for warning in summary["warnings"])
     page = Path("run/report.html").read_text()
     assert "Validation AUC" in page

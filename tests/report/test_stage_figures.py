@@ -46,5 +46,5 @@ def test_people_count_stages_from_one():
 
 def test_the_policy_comes_with_staleness_and_the_largest_leads():
     told = in_step({"sync": "dssp:3:12", "staleness": 1.254, "max_lead": {"0": 4, "1-2": 5}})
-    assert told == "dssp:3:12; staleness 1.25 updates on average; largest lead 4 (stage 1), 5 (stages 2 and 3)"
-    assert in_step({"sync": "bsp", "max_lead": {"0": 0}}) == "bsp; staleness 0 updates on average"
+    assert told == "dssp:3:12; mean staleness 1.25 (updates of others); largest lead 4 (stage 1), 5 (stages 2 and 3)"
+    assert in_step({"sync": "bsp", "max_lead": {"0": 0}}) == "bsp; mean staleness 0 (updates of others)"

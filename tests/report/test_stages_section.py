@@ -48,7 +48,9 @@ def test_the_page_has_a_row_and_a_chart_for_each_stage(summary, metrics):
     html, text = page(summary, metrics)
     assert "1 cpu 0 3 1,000 20% 10% 70% 0.2" in text
     assert "2 v100 (bottleneck) 1 to 6 1 1,000 90% 5% 5% 0.2" in text
-    assert "Kept in step by ssp:3; staleness 1.25 updates on average; largest lead 3 (stage 1), 2 (stage 2)." in text
+    assert (
+        "Kept in step by ssp:3; mean staleness 1.25 (updates of others); largest lead 3 (stage 1), 2 (stage 2)." in text
+    )
     assert html.count('class="share compute"') == 2 * len(metrics)
     assert "Staleness" in text
     assert "are not rented" not in text, "it followed the plan"
@@ -59,7 +61,9 @@ def test_the_page_has_a_row_and_a_chart_for_each_stage(summary, metrics):
 def test_the_summary_has_the_stages_the_policy_and_the_restarts(summary):
     text = printed(summary | {"restarts": 2, "recoveries": 1, "repeated_samples": 1024})
     assert "1 cpu 3 1,000 20% 10% 70%" in text
-    assert "Kept in step by ssp:3; staleness 1.25 updates on average; largest lead 3 (stage 1), 2 (stage 2)." in text
+    assert (
+        "Kept in step by ssp:3; mean staleness 1.25 (updates of others); largest lead 3 (stage 1), 2 (stage 2)." in text
+    )
     assert "Resumed 2 times" in text
     assert "1 worker was lost and replaced; 1,024 samples were computed again." in text
     assert "EMULATED" not in text
@@ -115,7 +119,7 @@ def test_an_unfinished_run_by_a_plan_is_summarised_with_its_last_interval(tmp_pa
     assert recorded.summary["predicted_throughput"] == 1000.0
     text = printed(recorded.summary)
     assert "Stages in the last interval" in text
-    assert "Kept in step by ssp:3; staleness 1.25" in text
+    assert "Kept in step by ssp:3; mean staleness 1.25" in text
     assert "EMULATED" in text
     assert "not rented" not in text
     assert "in the last interval" in page(recorded.summary, recorded.metrics)[1]

@@ -173,6 +173,11 @@ def in_sentence(title: str) -> str:
     return title if any(letter.isupper() for letter in title[1:]) else title.lower()
 
 
+def named(field: str, figures: dict[str, Any]) -> str:
+    """The name of a metric inside a sentence, of which `figures` have the field."""
+    return next((in_sentence(measure.title) for measure in measures_in(figures) if measure.field == field), field)
+
+
 def verdict(measure: Measure, value: float, summary: dict[str, Any]) -> str:
     """What the value of a metric means; what a model with a loss of its own is not trained for is not judged."""
     if summary.get("own_loss") and measure.field.rpartition("/")[2] in NOT_OF_OWN_LOSS:
@@ -324,7 +329,7 @@ def over_fitting(summary: dict[str, Any]) -> str | None:
             return None  # it was seen in time
         if validation["since_best"] >= 2 and best is not None and now is not None and _is_far(best, now):
             return (
-                f"the model over-fits: {name} of the validation was {ratio(best)} after "
+                f"the model over-fits: {named(name, last)} of the validation was {ratio(best)} after "
                 f"{validation['best']['samples']:,} samples and is {ratio(now)} after {last['samples']:,}. Stop early "
                 "with validation.patience, or regularise: weight decay, dropout, fewer dimensions."
             )

@@ -59,8 +59,8 @@ def group_title(group: str) -> str:
 
 
 def in_step(summary: dict[str, Any]) -> str:
-    """How the workers were kept in step: `dssp:3:12; staleness 1.2 updates on average; largest lead 4 (stage 1)`."""
-    words = [f"{summary.get('sync', 'bsp')}", f"staleness {summary.get('staleness') or 0:.3g} updates on average"]
+    """How the workers were kept in step: `ssp:3; mean staleness 1.2 (updates of others); largest lead 4 (stage 1)`."""
+    words = [f"{summary.get('sync', 'bsp')}", f"mean staleness {summary.get('staleness') or 0:.3g} (updates of others)"]
     leads = summary.get("max_lead") or {}
     if any(leads.values()):
         words.append("largest lead " + ", ".join(f"{lead} ({group_title(group)})" for group, lead in leads.items()))

@@ -22,6 +22,7 @@ from heterps.report.meaning import (
     follows_plan,
     measures_in,
     metrics_of,
+    named,
     promised,
     usd_per_billion,
     usd_without,
@@ -92,10 +93,11 @@ def _quality(summary: dict[str, Any]) -> Table:
 def _validation(validation: dict[str, Any]) -> Table:
     table = _grid(f"Validation, {plural(validation['count'], 'time')}")
     name, best, last = validation["metric"], validation["best"], validation["last"]
-    table.add_row(f"Best {name}", ratio(best[name]), Text(f"after {best['samples']:,} samples", style="dim"))
+    title = named(name, best)
+    table.add_row(f"Best {title}", ratio(best[name]), Text(f"after {best['samples']:,} samples", style="dim"))
     if last["samples"] != best["samples"]:
         end = "; it did not get better, so training ended" if validation["stopped_early"] else ""
-        table.add_row(f"Last {name}", ratio(last[name]), Text(f"after {last['samples']:,} samples{end}", style="dim"))
+        table.add_row(f"Last {title}", ratio(last[name]), Text(f"after {last['samples']:,} samples{end}", style="dim"))
     return table
 
 
