@@ -10,6 +10,7 @@ import pytest
 from plans import recording_console, text_of
 
 from heterps.errors import StorageError
+from heterps.report.page.charts import draw_histogram
 from heterps.report.page.simulation import draw_staleness, render_page, write_page, write_svg
 from heterps.report.page.timeline import draw_timeline
 from heterps.report.terminal.simulation_table import make_groups, outcome, show_policies, show_simulation
@@ -156,6 +157,7 @@ def test_a_histogram_has_a_bar_for_each_staleness_or_range() -> None:
     assert len(told) == 3
     shares = [f"{count / sum(told):.0%}" for count in told]
     assert re.findall(r">(\d+%)<", few) == shares, "a share stands above each bar"
+    assert "&lt;1%" in draw_histogram("rare", {0: 999, 1: 1}, "updates", "gradients"), "which is not 0%"
     wide = draw_staleness(run("asp", "500x1.0", jitter=0.5))
     assert 10 < wide.count("<title>") <= 40
     assert re.search(r"<title>\d+ to \d+: [\d,]+ gradients", wide)

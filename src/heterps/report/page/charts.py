@@ -325,7 +325,7 @@ def draw_histogram(label: str, counts: dict[int, int], x_name: str, noun: str) -
     for i, count in enumerate(bins):
         name, x = f"{i}" if size == 1 else f"{i * size} to {(i + 1) * size - 1}", panel.left + i * step
         top = panel.down(count)
-        share = f"{count / sum(bins):.0%}"
+        share = f"{count / sum(bins):.0%}" if count >= sum(bins) / 200 else "<1%"
         parts.append(bar("compute", f"{name}: {count:,} {noun} ({share})", x, top, step, floor - top))
         if count and step >= least_told:
             parts.append(panel.text(x + step / 2, top - 5, share))
