@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -76,7 +77,7 @@ def render_watched(
         is_running=is_running,
         has_profile=job is not None and job.profile is not None,
         num_stages=len(stages) if job is not None and job.launcher != "inline" else 0,
-        resources=[(resource, f"{found.usd_per_hour:g}", found.limit) for resource, found in resources],
+        resources=[(resource, f"{found.usd_per_hour:.15g}", found.limit) for resource, found in resources],
     )
 
 
@@ -84,7 +85,7 @@ def render_comparison(runs: Mapping[str, RecordedRun], missing: Sequence[str], r
     """Runs side by side. `missing` says why others that were asked for are not shown, `running` whose jobs run now."""
     fields = {name: _fields(run.job.model_dump(mode="json")) for name, run in runs.items()}
     different = [
-        (field, *(str(found.get(field, ""))[:MOST_FIELD] for found in fields.values()))
+        (field, *(_shown(found.get(field, "")) for found in fields.values()))
         for field in sorted({field for found in fields.values() for field in found} - {"name"})
         if len({str(found.get(field, "")) for found in fields.values()}) > 1
     ]
@@ -130,6 +131,12 @@ def _charts(runs: Mapping[str, RecordedRun]) -> list[Markup]:
         if any(one.points for one in series):
             found.append(draw_lines(title, series, x_name="samples", is_small=True))
     return found
+
+
+def _shown(value: object) -> str:
+    """The value of a field as it is written in a job, shortened; a dash: it is not set."""
+    text = "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MOST_FIELD else f"{text[: MOST_FIELD - 1]}…"
 
 
 def _points(run: RecordedRun, field: str) -> list[tuple[int, float]]:
