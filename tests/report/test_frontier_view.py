@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -134,5 +135,6 @@ def test_plans_of_methods_are_drawn_beside_the_frontier_equal_ones_once(tmp_path
 def test_the_labels_of_small_amounts_fit() -> None:
     cheap = Frontier(tuple(plan.model_copy(update={"usd": plan.usd / 1e5}) for plan in PLANS), complete=True)
     drawn = draw(frontier_chart(cheap, 1500.0, floor_name="planned"))
-    assert ">$0.00015<" in drawn
+    labels = re.findall(r'text-anchor="end">([^<]+)<', drawn)
+    assert {"0.00000", "0.00005", "0.00015"} < set(labels), "one unit and as many digits, all the way up"
     assert "planned" in drawn

@@ -16,11 +16,12 @@ from markupsafe import Markup
 from heterps.planning.plan import Plan
 from heterps.report.figures import rate, usd
 from heterps.report.page.charts import stairs
-from heterps.report.page.frontier import usd_tick
-from heterps.report.page.panel import Panel, corners, tag, value_ticks
+from heterps.report.page.panel import Panel, corners, tag, tick_labels, value_ticks
 
 WIDE = 1.0 + 1e-6
 """Least ratio of the ends of the axis of throughput."""
+ROOM = 0.03
+"""Room left of the first button, as a share of the axis."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,13 @@ def draw_alternatives(plans: Sequence[Plan], first: Plan, floor: float) -> Alter
     ticks = value_ticks([plan.usd for plan in plans], 4, from_zero=True)
     start = min(floor, plans[0].throughput)
     end = max(floor, plans[-1].throughput, start * WIDE)
-    panel = Panel((start, end), (ticks[0], ticks[-1]), 720, 300, 86, 20, 14, 40)
+    room = ROOM * (end - start)  # so that no button lies on the labels of the axis
+    panel = Panel((start - room, end), (ticks[0], ticks[-1]), 720, 300, 72, 20, 14, 40)
     places = [(panel.across(plan.throughput), panel.down(plan.usd)) for plan in plans]
     x, is_left = panel.across(floor), panel.across(floor) < panel.width / 2
     picture = panel.svg(
-        f"Cost against throughput: {len(plans)} plans",
-        *panel.levels(ticks, [usd_tick(tick) for tick in ticks]),
+        f"Cost in USD against throughput: {len(plans)} plans",
+        *panel.levels(ticks, tick_labels(ticks)),
         *panel.positions("samples/s", 6),
         panel.upright("reference", floor),
         panel.text(x + (5 if is_left else -5), panel.top + 10, "asked", "start" if is_left else "end"),

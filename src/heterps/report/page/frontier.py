@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from heterps.errors import ConfigError
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile
-from heterps.report.figures import plural, rate, short, usd
+from heterps.report.figures import plural, rate, usd
 from heterps.report.page.charts import Chart, draw, draw_svg
 from heterps.report.page.layer_chain import planned_chain
 from heterps.report.page.templates import render, write_text
@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # their kernels take a while to load
     from heterps.planning.api import Option, PlanComparison
     from heterps.planning.frontier import Frontier
 
-LONG_LABEL = 4
-"""Digits of an amount that fit beside its axis together with the unit."""
 SVG_STYLE = "svg { font-family: system-ui, sans-serif; max-width: 60rem; }"
 
 
@@ -37,10 +35,9 @@ Spot = tuple[float, float, str]  # a plan or a run: samples a second, USD, name
 def frontier_chart(frontier: Frontier, floor: float, spots: Sequence[Spot] = (), floor_name: str = "asked") -> Chart:
     """The chart of cost against throughput, with other plans or runs as `spots`. `floor` is a throughput to mark."""
     return Chart(
-        "Cost against throughput",
+        "Cost in USD against throughput",
         [(plan.throughput, plan.usd) for plan in frontier.plans],
         usd,
-        tick=usd_tick,
         from_zero=True,
         x_name="samples/s",
         x_from=min(floor, frontier.plans[0].throughput, *(x for x, _, _ in spots)),
@@ -49,11 +46,6 @@ def frontier_chart(frontier: Frontier, floor: float, spots: Sequence[Spot] = (),
         mark_name=floor_name,
         spots=spots,
     )
-
-
-def usd_tick(value: float) -> str:
-    """A label of the axis, with the shorter name of its unit where it has many digits."""
-    return f"${short(value)}" if len(short(value)) > LONG_LABEL else f"{short(value)} USD"
 
 
 def _spots(options: Sequence[Option]) -> list[Spot]:
