@@ -15,10 +15,11 @@ from heterps.config import load_job
 from heterps.errors import ConfigError
 from heterps.planning.frontier import Frontier
 from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.report import run_details
 from heterps.report.figures import usd
 from heterps.report.observed import ObservedPolicy, observe
 from heterps.report.page.run import render_run
-from heterps.report.run_details import RunDetails, with_frontier
+from heterps.report.run_details import RunDetails, with_frontier, with_quick_frontier
 from heterps.report.worker_times import WorkersOverTime, WorkerTimes
 from heterps.sim.result import Segment
 from heterps.sync import make_policy
@@ -188,3 +189,13 @@ def test_a_frontier_has_only_units_whose_costs_the_profile_of_the_run_has():
     found = with_frontier(details, JOB, PLAN.model_copy(update={"samples": 1e6})).frontier
     assert found is not None
     assert {name for one in found.plans for name in one.units} == {"cpu"}
+
+
+def test_a_report_has_the_frontier_of_a_job_with_a_profile_unless_it_takes_long(monkeypatch):
+    plan, details = PLAN.model_copy(update={"samples": 1e6}), RunDetails(profile=profile())
+    named = JOB.model_copy(update={"profile": "profile.json"})
+    assert with_quick_frontier(details, named, plan).frontier is not None
+    assert with_quick_frontier(details, JOB, plan) is details, "its job names none"
+    assert with_quick_frontier(RunDetails(), named, plan).frontier is None, "it is not there any more"
+    monkeypatch.setattr(run_details, "QUICK_S", -1.0)
+    assert with_quick_frontier(details, named, plan) is details

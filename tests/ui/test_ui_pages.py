@@ -129,11 +129,12 @@ def test_names_and_logs_with_html_are_shown_as_text(runs: Path) -> None:
 
 def test_runs_side_by_side_show_figures_curves_and_different_fields(runs: Path) -> None:
     job = (runs / "second/job.yaml").read_text()
-    (runs / "second/job.yaml").write_text(job + "seed: 3\n")
+    (runs / "second/job.yaml").write_text(job + "seed: 3\nthreads: 2\n")
     page = get(runs, "/compare", params={"run": ["first", "second", "third"]}).text
     assert "2 runs side by side" in page
     assert "third: there is no such run." in page
     assert '<th scope="row">seed</th><td>0</td><td>3</td>' in page
+    assert '<th scope="row">threads</th><td>–</td><td>2</td>' in page, "values as jobs have them, not as Python has"
     assert "AUC: 2 lines over samples" in page
     assert "Choose runs in the list first." in get(runs, "/compare").text
 
@@ -256,3 +257,32 @@ def test_all_pages_of_a_run_are_sent_one_event_and_wait_for_no_look_that_is_rece
     now_s += 1000.0
     assert watched.recent is None
     assert watched.look() is not look
+
+
+def test_a_page_is_told_each_second_how_the_job_stands_and_at_once_that_it_has_ended(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from heterps.ui import watch
+
+    now_s = 100.0
+    status: dict[str, object] = {"total": 9000, "seconds": 2.0, "usd": 0.1, "usd_per_hour": 3.0, "samples": 1000}
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(watch.time, "thread_time", lambda: now_s)  # a look takes no time
+    monkeypatch.setattr(watch, "ask_status", lambda _: (status["samples"] != 9000, dict(status)))
+    watched = watch.Watched("first", runs / "first")
+    look = watched.look()
+    watched._pause_s = 60.0  # as of a page that is large
+    told = []
+    for status["samples"] in (2000, 3000):
+        now_s += watch.EVERY_S
+        glance = watched.glance()
+        assert glance is watched.glance(), "asked once, however many pages show it"
+        told.append(glance.event.decode())
+        assert glance.is_running
+    assert [f"<strong>{n:,}</strong>" in text for n, text in zip((2000, 3000), told, strict=True)] == [True, True]
+    assert all(text.startswith("event: now\ndata: <section") and "\nid:" not in text for text in told)
+    assert len(told[0]) < len(look.event) / 5
+    assert watched.look() is look, "the whole page is not made anew so soon"
+    status["samples"], now_s = 9000, now_s + watch.EVERY_S
+    assert not watched.glance().is_running
+    assert not watched.look().is_running

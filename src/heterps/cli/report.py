@@ -26,14 +26,14 @@ def report(
     """Print the summary of a run and write its report.html anew; a run that has not ended is summarised so far."""
     from heterps.report.page.run import render_run
     from heterps.report.read_run import read_run
-    from heterps.report.run_details import read_details, with_frontier
+    from heterps.report.run_details import read_details, with_frontier, with_quick_frontier
     from heterps.report.terminal.run_summary import print_summary
     from heterps.training.run.folder import Run
 
     recorded = read_run(run)
     details = read_details(Run(run), recorded.job)
-    if frontier:
-        details = with_frontier(details, recorded.job, recorded.plan)
+    draw = with_frontier if frontier else with_quick_frontier
+    details = draw(details, recorded.job, recorded.plan)
     page = render_run(recorded.job, recorded.plan, recorded.summary, recorded.metrics, details)
     Run(run).write("report.html", page)
     if json:

@@ -31,7 +31,7 @@ from heterps.profiling.job import profile_job
 from heterps.profiling.profile import Profile, load_profile
 from heterps.report.meaning import not_rented, over_fitting
 from heterps.report.page.run import render_run
-from heterps.report.run_details import named_profile, read_details
+from heterps.report.run_details import named_profile, read_details, with_quick_frontier
 from heterps.report.summary import summarise
 from heterps.serving.load import LoadedModel, load
 from heterps.training.metrics.metrics import better
@@ -151,7 +151,8 @@ def _train(
         run.write("profile.json", profile.model_dump_json(indent=1) + "\n")
     summary |= {"learned": learn_from(job, plan, summary)} if learns else {}
     run.write_json("summary.json", summary)
-    run.write("report.html", render_run(job, shown or plan, summary, run.metrics(), read_details(run, job)))
+    details = with_quick_frontier(read_details(run, job), job, shown or plan)
+    run.write("report.html", render_run(job, shown or plan, summary, run.metrics(), details))
     observer.finished(summary)
     return FinishedRun(run.folder, summary)
 

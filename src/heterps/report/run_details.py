@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,12 +13,16 @@ from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.plan import Plan
 from heterps.profiling.profile import Profile, load_profile
 from heterps.report.observed import ObservedPolicy, read_observed
-from heterps.report.worker_times import WorkersOverTime, read_workers
+from heterps.report.worker_times import MOST_BYTES, WorkersOverTime, read_workers
 from heterps.training.run.events import read_events
 from heterps.training.run.folder import Run
 
 if TYPE_CHECKING:  # its kernels take a while to load
     from heterps.planning.frontier import Frontier
+
+
+QUICK_S = 2.0
+"""How long the end of a run may wait for the frontier in its report."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class RunDetails:
     policies  what the policies of its last start did, by its traces
     workers   what the workers of its last start did; None where it was not written down
     events    lines of events.jsonl
-    frontier  the least cost for other throughputs, by its profile and cluster; None where nobody asked for it
+    frontier  the least cost for other throughputs, by its profile and cluster; None: it is not shown
     problems  sentences about details that cannot be read
     """
 
@@ -39,18 +45,21 @@ class RunDetails:
     problems: list[str] = field(default_factory=list)
 
 
-def read_details(run: Run, job: Job) -> RunDetails:
-    """Read the details of a run. One that is damaged is left out, and told of: a report does not depend on it."""
+def read_details(run: Run, job: Job, most_bytes: int = MOST_BYTES) -> RunDetails:
+    """Read the details of a run, of longer traces than `most_bytes` their ends.
+
+    One that is damaged is left out, and told of: a report does not depend on it.
+    """
     problems: list[str] = []
     policies: list[ObservedPolicy] = []
     profile = named_profile(job)
     workers: WorkersOverTime | None = None
     try:
-        policies = read_observed(run.folder)
+        policies = read_observed(run.folder, most_bytes)
     except (HeterpsError, OSError) as error:
         problems.append(str(error))
     try:
-        workers = read_workers(run.folder)
+        workers = read_workers(run.folder, most_bytes)
     except (HeterpsError, OSError) as error:
         problems.append(str(error))
     path = run.folder / "profile.json"
@@ -62,7 +71,23 @@ def read_details(run: Run, job: Job) -> RunDetails:
     return RunDetails(profile, policies, workers, read_events(run), problems=problems)
 
 
-def with_frontier(details: RunDetails, job: Job, plan: Plan) -> RunDetails:
+def with_quick_frontier(details: RunDetails, job: Job, plan: Plan) -> RunDetails:
+    """The details with the frontier, where the job names a profile and it takes QUICK_S or less; else as they are."""
+    end_s = time.monotonic() + QUICK_S
+
+    def on_point(_: Plan) -> None:
+        if time.monotonic() > end_s:
+            raise ConfigError("the frontier takes too long for a report that nobody asked for it in.")
+
+    if job.profile is not None:
+        with suppress(HeterpsError):
+            return with_frontier(details, job, plan, on_point)
+    return details
+
+
+def with_frontier(
+    details: RunDetails, job: Job, plan: Plan, on_point: Callable[[Plan], None] = lambda _: None
+) -> RunDetails:
     """The details with the frontier of the run's profile and cluster, for as many samples as its plan is for.
 
     It has units that the profile has costs of: a run in one process is profiled on this machine's own only.
@@ -85,7 +110,7 @@ def with_frontier(details: RunDetails, job: Job, plan: Plan) -> RunDetails:
         for name, resource in job.cluster.resources.items()
     }
     cluster = job.cluster.model_copy(update={"resources": known})
-    found = frontier(make_problem(profile, cluster, plan.throughput, samples, sync=plan.sync))
+    found = frontier(make_problem(profile, cluster, plan.throughput, samples, sync=plan.sync), on_point=on_point)
     return replace(details, frontier=found if found.plans else None)
 
 

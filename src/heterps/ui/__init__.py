@@ -9,6 +9,6 @@
       GET  TOKEN/compare           several runs side by side
       GET  TOKEN/metrics           running jobs for Prometheus
 
-A page is HTML that templates of report/page make; a change is the new HTML of its body. Whoever does not know the
-token, which is the first part of every address, gets nothing.
+A page is HTML that templates of report/page make; a change is the new HTML of its body, or of its section Now. Whoever
+does not know the token, which is the first part of every address, gets nothing.
 """

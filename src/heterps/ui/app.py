@@ -143,7 +143,7 @@ class _Pages:
         return StreamingResponse(self._changes(watched, seen), media_type="text/event-stream")
 
     async def _changes(self, watched: Watched, seen: str) -> AsyncIterator[bytes]:
-        still_s = 0.0
+        still_s, told = 0.0, b""
         while not self._is_ending():
             look = watched.recent
             if look is None:
@@ -151,6 +151,13 @@ class _Pages:
             if look.digest != seen:
                 seen, still_s = look.digest, 0.0
                 yield look.event
+            elif look.is_running:
+                glance = watched.recent_glance or await asyncio.to_thread(watched.glance)
+                if not glance.is_running:
+                    continue  # the next look is at a run that is over
+                if glance.event != told:
+                    told, still_s = glance.event, 0.0
+                    yield told
             if not look.is_running:
                 yield b"event: end\ndata: ended\n\n"
                 return

@@ -2,7 +2,8 @@
 
     page 1 --\\
     page 2 ---+--> look()   at most once in a pause: [files of the run] + [status of the job] --> HTML --> its digest
-    page 3 --/                                            one event for all pages; the same digest: nothing new
+    page 3 --/ \\                                          one event for all pages; the same digest: nothing new
+                +-> glance()   at most once a second: [status of the job] --> HTML of the section `Now`
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from typing import Any
 
 from heterps.checkpoint.finished import finished
 from heterps.errors import HeterpsError
-from heterps.report.page.live import Now, render_run_now
+from heterps.report.page.live import Now, render_run_now, render_status
 from heterps.report.prometheus import RunFacts
-from heterps.report.read_run import read_run
-from heterps.report.run_details import RunDetails, read_details
+from heterps.report.read_run import RecordedRun, read_run
+from heterps.report.run_details import RunDetails, read_details, with_quick_frontier
+from heterps.report.worker_times import MOST_BYTES
 from heterps.training.run.commands import AskStatus
 from heterps.training.run.control import NotRunning, find
 from heterps.training.run.folder import Run
 
 EVERY_S = 1.0
-"""Seconds between two looks at a run, at least."""
-SHARE = 0.01
+"""Seconds between two looks at a run, at least, and between two glances."""
+SHARE = 0.007
 """Largest share of a core that looks may take: what is expensive to look at is looked at less often."""
 DETAILS_EVERY_S = 5.0
 """Seconds after which the traces of a run that goes on are read again: they are its largest files."""
+LIVE_TRACE_BYTES = 100_000
+"""Bytes at the end of each trace that are read while the job runs; of a run that is over, all that a report reads."""
 ANSWER_S = 5.0
 """Seconds in which a job says how it stands; one that is busy with a checkpoint is asked again at the next look."""
 LOG_BYTES = 4000
@@ -54,6 +58,14 @@ class Look:
     status: dict[str, Any] | None
 
 
+@dataclass(frozen=True)
+class Glance:
+    """How the job of a run stands at one moment, as an event of a stream that replaces the section `Now` of a page."""
+
+    event: bytes
+    is_running: bool
+
+
 class Watched:
     """A run that is looked at, by any number of threads."""
 
@@ -63,6 +75,9 @@ class Watched:
         self._last: Look | None = None
         self._at, self._pause_s = -math.inf, EVERY_S
         self._details, self._details_at = RunDetails(), -math.inf
+        self._recorded: RecordedRun | None = None
+        self._glance: Glance | None = None
+        self._glanced_at = -math.inf
 
     def look(self) -> Look:
         """Return how the run stands, as it was `EVERY_S` seconds ago or somewhat longer, see `SHARE`."""
@@ -70,14 +85,32 @@ class Watched:
             look = self.recent
             if look is None:
                 began_s = time.thread_time()
-                look = self._last = self._look()
-                self._at, self._pause_s = time.monotonic(), max(EVERY_S, (time.thread_time() - began_s) / SHARE)
+                is_first, look = self._last is None, self._look()
+                cost_s = 0.0 if is_first else time.thread_time() - began_s  # the first one imports what draws pages
+                self._last, self._at, self._pause_s = look, time.monotonic(), max(EVERY_S, cost_s / SHARE)
             return look
+
+    def glance(self) -> Glance:
+        """Return how the job stands, as it was `EVERY_S` seconds ago at most. When it has ended, `look` looks anew."""
+        with self._lock:
+            glance = self.recent_glance
+            if glance is None:
+                is_running, status = ask_status(self.folder)
+                glance = Glance(_event("now", render_status(status, self._recorded)), is_running)
+                self._glance, self._glanced_at = glance, time.monotonic()
+                if not is_running:
+                    self._pause_s = 0.0
+            return glance
 
     @property
     def recent(self) -> Look | None:
         """What `look` returned last; None where it would look again. It waits for nobody."""
         return self._last if time.monotonic() - self._at < self._pause_s else None
+
+    @property
+    def recent_glance(self) -> Glance | None:
+        """What `glance` returned last; None where it would ask the job again. It waits for nobody."""
+        return self._glance if time.monotonic() - self._glanced_at < EVERY_S else None
 
     def _look(self) -> Look:
         is_running, status = ask_status(self.folder)
@@ -85,13 +118,22 @@ class Watched:
             recorded, why = read_run(self.folder), ""
         except HeterpsError as error:
             recorded, why = None, str(error)
+        self._recorded = recorded
         if recorded is not None and (not is_running or time.monotonic() - self._details_at >= DETAILS_EVERY_S):
-            self._details, self._details_at = read_details(Run(self.folder), recorded.job), time.monotonic()
+            most_bytes = LIVE_TRACE_BYTES if is_running else MOST_BYTES
+            details = read_details(Run(self.folder), recorded.job, most_bytes)
+            self._details = details if is_running else with_quick_frontier(details, recorded.job, recorded.plan)
+            self._details_at = time.monotonic()
         now = Now(self.name, is_running, status, _checkpoints(self.folder), _logs(self.folder))
         html = render_run_now(now, recorded, why, self._details)
         digest = hashlib.sha256(html.encode()).hexdigest()[:16]
-        lines = "".join(f"data: {line}\n" for line in html.splitlines())
-        return Look(html, digest, f"event: body\nid: {digest}\n{lines}\n".encode(), is_running, status)
+        return Look(html, digest, _event("body", html, digest), is_running, status)
+
+
+def _event(kind: str, html: str, digest: str = "") -> bytes:
+    """An event of a stream; only one with a digest changes where a broken stream goes on."""
+    lines = "".join(f"data: {line}\n" for line in html.splitlines())
+    return f"event: {kind}\n{f'id: {digest}{chr(10)}' if digest else ''}{lines}\n".encode()
 
 
 def ask_status(folder: Path) -> tuple[bool, dict[str, Any] | None]:

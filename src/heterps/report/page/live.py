@@ -39,7 +39,7 @@ class Now:
 
 def render_run_now(now: Now, recorded: RecordedRun | None, why: str, details: RunDetails = RunDetails()) -> str:
     """The body of the page. `why` says why nothing was recorded yet."""
-    told = Markup(_render_now(now, recorded)) if now.is_running else Markup()  # its values are escaped
+    told = Markup(render_status(now.status, recorded)) if now.is_running else Markup()  # its values are escaped
     if recorded is None:
         page = render("unrecorded.html.j2", name=now.name, now=told, why=why)
     else:
@@ -52,8 +52,8 @@ def render_run_now(now: Now, recorded: RecordedRun | None, why: str, details: Ru
     return page + render("kept.html.j2", checkpoints=moments, logs=now.logs)
 
 
-def _render_now(now: Now, recorded: RecordedRun | None) -> str:
-    status = now.status
+def render_status(status: dict[str, Any] | None, recorded: RecordedRun | None) -> str:
+    """The section at the top of the page: how the job stands now, which is soon made and sent each second."""
     stages = [] if status is None else _newest_stages(status, recorded)
     return render(
         "now.html.j2",

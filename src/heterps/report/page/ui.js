@@ -1,5 +1,5 @@
 "use strict";
-// The page of a run replaces its body when the server sends a new one; forms with `data-action` ask the job for something.
+// The page of a run replaces its body, or the section Now of it, when the server sends a new one; forms with `data-action` ask the job for something.
 // The what-if page asks for a plan at each change of a field, and for those next to it and the frontier once nothing changes.
 
 const live = document.getElementById("live");
@@ -7,21 +7,32 @@ const said = document.getElementById("said");
 
 function say(text) { said.textContent = text; }
 
-function replaceBody(html) {
-  const open = new Set([...live.querySelectorAll("details[open]")].map((each) => each.querySelector("summary").textContent.replace(/\d+/g, "")));
+// What a reader did to the body: what is open, how far it is moved, where the keyboard is. Numbers in texts change.
+const WIDE = ".scroll, pre", REACHED = "summary, input, a[href], [tabindex]";
+
+function keyOf(details) { return details.querySelector("summary").textContent.replace(/[\d,]+|s\b/g, ""); }
+
+function keepReader(change) {
+  const open = new Set([...live.querySelectorAll("details[open]")].map(keyOf));
   const zooms = [...live.querySelectorAll(".timeline input:checked")].map((each) => each.id);
-  const places = [...live.querySelectorAll(".timeline .scroll")].map((each) => each.scrollLeft);
-  live.innerHTML = html;
+  const places = [...live.querySelectorAll(WIDE)].map((each) => each.scrollLeft);
+  const reached = [...live.querySelectorAll(REACHED)].indexOf(document.activeElement);
+  change();
   for (const id of zooms) { const each = document.getElementById(id); if (each) each.checked = true; }
-  [...live.querySelectorAll(".timeline .scroll")].forEach((each, i) => { each.scrollLeft = places[i] ?? 0; });
-  for (const each of live.querySelectorAll("details")) {
-    if (open.has(each.querySelector("summary").textContent.replace(/\d+/g, ""))) each.open = true;
-  }
+  for (const each of live.querySelectorAll("details")) { if (open.has(keyOf(each))) each.open = true; }
+  [...live.querySelectorAll(WIDE)].forEach((each, i) => { each.scrollLeft = places[i] ?? 0; });
+  if (reached >= 0) live.querySelectorAll(REACHED)[reached]?.focus({ preventScroll: true });
 }
 
 if (live && live.dataset.events) {
   const events = new EventSource(live.dataset.events + "?seen=" + encodeURIComponent(live.dataset.digest));
-  events.addEventListener("body", (event) => { replaceBody(event.data); if (said.dataset.lost) { say(""); delete said.dataset.lost; } });
+  const back = () => { if (said.dataset.lost) { say(""); delete said.dataset.lost; } };
+  events.addEventListener("body", (event) => { keepReader(() => { live.innerHTML = event.data; }); back(); });
+  events.addEventListener("now", (event) => {
+    const part = live.querySelector(".now");
+    if (part) keepReader(() => { part.outerHTML = event.data; });
+    back();
+  });
   events.addEventListener("end", () => { events.close(); document.getElementById("actions")?.remove(); say("The job has ended."); });
   events.addEventListener("error", () => { said.dataset.lost = "yes"; say("No connection: trying again."); });
 }
@@ -34,7 +45,7 @@ for (const form of document.querySelectorAll("form[data-action]")) {
     button.disabled = true;
     say("Asking the job...");
     try {
-      const asked = Object.fromEntries([...form.elements].filter((each) => each.name && each.value !== each.defaultValue || each.required).map((each) => [each.name, each.value]));
+      const asked = Object.fromEntries([...form.elements].filter((each) => each.name).map((each) => [each.name, each.value]));
       const answer = await fetch(form.dataset.action, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) });
       const told = await answer.json();
       say(told.error ?? told.answer);
