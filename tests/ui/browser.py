@@ -91,3 +91,11 @@ def serious(page: Page) -> list[str]:
 def is_too_wide(page: Page) -> bool:
     """Whether the page as a whole has to be moved sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+def unnamed(page: Page) -> list[str]:
+    """Return what the keyboard reaches and a screen reader has no name for: the beginning of each."""
+    found: list[str] = page.evaluate("""() => [...document.querySelectorAll("[tabindex='0']")].filter(
+        (each) => each.tagName !== "PRE" && !each.getAttribute("aria-label")
+    ).map((each) => each.outerHTML.slice(0, 80))""")
+    return found

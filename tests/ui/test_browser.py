@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import DESKTOP, PHONE, browser, cut_off, is_too_wide, needs_browser, page_of, serious
+from browser import ANSWER_MS, DESKTOP, PHONE, browser, cut_off, is_too_wide, needs_browser, page_of, serious, unnamed
 from command import heterps, started, wait_for
 from elastic import replannable
 from test_ui_command import ui
 from test_what_if import CLUSTER, PROFILE
 from tiny import JOB, write_tiny
+from virtual_runs import SCENARIO, make_run
 
 import heterps.planning as planning
 from heterps.config import load_cluster
 from heterps.planning.plan import load_plan
 from heterps.profiling.profile import load_profile
 from heterps.report.figures import rate, usd
+from heterps.report.page.virtual import render_virtual_page
+from heterps.sim.compare import advise, compare
 from heterps.yamlfile import dump_yaml
 
 if TYPE_CHECKING:
@@ -105,6 +110,53 @@ def test_a_live_run_is_followed_scaled_and_stopped(place: Path) -> None:
         assert job.wait(60) == 130
 
 
+def test_a_run_is_followed_to_its_end_and_what_its_reader_did_stays(place: Path) -> None:
+    from playwright.sync_api import expect
+
+    text = (place / "job.yaml").read_text()
+    (place / "job.yaml").write_text(text.replace("batch_size: 16", "batch_size: 16\n  epochs: 100"))
+    words = ("train", "job.yaml", "--run", "runs/whole", "--launcher", "local", "--workers", "1")
+    with ui(place) as client, browser() as found, started(*words, cwd=place) as job:
+        wait_for(job, " samples ")
+        assert job.stdout is not None
+        threading.Thread(target=job.stdout.read, daemon=True).start()  # so that it is not kept waiting
+        with page_of(found, str(client.base_url.join("run/whole/")), PHONE) as (page, _):
+            checkpoints = page.locator("summary", has_text="checkpoint")
+            samples = page.locator(".now .tile", has=page.get_by_role("heading", name="Samples", exact=True))
+            checkpoints.focus()
+            checkpoints.press("Enter")
+            stages = page.locator(".now .scroll")
+            stages.evaluate("each => { each.scrollLeft = 40; }")
+            for _ in range(2):
+                shown = samples.locator("strong").inner_text()
+                expect(samples.locator("strong")).not_to_have_text(shown, timeout=ANSWER_MS)
+            expect(page.locator("details", has=checkpoints)).to_have_attribute("open", "")
+            expect(checkpoints).to_be_focused()
+            assert stages.evaluate("each => each.scrollLeft") == 40
+            page.get_by_text("The job has ended.").wait_for()
+            expect(page.locator("h1 .status")).to_have_text("completed")
+            assert page.get_by_role("heading", name="Test AUC").is_visible()
+            assert page.locator(".tile", has_text="100 epochs").locator("strong").inner_text() == "200,000"
+            assert page.get_by_role("button").count() == 0, "there is nothing left to change"
+        assert job.wait(60) == 0
+
+
+def test_a_page_of_another_server_on_this_machine_learns_and_changes_nothing(place: Path) -> None:
+    ask = """async ([url, asked]) => {
+        try { return await (await fetch(url, asked)).text(); } catch { return "nothing"; }
+    }"""
+    with ui(place) as client, browser() as found, hostile() as url:
+        ours = str(client.base_url)
+        with found.new_context() as context:
+            page = context.new_page()
+            page.goto(url)
+            for target in (ours, ours.replace(client.base_url.path, "/"), f"{ours}metrics"):
+                assert page.evaluate(ask, [target, {}]) == "nothing"
+                assert page.evaluate(ask, [target, {"mode": "no-cors"}]) == "", "the browser hides the answer"
+            page.set_content(f"<iframe src='{ours}'></iframe>")  # it waits until the frame is loaded, or refused
+            assert "Runs" not in page.frames[-1].content()
+
+
 def test_a_live_run_is_planned_again_from_its_page(place: Path) -> None:
     (place / "job.yaml").write_text(dump_yaml(replannable(place / "job.yaml")))
     with started("train", "job.yaml", "--run", "runs/live", cwd=place) as job, ui(place) as client, browser() as found:
@@ -114,6 +166,8 @@ def test_a_live_run_is_planned_again_from_its_page(place: Path) -> None:
         with page_of(found, str(client.base_url.join("run/live/"))) as (page, _):
             page.get_by_role("heading", name="Now: ").wait_for()
             asked: list[str] = []
+            sent: list[str] = []
+            page.on("request", lambda request: sent.append(request.post_data or "") if request.method == "POST" else 0)
             answers = iter((False, True))
 
             def answer(dialog: Dialog) -> None:
@@ -127,6 +181,10 @@ def test_a_live_run_is_planned_again_from_its_page(place: Path) -> None:
             page.get_by_text("for the samples that are left, as predicted").first.wait_for()
             assert [question.partition("?")[0] for question in asked] == 2 * ["Plan again with these prices and limits"]
             page.get_by_role("rowheader", name="1 big").first.wait_for()
+            assert [json.loads(text)["price.big"] for text in sent] == ["0.01"]
+            assert json.loads(sent[0]).keys() > {"price.cpu", "limit.cpu"}, "all that the page shows is asked for"
+            page.get_by_role("link", name="What if?").click()
+            assert page.locator("input[name='price.big']").input_value() == "0.01", "as the job is planned now"
         assert load_plan(place / "runs/live/plan.json").stages[0].resource == "big"
         assert (place / "runs/live/plan-2.json").exists(), "planned once: the first question was answered with no"
         assert not (place / "runs/live/plan-3.json").exists()
@@ -179,6 +237,27 @@ def test_a_price_and_a_slider_change_the_plan(runs: Path) -> None:
             assert page.get_by_role("columnheader", name="workers").first.is_visible()
 
 
+@contextmanager
+def hostile() -> Iterator[str]:
+    """The address of an empty page of another server."""
+
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def all_pages(runs: Path) -> Iterator[dict[str, str]]:
     """The address of one page of each kind."""
@@ -189,10 +268,16 @@ def all_pages(runs: Path) -> Iterator[dict[str, str]]:
         "simulate", "--workers", "1,2", "--horizon", "50", "--compare", "bsp,asp", "--html", "sim.html", cwd=runs
     )
     assert done.returncode == 0, done.stderr
+    done = heterps("plan", "profile.json", "cluster.yaml", *words[:5], "--plot", "plot.html", cwd=runs)
+    assert done.returncode == 0, done.stderr
+    compared = compare(trained := [make_run("bsp", 0.5, 0.9), make_run("asp", 0.6, 0.8)], target=0.9)
+    (runs / "virtual.html").write_text(render_virtual_page("job", SCENARIO, trained, compared, advise(compared)))
     with ui(runs) as client:
         ours = {"list": "", "run": "run/workers/", "compare": "compare?run=inline&run=workers"}
-        ours |= {"what-if": "run/inline/what-if"}
+        ours |= {"what-if": "run/inline/what-if", "no plan": "run/inline/what-if?limit.cpu=0&limit.v100=0"}
+        ours |= {"none found": "?q=nothing", "none compared": "compare?run=nothing"}
         files = {"report": "runs/workers/report.html", "plan": "plan.html", "simulation": "sim.html"}
+        files |= {"plot": "plot.html", "virtual": "virtual.html"}
         yield {name: str(client.base_url.join(path)) for name, path in ours.items()} | {
             name: (runs / path).as_uri() for name, path in files.items()
         }
@@ -205,6 +290,7 @@ def test_everybody_can_use_every_page_in_light_and_dark_on_phone_and_desktop(all
                 if name == "what-if":
                     page.locator("#frontier:not(.old) input").first.wait_for()
                 assert len(page.content().encode()) < LIMIT_BYTES
+                assert unnamed(page) == [], name
                 for width, height in (PHONE, DESKTOP):
                     page.set_viewport_size({"width": width, "height": height})
                     assert not is_too_wide(page), (name, width)
