@@ -52,7 +52,7 @@ def main() -> None:
         with subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             page.goto(f"{json.loads(server.stdout.readline())['url']}run/ctr/what-if")
-            for name, text in {"throughput": "200000", "samples": "1000000000", "price.v100": "1.5"}.items():
+            for name, text in {"throughput": "1000000", "samples": "1000000000", "price.v100": "1.5"}.items():
                 page.locator(f"input[name='{name}']").fill(text)
             page.locator("#frontier:not(.old) input").first.wait_for()
             page.screenshot(path=DOCS / "what-if.png")
