@@ -152,7 +152,9 @@ class _Pages:
                 seen, still_s = look.digest, 0.0
                 yield look.event
             elif look.is_running:
-                glance = watched.recent_glance or await asyncio.to_thread(watched.glance)
+                glance = watched.recent_glance
+                if glance is None:
+                    glance = await asyncio.to_thread(watched.glance)
                 if not glance.is_running:
                     continue  # the next look is at a run that is over
                 if glance.event != told:
