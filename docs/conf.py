@@ -18,6 +18,8 @@ highlight_language = "text"  # drawings and output; code blocks name their langu
 
 html_theme = "furo"
 html_title = "heterps"
+html_static_path = ["static"]
+html_js_files = ["keyboard.js"]
 html_extra_path = ["site"]  # index.html, which leads to docs/index.html
 html_copy_source = False
 html_show_copyright = False
