@@ -18,9 +18,9 @@ import numpy as np
 
 import heterps
 from heterps.launch.run_servers import RunningServers, run_servers
-from heterps.launch.servers import job_tables
 from heterps.ps.client.local import JobClient
 from heterps.ps.keys.dedup import Lookup, make_lookup
+from heterps.training.protocol.stage_tables import job_tables
 
 ROWS, KEYS, DIM, IN_FLIGHT = 11_500, 200_000, 16, 8
 

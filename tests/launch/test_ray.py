@@ -145,7 +145,7 @@ import sys
 import numpy as np
 
 import heterps
-import heterps.launch
+import heterps.launch.job
 from heterps.config import Schema
 from heterps.model.zoo.din import Din
 
@@ -174,7 +174,7 @@ def run(name, **fields):
 
 
 if __name__ == "__main__":
-    heterps.launch.QUICK_PROFILE_S = 0.0
+    heterps.launch.job.QUICK_PROFILE_S = 0.0
     run("first")
     warm = {"start": "first", "optimizers": {"freeze": ["context", "attention.*"]}}
     run("inline", **warm)

@@ -25,7 +25,7 @@ import polars as pl
 from own_sequences import Feed
 
 import heterps
-import heterps.launch
+import heterps.launch.job
 
 CLUSTER = {"resources": {"cpu": {"device": "cpu", "usd_per_hour": 1.0, "limit": 4}}, "server_resource": "cpu"}
 FEED = {
@@ -70,7 +70,7 @@ def run(folder, model, job, data, test, **more):
 
 
 if __name__ == "__main__":
-    heterps.launch.QUICK_PROFILE_S = 0.0
+    heterps.launch.job.QUICK_PROFILE_S = 0.0
     train, test = frame(600, 0), frame(200, 1)
     for name, model, job, data in (
         ("feed", Mine, FEED, train),

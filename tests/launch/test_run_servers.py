@@ -20,12 +20,13 @@ from heterps.config import Adagrad, Faults, Job, Servers, Tiers, ValueCoding, lo
 from heterps.errors import ConfigError, PeerLost, StorageError
 from heterps.launch import train
 from heterps.launch.run_servers import run_servers
-from heterps.launch.servers import first_roster, job_tables
+from heterps.launch.servers import first_roster
 from heterps.ps.client.connect import connect
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.server.server import Server
+from heterps.training.protocol.stage_tables import job_tables
 from heterps.training.run.observer import Observer
 
 STORM = Faults(drop=0.05, double=0.1, delay_s=0.002, reorder=0.1, corrupt=0.05, cut=0.01, cut_s=0.05)

@@ -17,7 +17,7 @@ from heterps.config import Job, load_job
 from heterps.data.batch import Batch
 from heterps.data.keys import slots_from_ids
 from heterps.errors import PeerLost
-from heterps.launch.servers import first_roster, job_tables
+from heterps.launch.servers import first_roster
 from heterps.model.build import build_model
 from heterps.nn import DENSE, bind_tables, push_gradients
 from heterps.ps.client.connect import connect
@@ -25,6 +25,7 @@ from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.trainer import Trainer
+from heterps.training.protocol.stage_tables import job_tables
 from heterps.wire.keys import create_keys, load_keys
 
 

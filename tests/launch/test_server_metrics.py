@@ -13,10 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from server_commands import run_command, started, told_stats
 
 from heterps.config import load_job
-from heterps.launch.servers import first_roster, job_tables
+from heterps.launch.servers import first_roster
 from heterps.ps.client.connect import connect
 from heterps.ps.keys.dedup import make_lookup
 from heterps.report.prometheus_servers import NAMES
+from heterps.training.protocol.stage_tables import job_tables
 
 ADDRESS = "ipc://./ps-0"
 TOLD = "server-0 (shard 0 of 1) listens at ipc://./ps-0"

@@ -12,7 +12,7 @@ from server_commands import run_command, started, told_stats
 
 from heterps.config import load_job
 from heterps.errors import PeerLost
-from heterps.launch.servers import first_roster, job_tables
+from heterps.launch.servers import first_roster
 from heterps.model.build import build_model
 from heterps.nn import DENSE
 from heterps.ps.client.connect import connect
@@ -22,6 +22,7 @@ from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.table.dense import DenseTable
 from heterps.training.model.trainer import Trainer
+from heterps.training.protocol.stage_tables import job_tables
 
 
 @pytest.fixture

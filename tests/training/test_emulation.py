@@ -21,7 +21,7 @@ from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
-from heterps.training.protocol import emulation
+from heterps.training.protocol import emulation, pacing
 from heterps.training.protocol.emulated_units import (
     EmulatedServer,
     StagePace,
@@ -31,18 +31,9 @@ from heterps.training.protocol.emulated_units import (
     stage_seconds,
     unit_port,
 )
-from heterps.training.protocol.emulation import (
-    DilatedClock,
-    NoPace,
-    ServerPace,
-    WorkerPace,
-    choose_scale,
-    lacks_devices,
-    make_pace,
-    measure_batch_s,
-    needed_scale,
-)
+from heterps.training.protocol.emulation import choose_scale, lacks_devices, measure_batch_s, needed_scale
 from heterps.training.protocol.layout import Layout, make_layout
+from heterps.training.protocol.pacing import DilatedClock, NoPace, ServerPace, WorkerPace, make_pace
 from heterps.training.protocol.predicted import round_seconds
 from heterps.wire import MemoryNetwork
 
@@ -295,7 +286,7 @@ def test_an_error_does_not_wait() -> None:
 
 
 def test_a_worker_that_is_not_emulated_never_waits(monkeypatch) -> None:
-    monkeypatch.setattr(emulation.time, "sleep", lambda _: pytest.fail("it slept"))
+    monkeypatch.setattr(pacing.time, "sleep", lambda _: pytest.fail("it slept"))
     pace = make_pace(None, 1.0)
     assert isinstance(pace, NoPace)
     for operation in (pace.forward, pace.backward, pace.fused):

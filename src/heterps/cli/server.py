@@ -64,8 +64,9 @@ def start(
     with it.
     """
     from heterps.launch.server_metrics import open_metrics
-    from heterps.launch.servers import first_roster, job_tables, joined_roster, run_server
+    from heterps.launch.servers import first_roster, joined_roster, run_server
     from heterps.ps.server.server import Server
+    from heterps.training.protocol.stage_tables import job_tables
     from heterps.wire.keys import load_keys
 
     if join is not None and (len(address) > 1 or shard):

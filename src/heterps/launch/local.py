@@ -74,7 +74,6 @@ def local_fleet(
                 job,
                 job_file,
                 observer.waiting,
-                firsts=[stage.first for stage in plan.stages],
                 count=plan.servers.count,
                 emulated=emulated.server if emulated else None,
                 logs=logs,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,7 +33,7 @@ from heterps.training.coordinator.failures import PeerDied, error_of, most_telli
 from heterps.training.coordinator.journal import Head, ServerPlace
 from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.protocol.emulated_units import EmulatedServer
-from heterps.training.protocol.emulation import ServerPace
+from heterps.training.protocol.pacing import ServerPace
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
 from heterps.wire.address import server_process, socket_folder
 from heterps.wire.keys import load_keys
@@ -113,7 +113,6 @@ def run_servers(
     job_file: Path,
     waiting: Callable[[str], None] = lambda _: None,
     *,
-    firsts: Sequence[int] = (0,),
     count: int | None = None,
     emulated: Callable[[int], EmulatedServer] | None = None,
     logs: Path | None = None,
@@ -122,7 +121,6 @@ def run_servers(
     """The servers of the job that is written in `job_file`, while the context lasts.
 
     waiting  is told what takes long
-    firsts   the first layers of the job's stages
     count    number of servers, where the job does not say it
     emulated what the server with a number can do, if servers are emulated
     logs     folder for the output of processes
@@ -142,7 +140,7 @@ def run_servers(
             yield running
     else:
         waiting(f"starting {plural(number, 'server')}" if left is None else "taking the servers over")
-        with _processes(job, number, job_file, firsts, emulated, logs, left) as running:
+        with _processes(job, number, job_file, emulated, logs, left) as running:
             yield running
 
 
@@ -258,7 +256,6 @@ def _processes(
     job: Job,
     count: int,
     job_file: Path,
-    firsts: Sequence[int],
     emulated: Callable[[int], EmulatedServer] | None,
     logs: Path | None,
     left: Head | None,
@@ -279,6 +276,7 @@ def _processes(
             roster = msgspec.convert(left.servers.roster, Roster)
             children = {seat.name: adopt(seat) for seat in roster.seats}
         opened.callback(_stop_all, children)
+        told_tables: list[dict[str, Any]] = []  # what servers are told of the tables, once these are known
 
         def start(seat: Seat, number: int, roster: Roster) -> Child:
             child = Child(seat.name, "heterps.launch.server_process", log=logs / f"{seat.name}.log" if logs else None)
@@ -289,11 +287,12 @@ def _processes(
                     "name": seat.name,
                     "address": seat.address,
                     "mirrors": number if roster.number(seat.name) < 0 else None,
-                    "firsts": list(firsts),
                     "can": msgspec.to_builtins(emulated(number)) if emulated else None,
                     "wait_s": wait_s,
                 }
             )
+            for known in told_tables:
+                child.send(known)
             return child
 
         waited_for: list[Child] = []
@@ -320,6 +319,10 @@ def _processes(
             opened.callback(keepers[0].close)
 
         def reach(worker: str, tables: TableSpecs, port: Port | None = None) -> JobClient:
+            if not told_tables:
+                told_tables.append({"tables": tables.to_plain()})
+                for child in waited_for:
+                    child.send(told_tables[0])
             while waited_for:
                 try:
                     waited_for[0].answer(START_S, "makes its tables")

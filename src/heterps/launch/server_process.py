@@ -1,6 +1,7 @@
 """One server of a run as a process of its own: `python -m heterps.launch.server_process`, started by run_servers.py.
 
-{"job": "run/job.yaml", "roster": {...}, "name": "server-0", ...}     -->  {"address": "ipc://..."}  it listens
+{"job": "run/job.yaml", "roster": {...}, "name": "server-0", ...}     starts, while the coordinator makes the model
+{"tables": {...}}                                                     -->  {"address": "ipc://..."}  it listens
 "dismissed", or SIGTERM                                               the end
 the end of input without that: its parent was killed                  the end, if no other takes its place in a while
 """
@@ -17,9 +18,10 @@ import msgspec
 
 from heterps.checkpoint import RowFolder
 from heterps.config import load_job
-from heterps.launch.servers import job_tables, run_server
+from heterps.launch.servers import run_server
 from heterps.processes import give_answer, reserve_stdout, watch_input
 from heterps.ps.protocol.roster import Roster
+from heterps.ps.protocol.specs import plain_tables
 from heterps.ps.server.server import Server
 from heterps.temporary import delete_if_abandoned, wait_for_owner
 from heterps.training.protocol.emulated_units import EmulatedServer
@@ -30,10 +32,13 @@ def main() -> None:
     try:
         start = json.loads(sys.stdin.readline())
         job = load_job(start["job"])
+        told = json.loads(sys.stdin.readline() or "{}")
+        if "tables" not in told:  # the run has ended before it had a model
+            return
         server = Server(
             start["name"],
             msgspec.convert(start["roster"], Roster),
-            job_tables(job, start["firsts"]),
+            plain_tables(told["tables"]),
             mirrors=start["mirrors"],
             row_files=RowFolder(Path(start["job"]).parent),
         )

@@ -1,4 +1,4 @@
-"""A server as a process: its tables from the job, its channel, and a clean end when told to stop."""
+"""A server as a process: its channel, and a clean end when told to stop. It computes no layers and needs no torch."""
 
 from __future__ import annotations
 
@@ -9,32 +9,22 @@ from types import FrameType
 
 import numpy as np
 
-from heterps.config import Job, Servers
+from heterps.config import Servers
 from heterps.errors import ConfigError
-from heterps.model.build import build_model
-from heterps.model.trace import trace_or_whole
-from heterps.nn import DENSE
 from heterps.ps.client.ask import ask, asker_channel
 from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.session import Options
 from heterps.ps.protocol.messages import AskRoster, Coding, Welcome
 from heterps.ps.protocol.roster import Roster, Seat
-from heterps.ps.protocol.specs import TableSpecs
+from heterps.ps.protocol.specs import DENSE, TableSpecs
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.protocol.emulated_units import EmulatedServer
-from heterps.training.protocol.emulation import ServerPace
-from heterps.training.protocol.stage_tables import stage_tables
+from heterps.training.protocol.pacing import ServerPace
 from heterps.wire.keys import Keys
 from heterps.wire.ports import Port
 from heterps.wire.stack import layered
 from heterps.wire.zmq_channel import ServerChannel
-
-
-def job_tables(job: Job, firsts: Sequence[int] = (0,)) -> TableSpecs:
-    """The tables that the servers of a job hold, for stages that begin at layers `firsts`."""
-    model = build_model(job.model, job.data.columns, job.seed)
-    return stage_tables(job, model, trace_or_whole(model), firsts).on_servers(job.workers.dense == "servers")
 
 
 def client_options(servers: Servers, tables: TableSpecs, port: Port | None = None) -> Options:

@@ -10,7 +10,8 @@ from heterps.data.batch import Slots
 from heterps.nn.embedding import Pooling, SparseEmbedding, embeddings
 from heterps.nn.sequence import SparseSequence
 from heterps.nn.state import weights
-from heterps.nn.tables import DENSE, bind_tables, dense_name, model_tables, push_gradients
+from heterps.nn.tables import bind_tables, dense_name, model_tables, push_gradients
+from heterps.ps.protocol.specs import DENSE
 
 __all__ = [
     "DENSE", "Pooling", "Slots", "SparseEmbedding", "SparseSequence", "bind_tables", "dense_name", "embeddings",

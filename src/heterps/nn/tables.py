@@ -19,10 +19,7 @@ from heterps.errors import ConfigError, ModelError
 from heterps.lookups import RowUse, joined_gradients
 from heterps.nn.embedding import embeddings
 from heterps.ps.client.local import RowClient
-from heterps.ps.protocol.specs import DenseSpec, TableSpec, TableSpecs
-
-DENSE = "dense"
-"""Name of a model's dense table, which holds its trainable parameters one after another."""
+from heterps.ps.protocol.specs import DENSE, DenseSpec, TableSpec, TableSpecs
 
 
 def model_tables(

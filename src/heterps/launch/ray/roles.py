@@ -23,13 +23,14 @@ from heterps import __version__
 from heterps.checkpoint import RowFolder
 from heterps.config import Job, Servers, parse_job
 from heterps.errors import ConfigError
-from heterps.launch.servers import first_roster, job_tables, warm_up_server
+from heterps.launch.servers import first_roster, warm_up_server
 from heterps.launch.socket_worker import work
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.serve import serve
 from heterps.ps.server.server import Server
 from heterps.training.protocol.emulated_units import EmulatedServer
-from heterps.training.protocol.emulation import ServerPace
+from heterps.training.protocol.pacing import ServerPace
+from heterps.training.protocol.stage_tables import job_tables
 from heterps.training.worker.worker import WorkerStart
 from heterps.wire import ServerChannel
 from heterps.wire.address import is_loopback

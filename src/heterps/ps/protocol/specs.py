@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from pydantic import TypeAdapter
 from xxhash import xxh3_64_hexdigest
 
 from heterps.config import Admission, Always, ConstantRate, Eviction, Initializer, Optimizer, Schedule, Tiers
 from heterps.ps.table.sparse import SparseTable
 from heterps.ps.table.tiers import TieredTable
+
+DENSE = "dense"
+"""Name of a model's dense table, which holds its trainable parameters one after another."""
 
 
 @dataclass(frozen=True)
@@ -81,3 +86,15 @@ class TableSpecs:
         """Return the tables of one of `num` servers of a process, which share its memory for tables with tiers."""
         specs = [replace(s, tiers=None if s.tiers is None else s.tiers.share(1, num)) for s in self.sparse]
         return replace(self, sparse=tuple(specs))
+
+    def to_plain(self) -> Any:
+        """Return what `plain_tables` makes these specs of again, as values that JSON has."""
+        return _PLAIN.dump_python(self, mode="json")
+
+
+_PLAIN: TypeAdapter[TableSpecs] = TypeAdapter(TableSpecs)
+
+
+def plain_tables(plain: Any) -> TableSpecs:
+    """Return the specs that `to_plain` gave, perhaps in another process."""
+    return _PLAIN.validate_python(plain)

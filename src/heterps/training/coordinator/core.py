@@ -39,7 +39,6 @@ from heterps.training.coordinator.setup import Setup, StateOfStages, Values, ass
 from heterps.training.coordinator.silence import Silence
 from heterps.training.coordinator.waits import Wait, Walk, not_assigned, not_ready, not_told, too_silent
 from heterps.training.metrics.metrics import Metrics
-from heterps.training.protocol.emulation import DilatedClock
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import (
     Alive,
@@ -54,6 +53,7 @@ from heterps.training.protocol.messages import (
     StageState,
     Stop,
 )
+from heterps.training.protocol.pacing import DilatedClock
 from heterps.training.run.commands import CommandReply, Scale
 from heterps.training.run.observer import Observer
 from heterps.training.run.progress import RunProgress, Scores

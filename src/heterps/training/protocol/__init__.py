@@ -3,7 +3,7 @@
 messages       their headers, with a drawing of who says what to whom
 border         the codec of stage borders: live values and gradients as frames
 layout         which workers run which stage, and which lanes lead through them
-stage_tables   which tables each stage has            emulation, predicted   the pace of units that are not here
+stage_tables   which tables each stage has            emulation, pacing, predicted   units that are not here
 
 Read first: messages.py, then layout.py.
 """

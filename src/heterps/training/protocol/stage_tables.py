@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from heterps.config import Job, Optimizers
-from heterps.model.trace import Layer, Trace
-from heterps.nn import DENSE, dense_name, embeddings, model_tables
-from heterps.ps.protocol.specs import DenseSpec, TableSpecs
+from heterps.model.build import build_model
+from heterps.model.trace import Layer, Trace, trace_or_whole
+from heterps.nn import dense_name, embeddings, model_tables
+from heterps.ps.protocol.specs import DENSE, DenseSpec, TableSpecs
 
 Stages = tuple[int, ...]
 
@@ -56,6 +57,12 @@ def stage_tables(job: Job, model: nn.Module, trace: Trace, firsts: Sequence[int]
     """The tables of a job's `model`, traced, in stages that begin at the layers `firsts`; the same in every process."""
     whole = model_tables(model, job.optimizers, tables=job.tables, tiers=job.tiers, seed=job.seed)
     return divide_tables(whole, model, trace, firsts, job.optimizers)
+
+
+def job_tables(job: Job, firsts: Sequence[int] = (0,)) -> TableSpecs:
+    """The tables that the servers of a job hold, for stages that begin at layers `firsts`."""
+    model = build_model(job.model, job.data.columns, job.seed)
+    return stage_tables(job, model, trace_or_whole(model), firsts).on_servers(job.workers.dense == "servers")
 
 
 def divide_tables(

@@ -38,9 +38,9 @@ from heterps.training.model.device import open_device
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.replicas import Replicas, StagePart
 from heterps.training.model.trainer import check_cache
-from heterps.training.protocol.emulation import make_pace
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import ALL_LANES, Assign, CacheUse, Go, RowGroupCounts, Usage, WorkerTraffic
+from heterps.training.protocol.pacing import make_pace
 from heterps.training.protocol.stage_tables import stage_tables
 from heterps.training.worker.core import Computed, PushGradients, Turn
 from heterps.training.worker.dense_parts import DenseParts, ReducedDense, ServedDense
