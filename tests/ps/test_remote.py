@@ -11,6 +11,7 @@ from servers import DIM, make_roster, make_tables, remote_client, sorted_rows, t
 
 from heterps.config import SGD, Adagrad, Adam, LinearRate, Tiers
 from heterps.errors import PeerLost, StaleIncarnation
+from heterps.ps import Round
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.local import Client, JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
@@ -354,6 +355,41 @@ def test_rows_asked_for_ahead_of_a_push_are_used_while_they_miss_few_enough():
         cached.push("rows", lookup, grads)
         cached.tick()
         np.testing.assert_array_equal(second().result(), before - 1 - 1)  # would miss two
+
+
+def test_servers_apply_a_round_when_they_are_told_that_it_is_over_though_nobody_asks_for_anything():
+    tables, network, roster = make_tables(SGD(lr=1.0), SGD(lr=1.0)), MemoryNetwork(), make_roster(1)
+    with threaded_servers(roster, tables, network) as servers:
+        first, second, coordinator = (
+            RemoteClient(name, network.channel(name), roster, tables) for name in ("first", "second", "coordinator")
+        )
+        for part, client in enumerate((first, second)):
+            client.push_dense("dense", np.ones(10, np.float32), round=Round(1, part, 2, waits=True)).result()
+        coordinator.tell_rounds()
+        assert coordinator.num_rounds("dense").result() == {0}, "nobody knows yet that the round is over"
+        coordinator.end_rounds(1)
+        coordinator.tell_rounds()
+        coordinator.close()  # the message is on its way before
+        first.num_rounds("rows").result()
+        assert servers[0].shard.dense["dense"].num_steps == 1
+        first.close()
+        second.close()
+
+
+def test_pulled_values_stay_as_they_were_and_may_be_read_only():
+    with remote_client(1, make_tables(SGD(lr=1.0), SGD(lr=1.0))) as client:
+        before = client.pull_dense("dense").result()
+        client.push_dense("dense", np.ones(10, np.float32)).result()
+        np.testing.assert_array_equal(client.pull_dense("dense").result(), before - 1)
+
+
+def test_gradients_of_a_dense_table_are_the_callers_again_when_they_are_pushed():
+    with remote_client(1, make_tables(SGD(lr=1.0), SGD(lr=1.0))) as client:
+        grads = np.ones(10, np.float32)
+        pushed = client.push_dense("dense", grads)
+        grads[:] = 100
+        pushed.result()
+        np.testing.assert_array_equal(client.pull_dense("dense").result(), np.full(10, -1, np.float32))
 
 
 def test_a_client_tells_what_its_talk_has_come_to():

@@ -336,7 +336,9 @@ def test_a_push_that_a_schedule_cannot_follow_is_refused_before_it_is_begun() ->
 @pytest.mark.parametrize(
     ("coding", "is_used"), [(EXACT, True), (Coding("fp16"), False), (Coding("fp32", "zstd", 1), False)]
 )
-def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(coding: Coding, is_used: bool) -> None:
+def test_rows_and_values_are_made_in_shared_memory_only_where_they_travel_as_they_are(
+    coding: Coding, is_used: bool
+) -> None:
     """Of rows that are coded on the way nobody would ever give the memory back."""
     taken: list[int] = []
 
@@ -348,6 +350,8 @@ def test_rows_are_made_in_shared_memory_only_where_they_travel_as_they_are(codin
     pull = PullRows("rows", PackedKeys(3), 0, True, coding)
     pull.check(Frames([contiguous(KEYS[:3])]), server.shard, Limits())(serving)
     assert (3 * DIM * 4 in taken) == is_used
+    PullDense("dense", 0, coding).check(Frames([]), server.shard, Limits())(serving)
+    assert (4 * server.shard.dense["dense"].size in taken) == is_used
 
 
 def test_a_server_must_be_in_its_roster() -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from heterps.config import BSP
 from heterps.data.leases import Leases
-from heterps.training.coordinator.effects import DropRound, EndRound
+from heterps.training.coordinator.effects import DropRound, EndRound, Note, TellEnded
 from heterps.training.coordinator.flow import EndedRound, SkippedBatch
-from heterps.training.coordinator.follow_ups import after_rounds
+from heterps.training.coordinator.follow_ups import after_rounds, go_aheads
 from heterps.training.coordinator.round_flow import RoundFlow
-from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed
+from heterps.training.protocol.messages import ALL_LANES, Go, NoBatch, Pushed, Send
 from heterps.training.run.progress import Scores
 
 
@@ -224,3 +224,13 @@ def test_a_lone_worker_has_pushed_nothing_of_a_void_round_unless_one_before_it_d
     assert after_rounds([EndedRound(3, is_void=True)], alone) == []
     assert after_rounds([EndedRound(3, is_void=True, is_repeated=True)], alone) == [DropRound(3)]
     assert after_rounds([EndedRound(3, is_void=False)], alone) == [EndRound(3, are_several=False)]
+
+
+@pytest.mark.parametrize("journals", [True, False])
+def test_servers_hear_of_the_end_of_a_round_before_workers_and_never_before_the_journal(journals: bool):
+    go = Go(ALL_LANES, 2, 8, 0, 1)
+    several = go_aheads([("worker-1.0", go), ("worker-1.1", go)], journals=journals)
+    assert several == [*[Note(go)] * journals, TellEnded(), Send("worker-1.0", go), Send("worker-1.1", go)]
+    assert TellEnded() not in go_aheads([("worker-1.0", go)], journals=journals), "a round of one is applied at once"
+    lanes = [("worker-1.0", Go(0, 2, 8, 0, 1)), ("worker-1.1", Go(1, 2, 8, 0, 2))]
+    assert TellEnded() not in go_aheads(lanes, journals=journals), "lanes have no rounds"

@@ -36,7 +36,17 @@ from heterps.sim.servers import SimulatedServers
 from heterps.sim.worker import SimulatedWorker
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
-from heterps.training.coordinator.effects import DropRound, EndRound, Measured, Note, Publish, Save, Skip, Validate
+from heterps.training.coordinator.effects import (
+    DropRound,
+    EndRound,
+    Measured,
+    Note,
+    Publish,
+    Save,
+    Skip,
+    TellEnded,
+    Validate,
+)  # fmt: skip
 from heterps.training.coordinator.effects import Effect as CoordinatorEffect
 from heterps.training.coordinator.fleet import tell_news
 from heterps.training.coordinator.journal import STARTS_A_LIFE, JournalContents, MemoryJournal
@@ -353,6 +363,8 @@ class SimulatedJob:
                     self._perform(self.core.published(error, self.network.now_s))
                 case EndRound():
                     self._end_round(effect.number)
+                case TellEnded():
+                    self.model.client.tell_rounds()
                 case DropRound():
                     drop_round(self.model.client, self._tables, effect.number)
                 case StartWorkers():

@@ -98,6 +98,9 @@ class JobClient(Client, Protocol):
     def end_rounds(self, rounds: int) -> None:
         """Say with all that is called from now on that rounds up to this number are over, so that they are applied."""
 
+    def tell_rounds(self) -> None:
+        """Say it now, though nothing is called, and wait for nothing."""
+
     def num_rounds(self, table: str) -> Future[set[int]]:
         """Return how many rounds of a table the servers have applied: one number where they agree."""
 
@@ -240,6 +243,9 @@ class LocalClient:
 
     def end_rounds(self, rounds: int) -> None:
         """Do nothing: rounds have one part here, and are applied at once."""
+
+    def tell_rounds(self) -> None:
+        """Do nothing, as in `end_rounds`."""
 
     def num_rounds(self, table: str) -> Future[set[int]]:
         raise ValueError(f"table {table} is in this process, and keeps no rounds")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -162,7 +163,8 @@ class RemoteClient:
             return self._submit(PullDenseCall(table, self._sizes[table], self._pushes[table], coding))
 
     def push_dense(self, table: str, grads: FloatArray, round: Round | Iteration | None = None) -> Future[None]:
-        values, coding = self._dense_values(table, grads), self._session.options.coding(table)
+        coding = self._session.options.coding(table)
+        values = self._dense_values(table, grads, travels=coding == EXACT)
         return self._push(table, lambda sequence: PushDenseCall(table, values, sequence, coding, self.samples, round))
 
     def round_squares(self, table: str, number: int) -> Future[float]:
@@ -174,6 +176,10 @@ class RemoteClient:
     def end_rounds(self, rounds: int) -> None:
         with self._pump.lock:
             self._session.rounds = rounds
+
+    def tell_rounds(self) -> None:
+        self.num_rounds(next(iter(self._pushes)))
+        self.flush()
 
     def greet(self) -> Future[set[int]]:
         """Let all servers know of this incarnation of the worker; they refuse older ones from the answer on."""
@@ -274,17 +280,20 @@ class RemoteClient:
 
     def _sum(self, lookup: Lookup, grads: FloatArray, *, travels: bool) -> list[FloatArray]:
         """Sum gradients of the unique keys by shard, in memory shared with its server where they travel as they are."""
-        roster, sums = self._session.roster, []
+        sums = []
         for number in range(len(lookup.bounds) - 1):
             first, last = int(lookup.bounds[number]), int(lookup.bounds[number + 1])
-            shape = (last - first, grads.shape[1])
-            memory = None
-            if travels and self._room is not None and number < roster.num_shards:
-                memory = self._room(roster.servers[number].name, 4 * shape[0] * shape[1])
-            summed = np.empty(shape, np.float32) if memory is None else memory.view(np.float32).reshape(shape)
+            summed = self._empty(number, (last - first, grads.shape[1]), travels=travels)
             sum_rows(grads, lookup.sources, lookup.starts[first : last + 1], 0, last - first, summed)
             sums.append(summed)
         return sums
+
+    def _empty(self, number: int, shape: tuple[int, ...], *, travels: bool) -> FloatArray:
+        """Return memory for values for a server, shared with it where they travel as they are."""
+        roster, memory = self._session.roster, None
+        if travels and self._room is not None and number < roster.num_shards:
+            memory = self._room(roster.servers[number].name, 4 * math.prod(shape))
+        return np.empty(shape, np.float32) if memory is None else memory.view(np.float32).reshape(shape)
 
     def _collect(self, op: SaveRows, files: RowFiles) -> list[RowFileInfo]:
         """Wait until servers have written their rows. StorageError where none of them gets any further."""
@@ -330,10 +339,13 @@ class RemoteClient:
         with self._turn():
             return self._submit(call)
 
-    def _dense_values(self, table: str, values: FloatArray) -> FloatArray:
+    def _dense_values(self, table: str, values: FloatArray, *, travels: bool = False) -> FloatArray:
+        """Return a copy, because the caller goes on to use its own; shared with the server where there is one."""
         if values.shape != (self._sizes[table],):
             raise ValueError(f"dense table {table} has {self._sizes[table]:,} values, got shape {list(values.shape)}")
-        return np.array(values, np.float32)  # the caller goes on to use its own
+        copy = self._empty(0, values.shape, travels=travels and self.num_shards == 1)
+        copy[:] = values
+        return copy
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

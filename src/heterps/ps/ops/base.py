@@ -11,6 +11,7 @@ everything again that has no full answer yet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
@@ -180,6 +181,12 @@ def read_values(op: Op, packed: Packed, frames: Frames, expected: tuple[int, ...
 def pack_coded(values: FloatArray, coding: Coding, room: Room = lambda _: None) -> tuple[Packed, Frame]:
     """Pack values as `coding` says."""
     return pack_values(values, coding.dtype, coding.compression, coding.least_bytes, room)
+
+
+def room_for(shape: tuple[int, ...], coding: Coding, room: Room) -> FloatArray | None:
+    """Return memory from which values travel without another copy; None where there is none, or they are converted."""
+    memory = room(4 * math.prod(shape)) if coding.dtype == "fp32" and coding.compression is None else None
+    return None if memory is None else memory.view(np.float32).reshape(shape)
 
 
 def answer_values(values: FloatArray, coding: Coding, room: Room) -> Answer:

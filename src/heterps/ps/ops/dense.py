@@ -24,7 +24,8 @@ class PullDense(base.Read, frozen=True, tag="pull_dense"):
     coding: Coding
 
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
-        values = shard.dense[self.table].values()
+        dense = shard.dense[self.table]
+        values = dense.values(base.room_for((dense.size,), self.coding, to.room))
         to.counts.pulled(self.table, len(values))
         return base.answer_values(values, self.coding, to.room)
 
@@ -81,7 +82,7 @@ class DenseCall(base.Call):
 
 @dataclass(eq=False)
 class PullDenseCall(DenseCall):
-    """The values of a dense table."""
+    """The values of a dense table. Those of a single server are where they came, and may be read only."""
 
     table: str
     size: int
@@ -89,7 +90,7 @@ class PullDenseCall(DenseCall):
     coding: Coding
 
     def __post_init__(self) -> None:
-        self._values = np.empty(self.size, np.float32)
+        self._values: FloatArray | None = None  # until an answer comes
 
     def build(self, number: int, roster: Roster) -> base.Built:
         part = roster.dense_range(self.size, number)
@@ -99,10 +100,15 @@ class PullDenseCall(DenseCall):
         values, part = base.take_values(result, frames), roster.dense_range(self.size, number)
         if values.shape != (part.stop - part.start,):
             raise Malformed(f"asked for {part.stop - part.start} values of {self.table}, got {list(values.shape)}")
+        if len(values) == self.size and values.flags.aligned:
+            self._values = values
+            return
+        if self._values is None or not self._values.flags.writeable:
+            self._values = np.empty(self.size, np.float32)
         self._values[part] = values
 
     def result(self) -> FloatArray:
-        return self._values
+        return self._values if self._values is not None else np.empty(0, np.float32)
 
 
 @dataclass(eq=False)

@@ -39,10 +39,7 @@ class PullRows(base.Op, frozen=True, tag="pull_rows"):
             to.counts.pulled(self.table, len(keys))
             if self.create and isinstance(table, TieredTable):
                 table.step()  # between the last push and this pull: no row of either is needed now
-            out = None
-            if self.coding.dtype == "fp32" and self.coding.compression is None:  # they can go at once where they travel
-                memory = to.room(4 * len(keys) * table.dim)
-                out = None if memory is None else memory.view(np.float32).reshape(len(keys), table.dim)
+            out = base.room_for((len(keys), table.dim), self.coding, to.room)
             before = len(table)
             values = table.pull(keys, out, create=self.create)
             if len(table) > before:

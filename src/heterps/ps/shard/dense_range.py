@@ -88,9 +88,9 @@ class DenseRange:
         """Number of steps of the piece that has made the fewest."""
         return self.pieces.num_pushes(self.spec.name)
 
-    def values(self) -> FloatArray:
-        """Return a copy of all values."""
-        return np.concatenate([np.empty(0, np.float32), *(piece.table.values for piece in self.pieces)])
+    def values(self, out: FloatArray | None = None) -> FloatArray:
+        """Return a copy of all values, in `out` where it is given."""
+        return np.concatenate([np.empty(0, np.float32), *(piece.table.values for piece in self.pieces)], out=out)
 
     def state(self) -> FloatArray:
         """Return a copy of the optimizer state, [words a value, size]."""

@@ -33,8 +33,9 @@ from heterps.training.coordinator.effects import (
     Publish,
     Save,
     Skip,
+    TellEnded,
     Validate,
-)
+)  # fmt: skip
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost, tell_news
 from heterps.training.coordinator.following import LEASE_S
@@ -335,6 +336,8 @@ class Coordinator:
                     self._perform(self._core.published(failure, time.monotonic()))
                 case EndRound():
                     end_round(self._model.client, self._limits if effect.are_several else [], effect.number)
+                case TellEnded():
+                    self._model.client.tell_rounds()
                 case Note():
                     self._note(effect)
                 case DropRound():

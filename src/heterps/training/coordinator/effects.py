@@ -39,6 +39,11 @@ class EndRound(NamedTuple):
     are_several: bool
 
 
+class TellEnded(NamedTuple):
+    """The round before is over, for workers and in the journal: let the servers apply it while the go-aheads for the
+    next one travel. They would hear it with the first request of a worker, who then would wait for that."""
+
+
 class Note(NamedTuple):
     """Write to the journal what was decided, before anything that comes after it in the list of effects is done."""
 
@@ -58,4 +63,17 @@ class Skip(NamedTuple):
     batch: SkippedBatch
 
 
-Effect = Send | StartWorkers | StopWorker | Save | Publish | Validate | Measured | EndRound | Note | DropRound | Skip
+Effect = (
+    Send
+    | StartWorkers
+    | StopWorker
+    | Save
+    | Publish
+    | Validate
+    | Measured
+    | EndRound
+    | TellEnded
+    | Note
+    | DropRound
+    | Skip
+)

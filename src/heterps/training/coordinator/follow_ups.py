@@ -1,6 +1,7 @@
 """What follows from rounds that ended, batches that are done and go-aheads: effects, in the order in which they count.
 
-Pushed by all --> EndRound, or DropRound of a void one --> Note: done --> Skip --> Measured --> Note: go --> Send
+Pushed by all --> EndRound, or DropRound of a void one --> Note: done --> Skip --> Measured --> Note: go
+              --> TellEnded --> Send
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from heterps.training.coordinator.effects import DropRound, Effect, EndRound, Note, Skip
+from heterps.training.coordinator.effects import DropRound, Effect, EndRound, Note, Skip, TellEnded
 from heterps.training.coordinator.flow import EndedRound, Step
 from heterps.training.coordinator.journal import done_of
 from heterps.training.protocol.layout import Layout
-from heterps.training.protocol.messages import Send
+from heterps.training.protocol.messages import ALL_LANES, Send
 
 
 def after_rounds(ended: Iterable[EndedRound], layout: Layout) -> list[Effect]:
@@ -37,5 +38,7 @@ def after_steps(steps: Sequence[Step], seconds: float, *, journals: bool) -> lis
 
 def go_aheads(messages: Sequence[tuple[str, Any]], *, journals: bool) -> list[Effect]:
     """What sends go-aheads to workers. All workers of a round are told the same, which is noted once."""
-    notes = [Note(go) for go in dict.fromkeys(message for _, message in messages)] if journals else []
-    return [*notes, *(Send(worker, message) for worker, message in messages)]
+    gos = dict.fromkeys(message for _, message in messages)
+    notes = [Note(go) for go in gos] if journals else []
+    tells = [TellEnded()] if len(messages) > 1 and all(go.lane == ALL_LANES for go in gos) else []
+    return [*notes, *tells, *(Send(worker, message) for worker, message in messages)]

@@ -123,8 +123,12 @@ class Replica:
         """Copy values of the stage's dense tables into the parameters. [1] No run may be under way."""
         assert not self._runs, f"runs of {sorted(map(str, self._runs))} would see two versions of the parameters"
         for table, values in dense.items():
-            if values.ctypes.data != self.values[table].data_ptr():  # else they are its own
-                self.values[table].copy_(self._device.bring(values))
+            own = self.values[table]
+            if own.device.type == "cpu":
+                if values.ctypes.data != own.data_ptr():  # else they are its own
+                    np.copyto(own.numpy(), values)
+            else:
+                own.copy_(self._device.bring(values))
 
     def forward(self, key: Hashable, values: Values, seed: int | None = None) -> dict[str, Any]:
         """The values to send on, which say by `requires_grad` whether they want gradients; backward will need `key`.
