@@ -18,7 +18,7 @@ from hosts import Hosts, address
 
 from heterps.checkpoint import latest, load
 
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 NUM_BATCHES = 200
 BETWEEN = 45
 """Lines of metrics of a run that is between two checkpoints, the last after batch 30."""
