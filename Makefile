@@ -31,7 +31,7 @@ suite: setup
 
 # Jobs across hosts that are namespaces of this machine: Linux, as root; skipped with the reason elsewhere.
 cluster-test: setup
-	$(BIN)/python -m pytest -m 'slow or not slow' -rs tests/cluster
+	$(BIN)/python -m pytest -m 'slow or not slow' -rs -n 2 --dist worksteal tests/cluster
 
 # Jobs on a simulated clock whose workers and coordinators die, at other moments every time; some hours.
 soak: setup

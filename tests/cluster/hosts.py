@@ -38,6 +38,8 @@ _HOST = (
     "mount -t tmpfs -o size=4g tmpfs /dev/shm && mount -t tmpfs tmpfs /tmp/ray && hostname {name} && ip link set lo up "
     "&& echo up && exec cat"
 )
+_NOTHING = "8bit"
+"""A rate that stands for none: no packet is as small as its bucket of one byte, so all are dropped."""
 _SWITCH = "ip link add switch type bridge && ip link set switch up && echo up && exec cat"
 
 
@@ -64,6 +66,7 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.count = count
         self._inits: dict[int, _Namespaces] = {}
+        self._rates: dict[int, str | None] = {}
 
     def __enter__(self) -> Self:
         Path("/tmp/ray").mkdir(exist_ok=True)
@@ -89,17 +92,26 @@ class Hosts:
 
     def limit(self, number: int, rate: str | None) -> None:
         """Let a host send and receive no more than this (`100mbit`, `1gbit`); None lifts the limit."""
-        for at, device in ((number, "eth0"), (0, f"port{number}")):
-            bucket = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"] if rate else ["noqueue"]
-            self._inits[at].run(["tc", "qdisc", "replace", "dev", device, "root", *bucket])
+        self._rates[number] = rate
+        for end in self._ends(number):
+            self._pass(*end, rate)
 
     def cut(self, number: int) -> None:
         """Take a host's link down: packets are lost in both directions, and nobody is told."""
         self._inits[0].run(["ip", "link", "set", f"port{number}", "down"])
 
+    def mute(self, number: int) -> None:
+        """Lose all that a host sends; it still receives."""
+        self._pass(*self._ends(number)[0], _NOTHING)
+
+    def deafen(self, number: int) -> None:
+        """Lose all that is sent to a host; it is still heard."""
+        self._pass(*self._ends(number)[1], _NOTHING)
+
     def heal(self, number: int) -> None:
-        """Take a host's link up again."""
+        """Undo `cut`, `mute` and `deafen`; a limit stays."""
         self._inits[0].run(["ip", "link", "set", f"port{number}", "up"])
+        self.limit(number, self._rates.get(number))
 
     def num_bytes(self, number: int) -> tuple[int, int]:
         """Bytes that a host has received and sent."""
@@ -113,13 +125,38 @@ class Hosts:
             ["ip", "link", "delete", f"port{number}"]
         )  # the name is free at once, as it would not be later
         self._inits.pop(number).end()
+        self._rates.pop(number, None)
         self._boot(number)
+
+    def _ends(self, number: int) -> list[tuple[int, str]]:
+        """Both ends of a host's link, each with the namespaces that it is in: what it sends passes the first."""
+        return [(number, "eth0"), (0, f"port{number}")]
+
+    def _pass(self, at: int, device: str, rate: str | None) -> None:
+        bucket = ["noqueue"] if rate is None else ["tbf", "rate", rate, "latency", "50ms", "burst"]
+        size = [] if rate is None else ["1" if rate == _NOTHING else "256kb"]
+        self._inits[at].run(["tc", "qdisc", "replace", "dev", device, "root", *bucket, *size])
 
     def _boot(self, number: int) -> None:
         own = ["--net", "--mount", "--uts", "--ipc", "--pid", "--mount-proc"]
         host = self._inits[number] = _Namespaces(own, _HOST.format(name=f"host{number}"))
         switch, port = self._inits[0], f"port{number}"
-        link = ["ip", "link", "add", "eth0", "netns", host.pid, "type", "veth", "peer", "name", port]
+        own_mac = f"02:00:00:00:00:{number:02x}"  # also after `kill`, as that of a machine: others remember it
+        link = [
+            "ip",
+            "link",
+            "add",
+            "eth0",
+            "address",
+            own_mac,
+            "netns",
+            host.pid,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            port,
+        ]
         _output([*map(str, link), "netns", str(switch.pid)])
         host.run(["ip", "address", "add", f"{address(number)}/24", "dev", "eth0"])
         host.run(["ip", "link", "set", "eth0", "up"])
@@ -131,15 +168,26 @@ class Hosts:
         self._inits.clear()
 
 
-def start_ray(hosts: Hosts, units: Sequence[dict[str, int]]) -> None:
+QUICK_RAY = [
+    "env",
+    *(f"RAY_health_check_{name}" for name in ("period_ms=1000", "timeout_ms=1000", "failure_threshold=3")),
+]
+"""Before `ray start`: a host that is gone is found dead within some seconds, and not a minute."""
+
+
+def start_ray(hosts: Hosts, units: Sequence[dict[str, int]], before: Sequence[str] = ()) -> None:
     """Make the first hosts a Ray cluster, each with so many units of its resources; host 1 is the head."""
-    ray = Path(sys.executable).parent / "ray"
     for number, own in enumerate(units, start=1):
-        role = (
-            ["--head", "--port=6379", "--include-dashboard=false"] if number == 1 else [f"--address={address(1)}:6379"]
-        )
-        labels = [f"--node-ip-address={address(number)}", f"--resources={json.dumps(own)}", "--num-cpus=16"]
-        hosts.run(number, [ray, "start", *role, *labels, "--object-store-memory=80000000", "--disable-usage-stats"])
+        join_ray(hosts, number, own, before)
+
+
+def join_ray(hosts: Hosts, number: int, own: dict[str, int], before: Sequence[str] = ()) -> None:
+    """Start Ray on a host, the head on host 1, with so many units of its resources."""
+    ray = Path(sys.executable).parent / "ray"
+    role = ["--head", "--port=6379", "--include-dashboard=false"] if number == 1 else [f"--address={address(1)}:6379"]
+    labels = [f"--node-ip-address={address(number)}", f"--resources={json.dumps(own)}", "--num-cpus=16"]
+    memory = ["--object-store-memory=80000000", "--disable-usage-stats"]
+    hosts.run(number, [*before, ray, "start", *role, *labels, *memory])
 
 
 class _Namespaces:
@@ -188,13 +236,11 @@ def main() -> None:
                 hosts.limit(number, options.rate)
             enter = " ".join(hosts.command(number, ["bash"])[:3])
             sys.stdout.write(f"host{number} at {address(number)}: {enter} --wd=$PWD\n")
-        sys.stdout.write("cut 2, heal 2, limit 2 100mbit; Ctrl-C or Ctrl-D ends all hosts\n")
+        sys.stdout.write("cut 2, mute 2, deafen 2, heal 2, kill 2, limit 2 100mbit; Ctrl-C or Ctrl-D ends all hosts\n")
         for line in sys.stdin:
             match line.split():
-                case ["cut", number]:
-                    hosts.cut(int(number))
-                case ["heal", number]:
-                    hosts.heal(int(number))
+                case ["cut" | "mute" | "deafen" | "heal" | "kill" as what, number]:
+                    getattr(hosts, what)(int(number))
                 case ["limit", number, rate]:
                     hosts.limit(int(number), rate)
 

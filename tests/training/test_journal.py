@@ -154,6 +154,33 @@ def test_what_is_no_journal_is_not_taken_for_one(tmp_path: Path, text: bytes) ->
     assert read_journal(tmp_path) is None
 
 
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_journal_that_was_changed_is_not_taken_for_what_was_decided(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Another number in it would repeat a batch, or leave one out, and nobody would notice."""
+    one = Coordinator(small_job(tmp_path_factory), folder := tmp_path_factory.mktemp("journal"), layout())
+    one.begin()
+    first, second = one.go(0, 1), one.go(1, 1)
+    one.done(first)
+    one.done(second)
+    path, whole = folder / FILE, found_in(folder)
+    content = bytearray(path.read_bytes())
+    one.journal.close()
+    at = data.draw(st.integers(0, len(content) - 1))
+    match data.draw(st.sampled_from(["flip", "zeros", "cut"])):
+        case "flip":
+            content[at] ^= 1 << data.draw(st.integers(0, 7))
+        case "zeros":
+            content[at : at + 100] = bytes(len(content[at : at + 100]))
+        case "cut":
+            del content[at:]
+    path.write_bytes(content)
+    found = read_journal(folder)
+    assert found is None or (found.head, found.records) == (whole.head, whole.records[: len(found.records)])
+
+
 def test_a_disk_that_refuses_ends_the_journal_and_not_the_job(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

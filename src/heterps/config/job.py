@@ -171,6 +171,12 @@ class Job(Frozen):
     def num_threads(self) -> int:
         return self.threads or os.cpu_count() or 1
 
+    @property
+    def table_budget_bytes(self) -> int | None:
+        """The least memory that the job gives its tables, by tiers or eviction; None: as much as they need."""
+        given = (self.tiers.memory_bytes if self.tiers else None, self.tables.eviction.max_bytes)
+        return min((budget for budget in given if budget is not None), default=None)
+
 
 def load_cluster(path: str | Path) -> Cluster:
     """Read the cluster file at `path`. Raises ConfigError, which names the line and the field."""

@@ -8,6 +8,7 @@ the stage before, coordinator  -->  [listening]  worker  [reaching]  -->  coordi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -23,7 +24,7 @@ from heterps.training.worker.mailbox import Mailbox
 from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
 from heterps.wire import ClientChannel, ServerChannel
 from heterps.wire.keys import Keys
-from heterps.wire.stack import layered
+from heterps.wire.stack import layered, resending
 
 
 def work(
@@ -52,7 +53,8 @@ def work(
     listening = ServerChannel(worker.name, address, keys=keys)
     reaching = ClientChannel(worker.name, {}, keys=keys)
     port = worker.port
-    ways = layered(listening, port=port), layered(reaching, port=port)
+    stack = layered if keys is None else partial(resending, deadline_s=job.workers.deadline_s)  # or between machines
+    ways = stack(listening, port=port), stack(reaching, port=port)
     mailbox = Mailbox(*ways, reaching.connect, job.workers.values)
     how = job.servers or Servers()
 

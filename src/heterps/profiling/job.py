@@ -70,8 +70,7 @@ def profile_job(
 
 def _table_bytes(job: Job) -> int:
     """Bytes that tables may take while they are measured: at most what they may take in the run itself."""
-    ceilings = (job.tiers.memory_bytes if job.tiers else None, job.tables.eviction.max_bytes)
-    return min([TABLE_BYTES, *(ceiling for ceiling in ceilings if ceiling is not None)])
+    return min(TABLE_BYTES, job.table_budget_bytes or TABLE_BYTES)
 
 
 def _start(

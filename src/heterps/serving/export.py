@@ -44,6 +44,8 @@ PART_ROWS = 1 << 17
 """Number of rows that are in memory at once, and in a row group."""
 CHECK_BYTES = 1 << 30
 """Exports below this size are opened and compared with the trained model before they get their name."""
+SMALL_BYTES = 32 << 20
+"""The same where the job bounds the memory of its tables, unless they may take more."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -156,7 +158,8 @@ class Exporter:
         }
         num_bytes = draft.finish(manifest)
         num_items = None
-        if has_towers(self._model) or num_bytes < CHECK_BYTES:
+        budget = self._job.table_budget_bytes
+        if has_towers(self._model) or num_bytes < (CHECK_BYTES if budget is None else max(budget, SMALL_BYTES)):
             scorer = score.Scorer(draft.folder)
             if (problem := check(self._job, self._predictor, scorer)) is not None:
                 notes = (*notes, problem)

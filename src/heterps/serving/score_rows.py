@@ -194,27 +194,31 @@ def padded_rows(
 
 
 def read_rows(path: Path, tables: Mapping[str, Table]) -> dict[str, RowLayer]:
-    """Read rows.parquet: for each table a layer, in which keys without values are gone."""
-    parts: dict[str, list[RowLayer]] = {name: [] for name in tables}
+    """Read rows.parquet: for each table a layer, in which keys without values are gone.
+
+    A row group, which is of one table, is in memory beside the layers.
+    """
     file = pq.ParquetFile(path)
+    groups: dict[str, list[int]] = {}
     for group in range(file.num_row_groups):
+        groups.setdefault(file.read_row_group(group, columns=["table"])["table"][0].as_py(), []).append(group)
+    return {name: _read_layer(file, found, tables[name].dim) for name, found in groups.items()}
+
+
+def _read_layer(file: pq.ParquetFile, groups: Sequence[int], dim: int) -> RowLayer:
+    num = sum(file.metadata.row_group(group).num_rows for group in groups)
+    kind = file.schema_arrow.field("values").type.value_type.to_pandas_dtype()
+    has_scale = "scale" in file.schema_arrow.names
+    scale = np.empty(num, np.float32) if has_scale else None
+    layer = RowLayer(np.empty(num, np.uint64), np.zeros((num, dim), kind), scale, np.empty(num, np.bool_))
+    end = 0
+    for group in groups:
         rows = file.read_row_group(group)
-        name, dim = rows["table"][0].as_py(), tables[rows["table"][0].as_py()].dim
+        part, end = slice(end, end + len(rows)), end + len(rows)
         column = rows["values"].combine_chunks()
-        gone = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-        flat = column.flatten().to_numpy(zero_copy_only=False)
-        values = np.zeros((len(rows), dim), flat.dtype)
-        values[~gone] = flat.reshape(-1, dim)
-        scale = rows["scale"].fill_null(0).to_numpy() if "scale" in rows.column_names else None
-        parts[name].append(RowLayer(rows["key"].to_numpy(), values, scale, gone))
-    return {name: _joined(found) for name, found in parts.items() if found}
-
-
-def _joined(parts: Sequence[RowLayer]) -> RowLayer:
-    scales = [part.scale for part in parts if part.scale is not None]
-    return RowLayer(
-        np.concatenate([part.keys for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        np.concatenate(scales) if scales else None,
-        np.concatenate([part.gone for part in parts]),
-    )
+        layer.gone[part] = column.is_null().to_numpy(zero_copy_only=False)
+        layer.values[part][~layer.gone[part]] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
+        layer.keys[part] = rows["key"].to_numpy()
+        if scale is not None:
+            scale[part] = rows["scale"].fill_null(0).to_numpy()
+    return layer

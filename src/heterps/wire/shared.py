@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,6 +29,7 @@ from heterps.errors import PeerLost
 from heterps.wire.arena import Arena, ArenaOffer, Bytes, Whole, is_there, open_arena
 from heterps.wire.channel import BackPressure, Channel, Received
 from heterps.wire.message import Frame, contiguous
+from heterps.wire.resent import Resent
 
 NOTES_BYTES = 64 * 1024
 """Longest encoded notes that a receiver decodes."""
@@ -166,11 +167,16 @@ class Shared:
                 return None
             return outgoing.arena.room(num_bytes)
 
-    def offer_anew(self) -> None:
-        """Offer other memory to all peers: one of them may be another process than the one that accepted it."""
+    def begin_anew(self, spared: Collection[str]) -> None:
+        """Offer other memory to all peers: one of them may be another process than the one that accepted it.
+
+        What is under way to others than the `spared` is not sent again.
+        """
         with self._lock:
             for outgoing in self._outgoing.values():
                 _give_up(outgoing)
+        if isinstance(self._channel, Resent):
+            self._channel.begin_anew(spared)
 
     def close(self) -> None:
         self._channel.close()

@@ -1,7 +1,8 @@
 """The stack of channel layers that every process of a job uses, over any carrier.
 
     Shared     large frames in shared memory     between processes of one machine; other frames use the socket
-    Checked    a checksum over each message      a flipped bit is detected, and the message is requested again
+    Resent     what was lost with a connection   is sent again: where messages have no answers, between machines
+    Checked    a checksum over each message      a message with a flipped bit is dropped, as one that was lost
     Faulty     injected faults                   where the job asks for them, below the checksum that detects them
     Limited    ports of emulated machines        where units are emulated; nothing is then in shared memory
     socket, or memory
@@ -20,6 +21,7 @@ from heterps.wire.channel import Channel
 from heterps.wire.checked import Checked
 from heterps.wire.faults import Faulty
 from heterps.wire.ports import Limited, Port
+from heterps.wire.resent import Resent
 from heterps.wire.shared import Shared, SharedOptions
 
 NOT_SHARED = SharedOptions(least_bytes=sys.maxsize)
@@ -32,4 +34,17 @@ def layered(channel: Channel, faults: Faults = Faults(), seed: int = 0, port: Po
     """
     below = channel if port is None else Limited(channel, port)
     faulty = below if faults == Faults() else Faulty(below, faults, seed)
-    return Shared(Checked(faulty), SharedOptions() if port is None else NOT_SHARED)
+    return _shared(Checked(faulty), port)
+
+
+def resending(channel: Channel, port: Port | None = None, deadline_s: float | None = None) -> Shared:
+    """Wrap `channel` as `layered` does, for messages that nobody asks for again: they outlive their connection.
+
+    deadline_s  seconds for which a peer may be out of reach; None: as long as it likes
+    """
+    below = channel if port is None else Limited(channel, port)
+    return _shared(Resent(Checked(below), deadline_s), port)
+
+
+def _shared(channel: Channel, port: Port | None) -> Shared:
+    return Shared(channel, SharedOptions() if port is None else NOT_SHARED)

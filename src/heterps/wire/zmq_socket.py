@@ -20,6 +20,8 @@ from heterps.wire.message import Frame
 COPY_BELOW_BYTES = 256 * 1024
 """Smaller frames are copied: releasing an uncopied frame takes a thread of pyzmq, which costs more than the copy."""
 
+CONNECT_MS = 2000
+"""Milliseconds for one attempt to connect. The system's own attempts come less and less often, up to 64 s apart."""
 WATCH_EVERY = 64
 """Number of attempts to receive after which the monitor is read."""
 REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -64,6 +66,7 @@ class Socket:
             zmq.MAXMSGSIZE: options.frame_bytes,
             zmq.RECONNECT_IVL: 20,
             zmq.RECONNECT_IVL_MAX: 1000,
+            zmq.CONNECT_TIMEOUT: CONNECT_MS,
             zmq.HEARTBEAT_IVL: int(options.heartbeat_s * 1000),
             zmq.HEARTBEAT_TIMEOUT: int(options.heartbeat_s * 3000),
         }

@@ -41,7 +41,7 @@ from heterps.training.run.observer import Observer
 from heterps.training.worker.worker import COORDINATOR
 from heterps.wire import ServerChannel
 from heterps.wire.keys import Keys, load_keys, make_keys
-from heterps.wire.stack import layered
+from heterps.wire.stack import resending
 from heterps.yamlfile import dump_yaml
 
 PLACE_S = 120.0
@@ -158,7 +158,7 @@ def _open_fleet(
     """Starts the servers and the coordinator's socket, with keys that only this run's processes have."""
     keys = make_keys()
     socket = ServerChannel(COORDINATOR, listen_address(cluster.host), keys=keys)
-    channel = layered(socket)
+    channel = resending(socket)  # the core says who is silent for too long
     opened.callback(channel.close)
     folder = str(opened.enter_context(temporary_folder()))
     start: dict[str, Any] = {

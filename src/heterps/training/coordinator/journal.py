@@ -291,11 +291,12 @@ def digest_of(job: Job, plan: Plan) -> str:
 def read_journal(folder: Path) -> JournalContents | None:
     """Read the journal that a coordinator left; None where there is none that can be read.
 
-    A last line that was cut off is left out: what it says was not carried out.
+    A last line that was cut off is left out: what it says was not carried out. Where a line is not as it was written
+    nothing of the journal counts, and the run goes back to its checkpoint.
     """
     try:
         return _read((folder / FILE).read_bytes().split(b"\n")[:-1])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None
 
 
@@ -307,12 +308,22 @@ def write_journal(folder: Path, found: JournalContents) -> None:
 
 
 def _read(lines: Sequence[bytes]) -> JournalContents | None:
-    """Return what lines say; None where the first is no head. DecodeError where one is no record."""
-    records = [msgspec.json.decode(line, type=Record) for line in lines]
+    """Return what lines say; None where the first is no head. ValueError where one is no record, or is damaged."""
+    records = [msgspec.json.decode(_checked(line), type=Record) for line in lines]
     if not records or not isinstance(records[0], Head):
         return None
     return JournalContents(records[0], [record for record in records[1:] if not isinstance(record, Head)])
 
 
 def _line(record: Record) -> bytes:
-    return msgspec.json.encode(record) + b"\n"
+    """Return the line of a record: a digest, a space, and the record as JSON."""
+    text = msgspec.json.encode(record)
+    return xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
+
+
+def _checked(line: bytes) -> bytes:
+    """Return the record in a line; ValueError where it does not match its digest."""
+    digest, _, text = line.partition(b" ")
+    if digest != xxh3_64_hexdigest(text).encode():
+        raise ValueError("a line is damaged")
+    return text

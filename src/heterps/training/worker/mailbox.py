@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from heterps.errors import HeterpsError, PeerLost
 from heterps.training.protocol.messages import Backward, Forward, JobCodec, Message
+from heterps.training.worker.core import COORDINATOR
 from heterps.wire import Channel, Shared, WireError
 from heterps.wire.arrays import Dtype
 from heterps.wire.message import message_bytes
@@ -60,10 +61,10 @@ class Mailbox:
             thread.start()
 
     def connect(self, addresses: Mapping[str, str]) -> None:
-        """Reach these peers from now on. Any of them may have been started anew."""
+        """Reach these peers from now on. Any neighbour may have been started anew, and nothing is under way to it."""
         for channel in (self._listening, self._reaching):
             if isinstance(channel, Shared):
-                channel.offer_anew()
+                channel.begin_anew(spared=[COORDINATOR])
         for peer, address in addresses.items():
             if self._reach is not None and self._reached.get(peer) != address:
                 self._reach(peer, address)
