@@ -16,13 +16,13 @@ from heterps.ps.client.session import Options
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.ops.base import Ask, Done
 from heterps.ps.ops.dense import PushDenseCall
-from heterps.ps.ops.mirrors import CompareMirror
+from heterps.ps.ops.mirrors import CompareMirror, Lead
 from heterps.ps.ops.requests import MirrorOps, OpRequest
 from heterps.ps.ops.rows import PushRowsCall
 from heterps.ps.protocol.messages import EXACT, Hello, Round
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import TableSpec, TableSpecs
-from heterps.ps.server.mirror_role import MirrorRole
+from heterps.ps.server.mirror_role import Lease, MirrorRole
 from heterps.ps.server.mirror_stream import MAX_SENT
 from heterps.ps.shard.copies import table_digest
 from heterps.sim.servers import SimulatedServers
@@ -158,6 +158,17 @@ def test_pushes_get_through_to_the_mirror_over_a_bad_network(faults):
     assert job.now - began_s < 60.0
     job.run_for(10.0)
     assert job.digests("server-0") == job.digests("server-0.1")
+
+
+def test_a_lead_that_comes_twice_or_late_does_not_let_a_server_serve_that_was_asleep():
+    lease, roster = Lease(), Roster((Seat("server-0"),))
+    lead = {number: Lead(number, roster, heard=number - 1, lease_s=2.0) for number in (1, 2, 3)}
+    lease.renew(lead[1], 1.0)
+    lease.renew(lead[2], 1.2)
+    assert lease.is_valid(2.9)
+    for number in (1, 2, 3, 2, 1):  # after a sleep: doubles, then the one that was on its way
+        lease.renew(lead[number], 40.0)
+        assert not lease.is_valid(40.0), "the keeper has heard nothing since 1.2"
 
 
 TABLES = {

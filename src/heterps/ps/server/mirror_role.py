@@ -49,14 +49,17 @@ class Lease:
 
     The keeper lets the mirror take over when it has heard nothing for as long. It counts from when it
     heard the answer, which is later: so the lease has ended by then, whatever was lost on the way.
+    A Lead that comes a second time, perhaps to a server that slept meanwhile, or after a later one, renews nothing.
     """
 
     def __init__(self) -> None:
-        self._came: dict[int, float] = {}  # when each Lead came
+        self._came: dict[int, float] = {}  # when each Lead came first
+        self._last = 0  # the newest Lead
         self._until = -math.inf
 
     def renew(self, lead: Lead, now: float) -> None:
-        self._came[lead.id] = now
+        if lead.id > self._last:
+            self._came[lead.id], self._last = now, lead.id
         if lead.heard in self._came:
             self._until = self._came[lead.heard] + lead.lease_s
             self._came = {number: at for number, at in self._came.items() if number >= lead.heard}
