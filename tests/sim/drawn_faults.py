@@ -146,7 +146,7 @@ def tear_journal(storm: Storm, fault: Fault) -> None:
 
 
 def lose_power(storm: Storm, fault: Fault) -> None:
-    storm.history.disk.crash_in(int(20 * fault.for_s))
+    storm.history.disk.crash_in(int(10 * fault.for_s))
 
 
 Happen = Callable[[Storm, Fault], None]
@@ -168,7 +168,8 @@ KINDS: dict[str, Happen] = {**BOUNDED, "fill disk": fill_disk, "lose power": los
 
 
 def faults(*, is_bounded: bool) -> st.SearchStrategy[list[Fault]]:
-    """Some faults; those that are not bounded last up to six seconds, now and then minutes."""
-    lasts = st.floats(0.0, 6.0) | st.sampled_from([0.5, 2.5] if is_bounded else [2.5, 130.0])
+    """Some faults; those that are not bounded last up to two minutes."""
+    lasts = st.sampled_from([0.1, 0.3, 0.5] if is_bounded else [0.1, 0.5, 1.5, 2.5, 6.0, 30.0, 130.0])
+    at_s = st.sampled_from(range(int(100 * LAST_S))).map(lambda number: number / 100)
     kinds = st.sampled_from(sorted(BOUNDED if is_bounded else KINDS))
-    return st.lists(st.builds(Fault, st.floats(0.0, LAST_S), kinds, st.integers(0, 4), lasts), max_size=6)
+    return st.lists(st.builds(Fault, at_s, kinds, st.integers(0, 4), lasts), max_size=8)

@@ -35,7 +35,7 @@ from heterps.sim.job import SimulatedJob
 Plan = tuple[tuple[int, ...], int]
 PLANS: list[Plan] = [((2,), 2), ((1,), 1), ((3,), 1), ((2, 1), 2), ((1, 2, 1), 1)]
 POLICIES = ["bsp", "asp", "ssp:1", "dssp:1:3"]
-NUM_DRAWN = 12 if settings.get_current_profile_name() == "fixed" else settings.default.max_examples
+NUM_DRAWN = 50 if settings.get_current_profile_name() == "fixed" else settings.default.max_examples
 LONGEST_S = 2000.0
 """A job that is not over so long after all faults stands still."""
 

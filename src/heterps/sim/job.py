@@ -63,7 +63,7 @@ from heterps.wire.simulated import Outgoing, SimulatedNetwork
 
 BUSY_S = 0.01
 LONGEST_S = 1e5
-"""A simulated job whose servers have mirrors, which speak for ever, stands still when it is not over by then."""
+"""A simulated job that meets faults, or whose servers have mirrors, stands still when it is not over by then."""
 Finish = Callable[[str, Turn, float], float]
 """When a turn of a worker ends, in seconds, if it begins at a time."""
 
@@ -261,8 +261,7 @@ class SimulatedJob:
         with self._told_failures():
             effects = self.core.worker_lost(worker, f"{worker} was killed", self.network.now_s)
             if effects is None:
-                self.failed = f"{worker} was killed, and is not replaced"
-                return
+                raise PeerLost(f"{worker} was killed, and is not replaced")
             self._perform(effects)
         self._tick()
 
@@ -336,7 +335,7 @@ class SimulatedJob:
             self._is_busy = True
             with self._told_failures():
                 self._perform(self.core.handle(*self.decode(*self._inbox.popleft()), self.network.now_s))
-                self._perform(self.core.tick(self.network.now_s))
+                self._perform(self.core.tick(self.network.now_s, is_idle=not self._inbox))
             self._is_busy = False
 
     @contextmanager
@@ -404,9 +403,8 @@ class SimulatedJob:
         self.journal.begin(core.layout, core.clock, core.progress, self._progress())
 
     def _progress(self) -> dict[str, Any]:
-        core = self.core
-        state, usd = core.progress.state(), core.accounting.paid()
-        return checkpoint_progress(self._job, core.flow.leases, self._reader, state, usd)
+        state, usd = self.core.progress.state(), self.core.accounting.paid()
+        return checkpoint_progress(self._job, self.core.flow.leases, self._reader, state, usd)
 
 
 def _start_of(firsts: tuple[int, ...], worker: str, layout: Layout) -> WorkerStart:
