@@ -1,4 +1,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # `snapshots` and `fragile` serve the tests beside them
+sys.path.insert(0, str(Path(__file__).parent))  # `snapshots` serves the tests beside it

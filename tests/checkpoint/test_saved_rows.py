@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -70,3 +72,22 @@ def test_a_client_of_saved_rows_answers_lookups_counts_them_and_refuses_gradient
     with pytest.raises(RuntimeError, match="resume the run"):
         client.push("t", lookup, rows)
     client.close()
+
+
+WRITE = """
+import sys
+from pathlib import Path
+import numpy as np
+from heterps.checkpoint.row_folder import RowFolder
+from heterps.ps.table.rows import Rows
+one, none = np.ones(5, np.float32), np.ones((5, 0), np.float32)
+rows = Rows(np.arange(5, dtype=np.uint64), np.ones((5, 3), np.float32), none, one, one.view(np.uint32))
+RowFolder(Path()).write(".saving-1/rows.arrow", [rows], 5, (3, 0))
+print("pandas" in sys.modules)
+"""
+
+
+def test_the_first_checkpoint_of_a_server_does_not_wait_for_an_import_of_pandas(tmp_path):
+    (tmp_path / ".saving-1").mkdir()
+    found = subprocess.run([sys.executable, "-c", WRITE], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert found.stdout == "False\n"

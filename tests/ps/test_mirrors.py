@@ -15,12 +15,15 @@ from heterps.ps.client.keeper import Keeper
 from heterps.ps.client.session import Options
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.ops.base import Ask, Done
-from heterps.ps.ops.mirrors import CompareMirror
-from heterps.ps.ops.requests import OpRequest
+from heterps.ps.ops.dense import PushDenseCall
+from heterps.ps.ops.mirrors import CompareMirror, Lead
+from heterps.ps.ops.requests import MirrorOps, OpRequest
 from heterps.ps.ops.rows import PushRowsCall
 from heterps.ps.protocol.messages import EXACT, Hello, Round
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import TableSpec, TableSpecs
+from heterps.ps.server.mirror_role import Lease, MirrorRole
+from heterps.ps.server.mirror_stream import MAX_SENT
 from heterps.ps.shard.copies import table_digest
 from heterps.sim.servers import SimulatedServers
 from heterps.wire import SimulatedNetwork
@@ -32,12 +35,19 @@ OPTIONS = Options(deadline_s=1e6, first_retry_s=0.5, longest_retry_s=2.0)
 class MirroredJob(SimulatedJob):
     """Servers with mirrors and their keeper, and sessions, on a simulated network without faults unless said."""
 
-    def __init__(self, tables: TableSpecs, num_servers: int = 1, faults: Faults = Faults(), seed: int = 0) -> None:
+    def __init__(
+        self,
+        tables: TableSpecs,
+        num_servers: int = 1,
+        faults: Faults = Faults(),
+        seed: int = 0,
+        silence_s: float = 2.0,
+    ) -> None:
         self.network = SimulatedNetwork(seed, faults=faults)
         self.tables, self.sessions = tables, {}
         self.news: list[str] = []
         self.kept = SimulatedServers(
-            self.network, num_servers, tables, replicas=1, silence_s=2.0, start_s=0.1,
+            self.network, num_servers, tables, replicas=1, silence_s=silence_s, start_s=0.1,
             tell=lambda news: self.news.append(news.text),
         )  # fmt: skip
         self.roster = self.kept.roster
@@ -90,6 +100,75 @@ def test_a_push_is_answered_when_the_mirror_has_it_and_a_pull_that_makes_nothing
     job.finish(worker.futures)
     assert job.news == []
     assert job.digests("server-0") == job.digests("server-0.1")
+
+
+def test_requests_that_are_asked_again_do_not_make_the_log_longer():
+    """Otherwise a log over a bad network grows faster than the mirror takes it, and nobody is ever answered."""
+    job = MirroredJob(make_tables())
+    worker = Worker(job, "worker", OPTIONS)
+    train(worker, 3, np.random.default_rng(0), num_keys=40)
+    job.kept.all["server-0.1"].pause()
+    worker.push(KEYS, np.ones((40, DIM), np.float32))
+    fill = worker.call(PushDenseCall("dense", np.zeros(10, np.float32), 0))
+    worker.session.flush()
+    job.run_for(0.2)
+    stream = job.server("server-0").mirroring._stream
+    before, retries = (stream._last, len(stream.held)), worker.session.retries
+    job.run_for(1.7)
+    assert worker.session.retries > retries
+    assert (stream._last, len(stream.held)) == before
+    assert not fill.done(), "what the first copy changed is not at the mirror"
+    job.kept.all["server-0.1"].resume()
+    job.finish(worker.futures)
+    assert job.digests("server-0") == job.digests("server-0.1")
+
+
+def test_a_mirror_keeps_what_comes_too_early_up_to_what_may_be_on_its_way():
+    role = MirrorRole(MirroredJob(make_tables()).server("server-0.1").shard)
+    items = {number: MirrorOps(number) for number in range(1, 100)}
+    for number in (3, 2, 3, 5, MAX_SENT + 1, 1):
+        role.take(items[number], [])
+    assert role.taken.id == 3
+    role.take(items[4], [])
+    assert [item.id for item, _ in role.queue] == [1, 2, 3, 4, 5]
+    for number in range(6, MAX_SENT + 1):
+        role.take(items[number], [])
+    assert role.taken.id == MAX_SENT, "the one after it was too early to be kept"
+
+
+STORMS = [
+    Faults(drop=0.1, double=0.1, delay_s=0.2, reorder=0.3, reorder_s=0.1),
+    Faults(drop=0.2, reorder=0.6, reorder_s=0.05),
+    Faults(delay_s=0.3, reorder=0.6, reorder_s=0.5, cut=0.005, cut_s=0.8),
+]
+
+
+@pytest.mark.parametrize("faults", STORMS, ids=str)
+def test_pushes_get_through_to_the_mirror_over_a_bad_network(faults):
+    job = MirroredJob(make_tables(), faults=faults, silence_s=20.0)
+    workers = [Worker(job, f"worker-{number}", OPTIONS) for number in range(3)]
+    random = np.random.default_rng(0)
+    began_s = job.now
+    for _ in range(10):
+        for worker in workers:
+            worker.push(random.permutation(40)[:20].astype(np.uint64), np.ones((20, DIM), np.float32))
+            worker.push_dense(np.ones(10, np.float32))
+        job.run_for(0.1)
+    job.finish([future for worker in workers for future in worker.futures])
+    assert job.now - began_s < 60.0
+    job.run_for(10.0)
+    assert job.digests("server-0") == job.digests("server-0.1")
+
+
+def test_a_lead_that_comes_twice_or_late_does_not_let_a_server_serve_that_was_asleep():
+    lease, roster = Lease(), Roster((Seat("server-0"),))
+    lead = {number: Lead(number, roster, heard=number - 1, lease_s=2.0) for number in (1, 2, 3)}
+    lease.renew(lead[1], 1.0)
+    lease.renew(lead[2], 1.2)
+    assert lease.is_valid(2.9)
+    for number in (1, 2, 3, 2, 1):  # after a sleep: doubles, then the one that was on its way
+        lease.renew(lead[number], 40.0)
+        assert not lease.is_valid(40.0), "the keeper has heard nothing since 1.2"
 
 
 TABLES = {

@@ -11,8 +11,9 @@ import pytest
 from one_thread import one_torch_thread  # noqa: F401
 from test_simulated_job import SAMPLES, Steps, changed, job, plan_of, slower_by_number
 
-from heterps.config import Job
+from heterps.config import Faults, Job
 from heterps.sim.job import SimulatedJob
+from heterps.sim.worker import SimulatedWorker
 
 __all__ = ["job"]  # a fixture
 BATCH = 16
@@ -125,3 +126,53 @@ def test_nobody_waits_for_the_dead_but_in_rounds(job: Job):
         simulated.close()
     assert done["bsp"] == 0
     assert min(done[policy] for policy in POLICIES[1:]) >= 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_last_word_of_a_worker_that_died_again_is_not_taken_for_that_of_its_successor(
+    job: Job, policy: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It has said that it is ready, and is dead when that arrives."""
+    tell_ready = SimulatedWorker._tell_ready
+
+    def tell_and_die(worker: SimulatedWorker) -> None:
+        tell_ready(worker)
+        if worker.incarnation == 2:
+            simulated.network.call_at(simulated.network.now_s, partial(simulated.kill, worker.name))
+
+    monkeypatch.setattr(SimulatedWorker, "_tell_ready", tell_and_die)
+    job = changed(job, sync=policy, workers={"backoff_s": 0.0})
+    watched = Watched()
+    simulated = SimulatedJob(
+        job, plan_of((2,), 1), slower_by_number, observer=watched, latency_s=0.001, server_s=0.0005, start_s=0.05
+    )
+    simulated.network.call_at(0.05, partial(simulated.kill, "worker-1.1"))
+    simulated.run()
+    assert simulated.failed is None
+    assert simulated.workers["worker-1.1"].incarnation == 3
+    assert simulated.network.now_s < 20.0, "nobody was waited for in vain"
+    tables_of(simulated)
+    assert num_pushes(simulated) == {NUM_BATCHES}
+    simulated.close()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_worker_that_was_replaced_while_it_could_not_be_reached_can_do_nothing_when_it_is_back(job: Job, policy: str):
+    """Its silence was too long, so another one has its name. It learns of that from servers, and its error is none."""
+    job = changed(job, sync=policy, workers={"backoff_s": 0.0, "deadline_s": 5.0})
+    watched = Watched()
+    simulated = SimulatedJob(
+        job, plan_of((2,), 1), lambda _worker, _turn, now_s: now_s + 1.0, observer=watched, latency_s=0.001,
+        start_s=0.05, faults=Faults(),
+    )  # fmt: skip
+    first = simulated.workers["worker-1.1"]
+    simulated.network.call_at(0.05, partial(first.part, 8.0, "both"))
+    simulated.run()
+    assert simulated.network.now_s > 10.0, "the job has lasted longer than both had the name"
+    tables_of(simulated)
+    assert simulated.failed is None
+    assert simulated.workers["worker-1.1"] is not first
+    assert first._is_dead
+    assert num_pushes(simulated) == {NUM_BATCHES}
+    assert [warning for warning in watched.warnings if "worker-1.1" in warning]
+    simulated.close()

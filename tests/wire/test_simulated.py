@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps.config import Faults
-from heterps.wire.simulated import Outgoing, SimulatedNetwork
+from heterps.wire.simulated import Outgoing, SimulatedNetwork, Way
 
 
 def echo(now_s: float, sender: str, parts: list[memoryview]) -> Outgoing:
@@ -120,3 +121,80 @@ def test_what_should_have_happened_before_happens_now_and_time_does_not_go_back(
     network.run(10.0)
     assert happened == [("late", 5.0), ("later", 6.0)]
     assert network.now_s == 10.0
+
+
+class Heard:
+    """A peer that notes when it heard what."""
+
+    def __init__(self, network: SimulatedNetwork, name: str) -> None:
+        self.heard: list[tuple[float, bytes]] = []
+        network.attach(name, self._take)
+
+    def _take(self, now_s: float, sender: str, parts: list[memoryview]) -> Outgoing:
+        self.heard.append((round(now_s, 6), bytes(parts[0])))
+        return ()
+
+
+@pytest.mark.parametrize(("way", "heard"), [("out", (0, 1)), ("in", (1, 0)), ("both", (0, 0))])
+def test_a_partition_of_one_way_lets_the_other_through(way: Way, heard: tuple[int, int]) -> None:
+    network = SimulatedNetwork()
+    inside, outside = Heard(network, "inside"), Heard(network, "outside")
+    network.part(["inside"], 1.0, way)
+    network.send("inside", "outside", [b"out"])
+    network.send("outside", "inside", [b"in"])
+    network.run(5.0)
+    assert (len(outside.heard), len(inside.heard)) == heard
+
+
+def test_what_spared_peers_send_waits_for_the_end_of_a_partition_in_its_order() -> None:
+    network = SimulatedNetwork(latency_s=0.5, faults=Faults(drop=1.0), spared=lambda name: name == "a")
+    heard = Heard(network, "b")
+    network.part(["b"], 2.0)
+    network.send("a", "b", [b"first"])
+    network.send("c", "b", [b"lost"])
+    network.call_at(2.0, lambda: network.send("a", "b", [b"second"]))
+    network.run(5.0)
+    assert heard.heard == [(2.5, b"first"), (2.5, b"second")]
+
+
+def test_a_frozen_peer_hears_and_is_heard_when_it_goes_on() -> None:
+    network = SimulatedNetwork(latency_s=0.5)
+    frozen, other = Heard(network, "frozen"), Heard(network, "other")
+    network.send("other", "frozen", [b"on its way"])
+    network.freeze(["frozen"], 3.0)
+    network.send("frozen", "other", [b"x"])
+    network.run(5.0)
+    assert frozen.heard == [(3.0, b"on its way")]
+    assert other.heard == [(3.5, b"x")]
+
+
+def test_after_a_jump_of_the_clock_what_was_due_comes_late() -> None:
+    network = SimulatedNetwork(latency_s=1.0)
+    heard = Heard(network, "a")
+    network.send("b", "a", [b"x"])
+    network.jump(10.0)
+    network.send("b", "a", [b"y"])
+    network.run(20.0)
+    assert heard.heard == [(10.0, b"x"), (11.0, b"y")]
+
+
+def test_a_calm_ends_all_that_lasts() -> None:
+    network = SimulatedNetwork(latency_s=0.0, faults=Faults(drop=1.0))
+    heard = Heard(network, "a")
+    network.part(["a"], 9.0)
+    network.freeze(["b"], 9.0)
+    network.send("c", "a", [b"lost"])
+    network.calm()
+    network.send("b", "a", [b"x"])
+    network.run(1.0)
+    assert heard.heard == [(0.0, b"x")]
+
+
+def test_a_peer_that_was_replaced_does_not_take_its_successor_away() -> None:
+    network = SimulatedNetwork()
+    before = Heard(network, "a")
+    after = Heard(network, "a")
+    network.detach("a", before._take)
+    network.send("b", "a", [b"x"])
+    network.run(1.0)
+    assert len(after.heard) == 1

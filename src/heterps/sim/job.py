@@ -12,27 +12,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heterps.checkpoint import RowFolder
+from heterps.checkpoint import RowFolder, Snapshot
 from heterps.config import Faults, Job
 from heterps.data.batch import Batch
 from heterps.data.reader import open_reader, open_validation_reader
-from heterps.errors import ConfigError, NotFinite, PeerLost
+from heterps.errors import ConfigError, HeterpsError, PeerLost
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.ps.client.keeper import News
-from heterps.ps.client.pump import Pump
 from heterps.ps.client.remote import RemoteClient
-from heterps.ps.client.session import Options
-from heterps.ps.protocol.specs import TableSpecs
-from heterps.sim.pump import DirectPump, SimulatedPump
+from heterps.sim.clients import SimulatedClients
 from heterps.sim.servers import SimulatedServers
+from heterps.sim.storage import JobFolder
 from heterps.sim.worker import SimulatedWorker
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
@@ -52,8 +50,7 @@ from heterps.training.coordinator.fleet import tell_news
 from heterps.training.coordinator.journal import STARTS_A_LIFE, JournalContents, MemoryJournal
 from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.coordinator.model import CoordinatorModel
-from heterps.training.coordinator.positions import checkpoint_progress, first_leases
-from heterps.training.coordinator.publishing import Publisher
+from heterps.training.coordinator.positions import checkpoint_progress, first_leases, restored_leases
 from heterps.training.coordinator.reconfiguration import Reconfiguration, StartWorkers, StopWorker
 from heterps.training.coordinator.recovery import Recovery
 from heterps.training.coordinator.round_flow import RoundFlow
@@ -76,7 +73,7 @@ from heterps.wire.simulated import Outgoing, SimulatedNetwork
 
 BUSY_S = 0.01
 LONGEST_S = 1e5
-"""A simulated job whose servers have mirrors, which speak for ever, stands still when it is not over by then."""
+"""A simulated job that meets faults, or whose servers have mirrors, stands still when it is not over by then."""
 Finish = Callable[[str, Turn, float], float]
 """When a turn of a worker ends, in seconds, if it begins at a time."""
 
@@ -88,8 +85,10 @@ class SimulatedJob:
     server_s  what a server spends on a message with pushes; others queue meanwhile
     start_s   what a worker, or a server with `servers.replicas`, takes to start in the place of one that died
     silence_s a server with a mirror that is silent for so long is lost
-    faults    that messages to and from servers meet, if these have mirrors
-    folder    of the run, for versions while somebody follows it (see `core.follow`)
+    faults    that messages to and from servers meet; None: none, and nothing is asked twice if servers have no mirrors
+    folder    of the run, for checkpoints, and for versions while somebody follows it (see `core.follow`)
+    resume    goes on from the newest checkpoint in the folder, if there is one
+    journal   makes the journal of each coordinator, from what the one before has left
     """
 
     def __init__(
@@ -105,7 +104,9 @@ class SimulatedJob:
         silence_s: float = 5.0,
         seed: int = 0,
         folder: Path | None = None,
-        faults: Faults = Faults(),
+        faults: Faults | None = None,
+        resume: bool = False,
+        journal: Callable[[JournalContents | None], MemoryJournal] = MemoryJournal,
     ) -> None:
         if job.workers.dense != "servers":
             raise ConfigError("workers.dense: simulated workers keep dense parameters on servers: use `servers`")
@@ -113,7 +114,9 @@ class SimulatedJob:
         self._job = job
         self.failed: str | None = None
         spared = (COORDINATOR, *(name for stage in job_layout(job, plan).stages for name in stage.workers))
-        self.network = SimulatedNetwork(seed, latency_s=latency_s, faults=faults, spared=lambda who: who in spared)
+        self.network = SimulatedNetwork(
+            seed, latency_s=latency_s, faults=faults or Faults(), spared=lambda who: who in spared
+        )
         self.layout = job_layout(job, plan)
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, self.layout, model)
@@ -122,7 +125,7 @@ class SimulatedJob:
         tables = stage_tables(job, model, traced, firsts)
         self.mirrored = job.servers is not None and job.servers.replicas > 0
         self._inbox: deque[tuple[str, list[memoryview]]] = deque()  # of the coordinator, while it does something
-        self._is_busy = True
+        self._is_busy, self._is_set_up = True, False
         observer = observer or Observer()
         self._observer = observer
         self.servers = SimulatedServers(
@@ -137,40 +140,58 @@ class SimulatedJob:
             row_files=None if folder is None else RowFolder(folder),
             tell=self._tell,
         )
+        self._is_watched = self.mirrored or faults is not None
+        self.clients = SimulatedClients(self.network, self.servers, is_mirrored=self.mirrored, repeats=self._is_watched)
         state = WorkerState(model, traced, tables, firsts, is_reduced=False)
-        client = self._watching_client(tables.tables, 1)
+        self.servers.hang_up = self.clients.hang_up
+        client = self.clients.watching(COORDINATOR, tables.tables, 1)
         self._tables, self._finish, self._start_s = tables.tables, finish, start_s
         self.model = CoordinatorModel(model, tables, client, Objectives(job.data.columns))
         state.model = self.model
-        self._publisher = None if folder is None else Publisher(self.model, folder)
-        if job.start is None:
-            self.model.fill()
-        else:
-            snapshot, taken = job_start(job, model, tables.tables, {})
-            self.model.restore(snapshot)
-            observer.began(str(taken))
+        self._folder, self._make_journal = folder, journal
+        self._storage = JobFolder(job, self.model, folder)
+        found = self._storage.latest() if resume else None
+        try:
+            self._begin(found)
+        except PeerLost as error:
+            raise self.servers.failure or error from None
         self._reader = open_reader(job)
         self._plan, self._stage_tables, self._state = plan, tables, state
         self._start_of = partial(_start_of, firsts)
-        self.journal = MemoryJournal()
-        self.core = self._make_core(None)
+        self.journal = journal(None)
+        self.core = self._make_core(None, found)
         self._codec = JobCodec(job.workers.values)
-        self._is_busy = False
+        self._is_busy, self._is_set_up = False, True
         self._last_ended = 0  # round
         self.network.attach(COORDINATOR, self._hear)
+        if self._is_watched:
+            self._beat()
         self.workers = {
             name: SimulatedWorker(job, self._start_of(name, self.layout), self, partial(finish, name))
             for name in self.layout.workers
         }
 
-    def _make_core(self, found: JournalContents | None) -> CoordinatorCore:
-        """The coordinator at the beginning of the job, or where a journal says that another one has died."""
+    def _begin(self, found: Snapshot | None) -> None:
+        """Give the tables what was saved, what the job says that it starts from, or first values."""
+        if found is None and self._job.start is not None:
+            found, taken = job_start(self._job, self.model.model, self._tables, {})
+            self._observer.began(str(taken))
+        if found is None:
+            self.model.fill()
+        else:
+            self.model.restore(found)
+
+    def _make_core(self, found: JournalContents | None, saved: Snapshot | None = None) -> CoordinatorCore:
+        """The coordinator at the beginning of the job, where a journal says that another one has died, or as saved."""
         job, model = self._job, self.model.model
         progress = RunProgress(job, self._reader.num_rows)
         accounting = Accounting(job, self._plan, self.layout, progress, self._observer, None)
         taken = None if found is None else found.restore(job, self._reader, progress)
         accounting.begin(0.0 if taken is None else taken.usd)
         leases, clock = (first_leases(job, self._reader), 0) if taken is None else (taken.leases, taken.clock)
+        if saved is not None:
+            progress.restore(saved.samples, saved.progress)
+            leases, clock = restored_leases(job, self._reader, saved.progress), saved.clock
         resumed = None if taken is None else taken.decisions
         if resumed is not None:
             self.journal.go_on(resumed)
@@ -188,7 +209,10 @@ class SimulatedJob:
         if self._is_busy:  # it waits for servers
             self.network.call_at(self.network.now_s + BUSY_S, self.kill_coordinator)
             return
-        if self.core.is_over or self.journal.read() is None:  # nothing has begun: the next would begin anew
+        if self.core.is_over or not (self.journal.has_begun or self.mirrored):  # the next would begin anew
+            return
+        if self.mirrored or self.journal.read() is None:
+            self.failed = "the coordinator was killed, and left nothing by which another one could go on"
             return
         self._is_busy = True
         self._inbox.clear()
@@ -205,10 +229,11 @@ class SimulatedJob:
         found = left.next_life()
         life = found.head.life
         self.layout = found.next_layout
-        client = self._watching_client(self._tables, life)
+        client = self.clients.watching(COORDINATOR, self._tables, life)
         self.model = CoordinatorModel(self.model.model, self._stage_tables, client, Objectives(self._job.data.columns))
         self._state.model = self.model
-        self.journal = MemoryJournal(found)
+        self._storage = JobFolder(self._job, self.model, self._folder)
+        self.journal = self._make_journal(found)
         self.core = self._make_core(found)
         self._last_ended = 0
         self._is_busy = False
@@ -217,6 +242,20 @@ class SimulatedJob:
             number = (life - 1) * STARTS_A_LIFE + 1
             start = self._start_of(name, self.layout)
             self.workers[name] = SimulatedWorker(self._job, start, self, partial(self._finish, name), number)
+
+    def pause_coordinator(self, seconds: float) -> None:
+        """Let the coordinator, and the keeper of servers with it, stand still for a while, as after SIGSTOP."""
+        if self._is_busy:
+            self.network.call_at(self.network.now_s + BUSY_S, partial(self.pause_coordinator, seconds))
+            return
+        self._is_busy = True
+        self.servers.pause_keeper(seconds)
+        self.network.call_at(self.network.now_s + seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_busy = False
+        self._work_off()
+        self._tick()
 
     def kill(self, worker: str) -> None:
         """Let a worker die now. The coordinator learns of it at once; what is on its way to servers arrives."""
@@ -229,11 +268,11 @@ class SimulatedJob:
         if self._is_busy:  # it waits for servers
             self.network.call_at(self.network.now_s + BUSY_S, partial(self._lose, worker, life))
             return
-        effects = self.core.worker_lost(worker, f"{worker} was killed", self.network.now_s)
-        if effects is None:
-            self.failed = f"{worker} was killed, and is not replaced"
-            return
-        self._perform(effects)
+        with self._told_failures():
+            effects = self.core.worker_lost(worker, f"{worker} was killed", self.network.now_s)
+            if effects is None:
+                raise PeerLost(f"{worker} was killed, and is not replaced")
+            self._perform(effects)
         self._tick()
 
     def _start(self, start: WorkerStart, life: int) -> None:
@@ -249,16 +288,23 @@ class SimulatedJob:
         if self._is_busy:
             self.network.call_at(self.network.now_s + BUSY_S, self._tick)
             return
-        self._perform(self.core.tick(self.network.now_s))
-        if self.core.recovery.num_lost and not self.core.is_over:
+        with self._told_failures():
+            self._perform(self.core.tick(self.network.now_s, is_idle=not self._inbox))
+        if self.core.recovery.num_lost and not (self.core.is_over or self._is_watched):
             self.network.call_at(self.network.now_s + 1.0, self._tick)
+
+    def _beat(self) -> None:
+        """Let the coordinator look at the time every second: somebody may be silent."""
+        if not self.core.is_over:
+            self._tick()
+            self.network.call_at(self.network.now_s + 1.0, self._beat)
 
     def run(self, until_s: float = math.inf) -> None:
         """Until the job is over, has failed, or that time has come."""
         while not self.core.is_over and self.failed is None and self.network.step(until_s):
             if self.servers.failure is not None:
                 self.failed = str(self.servers.failure)
-            if self.mirrored and self.network.now_s > LONGEST_S:
+            if self._is_watched and self.network.now_s > LONGEST_S:
                 break
         if not self.core.is_over and self.failed is None and math.isinf(until_s):
             raise PeerLost(f"the simulated job stands still: it waits for {', '.join(self.core.flow.waited_for)}")
@@ -280,38 +326,6 @@ class SimulatedJob:
             worker.close()
         self.model.client.close()
 
-    def connect(self, name: str, incarnation: int, tables: TableSpecs, answered: Callable[[], None]) -> RemoteClient:
-        """A client of the servers, by the network; it is `answered` whenever something came."""
-        pump = partial(SimulatedPump, network=self.network, answered=answered)
-        return self._client(name, tables, pump, incarnation)
-
-    def _watching_client(self, tables: TableSpecs, life: int) -> RemoteClient:
-        """A client that takes no time, for first values and evaluations; with mirrors, one like others."""
-        if self.mirrored:
-            return self._client(COORDINATOR, tables, partial(SimulatedPump, network=self.network), life)
-
-        def ask(server: str, sender: str, parts: list[memoryview]) -> Outgoing:
-            return self.servers.all[server].server.handle(sender, parts, self.network.now_s)
-
-        return self._client(COORDINATOR, tables, partial(DirectPump, network=self.network, ask=ask), life)
-
-    def _client(self, name: str, tables: TableSpecs, pump: Callable[..., Pump], incarnation: int = 1) -> RemoteClient:
-        """Without mirrors no server dies, and no message is lost: nothing is asked twice. Nothing is given up."""
-        options = Options(deadline_s=1e9, first_retry_s=1e6, longest_retry_s=1e6, linger_s=0.0)
-        if self.mirrored:
-            options = replace(options, first_retry_s=0.5, longest_retry_s=2.0)
-        channel = self.network.channel(f"{name}.{incarnation} at the servers")
-        return RemoteClient(
-            name,
-            channel,
-            self.servers.roster,
-            tables,
-            incarnation=incarnation,
-            options=options,
-            clock=lambda: self.network.now_s,
-            pump=pump,
-        )
-
     def send(self, sender: str, peer: str, message: Message, values: Any = None) -> None:
         self.network.send(sender, peer, self._codec.encode(message, values))
 
@@ -329,16 +343,24 @@ class SimulatedJob:
         """Let the core take what has come."""
         while self._inbox and not self._is_busy:
             self._is_busy = True
-            try:
+            with self._told_failures():
                 self._perform(self.core.handle(*self.decode(*self._inbox.popleft()), self.network.now_s))
-                self._perform(self.core.tick(self.network.now_s))
-            except NotFinite as error:  # too many batches were skipped
-                self.failed = str(error)
+                self._perform(self.core.tick(self.network.now_s, is_idle=not self._inbox))
             self._is_busy = False
+
+    @contextmanager
+    def _told_failures(self) -> Iterator[None]:
+        """Let an error of the coordinator end the job."""
+        try:
+            yield
+        except HeterpsError as error:
+            self.failed = str(self.servers.failure or error)
 
     def _tell(self, news: News) -> None:
         """Show the news of servers that were lost, and end the job where one was lost with its mirror."""
-        self.core.progress.recoveries += tell_news([news], self._observer)
+        num_lost = tell_news([news], self._observer)
+        if self._is_set_up:
+            self.core.progress.recoveries += num_lost
 
     def _perform(self, effects: list[CoordinatorEffect]) -> None:
         """Do what the core wants done. What comes for the coordinator meanwhile waits."""
@@ -354,13 +376,14 @@ class SimulatedJob:
                 case Send():
                     self.send(COORDINATOR, *effect)
                 case Save():
-                    self._perform(self.core.saved(None, self.network.now_s))
+                    if isinstance(self.model.client, RemoteClient):
+                        self.model.client.compare_mirrors()
+                    error = self._storage.save(self.core.clock, self.core.progress.samples, self._progress())
+                    self._perform(self.core.saved(error, self.network.now_s))
                     self._perform(self.core.answered(self.network.now_s))
                 case Publish():
-                    error = None
-                    if self._publisher is not None:
-                        error = self._publisher.publish(self.core.clock, self.core.progress.samples)
-                    self._perform(self.core.published(error, self.network.now_s))
+                    why = self._storage.publish(self.core.clock, self.core.progress.samples)
+                    self._perform(self.core.published(why, self.network.now_s))
                 case EndRound():
                     self._end_round(effect.number)
                 case TellEnded():
@@ -371,8 +394,10 @@ class SimulatedJob:
                     for start in effect.workers:
                         begin = partial(self._start, start, self.journal.life)
                         self.network.call_at(self.network.now_s + self._start_s, begin)
-                case StopWorker() | Skip():
-                    pass  # it was killed; there is no folder for rows
+                case StopWorker():
+                    self.workers[effect.worker].stop()  # it may live: it was silent for too long
+                case Skip():
+                    pass  # there is no folder for rows
                 case Validate():
                     batches = (self.model.prepare(batch) for batch, _ in open_validation_reader(self._job).read())
                     self._perform(self.core.validated(self.model.evaluate(batches), self.network.now_s))
@@ -387,10 +412,11 @@ class SimulatedJob:
 
     def _begin_journal(self) -> None:
         core = self.core
-        told = checkpoint_progress(
-            self._job, core.flow.leases, self._reader, core.progress.state(), core.accounting.paid()
-        )
-        self.journal.begin(core.layout, core.clock, core.progress, told)
+        self.journal.begin(core.layout, core.clock, core.progress, self._progress())
+
+    def _progress(self) -> dict[str, Any]:
+        state, usd = self.core.progress.state(), self.core.accounting.paid()
+        return checkpoint_progress(self._job, self.core.flow.leases, self._reader, state, usd)
 
 
 def _start_of(firsts: tuple[int, ...], worker: str, layout: Layout) -> WorkerStart:

@@ -42,6 +42,8 @@ class SimulatedPump(Pump):
         self._session, self._name, self._network, self._answered = session, channel.name, network, answered
         self._is_over = False
         network.attach(self._name, self._receive)
+        if session.next_time() is not None:  # it asks for the roster also before the first call
+            network.call_at(network.now_s, self._come_back)
 
     def flush(self) -> None:
         self._session.flush()

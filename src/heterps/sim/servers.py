@@ -32,6 +32,7 @@ class SimulatedServer:
     def __init__(self, server: Server, network: SimulatedNetwork, server_s: float) -> None:
         self.server, self._network, self._server_s = server, network, server_s
         self._free_at = 0.0
+        self.ahead_s = 0.0  # of its clock
         self._waiting: list[tuple[str, list[memoryview]]] | None = None  # what came while it was paused
         self.is_dead = False
         network.attach(server.name, self._take)
@@ -76,7 +77,7 @@ class SimulatedServer:
     def _handle(self, sender: str, parts: list[memoryview]) -> Outgoing:
         if self.is_dead:
             return ()
-        answers = self.server.handle(sender, parts, self._network.now_s)
+        answers = self.server.handle(sender, parts, self._network.now_s + self.ahead_s)
         self.server.mirroring.settle()
         return answers
 
@@ -88,7 +89,7 @@ class SimulatedServer:
     def _tick(self) -> None:
         if not self.is_dead:
             if self._waiting is None:
-                self._answer(self.server.tick(self._network.now_s))
+                self._answer(self.server.tick(self._network.now_s + self.ahead_s))
             self.begin_ticks()
 
 
@@ -116,6 +117,9 @@ class SimulatedServers:
     ) -> None:
         self._network, self._tables, self._server_s, self._start_s = network, tables, server_s, start_s
         self._row_files, self._tell = row_files, tell
+        self.hang_up: Callable[[], None] = lambda: None
+        """Called once the job cannot go on, so that nobody waits for answers that cannot come."""
+        self._is_told = False  # of a failure
         seats = tuple(Seat(f"server-{number}") for number in range(count))
         mirrors = tuple(Seat(f"server-{number}.1") for number in range(count)) if replicas else ()
         self._first = Roster(seats, mirrors=mirrors)
@@ -123,14 +127,17 @@ class SimulatedServers:
         for seat in self._first.seats:
             self._make(seat.name, self._first, self._first.mirrored_by(seat.name))
         self.keeper: Keeper | None = None
+        self._waiting: list[tuple[str, list[memoryview]]] | None = None  # for the keeper, while it is paused
         if replicas:
             self.keeper = Keeper(
                 self._first, silence_s=silence_s, next_start=next_start, address=lambda _: "", now=network.now_s
             )
             network.attach(KEEPER, self._hear)
             self._keep()
-            while not self.keeper.is_complete:
+            while not self.keeper.is_complete and self.keeper.failure is None:
                 network.step(math.inf)
+            if self.keeper.failure is not None:
+                raise self.keeper.failure
 
     @property
     def roster(self) -> Roster:
@@ -151,8 +158,21 @@ class SimulatedServers:
         self.all[name].die()
         self._network.call_at(self._network.now_s + NOTICE_S, partial(self._ended, name))
 
+    def pause_keeper(self, seconds: float) -> None:
+        """Let the keeper stand still for a while; it has not to do so already."""
+        assert self._waiting is None
+        self._waiting = []
+        self._network.call_at(self._network.now_s + seconds, self._resume_keeper)
+
+    def _resume_keeper(self) -> None:
+        waiting, self._waiting = self._waiting or [], None
+        for sender, parts in waiting if self.keeper is not None else ():
+            self._hear(self._network.now_s, sender, parts)
+
     def _ended(self, name: str) -> None:
-        if self.keeper is not None:
+        if self._waiting is not None:
+            self._network.call_at(self._network.now_s + NOTICE_S, partial(self._ended, name))
+        elif self.keeper is not None:
             self._perform(self.keeper.ended(name, f"{name} was killed", self._network.now_s))
 
     def _make(self, name: str, roster: Roster, mirrors: int) -> None:
@@ -165,12 +185,16 @@ class SimulatedServers:
 
     def _hear(self, now_s: float, sender: str, parts: list[memoryview]) -> Outgoing:
         assert self.keeper is not None
+        if self._waiting is not None:
+            self._waiting.append((sender, parts))
+            return ()
         self._perform(self.keeper.handle(sender, parts, now_s))
         return ()
 
     def _keep(self) -> None:
         assert self.keeper is not None
-        self._perform(self.keeper.tick(self._network.now_s))
+        if self._waiting is None:
+            self._perform(self.keeper.tick(self._network.now_s))
         self._network.call_at(self._network.now_s + KEEPER_TICK_S, self._keep)
 
     def _perform(self, effects: list[KeeperEffect]) -> None:
@@ -186,3 +210,6 @@ class SimulatedServers:
                     pass  # it is dead, or comes back as one that was replaced
         for news in self.keeper.take_news():
             self._tell(news)
+        if self.keeper.failure is not None and not self._is_told:
+            self._is_told = True
+            self.hang_up()

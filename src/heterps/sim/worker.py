@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from heterps.config import Job
-from heterps.errors import NotFinite
+from heterps.errors import HeterpsError
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.specs import TableSpecs
-from heterps.training.protocol.messages import Message, Pushed, Ready
+from heterps.sim.clients import client_name
+from heterps.training.coordinator.failures import kind_and_text
+from heterps.training.protocol.messages import Failed, Message, Pushed, Ready
 from heterps.training.worker.core import COORDINATOR, Turn
 from heterps.training.worker.mailbox import Envelope
 from heterps.training.worker.worker import Worker, WorkerStart
-from heterps.wire.simulated import Outgoing
+from heterps.wire.simulated import Outgoing, Way
 
 if TYPE_CHECKING:
     from heterps.sim.job import SimulatedJob
+
+STOP_S = 2.0
+"""A worker that could not be reached is stopped so long after it can be: meanwhile two have its name."""
 
 
 class SimulatedWorker:
@@ -35,9 +41,10 @@ class SimulatedWorker:
         incarnation: int = 1,
     ) -> None:
         self.name, self._simulated, self._finish = start.name, simulated, finish
-        self.incarnation, self._is_dead = incarnation, False
+        self.incarnation, self._attempt, self._is_dead = incarnation, start.attempt, False
         self._network = simulated.network
         self._inbox: deque[Envelope] = deque()
+        self._parted_until_s = -math.inf
         self._turn: Turn | None = None  # taken, and not begun before its parameters have come
         self._is_busy = False
         self.did: list[tuple[str, float, float]] = []  # "compute" or "push", from when to when
@@ -51,7 +58,7 @@ class SimulatedWorker:
 
     def _tell_ready(self) -> None:
         if not self._is_dead:
-            self.send(COORDINATOR, Ready(self.name, ""))
+            self.send(COORDINATOR, Ready(self.name, "", self._attempt))
 
     def close(self) -> None:
         if not self._is_dead:
@@ -59,12 +66,31 @@ class SimulatedWorker:
 
     def die(self) -> None:
         """Do and say nothing more."""
-        self._network.detach(self.name)
+        if self._is_dead:
+            return
+        self._network.detach(self.name, self._hear)
         self._is_dead, self._is_busy = True, True
         self._worker.close()
 
+    def stop(self) -> None:
+        """Die because the coordinator wants it: now, or some time after it can be reached again."""
+        at_s = self._parted_until_s + STOP_S if self._parted_until_s > self._network.now_s else self._network.now_s
+        if at_s > self._network.now_s:
+            self._network.call_at(at_s, self.die)
+        else:
+            self.die()
+
+    def freeze(self, until_s: float) -> None:
+        """Stand still until then, as after SIGSTOP."""
+        self._network.freeze([self.name, client_name(self.name, self.incarnation)], until_s)
+
+    def part(self, until_s: float, way: Way) -> None:
+        """Be cut off from all others until then."""
+        self._parted_until_s = until_s
+        self._network.part([self.name, client_name(self.name, self.incarnation)], until_s, way)
+
     def _reach(self, tables: TableSpecs) -> RemoteClient:
-        client = self._simulated.connect(self.name, self.incarnation, tables, self._look)
+        client = self._simulated.clients.connect(self.name, self.incarnation, tables, self._look)
         if self.incarnation > 1:
             self._greeted = client.greet()
             client.flush()
@@ -98,8 +124,8 @@ class SimulatedWorker:
             return
         try:
             self._worker.check_pushes()
-        except NotFinite as error:
-            self._simulated.failed = str(error)
+        except HeterpsError as error:
+            self._fail(error)
             return
         if self._turn is None:  # a real worker hears nothing while it waits for parameters
             self._worker.take_in()
@@ -120,7 +146,12 @@ class SimulatedWorker:
         assert turn is not None
         try:
             self._worker.finish(turn)
-        except NotFinite as error:
-            self._simulated.failed = str(error)
+        except HeterpsError as error:
+            self._fail(error)
             return
         self._look()
+
+    def _fail(self, error: HeterpsError) -> None:
+        """End, as a worker does that has met an error."""
+        self.send(COORDINATOR, Failed(self.name, *kind_and_text(error)))
+        self.die()

@@ -12,8 +12,10 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from heterps.config import Faults
 from heterps.errors import PeerLost
@@ -23,14 +25,27 @@ from heterps.wire.faults import FaultPlan
 from heterps.wire.message import Frame, contiguous
 
 Outgoing = Iterable[tuple[str, Sequence[Frame]]]
+Way = Literal["both", "out", "in"]
 Handler = Callable[[float, str, list[memoryview]], Outgoing]
 """Takes (now in seconds, sender, message) and returns (receiver, message) pairs."""
+
+
+class _Parted(NamedTuple):
+    """What separates `names` from all others, until a time."""
+
+    names: frozenset[str]
+    until_s: float
+    way: Way
+
+    def is_between(self, sender: str, peer: str) -> bool:
+        goes_out, comes_in = sender in self.names, peer in self.names
+        return goes_out != comes_in and self.way in ("both", "out" if goes_out else "in")
 
 
 class SimulatedNetwork:
     """Holds peers, messages under way, and the simulated clock. Messages are copied, as between processes.
 
-    What senders send that are `spared` meets no faults.
+    What senders send that are `spared` meets no faults, and waits for the end of a partition, as over TCP.
     """
 
     def __init__(
@@ -48,7 +63,8 @@ class SimulatedNetwork:
         self._faults, self._spared = faults, spared
         self._fault_plans: dict[str, FaultPlan] = {}
         self._peers: dict[str, Handler] = {}
-        self._partitions: list[tuple[frozenset[str], float]] = []  # (names on one side, when it ends)
+        self._partitions: list[_Parted] = []
+        self._frozen: dict[str, float] = {}  # until when
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
 
@@ -56,18 +72,36 @@ class SimulatedNetwork:
         """Deliver messages to `name` to `handler` from now on; it replaces an earlier one, as a restart does."""
         self._peers[name] = handler
 
-    def detach(self, name: str) -> None:
-        """Remove a peer as if it were killed: messages to it, also those under way, are dropped."""
-        self._peers.pop(name, None)
+    def detach(self, name: str, handler: Handler | None = None) -> None:
+        """Remove a peer as if it were killed: messages to it, also those under way, are dropped.
+
+        With a `handler`, only where that is attached: another one may have taken its place.
+        """
+        if handler is None or self._peers.get(name) == handler:
+            self._peers.pop(name, None)
 
     def channel(self, name: str) -> SimulatedChannel:
         channel = SimulatedChannel(name, self)
         self.attach(name, channel._put)
         return channel
 
-    def part(self, names: Collection[str], until_s: float) -> None:
-        """Partition the network: drop what is sent between `names` and all others before `until_s`."""
-        self._partitions.append((frozenset(names), until_s))
+    def part(self, names: Collection[str], until_s: float, way: Way = "both") -> None:
+        """Partition the network until then: drop what goes `out` from `names`, or comes `in` to them, or `both`."""
+        self._partitions.append(_Parted(frozenset(names), until_s, way))
+
+    def freeze(self, names: Collection[str], until_s: float) -> None:
+        """Stop peers, as SIGSTOP does: what they are sent, and what they send, arrives when they go on."""
+        for name in names:
+            self._frozen[name] = max(until_s, self._frozen.get(name, until_s))
+
+    def jump(self, seconds: float) -> None:
+        """Let the clock of all peers jump ahead, as when a machine was asleep: what was due meanwhile comes late."""
+        self.now_s += seconds
+
+    def calm(self) -> None:
+        """End all faults, partitions and standstills that last."""
+        self._faults, self._partitions, self._frozen = Faults(), [], {}
+        self._fault_plans.clear()
 
     def call_at(self, time_s: float, action: Callable[[], None]) -> None:
         """Schedule `action` for `time_s`, or for now if that is past: a tick, a kill, a restart."""
@@ -76,13 +110,17 @@ class SimulatedNetwork:
     def send(self, sender: str, peer: str, parts: Sequence[Frame]) -> None:
         copies = [memoryview(bytes(contiguous(part))) for part in parts]
         self.counters.sent(copies)
-        if any((sender in names) != (peer in names) and self.now_s < until_s for names, until_s in self._partitions):
-            self.counters.drop("apart")
-            return
+        sent_s = max(self.now_s, self._frozen.get(sender, self.now_s))
+        over_s = [parted.until_s for parted in self._partitions if parted.is_between(sender, peer)]
+        if sent_s < (together_s := max(over_s, default=sent_s)):
+            if not self._spared(sender) or together_s == math.inf:
+                self.counters.drop("apart")
+                return
+            sent_s = together_s
         if sender not in self._fault_plans:
             faults = Faults() if self._spared(sender) else self._faults
             self._fault_plans[sender] = FaultPlan(sender, faults, self._seed, self.counters)
-        for due_s, message in self._fault_plans[sender].arrivals(peer, copies, self.now_s + self._latency_s):
+        for due_s, message in self._fault_plans[sender].arrivals(peer, copies, sent_s + self._latency_s):
             self.call_at(due_s, functools.partial(self._arrive, sender, peer, message))
 
     @property
@@ -95,7 +133,8 @@ class SimulatedNetwork:
         if not self._events or self._events[0][0] > until_s:
             self.now_s = max(self.now_s, until_s)
             return False
-        self.now_s, _, action = heapq.heappop(self._events)
+        due_s, _, action = heapq.heappop(self._events)
+        self.now_s = max(self.now_s, due_s)
         action()
         return True
 
@@ -104,6 +143,9 @@ class SimulatedNetwork:
             pass
 
     def _arrive(self, sender: str, peer: str, message: list[Frame]) -> None:
+        if self.now_s < (thawed_s := self._frozen.get(peer, self.now_s)):
+            self.call_at(thawed_s, functools.partial(self._arrive, sender, peer, message))
+            return
         handler = self._peers.get(peer)
         if handler is None:
             self.counters.drop("unknown peer")

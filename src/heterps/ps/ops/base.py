@@ -90,6 +90,10 @@ class Op(Struct, frozen=True):
         """The last push of the worker to the table that must have been applied before."""
         return 0
 
+    def is_repeat(self, shard: Shard, source: PushSource) -> bool:
+        """Whether what it changes was changed by an earlier copy of it."""
+        return False
+
     def check(self, frames: Frames, shard: Shard, limits: Limits) -> Work:
         """Return what is to be done when the time has come; WireError where op, frames and shard do not fit together,
         and NotFinite where a gradient is NaN or infinite."""
@@ -126,6 +130,9 @@ class Push(Op, frozen=True):
     @property
     def needs(self) -> int:
         return self.sequence - 1
+
+    def is_repeat(self, shard: Shard, source: PushSource) -> bool:
+        return self.sequence <= shard.pieces_of(self.table).applied(source, self.table)
 
     @property
     def contribution(self) -> tuple[Round, int] | None:

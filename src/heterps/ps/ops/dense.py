@@ -12,6 +12,7 @@ from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import EXACT, Coding, Count, Iteration, Round
 from heterps.ps.protocol.roster import Roster
+from heterps.ps.shard.ledger import PushSource
 from heterps.ps.shard.rounds import Contribution
 from heterps.ps.shard.shard import Shard
 from heterps.wire import Limits, Malformed, Packed
@@ -58,6 +59,10 @@ class FillDense(base.Op, frozen=True, tag="fill_dense"):
     tables = "dense"
     changes = True
     values: Packed
+
+    def is_repeat(self, shard: Shard, source: PushSource) -> bool:
+        del source
+        return all(piece.is_filled for piece in shard.dense[self.table].pieces)
 
     def prepare(self, frames: Frames, shard: Shard, limits: Limits) -> base.Work:
         dense = shard.dense[self.table]

@@ -78,6 +78,8 @@ class MirrorStream:
         """Keep an answer until the mirror has all that was logged so far; return it where it need not wait."""
         if self._last == self._taken or not (self.is_synced or self._log_bytes > MAX_LOG_BYTES):
             return [(peer, parts)]
+        if any(held.peer == peer and held.request_id == request_id for held in self.held):
+            return []  # an answer to an earlier copy of the request goes sooner
         self.held.append(HeldAnswer(self._last, peer, request_id, parts))
         return []
 

@@ -345,7 +345,9 @@ class Server:
         answer = self._run(peer, request, tasks, changed, now)
         if changed or has_ended_rounds:
             self.mirroring.forward(request.worker, request.incarnation, changed, request.rounds)
-        return self.mirroring.hold(answer, request.id, now, waits=bool(changed))
+        # A repeat has changed nothing; but what its first copy changed may not be at the mirror yet.
+        waits = bool(changed) or any(op.changes for op in request.ops)
+        return self.mirroring.hold(answer, request.id, now, waits=waits)
 
     def _run(
         self, peer: str, request: OpRequest, tasks: list[Task], changed: list[Changed], now: float
@@ -363,13 +365,14 @@ class Server:
         results: list[Result] = []
         frames: list[Frame] = []
         for op, (work, own_frames) in zip(request.ops, tasks, strict=True):
+            changes = op.changes and not op.is_repeat(self.shard, source)
             try:
                 result, more = work(serving)
             except (MemoryError, ValueError, HeterpsError, InDoubt) as error:
                 what = str(error) if isinstance(error, HeterpsError) else f"{type(error).__name__}: {error}"
                 text = f"server {self.name} failed at table {op.table}: {what}"
                 return self._refuse(peer, request.id, Refusal("failed", text))
-            if op.changes:
+            if changes:
                 changed.append((op, own_frames))
             results.append(result)
             frames += more

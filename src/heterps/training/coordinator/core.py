@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import structs
 
 from heterps.config import Job
-from heterps.errors import PeerLost, StorageError
+from heterps.errors import PeerLost, StaleIncarnation, StorageError
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.effects import DropRound, Effect, Measured, Publish, Save, Validate
 from heterps.training.coordinator.failures import failure
@@ -118,9 +118,9 @@ class CoordinatorCore:
             case Alive():
                 pass
             case Ready() if message.worker in self.layout.workers or self.reconfiguration.expects(message.worker):
-                self._addresses[message.worker] = message.address
-                self.reconfiguration.ready(message.worker)
-                self.recovery.ready(message.worker)
+                if self.recovery.ready(message.worker, message.attempt):
+                    self._addresses[message.worker] = message.address
+                    self.reconfiguration.ready(message.worker)
             case Ready():
                 self._effects.append(Send(message.worker, Stop()))  # of a change that was given up
             case Assigned():
@@ -137,6 +137,9 @@ class CoordinatorCore:
                 self.flow.no_batch(message)
             case StageState():
                 self._states[message.worker] = values or {}
+            case Failed() if isinstance(error := failure(message), StaleIncarnation):
+                if not self.recovery.was_lost(message.worker):
+                    raise error
             case Failed() if message.worker in self.layout.workers:
                 raise failure(message)
             case Failed():

@@ -121,6 +121,11 @@ class Journal:
         """Whether the last head has this layout."""
         return self._layout is not None and self._layout == layout
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a head was written, or the attempt has failed."""
+        return self._layout is not None
+
     def go_on(self, decisions: Decisions) -> None:
         """Begin with what another coordinator has decided."""
         self._decisions = decisions
@@ -186,6 +191,9 @@ class MemoryJournal(Journal):
     def __init__(self, found: JournalContents | None = None) -> None:
         super().__init__(Path(), 1 if found is None else found.head.life, "", ServerPlace("", {}), lambda _: None)
         self._lines = [] if found is None else found.lines()
+
+    def close(self) -> None:
+        self._is_over, self._lines = True, []
 
     def _replace(self, line: bytes) -> None:
         self._lines = [line]

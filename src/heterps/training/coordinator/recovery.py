@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from heterps.config.workers import Workers
 from heterps.errors import PeerLost
 from heterps.training.coordinator.flow import Flow
@@ -25,6 +27,7 @@ from heterps.training.worker.stage_work import WorkerStart
 class _Lost:
     since: float
     start_at: float
+    attempt: int  # how many times the worker has been lost
     is_started: bool = False
     is_ready: bool = False
 
@@ -46,6 +49,7 @@ class Recovery:
         self._start_of, self._warn = start_of, warn
         self._budget = LossBudget(0 if have_state else workers.replacements, workers.backoff_s)
         self._lost: dict[str, _Lost] = {}
+        self._attempts: dict[str, int] = {}  # how many times each worker has been lost, by those that have been
 
     def lose(
         self,
@@ -67,7 +71,8 @@ class Recovery:
             return None
         wait_s = 0.0 if is_preempted else self._budget.lose(now)
         since = self._lost[worker].since if worker in self._lost else now
-        self._lost[worker] = _Lost(since, now + wait_s)
+        self._attempts[worker] = self._attempts.get(worker, 0) + 1
+        self._lost[worker] = _Lost(since, now + wait_s, self._attempts[worker])
         lanes = flow.lose(worker, clock_s)  # [2]
         flow.hold_at, flow.is_held = None, False  # no checkpoint before all that is under way can end
         others_do = "the others wait for it" if layout.in_rounds else "the others go on"
@@ -85,14 +90,23 @@ class Recovery:
         for worker, lost in self._lost.items():
             if not lost.is_started and now >= lost.start_at:
                 lost.is_started = True
-                effects.append(StartWorkers((self._start_of(worker, layout),)))
+                start = structs.replace(self._start_of(worker, layout), attempt=lost.attempt)
+                effects.append(StartWorkers((start,)))
             if not lost.is_ready and now - lost.start_at > START_S:
                 raise PeerLost(f"{worker} was lost, and did not start again within {START_S:.0f} s")
         return effects
 
-    def ready(self, worker: str) -> None:
+    def ready(self, worker: str, attempt: int) -> bool:
+        """Take a Ready; False where one sent it that has died since, and is not the one that is waited for."""
+        if attempt != self._attempts.get(worker, 0):
+            return False
         if worker in self._lost:
             self._lost[worker].is_ready = True
+        return True
+
+    def was_lost(self, worker: str) -> bool:
+        """Whether a worker has been replaced, so that an older incarnation of it may still speak."""
+        return worker in self._attempts
 
     @property
     def num_lost(self) -> int:

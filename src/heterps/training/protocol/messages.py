@@ -77,10 +77,11 @@ class Stop(Struct, frozen=True, tag="stop"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """The worker has its model and its servers, and listens at `address`."""
+    """The worker has its model and its servers, and listens at `address`. `attempt`: as it was told by its start."""
 
     worker: Name
     address: str
+    attempt: Count = 0
 
 
 class Assigned(Struct, frozen=True, tag="assigned"):

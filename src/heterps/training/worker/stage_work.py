@@ -62,6 +62,7 @@ class WorkerStart(Struct, frozen=True):
     folder: str = ""  # where workers of one machine meet: to add up gradients, to share what they decode
     threads: int = 1
     port: Port | None = None  # of the emulated machine that it is on
+    attempt: int = 0  # how many times the worker had been lost when it was started
 
 
 class StageWork:

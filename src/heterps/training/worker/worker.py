@@ -74,7 +74,7 @@ def run_worker(
     try:
         worker = Worker(job, start, mailbox, connect)
         try:
-            mailbox.send(COORDINATOR, Ready(start.name, address))
+            mailbox.send(COORDINATOR, Ready(start.name, address, start.attempt))
             _run(worker, stopped, job.workers.deadline_s)
         finally:
             worker.close()

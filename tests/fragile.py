@@ -30,6 +30,7 @@ class Entry:
 class FragileOS:
     def __init__(self, crash_at: int | None = None) -> None:
         self.num_calls = 0
+        self.is_crashed = False
         self._crash_at = crash_at
         self._open: dict[int, Path] = {}
         self._torn: set[Path] = set()
@@ -94,6 +95,7 @@ class FragileOS:
 
     def _step(self, half: Callable[[], object] = lambda: None) -> None:
         if self.num_calls == self._crash_at:
+            self.is_crashed = True
             half()
             raise Crash
         self.num_calls += 1
