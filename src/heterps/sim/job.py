@@ -32,20 +32,9 @@ from heterps.sim.clients import SimulatedClients
 from heterps.sim.servers import SimulatedServers
 from heterps.sim.storage import JobFolder
 from heterps.sim.worker import SimulatedWorker
+from heterps.training.coordinator import effects
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
-from heterps.training.coordinator.effects import (
-    DropRound,
-    EndRound,
-    Measured,
-    Note,
-    Publish,
-    Save,
-    Skip,
-    TellEnded,
-    Validate,
-)  # fmt: skip
-from heterps.training.coordinator.effects import Effect as CoordinatorEffect
 from heterps.training.coordinator.fleet import tell_news
 from heterps.training.coordinator.journal import STARTS_A_LIFE, JournalContents, MemoryJournal
 from heterps.training.coordinator.loss_budget import LossBudget
@@ -362,33 +351,33 @@ class SimulatedJob:
         if self._is_set_up:
             self.core.progress.recoveries += num_lost
 
-    def _perform(self, effects: list[CoordinatorEffect]) -> None:
+    def _perform(self, wanted: list[effects.Effect]) -> None:
         """Do what the core wants done. What comes for the coordinator meanwhile waits."""
         before, self._is_busy = self._is_busy, True
-        self._do(effects)
+        self._do(wanted)
         self._is_busy = before
         if not before:
             self._work_off()
 
-    def _do(self, effects: list[CoordinatorEffect]) -> None:
-        for effect in effects:
+    def _do(self, wanted: list[effects.Effect]) -> None:
+        for effect in wanted:
             match effect:
                 case Send():
                     self.send(COORDINATOR, *effect)
-                case Save():
+                case effects.Save():
                     if isinstance(self.model.client, RemoteClient):
                         self.model.client.compare_mirrors()
                     error = self._storage.save(self.core.clock, self.core.progress.samples, self._progress())
                     self._perform(self.core.saved(error, self.network.now_s))
                     self._perform(self.core.answered(self.network.now_s))
-                case Publish():
+                case effects.Publish():
                     why = self._storage.publish(self.core.clock, self.core.progress.samples)
                     self._perform(self.core.published(why, self.network.now_s))
-                case EndRound():
+                case effects.EndRound():
                     self._end_round(effect.number)
-                case TellEnded():
+                case effects.TellEnded():
                     self.model.client.tell_rounds()
-                case DropRound():
+                case effects.DropRound():
                     drop_round(self.model.client, self._tables, effect.number)
                 case StartWorkers():
                     for start in effect.workers:
@@ -396,16 +385,16 @@ class SimulatedJob:
                         self.network.call_at(self.network.now_s + self._start_s, begin)
                 case StopWorker():
                     self.workers[effect.worker].stop()  # it may live: it was silent for too long
-                case Skip():
+                case effects.Skip():
                     pass  # there is no folder for rows
-                case Validate():
+                case effects.Validate():
                     batches = (self.model.prepare(batch) for batch, _ in open_validation_reader(self._job).read())
                     self._perform(self.core.validated(self.model.evaluate(batches), self.network.now_s))
-                case Note():
+                case effects.Note():
                     if not self.journal.is_of(self.core.layout):
                         self._begin_journal()
                     self.journal.note(effect.record)
-                case Measured():
+                case effects.Measured():
                     self._begin_journal()
                 case _:
                     raise NotImplementedError(f"a simulated job does not {type(effect).__name__}")

@@ -22,20 +22,9 @@ from heterps.errors import Diverged, HeterpsError, PeerLost, StorageError
 from heterps.model.build import build_model
 from heterps.model.trace import WHOLE, trace_or_whole
 from heterps.planning.plan import Plan
+from heterps.training.coordinator import effects
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
-from heterps.training.coordinator.effects import (
-    DropRound,
-    Effect,
-    EndRound,
-    Measured,
-    Note,
-    Publish,
-    Save,
-    Skip,
-    TellEnded,
-    Validate,
-)  # fmt: skip
 from heterps.training.coordinator.failures import find_culprit
 from heterps.training.coordinator.fleet import Fleet, WorkerLost, tell_news
 from heterps.training.coordinator.following import LEASE_S
@@ -314,10 +303,10 @@ class Coordinator:
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def _perform(self, effects: list[Effect]) -> str | None:
+    def _perform(self, wanted: list[effects.Effect]) -> str | None:
         """Carry out effects of the core, and those that follow. Returns why workers could not be started, if so."""
         error: str | None = None
-        for effect in effects:
+        for effect in wanted:
             match effect:
                 case Send():
                     with suppress(PeerLost):  # it has died, as the fleet will say, or will be silent for too long
@@ -327,24 +316,24 @@ class Coordinator:
                 case StopWorker():
                     with suppress(KeyError):  # it was not started
                         self._fleet.stop(*effect)
-                case Validate():
+                case effects.Validate():
                     self._perform(self._core.validated(self._validate(), time.monotonic()))
-                case Save():
+                case effects.Save():
                     self._begin_save()
-                case Publish():
+                case effects.Publish():
                     failure = self._publisher.publish(self._core.clock, self._core.progress.samples)
                     self._perform(self._core.published(failure, time.monotonic()))
-                case EndRound():
+                case effects.EndRound():
                     end_round(self._model.client, self._limits if effect.are_several else [], effect.number)
-                case TellEnded():
+                case effects.TellEnded():
                     self._model.client.tell_rounds()
-                case Note():
+                case effects.Note():
                     self._note(effect)
-                case DropRound():
+                case effects.DropRound():
                     drop_round(self._model.client, self._served, effect.number)
-                case Skip():
+                case effects.Skip():
                     self._quarantine.add(effect.batch)
-                case Measured():
+                case effects.Measured():
                     line = effect.line | self._model.table_fields(self._job.tables)
                     self._run.add_metrics(line)
                     self._begin_journal()
@@ -366,7 +355,7 @@ class Coordinator:
 
     # --- checkpoints and the journal ---------------------------------------------------------------------------------
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: effects.Note) -> None:
         assert self._journal is not None
         if not self._journal.is_of(self._core.layout):
             self._begin_journal()
