@@ -100,7 +100,8 @@ ELSEWHERE = {
     "checkpoints with changes only: tests/launch/test_delta_checkpoints": ("checkpoint.full_every",),
     "servers that somebody else started: test_run_servers, test_secured_servers": ("servers.addresses", "servers.key"),
     "servers that wait for another coordinator; refused inline and on ray: test_killed_commands": ("servers.wait_s",),
-    "mirrors of servers; refused inline and on ray: test_mirrored_servers": ("servers.replicas",),
+    "mirrors of servers; refused inline: test_mirrored_servers, test_ray_servers": ("servers.replicas",),
+    "how long servers may be silent: test_silent_servers, test_ray_servers": ("servers.silence_s",),
     "how long others are waited for: test_ends_of_runs, test_restarted_runs": (
         "servers.deadline_s", "workers.deadline_s", "workers.replacements", "workers.backoff_s", "workers.restarts",
     ),

@@ -47,7 +47,7 @@ class Servers(Frozen):
         0,
         description="1: every server has a mirror, a second process that holds the same shard, push by push. When one "
         "of the two is lost the other goes on, nothing is lost, and nobody goes back to a checkpoint. For servers that "
-        "the launcher `local` starts as processes.",
+        "the launchers `local` and `ray` start as processes.",
     )
     channel: Literal["ipc", "memory"] = Field(
         "ipc",
@@ -69,6 +69,12 @@ class Servers(Frozen):
     cache_bytes: NonNegativeInt = Field(64 << 20, description="Memory of each worker for cached rows, for each table.")
     deadline_s: PositiveFloat = Field(
         60.0, description="Seconds to wait for an answer of a server before the run ends with an error."
+    )
+    silence_s: PositiveFloat | None = Field(
+        None,
+        description="Seconds without a word of a server after which it counts as lost, though its process may live; "
+        "null: half of `deadline_s`, below which it must be. A server's longest step, such as to load its rows, has "
+        "to take less. For servers that the run starts as processes, and that are not emulated.",
     )
     wait_s: NonNegativeFloat | None = Field(
         None,
@@ -98,9 +104,21 @@ class Servers(Frozen):
             raise ValueError(
                 "replicas: servers as threads (channel: memory) all end with this process: leave channel out"
             )
+        if self.silence_s is not None and self.silence_s >= self.deadline_s:
+            raise ValueError(
+                f"silence_s: a server that is silent must be noticed before others give up after deadline_s, "
+                f"{self.deadline_s:g} s: give less than that, or leave it out"
+            )
+        if self.silence_s is not None and (self.addresses or self.channel == "memory"):
+            raise ValueError("silence_s is for servers that the run starts as processes: leave it out")
         if self.key is not None and not self.addresses:
             raise ValueError("key is for servers at addresses; those started for the run are reached by ipc only")
         return self
+
+    @property
+    def longest_silence_s(self) -> float:
+        """Seconds without a word after which a server counts as lost."""
+        return self.deadline_s / 2 if self.silence_s is None else self.silence_s
 
     @property
     def num(self) -> int:

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from heterps.config import SGD, Adagrad, Adam, Job
-from heterps.launch.run_servers import RunningServers, run_servers
+from heterps.launch.run_servers import run_servers
+from heterps.launch.running_servers import RunningServers
 from heterps.planning.plan import Plan
 from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient, LocalClient, in_process
@@ -65,7 +66,7 @@ def inline_fleet(
 class InlineFleet:
     """One worker that works while the coordinator waits for it."""
 
-    place = None
+    place, stranded = None, ""
     refuses_changes = "an inline run has no workers to change: stop it, and resume it with --launcher local"
 
     def __init__(self, job: Job, servers: RunningServers | None) -> None:

@@ -22,7 +22,8 @@ import msgspec
 from heterps.config import Job
 from heterps.errors import HeterpsError
 from heterps.launch.inline import signals, warm_up
-from heterps.launch.run_servers import RunningServers, lost_child, run_servers
+from heterps.launch.run_servers import lost_child, run_servers
+from heterps.launch.running_servers import RunningServers
 from heterps.launch.standby import Standby
 from heterps.planning.plan import Plan
 from heterps.processes import Adopted, Child
@@ -113,7 +114,7 @@ class ProcessFleet:
     life  how many coordinators the job has had
     """
 
-    refuses_changes = None
+    refuses_changes, stranded = None, ""
 
     def __init__(
         self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, standby: Standby, life: int
@@ -182,7 +183,7 @@ class ProcessFleet:
 class ThreadFleet:
     """Workers as threads of this process, over a network in memory: quick to start, for tests and for small models."""
 
-    refuses_changes = place = None
+    refuses_changes, place, stranded = None, None, ""
 
     def __init__(self, job: Job, servers: RunningServers, logs: Path) -> None:
         self._job, self._servers, self._logs = job, servers, logs

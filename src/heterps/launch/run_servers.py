@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from heterps.checkpoint import RowFolder
 from heterps.config import Faults, Job, Servers
 from heterps.errors import ConfigError, HeterpsError, PeerLost
-from heterps.launch.server_keeper import ServerKeeper
+from heterps.launch.running_servers import Connect, RunningServers, kept_servers, stop_all
+from heterps.launch.server_keeper import ServerProcess
 from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Adopted, Child, ChildFailed
 from heterps.ps.client.connect import connect
-from heterps.ps.client.keeper import Keeper, News
 from heterps.ps.client.local import JobClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Roster, Seat
@@ -31,7 +30,6 @@ from heterps.report.figures import plural
 from heterps.temporary import owned_folder
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
 from heterps.training.coordinator.journal import Head, ServerPlace
-from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.protocol.emulated_units import EmulatedServer
 from heterps.training.protocol.pacing import ServerPace
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
@@ -41,48 +39,8 @@ from heterps.wire.ports import Limited, Port
 
 START_S = 180.0
 """Seconds that a server gets to import its modules, compile kernels for the first time, and make the tables."""
-STOP_S = 10.0
 WAIT_S = 60.0
 """Seconds for which servers wait for another coordinator where the job does not say it."""
-WATCH_S = 0.2
-"""Seconds between two looks at whether a server has ended."""
-
-
-class Connect(Protocol):
-    """Makes a client of the servers for the worker with this name, behind the port of its emulated machine."""
-
-    def __call__(self, worker: str, tables: TableSpecs, port: Port | None = None) -> JobClient: ...
-
-
-@dataclass
-class RunningServers:
-    """How the workers of a run reach its servers, wherever these run."""
-
-    connect: Connect
-    roster: Callable[[], Roster]  # the newest, for workers that are processes of their own
-    network: MemoryNetwork | None = None  # for workers that are threads beside servers that are threads
-    children: Sequence[Child | Adopted] = ()
-    failures: Sequence[HeterpsError] = ()  # of servers that are threads
-    keeper: Callable[[], ServerKeeper | None] = lambda: None  # of servers with mirrors
-    place: ServerPlace | None = None  # where they wait if this process dies; None: they do not
-
-    def take_news(self) -> list[News]:
-        """What has happened to servers with mirrors since the last call."""
-        keeper = self.keeper()
-        return [] if keeper is None else keeper.take_news()
-
-    def check(self) -> None:
-        """An error where a server that was started has ended on its own: its own error, or else a PeerLost."""
-        if self.failures:
-            raise self.failures[0]
-        if (keeper := self.keeper()) is not None:
-            if isinstance(keeper.failure, PeerLost):
-                raise PeerDied("a server", str(keeper.failure))
-            if keeper.failure is not None:
-                raise keeper.failure
-            return
-        if (lost := lost_child(dict.fromkeys(self.children, ""))) is not None:
-            raise lost.cause or lost
 
 
 def lost_child(children: Mapping[Child | Adopted, str]) -> PeerDied | None:
@@ -266,7 +224,7 @@ def _processes(
     if job.launcher == "local" and not servers.replicas:
         wait_s = WAIT_S if servers.wait_s is None else servers.wait_s
     with ExitStack() as opened:
-        children: dict[str, Child | Adopted] = {}
+        processes: dict[str, ServerProcess] = {}
         if left is None:
             folder, life = opened.enter_context(socket_folder()), 1
             addresses = [f"ipc://{folder}/server-{number}" for number in range(count)]
@@ -274,19 +232,19 @@ def _processes(
         else:
             folder, life = opened.enter_context(owned_folder(Path(left.servers.folder))), left.life
             roster = msgspec.convert(left.servers.roster, Roster)
-            children = {seat.name: adopt(seat) for seat in roster.seats}
-        opened.callback(_stop_all, children)
+            processes |= {seat.name: LocalServer(adopt(seat), seat.address) for seat in roster.seats}
+        opened.callback(stop_all, processes)
         told_tables: list[dict[str, Any]] = []  # what servers are told of the tables, once these are known
 
-        def start(seat: Seat, number: int, roster: Roster) -> Child:
-            child = Child(seat.name, "heterps.launch.server_process", log=logs / f"{seat.name}.log" if logs else None)
+        def begin(name: str, address: str, number: int, roster: Roster) -> Child:
+            child = Child(name, "heterps.launch.server_process", log=logs / f"{name}.log" if logs else None)
             child.send(
                 {
                     "job": str(job_file),
                     "roster": msgspec.to_builtins(roster),
-                    "name": seat.name,
-                    "address": seat.address,
-                    "mirrors": number if roster.number(seat.name) < 0 else None,
+                    "name": name,
+                    "address": address,
+                    "mirrors": number if roster.number(name) < 0 else None,
                     "can": msgspec.to_builtins(emulated(number)) if emulated else None,
                     "wait_s": wait_s,
                 }
@@ -295,30 +253,17 @@ def _processes(
                 child.send(known)
             return child
 
+        def start(name: str, number: int, roster: Roster) -> LocalServer:
+            address = f"ipc://{folder}/{name}"
+            return LocalServer(begin(name, address, number, roster), address)
+
         waited_for: list[Child] = []
         for seat in roster.seats if left is None else ():
-            child = start(seat, max(roster.number(seat.name), roster.mirrored_by(seat.name)), roster)
-            children[seat.name] = child
+            child = begin(seat.name, seat.address, max(roster.number(seat.name), roster.mirrored_by(seat.name)), roster)
+            processes[seat.name] = LocalServer(child, seat.address)
             waited_for.append(child)
-        clients: list[JobClient] = []
-        keepers: list[ServerKeeper] = []
 
-        def hang_up() -> None:
-            for client in list(clients):  # nobody should wait for an answer until its deadline
-                client.close()
-
-        def keep() -> None:
-            keeper = Keeper(
-                roster,
-                silence_s=servers.deadline_s / 2,  # so that workers have not given up when a mirror takes over
-                next_start=LossBudget(job.workers.replacements, job.workers.backoff_s).next_start,
-                address=lambda name: f"ipc://{folder}/{name}",
-                now=time.monotonic(),
-            )
-            keepers.append(ServerKeeper(keeper, children, start, lambda child: _loss_of(child, ""), hang_up))
-            opened.callback(keepers[0].close)
-
-        def reach(worker: str, tables: TableSpecs, port: Port | None = None) -> JobClient:
+        def wait_until_ready(tables: TableSpecs) -> None:
             if not told_tables:
                 told_tables.append({"tables": tables.to_plain()})
                 for child in waited_for:
@@ -329,31 +274,35 @@ def _processes(
                 except ChildFailed as error:
                     raise error_of(error.kind, str(error)) from None
                 del waited_for[0]
-            if servers.replicas and not keepers:
-                keep()
-            options = client_options(servers, tables, port)
-            newest = keepers[0].roster if keepers else roster
-            client = connect(
-                worker, newest, tables, options=options, faults=servers.faults, seed=job.seed, port=port,
-                incarnation=life,
-            )  # fmt: skip
-            clients.append(client)
-            return clients[-1]
 
-        running = RunningServers(
-            reach,
-            lambda: keepers[0].roster if keepers else roster,
-            children=() if servers.replicas else list(children.values()),
-            keeper=lambda: keepers[0] if keepers else None,
-            place=ServerPlace(str(folder), msgspec.to_builtins(roster)) if wait_s else None,
-        )
-        with _hang_up(running.children, hang_up):
-            try:
-                yield running
-            except PeerLost as error:
-                if not isinstance(error, PeerDied):  # then it may be because of a server
-                    running.check()
-                raise
+        place = ServerPlace(str(folder), msgspec.to_builtins(roster)) if wait_s else None
+        with kept_servers(
+            job, processes, start, first=lambda: roster, serve=wait_until_ready, incarnation=life, place=place,
+            is_watched=emulated is None,
+        ) as running:  # fmt: skip
+            yield running
+
+
+@dataclass
+class LocalServer:
+    """A server as a process of this machine, which listens at this address as soon as it runs."""
+
+    child: Child | Adopted
+    address: str
+    has_to_leave = False
+
+    @property
+    def loss(self) -> PeerDied | None:
+        return _loss_of(self.child, "")
+
+    def release(self) -> None:
+        self.child.dismiss()
+
+    def stop(self, deadline_s: float) -> None:
+        self.child.stop(deadline_s)
+
+    def close(self) -> None:
+        self.child.close()
 
 
 def adopt(seat: Seat) -> Adopted:
@@ -362,30 +311,3 @@ def adopt(seat: Seat) -> Adopted:
     if process is None:
         raise PeerLost(f"server {seat.name} does not wait at {seat.address} any more")
     return Adopted(seat.name, process)
-
-
-def _stop_all(children: Mapping[str, Child | Adopted]) -> None:
-    for child in children.values():
-        child.dismiss()
-    for child in children.values():
-        child.stop(STOP_S)
-
-
-@contextmanager
-def _hang_up(children: Sequence[Child | Adopted], hang_up: Callable[[], None]) -> Iterator[None]:
-    """While it is open, closes the clients once a server has ended, so that no worker waits until its deadline."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(WATCH_S):
-            if not all(child.is_running for child in children):
-                hang_up()
-                return
-
-    watcher = threading.Thread(target=watch, name="watch over servers", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()

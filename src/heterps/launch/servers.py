@@ -129,6 +129,7 @@ def warm_up_server(server: Server) -> None:
             keys.flags.writeable = grads.flags.writeable = writeable
             table.pull(keys)
             table.push_unique(keys, grads, samples=0)
+            table.put(table.take(keys))  # as when rows are loaded, which must not take long either
         keys.flags.writeable = True
 
 

@@ -129,9 +129,7 @@ class SimulatedServers:
         self.keeper: Keeper | None = None
         self._waiting: list[tuple[str, list[memoryview]]] | None = None  # for the keeper, while it is paused
         if replicas:
-            self.keeper = Keeper(
-                self._first, silence_s=silence_s, next_start=next_start, address=lambda _: "", now=network.now_s
-            )
+            self.keeper = Keeper(self._first, silence_s=silence_s, next_start=next_start, now=network.now_s)
             network.attach(KEEPER, self._hear)
             self._keep()
             while not self.keeper.is_complete and self.keeper.failure is None:
@@ -183,6 +181,11 @@ class SimulatedServers:
         if roster.mirrors:
             self.all[name].begin_ticks()
 
+    def _start(self, start: StartServer) -> None:
+        assert self.keeper is not None
+        self._make(start.name, self.keeper.roster, start.number)
+        self._perform(self.keeper.listens(start.name, "", self._network.now_s))
+
     def _hear(self, now_s: float, sender: str, parts: list[memoryview]) -> Outgoing:
         assert self.keeper is not None
         if self._waiting is not None:
@@ -204,8 +207,7 @@ class SimulatedServers:
                 case Tell():
                     self._network.send(KEEPER, *effect)
                 case StartServer():
-                    start = partial(self._make, effect.seat.name, self.keeper.roster, effect.number)
-                    self._network.call_at(self._network.now_s + self._start_s, start)
+                    self._network.call_at(self._network.now_s + self._start_s, partial(self._start, effect))
                 case StopServer():
                     pass  # it is dead, or comes back as one that was replaced
         for news in self.keeper.take_news():

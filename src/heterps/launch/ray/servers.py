@@ -13,7 +13,8 @@ from heterps.errors import PeerLost
 from heterps.launch.ray.actor import Actor, wait_ended
 from heterps.launch.ray.reservations import Reservations
 from heterps.launch.ray.roles import ServerRole
-from heterps.launch.run_servers import START_S, STOP_S
+from heterps.launch.run_servers import START_S
+from heterps.launch.running_servers import STOP_S
 from heterps.launch.servers import client_options, first_roster
 from heterps.ps.client.connect import connect
 from heterps.ps.client.local import JobClient

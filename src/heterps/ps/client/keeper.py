@@ -1,4 +1,4 @@
-"""Keeper: sees that every server of a job has a mirror, and that a mirror takes the place of a server that is lost.
+"""Keeper: notices that a server is lost, and sees that its mirror takes its place and that it has a mirror again.
 
     Lead(roster) --> servers and mirrors, five times a second --> Led         an event and the time in, effects out
 
@@ -7,7 +7,8 @@
                          [2] a new server is started; it answers --> it is the mirror in the next roster
                          [3] the server sends it a copy and its log --> it is synced
     a mirror is lost     the server goes on alone from the next roster on; then [2] and [3]
-    both are lost        `failure`: what they held comes back from a checkpoint
+    both are lost, or there are no mirrors
+                         `failure`: what they held comes back from a checkpoint
 
 The keeper alone makes rosters, one after the other, so that there is never any doubt about which is newer. A server
 that was replaced can do no harm when it comes back: its mirror takes nothing more of it, and without that it may not
@@ -43,9 +44,9 @@ class Tell(NamedTuple):
 
 
 class StartServer(NamedTuple):
-    """Start a server that is to be the mirror of server `number`."""
+    """Start a server that is to be the mirror of server `number`. Say where it listens (`listens`)."""
 
-    seat: Seat
+    name: str
     number: int
 
 
@@ -82,16 +83,16 @@ class _Vacancy:
 
     since: float
     start_at: float
-    seat: Seat | None = None  # started, and not in the roster yet
+    name: str = ""  # of the server that was started for it
     started_at: float = 0.0
+    seat: Seat | None = None  # of that, once it listens
 
 
 class Keeper:
-    """Keeps the servers of `roster`, all of which have mirrors, and have answered.
+    """Keeps the servers of `roster`, which have answered. Either all of them have mirrors, or none has.
 
     silence_s   a server that has not answered for so long is lost
     next_start  says when a new server may be started, given the time of a loss; None: no more are
-    address     of a server with this name
     """
 
     def __init__(
@@ -100,12 +101,13 @@ class Keeper:
         *,
         silence_s: float,
         next_start: Callable[[float], float | None],
-        address: Callable[[str], str],
         now: float,
     ) -> None:
         self.roster = roster
         self.failure: HeterpsError | None = None
-        self._silence_s, self._next_start, self._address = silence_s, next_start, address
+        self.lost = ""
+        """The server without which the job cannot go on, if that is the `failure`."""
+        self._silence_s, self._next_start = silence_s, next_start
         self._watched = {seat.name: _Watched(now) for seat in roster.seats}
         self._vacancies: dict[int, _Vacancy] = {}  # by server
         self._taking_over: dict[str, tuple[float, str]] = {}  # mirrors in a new place, since when, and whose it was
@@ -154,9 +156,25 @@ class Keeper:
                 return self._lead(now)
         return []
 
+    def listens(self, name: str, address: str, now: float) -> list[Effect]:
+        """Handle that a server that was to be started listens at this address. It may answer when it is told to."""
+        for number, vacancy in self._vacancies.items():
+            if vacancy.name == name:
+                vacancy.seat = Seat(name, address, self._lives[number] + 1)
+        return self._lead(now)
+
     def ended(self, name: str, why: str, now: float) -> list[Effect]:
         """Handle that the process of a server has ended."""
         return self._lost(name, why, now) if name in self._watched else []
+
+    def leaves(self, name: str, now: float) -> list[Effect]:
+        """Handle that the machine of a server will end soon. Its mirror takes over as soon as it can; a mirror is
+        dropped. That is no failure. Call it again until the server is gone."""
+        mirror = self.roster.mirror(number) if (number := self.roster.number(name)) >= 0 else None
+        is_needed = number >= 0 and (mirror is None or not self._is_synced(mirror))
+        if name not in self._watched or is_needed:
+            return []
+        return self._lost(name, f"{name} leaves, because its machine is about to end", now, is_preempted=True)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due at this time. Call it several times a second, when all messages that came were handled."""
@@ -174,15 +192,17 @@ class Keeper:
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def _lost(self, name: str, why: str, now: float) -> list[Effect]:
+    def _is_synced(self, mirror: Seat) -> bool:
+        return mirror.name in self._watched and self._watched[mirror.name].is_synced
+
+    def _lost(self, name: str, why: str, now: float, *, is_preempted: bool = False) -> list[Effect]:
         del self._watched[name]
         self._taking_over.pop(name, None)
         if (number := self.roster.number(name)) >= 0:
             mirror = self.roster.mirror(number)
-            if mirror is None or mirror.name not in self._watched or not self._watched[mirror.name].is_synced:
-                what = "it has no mirror" if mirror is None else f"its mirror {mirror.name} has not all that it had"
-                self.failure = self.failure or PeerLost(f"{why}, and {what}")
-                return []
+            if mirror is None or not self._is_synced(mirror):
+                self._fail(name, why, mirror)
+                return [StopServer(name)]
             self.roster = self.roster.with_takeover(number)  # [1]
             self._taking_over[mirror.name] = now, name
             self._news.append(News(f"{why}. Its mirror {mirror.name} takes over", is_warning=True, is_recovery=True))
@@ -192,9 +212,9 @@ class Keeper:
             text = f"{why}. It mirrored {server}, which goes on alone until it has another mirror"
             self._news.append(News(text, is_warning=True, is_recovery=True))
         else:  # started, and not a mirror yet
-            number = next(n for n, vacancy in self._vacancies.items() if vacancy.seat and vacancy.seat.name == name)
+            number = next(n for n, vacancy in self._vacancies.items() if vacancy.name == name)
             self._news.append(News(why, is_warning=True))
-        start_at = self._next_start(now)
+        start_at = now if is_preempted else self._next_start(now)
         since = self._vacancies[number].since if number in self._vacancies else now
         self._vacancies.pop(number, None)
         if start_at is None:
@@ -204,17 +224,24 @@ class Keeper:
             self._vacancies[number] = _Vacancy(since, start_at)
         return [StopServer(name), *self._lead(now)]
 
+    def _fail(self, name: str, why: str, mirror: Seat | None) -> None:
+        if self.roster.mirrors:
+            why += (
+                f", and {'it has no mirror' if mirror is None else f'its mirror {mirror.name} has not all that it had'}"
+            )
+        if self.failure is None:
+            self.failure, self.lost = PeerLost(why), name
+
     def _fill(self, number: int, vacancy: _Vacancy, now: float) -> list[Effect]:
         """[2] Start a server when its time has come; give it up when it does not answer."""
-        if vacancy.seat is None and now >= vacancy.start_at:
+        if not vacancy.name and now >= vacancy.start_at:
             self._lives[number] += 1
-            name = f"server-{number}.{self._lives[number]}"
-            vacancy.seat, vacancy.started_at = Seat(name, self._address(name), self._lives[number] + 1), now
-            self._watched[name] = _Watched()
-            return [StartServer(vacancy.seat, number)]
-        is_late = vacancy.seat is not None and now - vacancy.started_at > START_S
-        if vacancy.seat is not None and is_late and self._watched[vacancy.seat.name].heard_at == math.inf:
-            return self._lost(vacancy.seat.name, f"{vacancy.seat.name} did not start within {START_S:.0f} s", now)
+            vacancy.name, vacancy.started_at = f"server-{number}.{self._lives[number]}", now
+            self._watched[vacancy.name] = _Watched()
+            return [StartServer(vacancy.name, number)]
+        is_late = vacancy.name and now - vacancy.started_at > START_S
+        if is_late and self._watched[vacancy.name].heard_at == math.inf:
+            return self._lost(vacancy.name, f"{vacancy.name} did not start within {START_S:.0f} s", now)
         return []
 
     def _synced(self, number: int, mirror: str, now: float) -> None:
