@@ -158,7 +158,6 @@ def num_lines(run: Path) -> int:
     ("fields", "words"),
     [
         ({"launcher": "inline"}, "the inline launcher starts no mirrors of servers"),
-        ({"launcher": "ray"}, "the ray launcher starts no mirrors of servers"),
         ({"workers": {"channel": "memory"}}, "with workers.channel memory servers are threads"),
     ],
 )

@@ -66,7 +66,7 @@ def inline_fleet(
 class InlineFleet:
     """One worker that works while the coordinator waits for it."""
 
-    place, stranded = None, ""
+    place = None
     refuses_changes = "an inline run has no workers to change: stop it, and resume it with --launcher local"
 
     def __init__(self, job: Job, servers: RunningServers | None) -> None:

@@ -191,10 +191,9 @@ def _no_wait(job: Job) -> str | None:
 
 def _check_replicas(job: Job) -> None:
     """Raises ConfigError where servers of the job cannot have mirrors."""
-    if job.launcher != "local":
+    if job.launcher == "inline":
         raise ConfigError(
-            f"servers.replicas: the {job.launcher} launcher starts no mirrors of servers: use --launcher local, or "
-            "leave it out"
+            "servers.replicas: the inline launcher starts no mirrors of servers: use --launcher local, or leave it out"
         )
     if job.workers.channel == "memory":
         raise ConfigError(

@@ -114,7 +114,7 @@ class ProcessFleet:
     life  how many coordinators the job has had
     """
 
-    refuses_changes, stranded = None, ""
+    refuses_changes = None
 
     def __init__(
         self, channel: Channel, job_file: Path, folder: Path, servers: RunningServers, standby: Standby, life: int
@@ -183,7 +183,7 @@ class ProcessFleet:
 class ThreadFleet:
     """Workers as threads of this process, over a network in memory: quick to start, for tests and for small models."""
 
-    refuses_changes, place, stranded = None, None, ""
+    refuses_changes = place = None
 
     def __init__(self, job: Job, servers: RunningServers, logs: Path) -> None:
         self._job, self._servers, self._logs = job, servers, logs

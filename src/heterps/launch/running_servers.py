@@ -53,12 +53,6 @@ class RunningServers:
         keeper = self.keeper()
         return [] if keeper is None else keeper.take_news()
 
-    @property
-    def stranded(self) -> str:
-        """A server that has to leave its machine and has no mirror; "" where there is none."""
-        keeper = self.keeper()
-        return "" if keeper is None else keeper.stranded
-
     def check(self) -> None:
         """An error where a server that was started is lost: its own error, or else a PeerLost."""
         if self.failures:

@@ -72,8 +72,6 @@ class ServerKeeper:
         self._start, self._on_failure = start, on_failure
         self._starting: set[str] = set()
         self._losses: dict[str, PeerDied] = {}
-        self.stranded = ""
-        """A server that has to leave, and that no mirror can relieve, if there is one."""
         self._socket = ClientChannel(f"keeper-{os.getpid()}-{time.monotonic_ns()}", {}, keys=keys)
         self._channel = layered(self._socket)
         for seat in keeper.roster.seats:
@@ -137,8 +135,7 @@ class ServerKeeper:
                 if (lost := process.loss) is not None:
                     self._losses[name] = lost
                     self._perform(self._keeper.ended(name, str(lost), time.monotonic()))
-                elif process.has_to_leave:
-                    self.stranded = "" if self._keeper.roster.mirrors else name
+                elif self._keeper.roster.mirrors and process.has_to_leave:
                     self._perform(self._keeper.leaves(name, time.monotonic()))
             self._perform(self._keeper.tick(time.monotonic()))
 

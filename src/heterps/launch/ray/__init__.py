@@ -24,11 +24,12 @@ from heterps.config import Job, Servers
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import signals, warm_up
 from heterps.launch.ray.cluster import TOLD_TO_STOP, KeptRay, RayCluster
-from heterps.launch.ray.fleet import RayFleet, RunServers
+from heterps.launch.ray.fleet import RayFleet
+from heterps.launch.ray.leaving import LeavingNodes
 from heterps.launch.ray.placement import Bundle, bundle_of, check_labels
 from heterps.launch.ray.reservations import Reservations
 from heterps.launch.ray.roles import listen_address
-from heterps.launch.ray.servers import RayServers
+from heterps.launch.ray.servers import ray_servers
 from heterps.launch.run_servers import run_servers
 from heterps.planning.plan import Plan
 from heterps.report.figures import plural
@@ -68,10 +69,11 @@ def ray_fleet(
     """
     _check(job)
     num_servers = _num_servers(job, plan)
+    mirrors = [plan.servers.resource] * num_servers * (job.servers or Servers()).replicas
     roles = [plan.servers.resource] * num_servers + [s.resource for s in plan.stages for _ in range(s.count)]
     with ExitStack() as opened:
         kept = kept or opened.enter_context(KeptRay())
-        cluster = kept.open(job.ray_address, _labels(job, roles), observer)  # [1]
+        cluster = kept.open(job.ray_address, _labels(job, roles + mirrors), observer)  # [1]
         opened.enter_context(signals(received))  # after Ray has set its own
         _leave_if(received)
         warm_up()
@@ -81,7 +83,7 @@ def ray_fleet(
             )
         reservations = Reservations(_bundles(job, roles, cluster, emulated))
         opened.callback(reservations.close)
-        observer.waiting(f"waiting for places on the Ray cluster: {_counted(roles)}")
+        observer.waiting(f"waiting for places on the Ray cluster: {_counted(roles + mirrors)}")
         reservations.reserve(roles, PLACE_S, lambda: _leave_if(received))  # [2]
         fleet, folder = _open_fleet(
             job, run, plan, num_servers, cluster, reservations, observer, emulated, opened
@@ -178,18 +180,19 @@ def _open_fleet(
             for number in range(num_servers)
         ],
     }
-    servers: RunServers
+    nodes = LeavingNodes()
     if num_servers:
         observer.waiting(f"starting {plural(num_servers, 'server')}")
-        servers = started = RayServers(job, num_servers, plan.servers.resource, start, reservations, observer)
-        opened.callback(started.close)
+        replicas, resource = (job.servers or Servers()).replicas, plan.servers.resource
+        starting = ray_servers(job, num_servers, resource, start, reservations, observer, nodes, replicas=replicas)
     else:
         key = job.servers.key if job.servers is not None else None
         start["server_keys"] = _as_dict(load_keys(key)) if key is not None else None
-        servers = opened.enter_context(run_servers(job, run.folder / "job.yaml", observer.waiting))
+        starting = run_servers(job, run.folder / "job.yaml", observer.waiting)
+    servers = opened.enter_context(starting)
     observer.waiting(f"starting {plural(sum(stage.count for stage in plan.stages), 'worker')}")
     resources = [stage.resource for stage in plan.stages]
-    fleet = RayFleet(channel, resources, start, reservations, servers, observer, is_shared=not num_servers)
+    fleet = RayFleet(channel, resources, start, reservations, servers, observer, nodes, is_shared=not num_servers)
     opened.callback(fleet.close)
     return fleet, folder
 

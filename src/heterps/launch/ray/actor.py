@@ -13,7 +13,7 @@ from heterps.launch.ray.reservations import ReservedBundle
 from heterps.launch.ray.roles import Role
 
 ASK_S = 10.0
-"""Seconds that Ray gets to find out what became of an actor."""
+"""Seconds for which Ray may find out what became of an actor."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Actor:
         self._placed = self._actor.place.remote()
         self._place: Place | None = None
         self._running: Any = None
+        self._asked: Any = None  # whether it lives, when Ray had not found out
+        self._asked_at = 0.0
 
     @property
     def place(self) -> Place | None:
@@ -68,16 +70,33 @@ class Actor:
 
     @property
     def ended(self) -> HeterpsError | None:
-        """The error that ended the role's run, with the actor's name; None while it runs."""
+        """The error that ended the role's run, with the actor's name; None while it runs. Does not wait."""
         import ray
 
         if self._running is None or not ray.wait([self._running], timeout=0)[0]:
             return None
         try:
             ray.get(self._running)
+        except ray.exceptions.ActorUnavailableError as error:
+            return self._found_out(error)
         except ray.exceptions.RayError as error:
             return self._translated(error)
         return PeerLost(f"{self.called} ended though nobody had told it to")
+
+    def _found_out(self, error: Exception) -> HeterpsError | None:
+        """What became of an actor that Ray cannot reach; None while Ray finds out."""
+        import ray
+
+        if self._asked is None:
+            self._asked, self._asked_at = self._actor.place.remote(), time.monotonic()
+        if ray.wait([self._asked], timeout=0)[0]:
+            try:
+                ray.get(self._asked)
+            except ray.exceptions.RayError as later:
+                return self._translated(later)
+        elif time.monotonic() - self._asked_at < ASK_S:
+            return None
+        return self._translated(error)
 
     @property
     def is_dead(self) -> bool:
@@ -114,11 +133,6 @@ class Actor:
             if isinstance(cause, HeterpsError):
                 return type(cause)(f"{self.name}: {cause}")
             return PeerLost(f"{self.called} failed with {type(cause).__name__}: {cause}")
-        if isinstance(error, ray.exceptions.ActorUnavailableError):  # Ray has not found out yet
-            try:
-                ray.get(self._actor.place.remote(), timeout=ASK_S)
-            except ray.exceptions.RayError as later:
-                error = later
         if isinstance(error, ray.exceptions.ActorUnavailableError):
             return PeerLost(f"{self.called} is gone: Ray cannot reach it any more, so its process or its node died")
         return PeerLost(f"{self.called} is gone: {summary_of(str(error))}")

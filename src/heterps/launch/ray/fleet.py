@@ -4,6 +4,7 @@ start --> an actor on a reserved bundle of the stage's resource --> its run() --
                                                            |
 check --> the call has ended? --> [1] before a word of it: it has done nothing yet, so it is started again, once
                                   [2] later: PeerLost, which says who, where, and what Ray knows of it
+                                  [3] on a node that is being drained (leaving.py): the same, but no failure
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
-from heterps.launch.ray.reservations import Reservations
+from heterps.launch.ray.leaving import Leaving, LeavingNodes
+from heterps.launch.ray.reservations import Reservations, ReservedBundle
 from heterps.launch.ray.roles import WorkerRole
+from heterps.launch.running_servers import RunningServers
 from heterps.ps.client.keeper import News
 from heterps.ps.client.local import JobClient
-from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.fleet import WorkerLost
 from heterps.training.coordinator.reconfiguration import STOP_S
@@ -35,16 +37,6 @@ TOLD_S = 2.0
 """Seconds to wait for the message in which a failed worker tells the coordinator why: its error has the right kind."""
 SCALE_S = 5.0
 """Seconds to wait for more reservations while a running job waits: nodes must be started before the job is scaled."""
-
-
-class RunServers(Protocol):
-    """The servers of the run, wherever they are."""
-
-    def roster(self) -> Roster: ...
-
-    def connect(self, worker: str, tables: TableSpecs, /) -> JobClient: ...
-
-    def check(self) -> None: ...
 
 
 class RayFleet:
@@ -62,8 +54,9 @@ class RayFleet:
         resources: Sequence[str],
         start: Mapping[str, Any],
         reservations: Reservations,
-        servers: RunServers,
+        servers: RunningServers,
         observer: Observer,
+        nodes: LeavingNodes,
         *,
         is_shared: bool = False,
     ) -> None:
@@ -76,6 +69,7 @@ class RayFleet:
             observer,
         )
         self._servers = servers
+        self._leaving = Leaving(nodes, reservations, observer)
         self._life = f"-{secrets.token_hex(3)}" if is_shared else ""
         self._starts: dict[str, WorkerStart] = {}
         self._actors: dict[str, Actor] = {}
@@ -91,11 +85,12 @@ class RayFleet:
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
         """Starts all workers. Raises ConfigError, and starts none, where the cluster has no room for all of them."""
-        if more := self._reservations.more_than_free([self._resources[worker.stage] for worker in workers]):
-            self._reservations.reserve(more, SCALE_S)
+        places = self._reservations.take([self._resources[worker.stage] for worker in workers], SCALE_S)
         for worker in workers:
             self._starts[worker.name] = worker
-            self._actors[worker.name] = self._make(worker)
+            of_resource = next(place for place in places if place.resource == self._resources[worker.stage])
+            places.remove(of_resource)
+            self._actors[worker.name] = self._make(worker, of_resource)
         for worker in workers:
             self._run(worker.name)
 
@@ -111,7 +106,7 @@ class RayFleet:
         return self._servers.connect(COORDINATOR, tables)
 
     def take_news(self) -> list[News]:
-        return []
+        return self._servers.take_news()
 
     def check(self) -> None:
         now = time.monotonic()
@@ -119,7 +114,11 @@ class RayFleet:
             return
         self._checked = now
         self._servers.check()
+        self._leaving.look([actor for name, actor in self._actors.items() if name in self._heard.peers], now)
         for actor in list(self._actors.values()):
+            if self._leaving.has_left(actor, now):  # [3]
+                text = f"{actor.called} has left, because its node is being drained"
+                raise WorkerLost(actor.name, text, is_preempted=True)
             if (how := actor.ended) is not None:
                 self._start_again(actor, how)
 
@@ -135,9 +134,9 @@ class RayFleet:
             actor.kill()
         self._actors = {}
 
-    def _make(self, worker: WorkerStart) -> Actor:
+    def _make(self, worker: WorkerStart, reserved: ReservedBundle) -> Actor:
         self._incarnations[worker.name] = self._incarnations.get(worker.name, 0) + 1
-        return Actor(worker.name, WorkerRole, self._reservations.take(self._resources[worker.stage]))
+        return Actor(worker.name, WorkerRole, reserved)
 
     def _run(self, name: str) -> None:
         self._actors[name].run(
@@ -157,12 +156,14 @@ class RayFleet:
         if not actor.is_dead and now - self._noticed.setdefault(name, now) < TOLD_S:
             return
         if not (is_new and actor.is_dead):
-            raise WorkerLost(name, str(how), None if isinstance(how, PeerLost) else how)  # [2]
+            cause, is_preempted = None if isinstance(how, PeerLost) else how, self._leaving.nodes.has(actor, now)
+            raise WorkerLost(name, str(how), cause, is_preempted=is_preempted)  # [2]
         self._observer.warned(f"{how}. It had not begun, and is started again")  # [1]
         self._restarted.add(name)
         actor.kill()
         self._reservations.give_back(actor.reserved)
-        self._actors[name] = self._make(self._starts[name])
+        (reserved,) = self._reservations.take([actor.reserved.resource], SCALE_S)
+        self._actors[name] = self._make(self._starts[name], reserved)
         self._run(name)
 
 

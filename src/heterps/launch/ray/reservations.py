@@ -3,10 +3,14 @@
 reserve(cpu, cpu, v100) --> one group, three bundles --> [cpu] [cpu] [v100]     free bundles, by resource
                                                            |
                                           take(cpu) -------+--> an actor      give_back when it is gone
+
+A free bundle is taken only on a node that is there and stays. Where there is none, another is asked for: Ray moves
+bundles of a node that died, but not of one that is being drained.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterps.errors import ConfigError
+from heterps.launch.ray.nodes import staying_nodes
 from heterps.launch.ray.placement import Bundle, explain
 
 POLL_S = 0.2
@@ -49,57 +54,140 @@ class ReservedBundle:
 
 
 class Reservations:
-    """Bundles that Ray keeps for the roles of a job. `bundles` has the Ray bundle of one unit of each resource."""
+    """Bundles that Ray keeps for the roles of a job. `bundles` has the Ray bundle of one unit of each resource.
+
+    Any thread may call it.
+    """
 
     def __init__(self, bundles: Mapping[str, Bundle]) -> None:
         self._bundles = bundles
         self._groups: list[Any] = []
-        self._free: dict[str, list[ReservedBundle]] = {}
+        self._free: list[ReservedBundle] = []
+        self._asked: list[_Asked] = []
         self._held: Counter[str] = Counter()  # of everything, free bundles included
+        self._lock = threading.RLock()
 
     def reserve(self, resources: Sequence[str], deadline_s: float, poll: Callable[[], None] = lambda: None) -> None:
         """Reserves one bundle per resource name. Raises NoPlace, and reserves nothing, after `deadline_s` seconds.
 
         poll  is called repeatedly while waiting, and may raise
         """
-        import ray
-        from ray.util.placement_group import placement_group
-
-        bundles = [self._bundles[resource] for resource in resources]
-        group = placement_group([dict(bundle) for bundle in bundles], strategy="PACK")
-        self._groups.append(group)
+        asked = self._ask(resources)
         begun = time.monotonic()
-        while not group.wait(POLL_S):
+        while not asked.group.wait(POLL_S):
             poll()
             if (waited_s := time.monotonic() - begun) > deadline_s:
-                total, free = ray.cluster_resources(), ray.available_resources()
-                self._remove(group)
-                left = {name: amount - self._held[name] for name, amount in total.items()}
-                raise NoPlace(explain(bundles, left, free, waited_s))
-        for index, resource in enumerate(resources):
-            self._free.setdefault(resource, []).append(ReservedBundle(resource, self._bundles[resource], group, index))
-            self._held.update(self._bundles[resource])
+                raise self._give_up([asked], waited_s)
+        with self._lock:
+            self._arrived(asked)
 
-    def more_than_free(self, resources: Sequence[str]) -> list[str]:
-        """The entries of `resources` for which no free bundle is reserved."""
-        wanted = Counter(resources)
-        return [name for name, count in wanted.items() for _ in range(count - len(self._free.get(name, [])))]
+    def take(self, resources: Sequence[str], deadline_s: float, *, avoid: str = "") -> list[ReservedBundle]:
+        """Takes a free bundle for each resource name, and reserves more where that is not enough.
 
-    def take(self, resource: str) -> ReservedBundle:
-        """Takes a free bundle of the resource."""
-        return self._free[resource].pop(0)
+        Raises NoPlace, and takes none, after `deadline_s` seconds.
+
+        avoid  the node on which none may be
+        """
+        begun = time.monotonic()
+        while True:
+            with self._lock:
+                found, lacking = self._find(resources, avoid)
+                if not lacking:
+                    self._free = [reserved for reserved in self._free if reserved not in found]
+                    return found
+                waited_s = time.monotonic() - begun
+                if waited_s > deadline_s:
+                    raise self._give_up([asked for asked in self._asked if asked.avoid == avoid], waited_s)
+            time.sleep(POLL_S)
+
+    def find(self, resources: Sequence[str]) -> list[str]:
+        """Returns for which of `resources` there is a free bundle now; others are asked for, and may be there later."""
+        with self._lock:
+            return [reserved.resource for reserved in self._find(resources, "")[0]]
 
     def give_back(self, reserved: ReservedBundle) -> None:
         """Makes a bundle free again."""
-        self._free.setdefault(reserved.resource, []).append(reserved)
+        with self._lock:
+            self._free.append(reserved)
 
     def close(self) -> None:
         """Gives all bundles back to Ray."""
         for group in self._groups[:]:
             self._remove(group)
 
+    def _find(self, resources: Sequence[str], avoid: str) -> tuple[list[ReservedBundle], list[str]]:
+        """Free bundles for `resources` on nodes that stay, and those of `resources` for which there is none yet."""
+        nodes = set(staying_nodes()) - {avoid}
+        for asked in self._asked[:]:
+            if asked.avoid == avoid and _table(asked.group)["state"] == "CREATED":
+                self._asked.remove(asked)
+                self._arrived(asked)
+        wanted, found = Counter(resources), []
+        nodes_of = {reserved.group.id: _nodes_of(reserved.group) for reserved in self._free}
+        for reserved in self._free:
+            if wanted[reserved.resource] and nodes_of[reserved.group.id].get(reserved.index) in nodes:
+                wanted[reserved.resource] -= 1
+                found.append(reserved)
+        lacking = list(wanted.elements())
+        coming = Counter(asked.resources[0] for asked in self._asked if asked.avoid == avoid)
+        for resource in (wanted - coming).elements():
+            self._asked.append(self._ask([resource], avoid))
+        for asked in [] if lacking else [asked for asked in self._asked if asked.avoid == avoid]:  # not wanted any more
+            self._asked.remove(asked)
+            self._remove(asked.group)
+        return found, lacking
+
+    def _ask(self, resources: Sequence[str], avoid: str = "") -> _Asked:
+        from ray.util.placement_group import placement_group
+
+        bundles = [dict(self._bundles[resource]) for resource in resources]
+        elsewhere = [{"ray.io/node-id": f"!{avoid}"} for _ in bundles] if avoid else None
+        group = placement_group(bundles, strategy="PACK", bundle_label_selector=elsewhere)
+        self._groups.append(group)
+        return _Asked(tuple(resources), avoid, group)
+
+    def _arrived(self, asked: _Asked) -> None:
+        for index, resource in enumerate(asked.resources):
+            self._free.append(ReservedBundle(resource, self._bundles[resource], asked.group, index))
+            self._held.update(self._bundles[resource])
+
+    def _give_up(self, given_up: Sequence[_Asked], waited_s: float) -> NoPlace:
+        """Asks for these no more, and returns the error that says what was missing."""
+        import ray
+
+        total, free = ray.cluster_resources(), ray.available_resources()
+        for asked in given_up:
+            self._remove(asked.group)
+        self._asked = [asked for asked in self._asked if asked not in given_up]
+        left = {name: amount - self._held[name] for name, amount in total.items()}
+        return NoPlace(explain([self._bundles[name] for a in given_up for name in a.resources], left, free, waited_s))
+
     def _remove(self, group: Any) -> None:
         from ray.util.placement_group import remove_placement_group
 
         self._groups.remove(group)
         remove_placement_group(group)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A group that was asked for, and is not there yet: its bundles, and the node on which none may be."""
+
+    resources: tuple[str, ...]
+    avoid: str
+    group: Any
+
+
+def node_of(reserved: ReservedBundle) -> str:
+    """Ray's id of the node on which a bundle is; "" while it is on none."""
+    return str(_nodes_of(reserved.group).get(reserved.index, ""))
+
+
+def _nodes_of(group: Any) -> dict[int, str]:
+    return dict(_table(group)["bundles_to_node_id"])
+
+
+def _table(group: Any) -> dict[str, Any]:
+    from ray.util.placement_group import placement_group_table
+
+    return dict(placement_group_table(group))

@@ -23,7 +23,7 @@ from heterps import __version__
 from heterps.checkpoint import RowFolder
 from heterps.config import Job, Servers, parse_job
 from heterps.errors import ConfigError
-from heterps.launch.servers import first_roster, warm_up_server
+from heterps.launch.servers import warm_up_server
 from heterps.launch.socket_worker import work
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.server.serve import serve
@@ -70,7 +70,7 @@ class WorkerRole(Role):
 
 
 class ServerRole(Role):
-    """One parameter server. Call `listen` on all, then `prepare`, then `run`: tables need every server's address."""
+    """One parameter server. Call `listen` on all, then `prepare`, then `run`: the roster has every server's address."""
 
     def listen(self, start: dict[str, Any]) -> str:
         """Opens the server's socket and returns its address."""
@@ -79,12 +79,15 @@ class ServerRole(Role):
         self._socket = ServerChannel(start["name"], address, keys=Keys(**start["keys"]))
         return self._socket.address
 
-    def prepare(self, addresses: list[str]) -> None:
-        """Makes the tables. Requests that come meanwhile wait."""
-        roster = first_roster(addresses)
-        tables = job_tables(self._job, self._start["firsts"])
-        row_files = RowFolder(Path(self._start["run"]))
-        self._server = Server(self._start["name"], roster, tables, row_files=row_files)
+    def prepare(self, roster: dict[str, Any], mirrors: int | None) -> None:
+        """Makes the tables, as the mirror of server `mirrors` if not None. Requests that come meanwhile wait."""
+        self._server = Server(
+            self._start["name"],
+            msgspec.convert(roster, Roster),
+            job_tables(self._job, self._start["firsts"]),
+            mirrors=mirrors,
+            row_files=RowFolder(Path(self._start["run"])),
+        )
         warm_up_server(self._server)
 
     def run(self) -> None:
@@ -92,7 +95,8 @@ class ServerRole(Role):
         faults = (self._job.servers or Servers()).faults
         channel = layered(self._socket, faults, self._job.seed, can.port if can else None)
         try:
-            serve(self._server, channel, self._stopped.is_set, pace=ServerPace(can) if can else None)
+            pace = ServerPace(can) if can else None
+            serve(self._server, channel, self._stopped.is_set, pace=pace, reach=self._socket.reach)
         finally:
             channel.close()
 

@@ -1,0 +1,26 @@
+"""Nodes of the Ray cluster that this process is connected to: which are there, and which are about to leave.
+
+A node is being drained from the moment when Ray is told that it will leave: by its autoscaler, or by `ray drain-node`.
+Nothing new starts there, and what runs goes on until somebody ends the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def staying_nodes() -> dict[str, Mapping[str, float]]:
+    """The resources of the nodes that are there and stay, by Ray's id of the node."""
+    import ray
+
+    leaving = leaving_nodes()
+    return {
+        node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving
+    }
+
+
+def leaving_nodes() -> set[str]:
+    """Ray's ids of the nodes that are being drained, also of those that have gone since."""
+    from ray._private.state import state
+
+    return set(state.get_draining_nodes())
