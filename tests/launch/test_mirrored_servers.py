@@ -121,6 +121,7 @@ def test_a_server_that_is_lost_with_its_mirror_ends_the_run_or_restarts_it(
 
     losses = Killer(kill, FIRST * BATCH)
     job = mirrored(job, workers={"restarts": 1}, checkpoint={"every_samples": 3 * BATCH})
+    job = changed(job, servers=job.servers.model_dump() | {"deadline_s": 60.0})  # nothing here is found by silence
     done = train(job, "run", observer=losses).summary
     assert any("The job goes on from its last checkpoint, at 96 samples" in warning for warning in losses.warnings)
     assert losses.starts == [0, 96]

@@ -73,8 +73,9 @@ class Servers(Frozen):
     silence_s: PositiveFloat | None = Field(
         None,
         description="Seconds without a word of a server after which it counts as lost, though its process may live; "
-        "null: half of `deadline_s`, below which it must be. A server's longest step, such as to load its rows, has "
-        "to take less. For servers that the run starts as processes, and that are not emulated.",
+        "null: `deadline_s`, and half of it with mirrors, which must take over in time. A server's longest step, such "
+        "as to load its rows, has to take less. For servers that the run starts as processes, and that are not "
+        "emulated.",
     )
     wait_s: NonNegativeFloat | None = Field(
         None,
@@ -118,7 +119,9 @@ class Servers(Frozen):
     @property
     def longest_silence_s(self) -> float:
         """Seconds without a word after which a server counts as lost."""
-        return self.deadline_s / 2 if self.silence_s is None else self.silence_s
+        if self.silence_s is not None:
+            return self.silence_s
+        return self.deadline_s / 2 if self.replicas else self.deadline_s
 
     @property
     def num(self) -> int:
