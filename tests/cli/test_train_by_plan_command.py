@@ -172,7 +172,7 @@ def test_the_policy_can_be_given_by_option(heterps):
         "train", "job.yaml", "--launcher", "local", "--workers", 2, "--sync", "ssp:1", "--run", "mine"
     )
     assert code == 0
-    assert "Kept in step by ssp:1; staleness" in out
+    assert "Kept in step by ssp:1; mean staleness" in out
     summary = summary_of("mine")
     assert summary["sync"] == "ssp:1"
     assert summary["stages"][0]["workers"] == 2

@@ -126,7 +126,7 @@ def test_a_job_that_cannot_run_leaves_no_folder(job, tmp_path, change, error):
 
 def test_resuming_another_job_is_refused_before_anything_is_measured(job, monkeypatch):
     folder = heterps.train(job).folder
-    monkeypatch.setattr("heterps.launch.profile_job", lambda *args, **options: pytest.fail("profiled"))
+    monkeypatch.setattr("heterps.launch.job.profile_job", lambda *args, **options: pytest.fail("profiled"))
     with pytest.raises(RunError, match=r"data.batch_size differ"):
         heterps.train(of_data(job, batch_size=8), folder, resume=True)
 

@@ -27,6 +27,7 @@ from heterps.checkpoint import load_latest
 from heterps.config import Job
 from heterps.errors import ConfigError, PeerLost
 from heterps.launch import train
+from heterps.launch.ray import servers as ray_servers
 from heterps.launch.ray.fleet import RayFleet
 from heterps.training.run.commands import CommandReply, Follow, Replan, Scale
 from heterps.training.run.control import ask
@@ -51,6 +52,14 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+class RecordedServers(ray_servers.RayServers):
+    last: RecordedServers
+
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        type(self).last = self
+
+
 class Recorded(RayFleet):
     """Notes where its actors are: all of them by name, before they can work, since servers serve later."""
 
@@ -59,7 +68,7 @@ class Recorded(RayFleet):
     def start(self, workers: Any) -> None:
         super().start(workers)
         type(self).last = self
-        servers = getattr(self._servers, "actors", [])
+        servers = [server.actor for server in RecordedServers.last._all.values()]
         self.places = {
             actor.name: actor.answer(actor._placed, 60.0, "starts") for actor in [*servers, *self._actors.values()]
         }
@@ -72,6 +81,7 @@ class Recorded(RayFleet):
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> type[Recorded]:
     monkeypatch.setattr(launcher, "RayFleet", Recorded)
+    monkeypatch.setattr(ray_servers, "RayServers", RecordedServers)
     return Recorded
 
 

@@ -30,7 +30,7 @@ from heterps.ps.ops.requests import OpRequest
 from heterps.ps.server.server import Server
 from heterps.ps.shard.ledger import PushSource
 from heterps.sim.job import SimulatedJob
-from heterps.training.coordinator.journal import BatchDone, JournalContents, MemoryJournal, Record, _read
+from heterps.training.coordinator.journal import BatchDone, JournalContents, MemoryJournal, Record
 
 
 class DrawnDisk(FragileOS):
@@ -145,9 +145,6 @@ class DrawnJournal(MemoryJournal):
     def _check_disk(self) -> None:
         if self._history.disk.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def read(self) -> JournalContents | None:
-        return _read(b"".join(self._lines).split(b"\n")[:-1])
 
 
 def check_staleness(job: Job, simulated: SimulatedJob) -> None:

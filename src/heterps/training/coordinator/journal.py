@@ -203,7 +203,7 @@ class MemoryJournal(Journal):
 
     def read(self) -> JournalContents | None:
         """What the coordinator that wrote it has decided."""
-        return _read(self._lines)
+        return _contents(b"".join(self._lines))
 
 
 class TakenOver(NamedTuple):
@@ -297,14 +297,10 @@ def digest_of(job: Job, plan: Plan) -> str:
 
 
 def read_journal(folder: Path) -> JournalContents | None:
-    """Read the journal that a coordinator left; None where there is none that can be read.
-
-    A last line that was cut off is left out: what it says was not carried out. Where a line is not as it was written
-    nothing of the journal counts, and the run goes back to its checkpoint.
-    """
+    """Read the journal that a coordinator left; None where there is none that can be read."""
     try:
-        return _read((folder / FILE).read_bytes().split(b"\n")[:-1])
-    except (OSError, ValueError):
+        return _contents((folder / FILE).read_bytes())
+    except OSError:
         return None
 
 
@@ -315,9 +311,17 @@ def write_journal(folder: Path, found: JournalContents) -> None:
     os.replace(draft, folder / FILE)
 
 
-def _read(lines: Sequence[bytes]) -> JournalContents | None:
-    """Return what lines say; None where the first is no head. ValueError where one is no record, or is damaged."""
-    records = [msgspec.json.decode(_checked(line), type=Record) for line in lines]
+def _contents(written: bytes) -> JournalContents | None:
+    """Return what a journal says; None where its first line is no head, or a line is not as it was written.
+
+    Then nothing of it counts, and the run goes back to its checkpoint.
+
+    A last line that was cut off is left out: what it says was not carried out.
+    """
+    try:
+        records = [msgspec.json.decode(_checked(line), type=Record) for line in written.split(b"\n")[:-1]]
+    except ValueError:
+        return None
     if not records or not isinstance(records[0], Head):
         return None
     return JournalContents(records[0], [record for record in records[1:] if not isinstance(record, Head)])
