@@ -55,18 +55,27 @@ OpenFleet = Callable[..., AbstractContextManager[tuple[Fleet, str]]]
 
 
 def run_by_plan(
-    job: Job, run: Run, plan: Plan, *, resume: bool, observer: Observer, shown: Plan | None = None
+    job: Job,
+    run: Run,
+    plan: Plan,
+    opened: ExitStack,
+    *,
+    resume: bool,
+    observer: Observer,
+    shown: Plan | None = None,
 ) -> tuple[Job, Plan, Outcome]:
     """Trains `job` by `plan`. The run's plan.json has that one, or the plan to be `shown`.
 
-    Also returns the job and the plan that the run ended with: both differ from the given ones after a replan.
+    Also returns the job and the plan that the run ended with: both differ from the given ones after a replan. The run
+    counts as running until `opened` is closed, so that nobody takes it for killed before its summary is written.
     """
     emulated = emulation_of(job, plan)
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
     num_restarts, lost = 0, ""  # the words of the loss, if that is why training begins again
     before: tuple[Job, Plan] | None = None  # the job and its plan, if another plan is why
-    with Control(run.folder) as control, signals() as received, KeptRay() as kept:
+    control = opened.enter_context(Control(run.folder))
+    with signals() as received, KeptRay() as kept:
         while True:
             (shown or plan.model_copy(update={"prediction": predict(job, plan)})).write(run.folder / "plan.json")
             try:

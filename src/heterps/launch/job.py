@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,19 +139,20 @@ def _train(
     else:
         plan, profile = given or default_plan(job), named_profile(job)
     observer = Observers((observer, EventLog(run)))
-    job, plan, outcome = run_by_plan(job, run, plan, resume=resume, observer=observer, shown=shown)
-    predicted = predict(job, plan)
-    is_elsewhere = job.plan is not None and plan.is_predicted and predicted is not None
-    promised = shown or (plan if is_elsewhere else None)
-    in_rounds = throughput_in_rounds(job, plan) if predicted is None else None
-    summary = summarise(job, plan, outcome, predicted, promised, in_rounds)
-    warnings += [*outcome.doubts, *filter(None, [over_fitting(summary)])]
-    summary |= {"warnings": warnings} if warnings else {}
-    summary |= {"start": run.start} if run.start is not None else {}
-    if profile is not None:
-        run.write("profile.json", profile.model_dump_json(indent=1) + "\n")
-    summary |= {"learned": learn_from(job, plan, summary)} if learns else {}
-    run.write_json("summary.json", summary)
+    with ExitStack() as opened:
+        job, plan, outcome = run_by_plan(job, run, plan, opened, resume=resume, observer=observer, shown=shown)
+        predicted = predict(job, plan)
+        is_elsewhere = job.plan is not None and plan.is_predicted and predicted is not None
+        promised = shown or (plan if is_elsewhere else None)
+        in_rounds = throughput_in_rounds(job, plan) if predicted is None else None
+        summary = summarise(job, plan, outcome, predicted, promised, in_rounds)
+        warnings += [*outcome.doubts, *filter(None, [over_fitting(summary)])]
+        summary |= {"warnings": warnings} if warnings else {}
+        summary |= {"start": run.start} if run.start is not None else {}
+        if profile is not None:
+            run.write("profile.json", profile.model_dump_json(indent=1) + "\n")
+        summary |= {"learned": learn_from(job, plan, summary)} if learns else {}
+        run.write_json("summary.json", summary)
     details = with_quick_frontier(read_details(run, job), job, shown or plan)
     run.write("report.html", render_run(job, shown or plan, summary, run.metrics(), details))
     observer.finished(summary)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,9 +123,9 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
     interval = INTERVAL if layout.in_rounds else max(INTERVAL, layout.num_lanes)  # every lane has had its batch
     job = job.model_copy(update={"metrics_every_samples": interval * job.data.batch_size})
     watch = _TrialWatch(seconds, num_batches, len(plan.stages))
-    with temporary_folder("trial-") as folder:
+    with temporary_folder("trial-") as folder, ExitStack() as opened:
         try:
-            *_, outcome = run_by_plan(job, Run(folder / "run"), plan, resume=False, observer=watch)
+            *_, outcome = run_by_plan(job, Run(folder / "run"), plan, opened, resume=False, observer=watch)
         except _Enough:
             return watch.trial(plan, job.data.batch_size, is_emulated=job.emulation is not None)
     raise TrialStopped(outcome.stopped_by or "the data is over")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 
 from heterps.config import Checkpoint, Job
@@ -72,9 +73,9 @@ def _group_seconds(job: Job, seconds: float) -> Sequence[float]:
     """Return the seconds of a step, for each group of steps."""
     watch = _StepWatch(seconds)
     plan = unpredicted_plan(job.cluster, num_cores=job.num_threads)
-    with temporary_folder("steps-") as folder:
+    with temporary_folder("steps-") as folder, ExitStack() as opened:
         try:
-            run_by_plan(job, Run(folder / "run"), plan, resume=False, observer=watch)
+            run_by_plan(job, Run(folder / "run"), plan, opened, resume=False, observer=watch)
             raise KeyboardInterrupt  # the data is read again and again: only a signal ends the run itself
         except _Enough:
             pass
