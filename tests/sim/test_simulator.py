@@ -196,7 +196,7 @@ class Journal(Hooks):
         self.staleness: Counter[int] = Counter()
         self.rounds, self.dropped = 0, 0
         self.in_round: Counter[str] = Counter()
-        self.by_rounds = False
+        self.in_rounds = False
 
     def at(self, now: float) -> None:
         assert now >= self.now
@@ -212,7 +212,7 @@ class Journal(Hooks):
         self.at(now)
         self.staleness[self.version - self.read.pop(worker)] += 1
         self.in_round[worker] += 1
-        self.version += not self.by_rounds
+        self.version += not self.in_rounds
 
     def drop(self, worker: str, now: float) -> None:
         self.at(now)
@@ -233,7 +233,7 @@ class Journal(Hooks):
 def test_what_holds_for_any_scenario(policy: str, scenario: Scenario) -> None:
     journal, trace = Journal(), io.StringIO()
     simulator = Simulator(scenario, policy, hooks=journal, window=(0.0, 1e9))
-    journal.by_rounds = simulator.policy.by_rounds
+    journal.in_rounds = simulator.policy.config.in_rounds
     record(simulator.policy, trace)
     result = simulator.run()
     dead = {death.worker for death in scenario.deaths}

@@ -82,7 +82,7 @@ def check(played: Played) -> None:
         is_waiting = worker in policy.waiting
         assert played.go_aheads[worker] == played.pushes[worker] + 1 - is_waiting, "a wake-up was lost or doubled"
     assert len(policy.waiting) < len(policy.clocks.of), "everybody waits"
-    if not policy.by_rounds:
+    if not policy.config.in_rounds:
         assert all(policy.lead(worker) > 0 for worker in policy.waiting), "the slowest waits"
 
 

@@ -21,7 +21,10 @@ class PolicyConfig(Frozen):
     """Settings of a policy. To add a policy, derive a class here, name it in _BUILT_IN, and write its state machine."""
 
     in_rounds: ClassVar[bool] = False
-    """Whether all workers make one update together from their parts of a batch; else each makes its own updates."""
+    """Whether the gradients of all workers are applied together, as their mean, when a round ends; else each at once.
+
+    In a job the workers of a round have parts of one batch; else each worker has batches of its own.
+    """
     made_by: ClassVar[str]
     """Import path `module:name` of the state machine, which is called as `heterps.sync.Policy` is."""
     numbers: ClassVar[tuple[str, ...]] = ()
@@ -32,6 +35,11 @@ class PolicyConfig(Frozen):
     def bound(self) -> int | None:
         """Largest lead at which an iteration may start; None: the policy bounds none, or nothing is ever ahead."""
         return None
+
+    @property
+    def drops_late(self) -> bool:
+        """Whether gradients that come too late are dropped. Only the simulator does this: real rounds need them all."""
+        return False
 
     @property
     def label(self) -> str:
@@ -60,6 +68,10 @@ class BSP(PolicyConfig):
         description="Number of backup workers: a round ends when all but this many workers have pushed; late gradients "
         "are dropped and counted.",
     )
+
+    @property
+    def drops_late(self) -> bool:
+        return self.backup > 0
 
 
 class ASP(PolicyConfig):

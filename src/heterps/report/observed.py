@@ -17,7 +17,6 @@ from pathlib import Path
 from heterps.report.trace_spans import DROPPED, WAIT, TraceSpan, trace_spans
 from heterps.sim.result import COMPUTE, Segment, SimResult, WorkerResult
 from heterps.sim.result import WAIT as WAITS
-from heterps.sync.make import make_policy
 from heterps.sync.policy import Event
 from heterps.sync.trace import TraceHeader, read_trace
 
@@ -84,7 +83,7 @@ def _observe(title: str, header: TraceHeader, events: list[Event], is_whole: boo
     present = sorted(spans, key=lambda name: (len(name), name))  # lane-2 before lane-10
     end = max(event.now for event in events)
     workers = tuple(_worker(name, spans[name], events) for name in present)
-    has_rounds = make_policy(header.policy, header.workers).by_rounds
+    has_rounds = header.policy.in_rounds
     pushes = [event.now for event in events if event.kind == "pushed"]
     steps = [span for some in spans.values() for span in some if span.kind not in (WAIT, DROPPED)]
     stale = Counter({0: len(steps)}) if has_rounds else _staleness(steps, pushes)

@@ -40,7 +40,7 @@ class Hooks:
     def push(self, worker: str, now: float) -> None:
         """The worker's gradient, of the weights of its last start, reaches the server and is applied.
 
-        Where the policy is `by_rounds`, it is kept for the mean of the round instead.
+        Where the policy works `in_rounds`, it is kept for the mean of the round instead.
         """
 
     def drop(self, worker: str, now: float) -> None:
@@ -50,7 +50,7 @@ class Hooks:
         """The worker's death is noticed now: its unfinished batch, if any, is free for others."""
 
     def end_round(self, now: float) -> None:
-        """The mean of the gradients since the last round is applied (only where the policy is `by_rounds`)."""
+        """The mean of the gradients since the last round is applied (only where the policy works `in_rounds`)."""
 
 
 class _Worker:
@@ -176,8 +176,8 @@ class Simulator:
         self._account(worker, now)
         worker.pushes += 1
         self._pushes += 1
-        if not policy.by_rounds or policy.takes(name):  # [4]
-            staleness.pushed(name, is_update=not policy.by_rounds)
+        if not policy.config.in_rounds or policy.takes(name):  # [4]
+            staleness.pushed(name, is_update=not policy.config.in_rounds)
             if hooks is not None:
                 hooks.push(name, now)
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from heterps.config import BSP, PolicyConfig
+from heterps.config import PolicyConfig
 from heterps.errors import ConfigError
 from heterps.sim.scenario import Scenario
 from heterps.sync import parse_policy
@@ -49,8 +49,7 @@ class Variant:
     @property
     def can_train(self) -> bool:
         """Whether `heterps train` can do it: policies whose rounds need all workers, and fitted shares of rounds."""
-        has_backups = isinstance(self.policy, BSP) and self.policy.backup > 0
-        return self in (Variant(self.policy), Variant(self.policy, fitted=True)) and not has_backups
+        return self in (Variant(self.policy), Variant(self.policy, fitted=True)) and not self.policy.drops_late
 
     def fit(self, scenario: Scenario, batch_size: int) -> tuple[Scenario, dict[str, int]]:
         """The scenario with the seconds of each worker's own batch, and the samples of that batch by worker.

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from heterps.config.sync import PolicyConfig
 from heterps.sync.clocks import Clocks
@@ -46,9 +46,6 @@ class Policy(ABC):
     Invalid inputs raise ValueError and change nothing: an unknown worker, a push of a waiting worker, a worker that
     joins twice, a time before the last one.
     """
-
-    by_rounds: ClassVar[bool] = False
-    """Whether the gradients of a round are applied together, as their mean, when the round ends; else each at once."""
 
     def __init__(
         self, config: PolicyConfig, workers: Iterable[str], *, now: float = 0.0, on_event: OnEvent | None = None

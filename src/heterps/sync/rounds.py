@@ -21,8 +21,6 @@ class Rounds(Policy):
     With backup workers, a worker's clock counts the rounds that are over for it: a late worker skips those it missed.
     """
 
-    by_rounds = True
-
     def __init__(
         self, config: BSP, workers: Iterable[str], *, now: float = 0.0, on_event: OnEvent | None = None
     ) -> None:

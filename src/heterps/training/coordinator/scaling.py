@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from heterps.config import BSP, Clip, Job
+from heterps.config import Clip, Job
 from heterps.errors import ConfigError
 from heterps.model.trace import trace_or_whole
 from heterps.training.model.buffers import model_buffers
@@ -28,7 +28,7 @@ def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
         raise ConfigError(
             f"data.batch_size: {job.data.batch_size} samples cannot be divided among {layout.num_lanes} lanes"
         )
-    if isinstance(job.sync, BSP) and job.sync.backup:
+    if job.sync.drops_late:
         raise ConfigError("sync: backup workers are for `heterps simulate`: a round of real workers needs all of them")
     if layout.in_rounds and layout.num_lanes > 1 and not is_mean_over_samples(model):
         raise ConfigError(
