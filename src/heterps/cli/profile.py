@@ -9,6 +9,7 @@ import typer
 
 from heterps.cli.output import check_folders, examples, print_json, write_file
 from heterps.config import Data, Job, Model, Schema, load_job
+from heterps.config.launchers import LAUNCHERS
 from heterps.errors import ConfigError, DataError
 from heterps.report.terminal.consoles import make_console
 from heterps.yamlfile import parse, read_text
@@ -99,8 +100,9 @@ def profile(
         words = [word.strip() for word in resources.split(",")] if resources else None
         without_data = synthetic or job is None or inputs is not None or not _has_data(chosen)
         others.insert(0, _measure(chosen, words, budget, without_data, inputs, _units_from(units)))
-        is_local = chosen.launcher == "local" and chosen.emulation is None and budget > 0
-        if (wanted := launcher or ("local" if is_local else None)) is not None:
+        is_here = chosen.has_workers and LAUNCHERS[chosen.launcher].is_measured
+        is_asked = is_here and chosen.emulation is None and budget > 0
+        if (wanted := launcher or (chosen.launcher if is_asked else None)) is not None:
             is_tried = not without_data and budget > 0
             others[0] = _with_overhead(others[0], wanted, chosen if is_tried else None)
     elif len(others) < 2:
@@ -198,11 +200,12 @@ def _measure(
 
 def _with_overhead(profile: Profile, launcher: str, job: Job | None) -> Profile:
     from heterps.cli.train import EXIT_CODES
-    from heterps.launch.overheads import MEASURED, cache_file, with_overhead
+    from heterps.launch.overheads import cache_file, with_overhead
     from heterps.planning.trial import TrialStopped
 
-    if launcher not in MEASURED:
-        raise ConfigError(f"--launcher {launcher}: the overhead of {' and '.join(MEASURED)} can be measured here.")
+    measured = [name for name, found in LAUNCHERS.items() if found.is_measured]
+    if launcher not in measured:
+        raise ConfigError(f"--launcher {launcher}: the overhead of {' and '.join(measured)} can be measured here.")
     console = make_console(stderr=True)
     console.print(f"measuring what launcher {launcher} costs; in part kept in {cache_file()}", style="dim")
     try:

@@ -92,16 +92,15 @@ def train(
     for option, (field, value) in overriding.items():
         if value is not None:
             loaded = validate({**loaded.model_dump(), field: value}, Job, where=option)
-    is_inline = loaded.launcher == "inline"
     if workers is not None and loaded.plan is not None:
         raise ConfigError(
             f"--workers: the plan {loaded.plan} says how many workers there are. Leave out one of the two."
         )
-    if workers is not None and is_inline:
+    if workers is not None and not loaded.has_workers:
         raise ConfigError(
             "--workers: the inline launcher has no workers. Add --launcher local, or set threads in the job."
         )
-    if restarts and is_inline:
+    if restarts and not loaded.has_workers:
         raise ConfigError(
             "--restarts: the inline launcher has no workers to lose. Add --launcher local, or leave it out."
         )
@@ -111,7 +110,7 @@ def train(
             "`start` in the job."
         )
     console = make_console(stderr=json)
-    with TrainingProgress(console, has_stages=not is_inline) as progress:
+    with TrainingProgress(console, has_stages=loaded.has_workers) as progress:
         finished = launch(loaded, run, resume=source or resume, learn=learn, observer=progress)
     if json:
         print_json(finished.summary, indent=1)

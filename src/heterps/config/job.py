@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_va
 from heterps.config.base import Frozen, Name
 from heterps.config.cluster import PAPER_CLUSTER, Cluster
 from heterps.config.data import Data
+from heterps.config.launchers import LAUNCHERS, LauncherName
 from heterps.config.optimizers import Optimizers
 from heterps.config.policy_words import parse_policy
 from heterps.config.servers import Servers
@@ -109,7 +110,7 @@ class Job(Frozen):
     plan: Name | None = Field(
         None, description="Path of a plan.json of `heterps plan` for this model and cluster; null: this machine alone."
     )
-    launcher: Literal["inline", "local", "ray"] = Field(
+    launcher: LauncherName = Field(
         "inline",
         description="Where processes run: inline is this process, local starts workers and servers on this machine, "
         "ray on a Ray cluster.",
@@ -166,6 +167,16 @@ class Job(Frozen):
         if self.data.validation is None and self.validation != Validation():
             raise ValueError("validation needs data: name files, or a share of the training data, in data.validation")
         return self
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether workers run the stages of the plan; otherwise this process has all layers, and follows no plan."""
+        return LAUNCHERS[self.launcher].has_workers
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether workers and servers are on machines that this one knows nothing of."""
+        return LAUNCHERS[self.launcher].is_spread and self.ray_address is not None
 
     @property
     def num_threads(self) -> int:

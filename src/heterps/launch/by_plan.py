@@ -169,7 +169,7 @@ def default_plan(job: Job) -> Plan:
 
 def this_machine(job: Job) -> ThisMachine | None:
     """This machine, if all workers and servers of the job are real processes of it; None if units are elsewhere."""
-    if job.launcher == "inline" or job.emulation is not None or job.ray_address is not None:
+    if not job.has_workers or job.emulation is not None or job.is_elsewhere:
         return None
     return ThisMachine(num_cores(), job.sync.in_rounds)
 
@@ -180,7 +180,7 @@ def predict(job: Job, plan: Plan) -> Prediction | None:
     Of units elsewhere and emulated ones the plan says what is expected, if it was made for the job's policy. None
     without a profile of all layers on the resources of the plan.
     """
-    if job.launcher == "inline":
+    if not job.has_workers:
         return plan.prediction
     if (here := this_machine(job)) is None:
         return plan.prediction if plan.sync == job.sync.label else None
@@ -236,7 +236,7 @@ def emulation_of(job: Job, plan: Plan) -> Emulated | None:
         return EmulatedServer(server_byte_s(profile), scale, memory_bytes(job.cluster, resource), own)
 
     stage_seconds(profile, job.cluster, layout)  # what is missing in the profile shows here
-    if job.launcher == "ray" and job.ray_address and any(port_of(worker, layout) for worker in layout.workers):
+    if job.is_elsewhere and any(port_of(worker, layout) for worker in layout.workers):
         raise ConfigError(
             "the ports of emulated machines are kept on one real machine, and ray_address may name several: leave "
             "--address out, so that Ray is started here, or use --launcher local"
@@ -251,7 +251,7 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
     """
     if plan.sync is not None:
         return None
-    if job.launcher == "inline" or not job.sync.in_rounds or job.profile is None or not plan.is_predicted:
+    if not job.has_workers or not job.sync.in_rounds or job.profile is None or not plan.is_predicted:
         return None
     batch_size = job.data.batch_size
     layout = job_layout(job, plan)

@@ -21,6 +21,7 @@ from torch import nn
 
 from heterps.config import Format, Job, Schema, Split, Storage
 from heterps.config.data import Data
+from heterps.config.launchers import has_workers
 from heterps.data.describe import describe
 from heterps.data.frames import as_tables, is_loader, write_tables
 from heterps.data.starter import guess_columns, guess_label
@@ -68,7 +69,7 @@ def job_from_python(model: Given | None, data: Any, folder: Path | None, fields:
     of_job = {name: value for name, value in fields.items() if name in OF_JOB}
     if fields.get("validate") is not None:
         of_job["validation"] = fields["validate"]
-    with name_model(model, in_this_process=of_job.get("launcher", "inline") == "inline") as factory:
+    with name_model(model, in_this_process=not has_workers(of_job.get("launcher", "inline"))) as factory:
         of_job.setdefault("name", factory.rpartition(":")[2])
         chosen = {"factory": factory, "args": fields.get("model_args") or {}}
         yield Job(**of_job, model=chosen, data={**of_data, "columns": columns})

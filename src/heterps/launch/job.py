@@ -10,6 +10,7 @@ from typing import Any
 
 from heterps.catalogue import LOCAL
 from heterps.config import Job, Servers, load_job
+from heterps.config.launchers import LAUNCHERS
 from heterps.data.columns import check_columns
 from heterps.data.fit import fit_job, unscaled
 from heterps.data.missing import empty_columns
@@ -131,7 +132,7 @@ def _train(
     for warning in warnings:
         observer.warned(warning)
     shown: Plan | None = None
-    if job.launcher == "inline":
+    if not job.has_workers:
         profile = _inline_profile(job, observer)
         plan, shown = _inline_plan(job, profile, num_samples), given
         if shown is not None:
@@ -161,7 +162,7 @@ def _train(
 
 def _refuse_unhonoured(job: Job) -> None:
     """Raises ConfigError where the job's launcher cannot do what a field of the job asks for."""
-    if job.launcher == "inline" and job.emulation is not None:
+    if not job.has_workers and job.emulation is not None:
         raise ConfigError(
             "emulation is of the units of a plan, which the inline launcher has not: use --launcher local, or leave it "
             "out"
@@ -184,7 +185,7 @@ def _no_wait(job: Job) -> str | None:
     servers = job.servers or Servers()
     if servers.addresses:
         return "servers at addresses do not end with the run"
-    if job.launcher != "local":
+    if not LAUNCHERS[job.launcher].keeps_servers:
         return f"servers of the {job.launcher} launcher end with the process of the run"
     if servers.channel == "memory" or job.workers.channel == "memory":
         return "servers are threads of the process of the run (channel: memory)"
@@ -193,7 +194,7 @@ def _no_wait(job: Job) -> str | None:
 
 def _check_replicas(job: Job) -> None:
     """Raises ConfigError where servers of the job cannot have mirrors."""
-    if job.launcher == "inline":
+    if not job.has_workers:
         raise ConfigError(
             "servers.replicas: the inline launcher starts no mirrors of servers: use --launcher local, or leave it out"
         )

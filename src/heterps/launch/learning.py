@@ -56,7 +56,7 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
     batch_size = job.data.batch_size
     batch_s = batch_size / summary["measured_throughput"]
     scaled = profile.at_batch_size(batch_size)
-    if job.launcher == "inline":
+    if not job.has_workers:
         ratio = batch_s / layer_seconds(scaled, job.cluster, job.num_threads).seconds
         steps = dict(profile.whole_steps or {}) | {job.num_threads: ratio}
         learned = profile.model_copy(update={"version": 2, "whole_steps": steps, "whole_steps_error": 0.0})

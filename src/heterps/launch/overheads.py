@@ -21,6 +21,7 @@ from typing import Any
 
 import heterps
 from heterps.config import ASP, BSP, Cluster, Data, Job, Model, Resource, Schema
+from heterps.config.launchers import LAUNCHERS
 from heterps.data.cache import cache_folder
 from heterps.data.generate import generate
 from heterps.launch.trials import run_trial, trial_job
@@ -34,7 +35,6 @@ from heterps.temporary import temporary_folder
 from heterps.training.protocol.layout import job_layout
 from heterps.yamlfile import validate
 
-MEASURED = ("inline", "local")
 """Launchers whose overhead can be measured on one machine."""
 
 ROWS, BATCH_SIZE, SECONDS, JOB_SECONDS = 4096, 64, 1.5, 3.0
@@ -51,11 +51,11 @@ def with_overhead(profile: Profile, launcher: str, job: Job | None = None) -> Pr
     The overhead of an inline run is always added: it is what real steps in one process contain already. With a `job`
     whose data can be read, short trials of the job itself on local processes are added (OF_JOB).
     """
-    if launcher not in MEASURED:
+    if not LAUNCHERS[launcher].is_measured:
         return profile
     known = dict(profile.overheads or {}) | {one: overhead(one) for one in dict.fromkeys(("inline", launcher))}
     found = profile.model_copy(update={"version": 2, "overheads": known})
-    if job is None or job.emulation is not None or launcher != "local":
+    if job is None or job.emulation is not None or not LAUNCHERS[launcher].has_workers:
         return found
     scaled, num_layers = found.at_batch_size(job.data.batch_size), len(found.layers)
     counts = [[1], [2], [1, 1]] if num_layers > 1 else [[1], [2]]
@@ -103,7 +103,7 @@ def _measure(launcher: str) -> Overhead:
     with temporary_folder("overhead-") as folder:
         generate(folder / "data", ROWS, 0, 0)
         job = _empty_job(folder / "data" / "train", launcher)
-        if launcher == "inline":
+        if not job.has_workers:
             seconds, error = step_seconds(job, SECONDS)
             return Overhead(batch_s=seconds, error=error)
         free = job.model_copy(update={"sync": ASP()})

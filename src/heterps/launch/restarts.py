@@ -47,7 +47,7 @@ def last_words(error: HeterpsError, lost: str, job: Job, num_restarts: int) -> s
     resume = "go on from the last checkpoint with --resume"
     if _has_own_servers(job):
         advice = f"Start the servers of the job anew (they keep what they had learned), and {resume}"
-    elif job.launcher == "inline":
+    elif not job.has_workers:
         advice = f"The run can {resume}"
     elif num_restarts:
         advice = f"The job was restarted {num_restarts} of {job.workers.restarts} times (workers.restarts); {resume}"

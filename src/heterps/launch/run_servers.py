@@ -14,6 +14,7 @@ import msgspec
 
 from heterps.checkpoint import RowFolder
 from heterps.config import Faults, Job, Servers
+from heterps.config.launchers import LAUNCHERS
 from heterps.errors import ConfigError, HeterpsError, PeerLost
 from heterps.launch.running_servers import Connect, RunningServers, kept_servers, stop_all
 from heterps.launch.server_keeper import ServerProcess
@@ -92,7 +93,7 @@ def run_servers(
         yield RunningServers(_found(servers, job.seed), lambda: first_roster(servers.addresses))
         return
     number = servers.count or count or 1
-    if servers.channel == "memory" or (job.launcher != "inline" and job.workers.channel == "memory"):
+    if servers.channel == "memory" or (job.has_workers and job.workers.channel == "memory"):
         row_files = RowFolder(job_file.parent)
         with _threads(servers, number, job.seed, emulated, row_files) as running:
             yield running
@@ -221,7 +222,7 @@ def _processes(
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
     servers = job.servers or Servers()
     wait_s = 0.0
-    if job.launcher == "local" and not servers.replicas:
+    if LAUNCHERS[job.launcher].keeps_servers and not servers.replicas:
         wait_s = WAIT_S if servers.wait_s is None else servers.wait_s
     with ExitStack() as opened:
         processes: dict[str, ServerProcess] = {}

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from heterps.config import Job
+from heterps.config.launchers import LAUNCHERS
 from heterps.planning.plan import Plan
 from heterps.ps.protocol.roster import Roster
 from heterps.temporary import OWNER, PREFIX
@@ -30,7 +31,7 @@ def find_servers(job: Job, plan: Plan, run: Run) -> JournalContents | None:
     found = read_journal(run.folder)
     if found is None:
         return None
-    is_wanted = job.launcher == "local" and run.goes_on and found.head.job == digest_of(job, plan)  # [1]
+    is_wanted = LAUNCHERS[job.launcher].keeps_servers and run.goes_on and found.head.job == digest_of(job, plan)  # [1]
     if is_wanted and hasattr(os, "pidfd_open") and _all_wait(found):  # [2]
         with suppress(OSError):  # else from the checkpoint: two coordinators must not be taken for one
             write_journal(run.folder, found.next_life())

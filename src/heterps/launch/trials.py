@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heterps.config import Checkpoint, Emulation, Job, Servers
+from heterps.config.launchers import LAUNCHERS, has_workers
 from heterps.data.fit import fit_job
 from heterps.errors import ConfigError
 from heterps.launch.by_plan import emulation_of, run_by_plan
@@ -48,10 +49,10 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
     """
     job = fit_job(job)
     launcher = launcher or job.launcher
-    if launcher not in ("inline", "local", "ray"):
+    if launcher not in LAUNCHERS:
         raise ConfigError(f"--launcher {launcher}: trials run on local or ray.")
     changed: dict[str, Any] = {
-        "launcher": "local" if launcher == "inline" else launcher,
+        "launcher": launcher if has_workers(launcher) else "local",
         "data": job.data.model_copy(update={"test": None, "epochs": MANY_EPOCHS}),
         "checkpoint": Checkpoint(every_samples=None, every_minutes=None),
         "plan": None,
@@ -62,7 +63,7 @@ def trial_job(job: Job, *, launcher: str | None = None, emulate: bool = False) -
         changed["emulation"] = Emulation()
     changed_job = job.model_copy(update=changed)
     said = "channel" in job.workers.model_fields_set
-    if changed_job.emulation is not None and launcher != "ray" and not said and _is_small(job):
+    if changed_job.emulation is not None and not LAUNCHERS[launcher].is_spread and not said and _is_small(job):
         workers = changed_job.workers.model_copy(update={"channel": "memory"})
         changed_job = changed_job.model_copy(update={"workers": workers})
     return changed_job

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from heterps.config.launchers import has_workers
 from heterps.planning.plan import Plan
 from heterps.report.figures import batch_time, duration, rate, ratio, usd, whole
 from heterps.training.metrics.metrics import better
@@ -265,7 +266,7 @@ def _terms(summary: dict[str, Any]) -> list[PredictionCheck]:
     predicted, measured = summary.get("predicted_terms"), summary.get("measured_terms")
     if predicted is None or measured is None:
         return []
-    is_inline = summary.get("launcher") == "inline"
+    is_inline = not has_workers(summary.get("launcher"))
     tables_s = predicted["servers_s"] if is_inline else 0.0
     layers_s = measured["compute_s"] + (measured["communicate_s"] if is_inline else 0.0)
     pairs = {
@@ -280,7 +281,7 @@ def _terms(summary: dict[str, Any]) -> list[PredictionCheck]:
 
 def follows_plan(summary: dict[str, Any]) -> bool:
     """Whether the run was on workers, by the plan in its folder; an inline run is one process, whatever its plan."""
-    return "stages" in summary and summary.get("launcher") != "inline"
+    return "stages" in summary and has_workers(summary.get("launcher"))
 
 
 def bill_of(plan: Plan) -> dict[str, float | str]:

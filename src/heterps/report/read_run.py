@@ -54,7 +54,7 @@ def read_run(folder: Path) -> RecordedRun:
 def summarise_metrics(job: Job, plan: Plan, last: dict[str, Any]) -> dict[str, Any]:
     """The fields of summary.json for a run that has not written one, from the last line of its metrics."""
     throughput = last["samples"] / last["seconds"] if last["seconds"] else 0.0
-    followed = "stages" in last and job.launcher != "inline"
+    followed = "stages" in last and job.has_workers
     is_given = job.plan is not None and not followed  # its bill is of other machines, and this one costs its cores
     is_predicted = plan.is_predicted and not is_given
     predicted = plan.throughput

@@ -115,14 +115,14 @@ def _predicted_usd(job: Job, plan: Plan, outcome: Outcome) -> float | None:
     """Predicted cost of the whole job; of a plan that is followed, the cost of the samples trained on."""
     if not plan.is_predicted:
         return None
-    if job.launcher == "inline":
+    if not job.has_workers:
         return plan.usd
     return plan.usd_per_hour(job.cluster) * outcome.samples / plan.throughput / 3600
 
 
 def _not_measured(job: Job, plan: Plan) -> dict[str, Any]:
     """Names what the cluster is paid for and a run does not see: it knows its units and its seconds, and no bill."""
-    if job.launcher == "inline":
+    if not job.has_workers:
         return {}
     cluster = job.cluster
     names = list(plan.units)

@@ -27,7 +27,6 @@ from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.ps.client.keeper import News
-from heterps.ps.client.remote import RemoteClient
 from heterps.sim.clients import SimulatedClients
 from heterps.sim.servers import SimulatedServers
 from heterps.sim.storage import JobFolder
@@ -365,8 +364,7 @@ class SimulatedJob:
                 case Send():
                     self.send(COORDINATOR, *effect)
                 case effects.Save():
-                    if isinstance(self.model.client, RemoteClient):
-                        self.model.client.compare_mirrors()
+                    self.model.client.compare_mirrors()
                     error = self._storage.save(self.core.clock, self.core.progress.samples, self._progress())
                     self._perform(self.core.saved(error, self.network.now_s))
                     self._perform(self.core.answered(self.network.now_s))

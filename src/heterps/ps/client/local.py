@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.ps.client.counts import ClientCounts
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol.messages import Iteration, Round
@@ -88,6 +89,17 @@ class JobClient(Client, Protocol):
 
     samples: int | None
     """The samples that the job has seen; pushes tell the tables, whose schedules need them."""
+
+    @property
+    def counts(self) -> ClientCounts | None:
+        """The messages and bytes with all servers so far; None where there are no servers."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the tables are on servers. If not, answers are there at once, and values may be the tables' own."""
+
+    def compare_mirrors(self) -> None:
+        """Compare the tables of servers with those of their mirrors, if any; MirrorDiffers where two are not equal."""
 
     def round_squares(self, table: str, number: int) -> Future[float]:
         """Return the sum of squares of the gradients of a round that waits, all of whose parts have come."""
@@ -182,6 +194,17 @@ class LocalClient:
         self._num_shards = num_shards
         # The caller's thread serves shard 0 while it would wait anyway; the others have a thread each.
         self._pool = ThreadPoolExecutor(num_shards - 1, "heterps-shard") if num_shards > 1 else None
+
+    @property
+    def is_remote(self) -> bool:
+        return False
+
+    @property
+    def counts(self) -> None:
+        """Return None, since nothing travels."""
+
+    def compare_mirrors(self) -> None:
+        """Do nothing: tables in this process have no mirrors."""
 
     @property
     def num_shards(self) -> int:

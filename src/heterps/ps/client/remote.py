@@ -120,6 +120,10 @@ class RemoteClient:
         return self._session.roster
 
     @property
+    def is_remote(self) -> bool:
+        return True
+
+    @property
     def counts(self) -> ClientCounts:
         """The counts of messages and bytes with all servers."""
         wire, session = self._counters, self._session

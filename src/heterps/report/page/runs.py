@@ -66,7 +66,7 @@ def render_watched(
 ) -> str:
     """The page around the body of a run, with what may be asked of its job."""
     stages = [] if status is None else status.get("stages") or []
-    can_replan = job is not None and job.profile is not None and job.launcher != "inline"
+    can_replan = job is not None and job.profile is not None and job.has_workers
     resources = job.cluster.resources.items() if job is not None and can_replan else ()
     return render(
         "watched.html.j2",
@@ -76,7 +76,7 @@ def render_watched(
         digest=digest,
         is_running=is_running,
         has_profile=job is not None and job.profile is not None,
-        num_stages=len(stages) if job is not None and job.launcher != "inline" else 0,
+        num_stages=len(stages) if job is not None and job.has_workers else 0,
         resources=[(resource, f"{found.usd_per_hour:.15g}", found.limit) for resource, found in resources],
     )
 

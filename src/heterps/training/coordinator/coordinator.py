@@ -159,7 +159,7 @@ class Coordinator:
         if fleet.place is not None and not self._state.is_any and not self._limits:  # else nobody could go on by it
             self._journal = begun.journal(run.folder, digest_of(job, plan), fleet.place, observer.warned)
             opened.callback(self._journal.close)
-        on_policy = traces.record if job.launcher != "inline" else lambda *_: None  # its worker is never kept waiting
+        on_policy = traces.record if job.has_workers else lambda *_: None  # its worker is never kept waiting
         setup = Setup(
             layout, tables.groups, begun.leases, begun.clock, paces, scale, on_policy,
             begun.resumed, journals=self._journal is not None,

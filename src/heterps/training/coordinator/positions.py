@@ -73,5 +73,5 @@ def _position(reader: Reader, epoch: int, number: int) -> Position | None:
 
 
 def _manner(job: Job, reader: Reader) -> dict[str, Any]:
-    in_rounds = job.sync.in_rounds or job.launcher == "inline"
+    in_rounds = job.sync.in_rounds or not job.has_workers
     return {"run": 1 if in_rounds else reader.batches_per_block, "ordered": in_rounds}

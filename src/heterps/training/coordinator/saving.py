@@ -16,7 +16,6 @@ from typing import Any
 from heterps import background
 from heterps.checkpoint.finished import read_manifest
 from heterps.config import Checkpoint
-from heterps.ps.client.remote import RemoteClient
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.run.folder import Run
 
@@ -45,8 +44,7 @@ class Saver:
         The one before must have `ended`. Servers are compared with their mirrors before, if they have some:
         MirrorDiffers where two are not equal.
         """
-        if isinstance(self._model.client, RemoteClient):
-            self._model.client.compare_mirrors()
+        self._model.client.compare_mirrors()
         self._began_s = time.perf_counter()
         self._saving = background.start(self._begin(clock, samples, progress, spare), "heterps-checkpoint")
 

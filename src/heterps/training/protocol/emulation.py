@@ -62,8 +62,7 @@ def lacks_devices(job: Job, resources: Iterable[str]) -> list[str]:
 
     None where units are emulated, or on a Ray cluster at an address, whose nodes have devices that are not here.
     """
-    is_elsewhere = job.launcher == "ray" and job.ray_address is not None
-    if is_elsewhere or job.emulation is not None:
+    if job.is_elsewhere or job.emulation is not None:
         return []
     return [name for name in dict.fromkeys(resources) if not is_available(job.cluster.resources[name].device)]
 

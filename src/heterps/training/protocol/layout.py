@@ -96,7 +96,7 @@ def job_layout(job: Job, plan: Plan) -> Layout:
 
     An inline run has one worker with all units, in one stage. It is in step with itself whatever the policy.
     """
-    if job.launcher == "inline":
+    if not job.has_workers:
         stage, last = plan.stages[0], plan.stages[-1].last
         alone = StageLayout(0, last, stage.resource, (worker_name(0, 0),), job.num_threads)
         return Layout((alone,), job.workers.lanes or 1)

@@ -30,8 +30,7 @@ from heterps.model.stages import split
 from heterps.model.trace import trace_or_whole
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.counts import ClientCounts, row_bytes
-from heterps.ps.client.local import FloatArray, JobClient, LocalClient
-from heterps.ps.client.remote import RemoteClient
+from heterps.ps.client.local import FloatArray, JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.model.clipping import clip_gradients, clipped_by_servers
 from heterps.training.model.device import open_device
@@ -156,8 +155,8 @@ class StageWork:
             counts = [cache.counts() for cache in self._caches]
             hits, misses = sum(c.num_hits for c in counts), sum(c.num_misses for c in counts)
             used = structs.replace(used, cache=CacheUse(hits, misses))
-        if isinstance(self._client, RemoteClient):
-            used = structs.replace(used, traffic=self._traffic(self._client.counts, border_bytes))
+        if (traffic := self._client.counts) is not None:
+            used = structs.replace(used, traffic=self._traffic(traffic, border_bytes))
         return used
 
     def _traffic(self, counts: ClientCounts, border_bytes: int) -> WorkerTraffic:
@@ -173,7 +172,7 @@ class StageWork:
     def _make_cache(self, num_caches: int) -> CachedClient:
         """Copies of hot rows, as old as the job allows, but never older than its policy does."""
         how = self._job.servers
-        if how is None or isinstance(self._client, LocalClient):
+        if how is None or not self._client.is_remote:
             return CachedClient(self._client, 0, 0)
         bound = how.staleness if self._job.sync.bound is None else min(how.staleness, self._job.sync.bound)
         if bound and how.cache_bytes:
@@ -189,7 +188,7 @@ class StageWork:
 
     def _shared_values(self) -> dict[str, Tensor] | None:
         """The memory of dense tables in this process, which replicas of a round may use as their own."""
-        if not isinstance(self._client, LocalClient) or self._job.workers.dense != "servers":
+        if self._client.is_remote or self._job.workers.dense != "servers":
             return None
         pulled = self._dense_parts.pull()
         return {table: torch.from_numpy(values.result()) for table, values in pulled.items()}
@@ -256,7 +255,7 @@ class StageWork:
     def _ask_upcoming(self, iterations: int) -> None:
         """Ask for the rows of the next batch, if they will be new enough so many iterations from now."""
         slots = None if self._feed is None or self._go is None else self._feed.upcoming(self._go)
-        if slots is None or isinstance(self._client, LocalClient):
+        if slots is None or not self._client.is_remote:
             return
         for table, part in self._replicas[0].parts({"slots": slots}):
             if table not in part.ahead and (asked := self._caches[0].ask_ahead(table, part.lookup, iterations)):
@@ -343,7 +342,7 @@ class StageWork:
         """Count rows as an iteration older. A worker that is alone asks for what it needs next in the same message: its
         pushes are the only ones, and servers answer a pull after the pushes that came before it."""
         self._caches[0].tick()
-        if len(self.layout.workers) == 1 and not isinstance(self._client, LocalClient):
+        if len(self.layout.workers) == 1 and self._client.is_remote:
             self._ask_upcoming(iterations=0)
             self._asked[None] = self._dense_parts.pull()
 
