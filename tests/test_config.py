@@ -24,7 +24,7 @@ from heterps.config import (
     load_cluster,
     load_job,
 )
-from heterps.config.optimizers import SparseOptimizer
+from heterps.config.optimizer_kinds import SparseOptimizer
 from heterps.errors import ConfigError
 from heterps.yamlfile import dump_yaml
 

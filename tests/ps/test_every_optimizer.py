@@ -9,7 +9,7 @@ import pytest
 
 from heterps import config, ps
 from heterps.config import DenseOptimizer, Optimizer
-from heterps.config.optimizers import SparseOptimizer
+from heterps.config.optimizer_kinds import SparseOptimizer
 from heterps.ps import SparseTable
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.optimizers import coefficients

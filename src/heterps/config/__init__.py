@@ -17,30 +17,23 @@
 Every field has a `description`; the reference of the job file is generated from them.
 """
 
+from heterps.config import optimizer_kinds
 from heterps.config.cluster import PAPER_CLUSTER, Cluster, Machine, Resource, Spot
 from heterps.config.data import Data, Schema
 from heterps.config.format import Format
 from heterps.config.job import Checkpoint, Job, Model, load_cluster, load_job, parse_job
+from heterps.config.optimizer_kinds import *  # noqa: F403
+from heterps.config.optimizer_kinds import DenseOptimizer, Optimizer, check_optimizer
 from heterps.config.optimizers import (
-    FTRL,
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
     Clip,
     ConstantRate,
     CosineRate,
-    DenseOptimizer,
     ExponentialRate,
     Group,
     LinearRate,
-    Momentum,
-    Optimizer,
     Optimizers,
-    RowAdagrad,
     Schedule,
     StepRate,
-    check_optimizer,
 )
 from heterps.config.servers import Faults, Servers, ValueCoding
 from heterps.config.start import RowFile, Start
@@ -65,11 +58,12 @@ from heterps.config.validation import Split, Validation
 from heterps.config.workers import Emulation
 
 __all__ = [
-    "ASP", "BSP", "DSSP", "FTRL", "PAPER_CLUSTER", "SGD", "SSP", "Adagrad", "Adam", "AdamW", "Admission",
+    "ASP", "BSP", "DSSP", "PAPER_CLUSTER", "SSP", "Admission",
     "AfterSightings", "Always", "Checkpoint", "Clip", "Cluster", "Constant", "ConstantRate", "CosineRate", "Data",
     "DenseOptimizer", "Emulation", "Eviction", "ExponentialRate", "Faults", "Format", "Group", "Initializer", "Job",
-    "LinearRate", "Machine", "Model", "Momentum", "Never", "Normal", "Optimizer", "Optimizers", "PolicyConfig",
-    "Resource", "RowAdagrad", "RowFile", "Schedule", "Schema", "Servers", "Split", "Spot", "Start", "StepRate",
+    "LinearRate", "Machine", "Model", "Never", "Normal", "Optimizer", "Optimizers", "PolicyConfig",
+    "Resource", "RowFile", "Schedule", "Schema", "Servers", "Split", "Spot", "Start", "StepRate",
     "Storage", "Tables", "Tiers", "Uniform", "Validation", "ValueCoding", "WithProbability", "Zero",
     "check_optimizer", "load_cluster", "load_job", "parse_job", "register_policy",
 ]  # fmt: skip
+__all__ += optimizer_kinds.__all__

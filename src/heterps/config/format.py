@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heterps.config.base import Frozen, Name
+
+FORMAT_KINDS = {
+    "parquet": "heterps.data.parquet:ParquetFile",
+    "csv": "heterps.data.text.file:CsvFile",
+    "tsv": "heterps.data.text.file:TsvFile",
+    "jsonl": "heterps.data.text.file:JsonLinesFile",
+    "libsvm": "heterps.data.text.file:LibsvmFile",
+    "criteo": "heterps.data.text.file:CriteoFile",
+}
+"""The formats by their names in a job, with the import path of the class that reads each and knows its suffixes."""
+
+if TYPE_CHECKING:
+    FormatKind = str
+else:
+    FormatKind = Literal[tuple(FORMAT_KINDS)]
 
 ColumnType = Literal["integer", "number", "string"]
 Character = Annotated[str, Field(min_length=1, max_length=1)]
@@ -15,7 +30,7 @@ Character = Annotated[str, Field(min_length=1, max_length=1)]
 class Format(Frozen):
     """The format of data files. Every field has a default that fits common files."""
 
-    kind: Literal["parquet", "csv", "tsv", "jsonl", "libsvm", "criteo"] | None = Field(
+    kind: FormatKind | None = Field(
         None, description="The format of all files; null: that of each file's suffix, such as .csv, .tsv.gz or .jsonl."
     )
     delimiter: Character | None = Field(

@@ -3,8 +3,9 @@
     file --(opened: only what describes it)--> schema, number of rows of each row group
          --(read: one row group)-------------> Arrow table --(decode.py)--> arrays
 
-To add a format, derive a class from DataFile and name its suffix in `formats.py`; from outside heterps, call
-`heterps.register_format`. Everything else (order, batches, missing values, positions) is the same for all formats.
+To add a format, derive a class from DataFile, with its suffixes, and name it in `config/format.py`; from outside
+heterps, call `heterps.register_format`. Everything else (order, batches, missing values, positions) is the same for all
+formats.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class DataFile(ABC):
     """
 
     title: ClassVar[str]  # name of the format in messages
+    suffixes: ClassVar[tuple[str, ...]] = ()  # by which the names of its files end; none: a job must name the format
     schema: Any  # Arrow's schema of the columns
     group_rows: Sequence[int]  # number of rows of each row group
 

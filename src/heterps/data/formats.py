@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
+from heterps.config.format import FORMAT_KINDS
 from heterps.data.file import DataFile
 from heterps.data.parquet import ParquetFile
-from heterps.data.text.file import (
-    COMPRESSIONS,
-    TEXT_SUFFIXES,
-    CriteoFile,
-    CsvFile,
-    JsonLinesFile,
-    LibsvmFile,
-    TsvFile,
-)
+from heterps.data.text.file import COMPRESSIONS
 from heterps.errors import ConfigError
 from heterps.plugins import Registry
 
-_PARQUET = dict.fromkeys((".parquet", ".parq", ".pq"), ParquetFile)
-_TEXT = {name + packed: format for packed in ("", *COMPRESSIONS) for name, format in TEXT_SUFFIXES.items()}
 
-FORMATS: Registry[type[DataFile]] = Registry("data format for files that end in", {**_PARQUET, **_TEXT})
-KINDS: dict[str, type[DataFile]] = {
-    "parquet": ParquetFile,
-    "csv": CsvFile,
-    "tsv": TsvFile,
-    "jsonl": JsonLinesFile,
-    "libsvm": LibsvmFile,
-    "criteo": CriteoFile,
-}
+def _imported(path: str) -> type[DataFile]:
+    module, _, name = path.partition(":")
+    format: type[DataFile] = getattr(import_module(module), name)
+    return format
+
+
+KINDS = {kind: _imported(path) for kind, path in FORMAT_KINDS.items()}
 """Formats by the names that `data.format.kind` has for them."""
+FORMATS: Registry[type[DataFile]] = Registry(
+    "data format for files that end in", {suffix: format for format in KINDS.values() for suffix in format.suffixes}
+)
 
 
 def register_format(suffix: str, format: type[DataFile]) -> None:

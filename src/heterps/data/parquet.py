@@ -16,7 +16,7 @@ from heterps.data.storage import is_local
 class ParquetFile(DataFile):
     """One Parquet file and its footer."""
 
-    title = "Parquet"
+    title, suffixes = "Parquet", (".parquet", ".parq", ".pq")
 
     def __init__(self, address: str, fs: Any, path: str) -> None:
         super().__init__(address, fs, path)

@@ -11,8 +11,10 @@ server/     messages in, messages out
 Read first: table/kernels.py, client/local.py, ops/rows.py, server/server.py.
 """
 
-from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, RowAdagrad
+from heterps.config import optimizer_kinds
+from heterps.config.optimizer_kinds import *  # noqa: F403
 from heterps.ps.protocol.messages import Round
 from heterps.ps.table.sparse import SparseTable
 
-__all__ = ["FTRL", "SGD", "Adagrad", "Adam", "AdamW", "Momentum", "Round", "RowAdagrad", "SparseTable"]
+__all__ = ["Round", "SparseTable"]
+__all__ += optimizer_kinds.__all__

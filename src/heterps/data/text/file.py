@@ -138,12 +138,17 @@ class TextFile(DataFile):
         target.write_text(json.dumps(index), encoding="utf-8")
 
 
+def _with_packed(*suffixes: str) -> tuple[str, ...]:
+    """The suffixes, plain and with those of compressed files."""
+    return tuple(suffix + packed for packed in ("", *COMPRESSIONS) for suffix in suffixes)
+
+
 class CsvFile(TextFile):
-    title, rows_type = "CSV", Delimited
+    title, rows_type, suffixes = "CSV", Delimited, _with_packed(".csv")
 
 
 class TsvFile(TextFile):
-    title, rows_type = "TSV", Tabbed
+    title, rows_type, suffixes = "TSV", Tabbed, _with_packed(".tsv", ".tab")
 
 
 class CriteoFile(TextFile):
@@ -151,22 +156,11 @@ class CriteoFile(TextFile):
 
 
 class JsonLinesFile(TextFile):
-    title, rows_type = "JSON lines", JsonLines
+    title, rows_type, suffixes = "JSON lines", JsonLines, _with_packed(".jsonl", ".ndjson")
 
 
 class LibsvmFile(TextFile):
-    title, rows_type = "libsvm", Libsvm
-
-
-TEXT_SUFFIXES: dict[str, type[TextFile]] = {
-    ".csv": CsvFile,
-    ".tsv": TsvFile,
-    ".tab": TsvFile,
-    ".jsonl": JsonLinesFile,
-    ".ndjson": JsonLinesFile,
-    ".libsvm": LibsvmFile,
-    ".svm": LibsvmFile,
-}
+    title, rows_type, suffixes = "libsvm", Libsvm, _with_packed(".libsvm", ".svm")
 
 
 def settle_types(files: Sequence[DataFile]) -> None:
