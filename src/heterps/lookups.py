@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heterps.data.batch import FloatArray, KeyArray, OffsetArray, Slots
+from heterps.arrays import FloatArray, KeyArray, OffsetArray
+from heterps.data.batch import Slots
 from heterps.ps.keys.dedup import Lookup, make_lookup
 
 

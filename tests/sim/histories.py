@@ -30,7 +30,8 @@ from heterps.ps.ops.requests import OpRequest
 from heterps.ps.server.server import Server
 from heterps.ps.shard.ledger import PushSource
 from heterps.sim.job import SimulatedJob
-from heterps.training.coordinator.journal import BatchDone, JournalContents, MemoryJournal, Record
+from heterps.sim.memory_journal import MemoryJournal
+from heterps.training.coordinator.journal import BatchDone, JournalContents, Record
 
 
 class DrawnDisk(FragileOS):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from zoo_cases import CASES, small_model
 
+from heterps.arrays import FloatArray
 from heterps.checkpoint import Snapshot, TableRows
 from heterps.config import Data, Job, Optimizers, Schema
 from heterps.data.batch import Batch, Slots
@@ -20,7 +21,7 @@ from heterps.model import whole
 from heterps.model.stages import StageModule, split
 from heterps.model.trace import Trace, trace
 from heterps.nn import SparseEmbedding
-from heterps.ps.client.local import FloatArray, LocalClient, in_process
+from heterps.ps.client.local import LocalClient, in_process
 from heterps.training.model.device import Device
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.replica import Replica

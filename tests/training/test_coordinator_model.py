@@ -16,6 +16,7 @@ from staged import SLOTS, Staged, a_batch, arrays_of, assert_same_arrays, splits
 from torch import Tensor, nn
 from zoo_cases import small_batch
 
+from heterps.arrays import FloatArray
 from heterps.checkpoint import Snapshot, load_latest, save
 from heterps.config import SGD, Adagrad, Adam, AdamW, Optimizers, Schema, StepRate
 from heterps.data.batch import Batch, Slots
@@ -23,7 +24,7 @@ from heterps.errors import ModelError
 from heterps.lookups import RowGradients
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
-from heterps.ps.client.local import FloatArray, JobClient, LocalClient
+from heterps.ps.client.local import JobClient, LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import Lookup, make_lookup
 from heterps.training.coordinator.model import CoordinatorModel

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.checkpoint.rows import read_views
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.table.rows import PART_ROWS, Rows
 
 Places = NDArray[np.int64]

@@ -17,8 +17,8 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.checkpoint.indexed_rows import IndexedRows
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.client.local import done
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.protocol.specs import TableSpec

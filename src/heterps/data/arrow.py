@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from heterps.data.batch import FloatArray
+from heterps.arrays import FloatArray
 from heterps.data.kernels import copy_floats
 from heterps.data.keys import EVERY_BIT_VALID, hash_bytes
 

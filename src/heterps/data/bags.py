@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from heterps.arrays import KeyArray, OffsetArray
 from heterps.data.arrow import integer_ids, without_dictionary
-from heterps.data.batch import KeyArray, OffsetArray, Slots
+from heterps.data.batch import Slots
 from heterps.data.columns import id_kind, is_list
 from heterps.data.decode import key_column
 from heterps.data.kernels import place_bags

@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray, OffsetArray
 from heterps.errors import DataError
 
-FloatArray = NDArray[np.float32]
-KeyArray = NDArray[np.uint64]
-OffsetArray = NDArray[np.int64]
 NO_USER = 0
 """The key of a user whose id is null."""
 

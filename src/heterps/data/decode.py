@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray, OffsetArray
 from heterps.config import Schema
 from heterps.data.arrow import floats_of, integer_ids, nulls_of, read_floats, read_ids, without_dictionary
-from heterps.data.batch import NO_USER, FloatArray, KeyArray, OffsetArray
+from heterps.data.batch import NO_USER
 from heterps.data.columns import is_list
 from heterps.data.digests import digest_of
 from heterps.data.feature_columns import FeatureColumns

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from heterps.arrays import KeyArray
 from heterps.config import Format, Storage
 from heterps.config.base import Record
 from heterps.data.arrow import integer_ids, one_chunk, without_dictionary
-from heterps.data.batch import KeyArray
 from heterps.data.columns import holds_numbers, id_kind, is_list, is_number, list_width
 from heterps.data.decode import key_column
 from heterps.data.distinct import DistinctCounter

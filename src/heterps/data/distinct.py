@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, uint64
 from numpy.typing import NDArray
 
-from heterps.data.batch import KeyArray
+from heterps.arrays import KeyArray
 
 MAX_EXACT = 50_000
 _BITS = 14

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit, uint64
 from numpy.typing import NDArray
 
-from heterps.data.batch import FloatArray, KeyArray, OffsetArray
+from heterps.arrays import FloatArray, KeyArray, OffsetArray
 from heterps.hashing import mix64
 
 _TILE = 128  # rows transposed at a time: 128 rows of 26 keys are 27 KB and stay in the first-level cache

@@ -19,7 +19,8 @@ import xxhash
 from numba import njit, uint64
 from numpy.typing import ArrayLike, NDArray
 
-from heterps.data.batch import KeyArray, Slots
+from heterps.arrays import KeyArray
+from heterps.data.batch import Slots
 from heterps.errors import DataError
 from heterps.hashing import mix64
 

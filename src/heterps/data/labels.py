@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray
 from heterps.config import Schema
 from heterps.config.labels import MAX_CLASSES, BinaryLabel, ClassLabel, Label, PoissonLabel
-from heterps.data.batch import FloatArray
 from heterps.data.sources import RowGroup
 
 Values = NDArray[np.float64]

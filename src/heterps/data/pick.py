@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import KeyArray, OffsetArray
 from heterps.config import Schema
-from heterps.data.batch import Batch, KeyArray, OffsetArray, Slots
+from heterps.data.batch import Batch, Slots
 from heterps.data.decode import Block
 from heterps.data.kernels import pick_bags
 

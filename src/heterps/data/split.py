@@ -18,6 +18,7 @@ import xxhash
 from numba import njit
 from numpy.typing import NDArray
 
+from heterps.arrays import Mask
 from heterps.config import Job, Split
 from heterps.data.arrow import one_chunk
 from heterps.data.decode import key_column
@@ -30,7 +31,6 @@ FIT_ROWS = 10_000_000
 """Number of times among which the newest share is found, if there are more rows."""
 _READERS = 4
 """Number of row groups whose column is read at once."""
-Mask = NDArray[np.bool_]
 
 
 class Part:

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit, uint64
 from numpy.typing import NDArray
 
-from heterps.data.batch import FloatArray
+from heterps.arrays import FloatArray
 from heterps.data.draws import GOLDEN, SQRT3, bits_of, quarter, to_uniform
 from heterps.hashing import mix64
 

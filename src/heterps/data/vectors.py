@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.data.arrow import floats_of, nulls_of
-from heterps.data.batch import FloatArray, KeyArray
 from heterps.data.columns import id_kind, is_list, is_number
 from heterps.data.decode import key_column
 from heterps.data.sources import Dataset, RowGroup

@@ -127,13 +127,13 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
     with temporary_folder("trial-") as folder, ExitStack() as opened:
         try:
             *_, outcome = run_by_plan(job, Run(folder / "run"), plan, opened, resume=False, observer=watch)
-        except _Enough:
+        except Enough:
             return watch.trial(plan, job.data.batch_size, is_emulated=job.emulation is not None)
     raise TrialStopped(outcome.stopped_by or "the data is over")
 
 
-class _Enough(Exception):
-    """Ends a trial that has measured enough."""
+class Enough(Exception):
+    """An observer raises this to end a run that has been measured for long enough."""
 
 
 @dataclass
@@ -174,7 +174,7 @@ class _TrialWatch(Observer):
         self._workers = sum(stage["workers"] for stage in line["stages"])
         is_late = time.perf_counter() - self._began >= self.most_s
         if is_late or (self.most_batches is not None and self.batches >= self.most_batches):
-            raise _Enough
+            raise Enough
 
     def trial(self, plan: Plan, batch_size: int, *, is_emulated: bool) -> Trial:
         batches = self.samples / batch_size

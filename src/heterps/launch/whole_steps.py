@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from heterps.config import Checkpoint, Job
 from heterps.launch.by_plan import run_by_plan
+from heterps.launch.trials import Enough
 from heterps.planning.inline import cpu_resource, layer_seconds, unpredicted_plan
 from heterps.profiling.profile import Profile
 from heterps.profiling.timing import summarize
@@ -77,14 +78,10 @@ def _group_seconds(job: Job, seconds: float) -> Sequence[float]:
         try:
             run_by_plan(job, Run(folder / "run"), plan, opened, resume=False, observer=watch)
             raise KeyboardInterrupt  # the data is read again and again: only a signal ends the run itself
-        except _Enough:
+        except Enough:
             pass
     marks = watch.marks[WARM_UP::GROUP]
     return [(after - before) / GROUP for before, after in pairwise(marks)]
-
-
-class _Enough(Exception):
-    """Ends a run that was measured for long enough."""
 
 
 class _StepWatch(Observer):
@@ -99,4 +96,4 @@ class _StepWatch(Observer):
         self.marks.append(time.perf_counter())
         counted = len(self.marks) - WARM_UP - 1
         if counted >= GROUP * LEAST_GROUPS and self.marks[-1] - self.marks[WARM_UP] >= self._seconds:
-            raise _Enough
+            raise Enough

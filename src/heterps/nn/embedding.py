@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from xxhash import xxh3_64_intdigest
 
+from heterps.arrays import FloatArray, OffsetArray
 from heterps.config import (
     Adagrad,
     Admission,
@@ -35,7 +36,7 @@ from heterps.config import (
     Tables,
     check_optimizer,
 )
-from heterps.data.batch import FloatArray, OffsetArray, Slots
+from heterps.data.batch import Slots
 from heterps.data.keys import slots_from_ids
 from heterps.errors import ModelError
 from heterps.lookups import (

@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heterps.data.batch import OffsetArray, Slots
+from heterps.arrays import OffsetArray
+from heterps.data.batch import Slots
 from heterps.errors import ModelError
 from heterps.lookups import Window
 from heterps.nn.embedding import SparseEmbedding

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray
 from heterps.config import Optimizer
 from heterps.ps.client.local import done
 from heterps.ps.keys.dedup import Lookup, sum_rows
@@ -16,8 +16,6 @@ from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.dense import DenseTable
 from heterps.ps.table.sparse import SparseTable
-
-FloatArray = NDArray[np.float32]
 
 TABLE_BYTES = 128 * 2**20
 """Memory of the tables with which a layer is measured: larger than the CPU caches, as in training."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from heterps.report.exposition import text_of
 from heterps.report.stage_figures import DOINGS
 from heterps.report.traffic import KINDS, SAVED, Traffic, traffic_of
 
@@ -74,41 +73,35 @@ NAMES = (RUNNING, ANSWERS, *OF_JOBS, *OF_STAGES, TIME, TRAFFIC, SAVED_TRAFFIC, *
 
 def exposition(runs: Sequence[RunFacts]) -> bytes:
     """Return the text that Prometheus reads. Runs that are over are told only as not running."""
-    registry = CollectorRegistry()
-    registry.register(_Collector(runs))
-    return generate_latest(registry)
+    return text_of(_families(runs))
 
 
-class _Collector(Collector):
-    def __init__(self, runs: Sequence[RunFacts]) -> None:
-        self._runs = runs
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        live = [run for run in self._runs if run.is_running]
-        yield _family(RUNNING, "1 while the job of a run runs.", ((run.name, run.is_running) for run in self._runs))
-        yield _family(ANSWERS, "1 if the job said how it stands.", ((r.name, r.status is not None) for r in live))
-        for name, (field, meaning) in OF_JOBS.items():
-            yield _family(name, meaning, ((run.name, (run.status or {}).get(field)) for run in live))
-        stages = [
-            ((run.name, str(number + 1), stage["resource"]), stage)
-            for run in live
-            for number, stage in enumerate((run.status or {}).get("stages") or ())
-        ]
-        for name, (field, meaning) in OF_STAGES.items():
-            family = GaugeMetricFamily(name, meaning, labels=["run", "stage", "resource"])
-            for labels, stage in stages:
-                if stage.get(field) is not None:
-                    family.add_metric(labels, stage[field])
-            yield family
-        shares = GaugeMetricFamily(TIME, "Share of a stage's time, by what it did.", labels=["run", "stage", "doing"])
-        for (run_name, number, _), stage in stages:
-            for doing in DOINGS:
-                if stage.get(doing) is not None:
-                    shares.add_metric([run_name, number, doing], stage[doing])
-        yield shares
-        yield from _traffic([(run.name, traffic) for run in live if (traffic := traffic_of(run.status or {}))])
-        yield _family(AGE, "Seconds since the last checkpoint.", ((r.name, r.checkpoint_age_s) for r in live))
-        yield _family(FREE, "Bytes that are free where a run is written.", ((run.name, run.free_bytes) for run in live))
+def _families(runs: Sequence[RunFacts]) -> Iterator[GaugeMetricFamily]:
+    live = [run for run in runs if run.is_running]
+    yield _family(RUNNING, "1 while the job of a run runs.", ((run.name, run.is_running) for run in runs))
+    yield _family(ANSWERS, "1 if the job said how it stands.", ((r.name, r.status is not None) for r in live))
+    for name, (field, meaning) in OF_JOBS.items():
+        yield _family(name, meaning, ((run.name, (run.status or {}).get(field)) for run in live))
+    stages = [
+        ((run.name, str(number + 1), stage["resource"]), stage)
+        for run in live
+        for number, stage in enumerate((run.status or {}).get("stages") or ())
+    ]
+    for name, (field, meaning) in OF_STAGES.items():
+        family = GaugeMetricFamily(name, meaning, labels=["run", "stage", "resource"])
+        for labels, stage in stages:
+            if stage.get(field) is not None:
+                family.add_metric(labels, stage[field])
+        yield family
+    shares = GaugeMetricFamily(TIME, "Share of a stage's time, by what it did.", labels=["run", "stage", "doing"])
+    for (run_name, number, _), stage in stages:
+        for doing in DOINGS:
+            if stage.get(doing) is not None:
+                shares.add_metric([run_name, number, doing], stage[doing])
+    yield shares
+    yield from _traffic([(run.name, traffic) for run in live if (traffic := traffic_of(run.status or {}))])
+    yield _family(AGE, "Seconds since the last checkpoint.", ((r.name, r.checkpoint_age_s) for r in live))
+    yield _family(FREE, "Bytes that are free where a run is written.", ((run.name, run.free_bytes) for run in live))
 
 
 def _traffic(runs: Sequence[tuple[str, Traffic]]) -> Iterator[GaugeMetricFamily]:

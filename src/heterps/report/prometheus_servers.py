@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily as Counter
 from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from heterps.ps.server.stats import ServerStats
+from heterps.report.exposition import text_of
 
 __all__ = ["NAMES", "ServerFacts", "exposition"]
 
@@ -101,16 +100,16 @@ NAMES = (
 
 def exposition(facts: ServerFacts) -> bytes:
     """Return the text that Prometheus reads."""
-    registry = CollectorRegistry()
-    registry.register(_Collector(facts))
-    return generate_latest(registry)
+    return text_of(_Families(facts).all())
 
 
-class _Collector(Collector):
+class _Families:
+    """The families of figures of one server."""
+
     def __init__(self, facts: ServerFacts) -> None:
         self._facts = facts
 
-    def collect(self) -> Iterator[Metric]:
+    def all(self) -> Iterator[Metric]:
         facts, stats = self._facts, self._facts.stats
         yield self._family(Gauge, UP, "Seconds since the server was started.", facts.up_s)
         yield self._family(Gauge, TURN, "Seconds since the server was between two messages.", facts.turn_age_s)

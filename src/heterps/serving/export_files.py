@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.checkpoint import disk
 from heterps.errors import ModelError, RunError
 from heterps.serving.score import digest_of, measure
@@ -26,8 +27,6 @@ Values = Literal["fp32", "fp16", "int8"]
 KINDS: Mapping[Values, Any] = {"fp32": pa.float32(), "fp16": pa.float16(), "int8": pa.int8()}
 DRAFT = ".exporting-"
 MANIFEST = "manifest.json"
-FloatArray = NDArray[np.float32]
-KeyArray = NDArray[np.uint64]
 
 
 class Draft:

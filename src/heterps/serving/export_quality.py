@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.checkpoint.saved_rows import SavedTable
 from heterps.config import Job
 from heterps.data.frames import TableFile
 from heterps.data.sources import Dataset, open_paths
 from heterps.errors import DataError, ModelError
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.serving.export_files import Values, rounded
 from heterps.serving.predict import CheckpointPredictor, predict_groups
 from heterps.serving.score import Scorer

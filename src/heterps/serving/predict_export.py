@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heterps.arrays import KeyArray
 from heterps.checkpoint.saved_rows import AskedKeys
 from heterps.config import Format, Schema, Storage
-from heterps.data.batch import KeyArray
 from heterps.data.decode import DecodeCounts
 from heterps.data.sources import Dataset, RowGroup
 from heterps.errors import DataError

@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from heterps.arrays import KeyArray
 from heterps.checkpoint import disk
 from heterps.errors import RunError
 from heterps.serving.score_inputs import GOLDEN, mix64
 
 FOLDER = "exports"
-KeyArray = NDArray[np.uint64]
 
 
 class RowDigests(NamedTuple):

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from heterps.arrays import KeyArray
 from heterps.config import Schema
 from heterps.data.arrow import integer_ids, without_dictionary
-from heterps.data.batch import KeyArray
 from heterps.data.columns import id_kind, is_list
 from heterps.data.decode import key_column
 from heterps.data.sources import Dataset

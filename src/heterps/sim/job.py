@@ -28,6 +28,7 @@ from heterps.model.trace import trace_or_whole
 from heterps.planning.plan import Plan
 from heterps.ps.client.keeper import News
 from heterps.sim.clients import SimulatedClients
+from heterps.sim.memory_journal import MemoryJournal
 from heterps.sim.servers import SimulatedServers
 from heterps.sim.storage import JobFolder
 from heterps.sim.worker import SimulatedWorker
@@ -35,7 +36,7 @@ from heterps.training.coordinator import effects
 from heterps.training.coordinator.accounting import Accounting
 from heterps.training.coordinator.core import CoordinatorCore
 from heterps.training.coordinator.fleet import tell_news
-from heterps.training.coordinator.journal import STARTS_A_LIFE, JournalContents, MemoryJournal
+from heterps.training.coordinator.journal import STARTS_A_LIFE, JournalContents
 from heterps.training.coordinator.loss_budget import LossBudget
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.positions import checkpoint_progress, first_leases, restored_leases

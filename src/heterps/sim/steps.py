@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray
 from heterps.lookups import RowGradients
 from heterps.ps.keys.dedup import Lookup, make_lookup, sum_rows
 from heterps.training.model.trainer import Gradients
-
-FloatArray = NDArray[np.float32]
 
 
 def mean_of(gradients: Sequence[Gradients]) -> Gradients:

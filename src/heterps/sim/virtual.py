@@ -20,10 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray
 from heterps.config import Job
 from heterps.data.batch import Batch
 from heterps.data.fit import fit_job
@@ -41,8 +40,6 @@ from heterps.sim.variants import Variant
 from heterps.threads import torch_threads
 from heterps.training.model.objectives import Objectives
 from heterps.training.model.trainer import Gradients, Trainer
-
-FloatArray = NDArray[np.float32]
 
 
 class _PendingGradient(NamedTuple):

@@ -16,13 +16,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.wire import halves
 from heterps.wire.message import Frame, Limits, Malformed, TooLarge, contiguous
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 Compression = Literal["lz4", "zstd"]
-FloatArray = NDArray[np.float32]
-KeyArray = NDArray[np.uint64]
 
 WIDTHS: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes of one value."""

@@ -13,11 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from heterps.arrays import Mask
 from heterps.planning.cost import Floats, Ints, Problem
-
-Mask = npt.NDArray[np.bool_]
 
 LEAST = 1e-12
 FARTHEST = 12.0

@@ -14,13 +14,11 @@ Infeasible schedules rank behind all feasible ones, by how far they are from fea
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from heterps.arrays import Mask
 from heterps.planning.cost import Floats, Ints, Problem, Schedules
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.schedulers.base import Unproven
-
-Mask = npt.NDArray[np.bool_]
 
 POPULATION = 64
 TOURNAMENT = 2

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.client.local import FloatArray, RowClient, done
+from heterps.arrays import FloatArray
+from heterps.ps.client.local import RowClient, done
 from heterps.ps.client.row_cache import RowCache
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.protocol.messages import Iteration, Round

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray
 from heterps.ps.client.counts import ClientCounts
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.keys.placement import shard_numbers
@@ -30,7 +31,6 @@ from heterps.ps.table.rows import Rows
 from heterps.ps.table.sparse import SparseTable
 from heterps.ps.table.tiers import TierCounts, TieredTable
 
-FloatArray = NDArray[np.float32]
 T = TypeVar("T")
 
 FEW_TO_PULL, FEW_TO_PUSH = 16_384, 4_096

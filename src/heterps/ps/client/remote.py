@@ -23,8 +23,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray
 from heterps.errors import StorageError
-from heterps.ps.arrays import FloatArray
 from heterps.ps.client.counts import ClientCounts
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.session import Options, Session

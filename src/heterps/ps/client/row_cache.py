@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.hashing import mix64
-from heterps.ps.arrays import FloatArray, KeyArray
 
 WAYS = 8
 MOST_USES = 255

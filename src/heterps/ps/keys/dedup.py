@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.errors import ArgumentError
 from heterps.hashing import mix64
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.placement import owners, slot_of
 
 Positions = NDArray[np.int32]

@@ -20,9 +20,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.config import Schedule
 from heterps.errors import NotFinite
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.placement import shard_numbers
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import Coding, Count, Iteration, Name, Ordinal, Round

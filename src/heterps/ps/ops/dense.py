@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from heterps.ps.arrays import FloatArray
+from heterps.arrays import FloatArray
 from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames
 from heterps.ps.protocol.messages import EXACT, Coding, Count, Iteration, Round

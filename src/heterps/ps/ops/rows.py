@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.arrays import FloatArray, KeyArray
+from heterps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames

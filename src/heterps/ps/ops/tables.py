@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from heterps.arrays import FloatArray
 from heterps.errors import PeerLost
-from heterps.ps.arrays import FloatArray
 from heterps.ps.ops import base
 from heterps.ps.protocol.frames import Frames, PartInfo, pack_part, unpack_part
 from heterps.ps.protocol.messages import Count, Ordinal

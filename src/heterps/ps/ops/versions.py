@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heterps.ps.arrays import KeyArray
+from heterps.arrays import KeyArray
 from heterps.ps.ops import base
 from heterps.ps.protocol.frames import ArrayInfo, Frames, pack_arrays, unpack_array
 from heterps.ps.protocol.messages import Count

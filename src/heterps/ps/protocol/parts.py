@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from heterps.ps.arrays import FloatArray
+from heterps.arrays import FloatArray
 from heterps.ps.table.rows import Rows
 
 PART_BYTES = 16 * 2**20

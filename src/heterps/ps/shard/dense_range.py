@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from heterps.ps.arrays import FloatArray
+from heterps.arrays import FloatArray
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.parts import ValuePart
 from heterps.ps.protocol.specs import DenseSpec

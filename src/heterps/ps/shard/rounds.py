@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heterps.ps.arrays import FloatArray, KeyArray
+from heterps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import make_lookup, sum_rows
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.shard.ledger import Ledger, PushSource

@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from heterps.ps.arrays import KeyArray, Mask
+from heterps.arrays import KeyArray, Mask
 from heterps.ps.keys.placement import NUM_SLOTS, all_in, owners, slot_mask, slots_of
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.parts import TablePart, ValuePart

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from heterps.ps.arrays import KeyArray
+from heterps.arrays import KeyArray
 from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange
 from heterps.ps.table.changes import Reader
 from heterps.ps.table.finite import finite_parts

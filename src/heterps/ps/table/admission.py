@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import KeyArray, Mask
 from heterps.config import Admission, AfterSightings, Never, WithProbability
 from heterps.hashing import mix64
-from heterps.ps.arrays import KeyArray, Mask
 from heterps.ps.table.index import Numbers, inline, kernel
 
 SketchCounts = NDArray[np.uint8]

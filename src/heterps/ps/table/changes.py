@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.arrays import KeyArray
+from heterps.arrays import KeyArray
 from heterps.ps.table.usage import ages_of
 
 MAX_KEYS = 1 << 20

@@ -28,8 +28,8 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import KeyArray
 from heterps.errors import StorageError
-from heterps.ps.arrays import KeyArray
 from heterps.ps.table import cold_kernels as kernels
 from heterps.ps.table.index import Numbers
 

@@ -17,8 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from heterps.arrays import KeyArray
 from heterps.hashing import mix64
-from heterps.ps.arrays import KeyArray
 from heterps.ps.table.index import Numbers
 
 RowWords = NDArray[np.uint32]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.arrays import KeyArray
+from heterps.arrays import KeyArray
 from heterps.ps.table.cold import ColdStore
 from heterps.ps.table.hand import Headers
 from heterps.ps.table.rows import Rows

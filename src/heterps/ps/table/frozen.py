@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from heterps.ps.arrays import FloatArray
+from heterps.arrays import FloatArray
 from heterps.ps.table.rows import Rows
 
 PART_ROWS = 1 << 14

@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from heterps.ps.arrays import KeyArray
+from heterps.arrays import KeyArray
 
 Numbers = NDArray[np.int64]
 IndexLayout = tuple[int, int, int, int]

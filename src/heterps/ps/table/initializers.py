@@ -17,9 +17,9 @@ from statistics import NormalDist
 
 import numpy as np
 
+from heterps.arrays import FloatArray
 from heterps.config import Constant, Initializer, Normal, Uniform, Zero
 from heterps.hashing import mix64
-from heterps.ps.arrays import FloatArray
 from heterps.ps.table.index import inline, kernel
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.hashing import mix64
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions
 from heterps.ps.table.index import (
     ROWS,

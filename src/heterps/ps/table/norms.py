@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from heterps.ps.arrays import FloatArray
+from heterps.arrays import FloatArray
 from heterps.ps.keys.dedup import Lookup, Positions
 
 

@@ -25,9 +25,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray
 from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowAdagrad
 from heterps.errors import ConfigError
-from heterps.ps.arrays import FloatArray
 
 _SGD, _MOMENTUM, _ADAGRAD, _ROW_ADAGRAD, _ADAM, _FTRL = range(6)
 _KIND = {

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.config import Optimizer
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.table.optimizers import state_words
 
 PART_ROWS = 1 << 16

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.config import (
     Adagrad,
     Admission,
@@ -21,7 +22,6 @@ from heterps.config import (
     check_optimizer,
 )
 from heterps.errors import ArgumentError
-from heterps.ps.arrays import FloatArray, KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys, make_lookup
 from heterps.ps.table import kernels
 from heterps.ps.table.admission import Gate

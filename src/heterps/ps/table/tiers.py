@@ -25,8 +25,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from heterps.arrays import KeyArray
 from heterps.config import Tiers
-from heterps.ps.arrays import KeyArray
 from heterps.ps.keys.dedup import Positions, as_keys
 from heterps.ps.table.budget import Budget
 from heterps.ps.table.changes import Reader

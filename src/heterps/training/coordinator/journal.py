@@ -185,27 +185,6 @@ class Journal:
             raise OSError(0, "the disk is full")
 
 
-class MemoryJournal(Journal):
-    """A journal that is kept in memory, for simulated jobs."""
-
-    def __init__(self, found: JournalContents | None = None) -> None:
-        super().__init__(Path(), 1 if found is None else found.head.life, "", ServerPlace("", {}), lambda _: None)
-        self._lines = [] if found is None else found.lines()
-
-    def close(self) -> None:
-        self._is_over, self._lines = True, []
-
-    def _replace(self, line: bytes) -> None:
-        self._lines = [line]
-
-    def _append(self, line: bytes) -> None:
-        self._lines.append(line)
-
-    def read(self) -> JournalContents | None:
-        """What the coordinator that wrote it has decided."""
-        return _contents(b"".join(self._lines))
-
-
 class TakenOver(NamedTuple):
     """What a coordinator begins with that takes the place of another."""
 
@@ -299,7 +278,7 @@ def digest_of(job: Job, plan: Plan) -> str:
 def read_journal(folder: Path) -> JournalContents | None:
     """Read the journal that a coordinator left; None where there is none that can be read."""
     try:
-        return _contents((folder / FILE).read_bytes())
+        return contents_of((folder / FILE).read_bytes())
     except OSError:
         return None
 
@@ -311,7 +290,7 @@ def write_journal(folder: Path, found: JournalContents) -> None:
     os.replace(draft, folder / FILE)
 
 
-def _contents(written: bytes) -> JournalContents | None:
+def contents_of(written: bytes) -> JournalContents | None:
     """Return what a journal says; None where its first line is no head, or a line is not as it was written.
 
     Then nothing of it counts, and the run goes back to its checkpoint.

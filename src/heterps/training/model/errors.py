@@ -9,10 +9,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from heterps.arrays import FloatArray
 from heterps.errors import DataError, HeterpsError, ModelError, NotFinite
 from heterps.lookups import RowGradients
 from heterps.nn import embeddings
-from heterps.ps.client.local import FloatArray
 from heterps.ps.table.finite import first_not_finite
 
 

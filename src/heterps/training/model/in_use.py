@@ -13,10 +13,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from heterps.arrays import FloatArray
 from heterps.checkpoint import Snapshot, TableStream, load
 from heterps.checkpoint.saved_rows import SavedRows, SavedTable
 from heterps.config import Job
-from heterps.data.batch import Batch, FloatArray
+from heterps.data.batch import Batch
 from heterps.lookups import prepared
 from heterps.model.build import build_model
 from heterps.nn import bind_tables, embeddings, model_tables

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import Tensor, nn
 
+from heterps.arrays import FloatArray
 from heterps.errors import ModelError
-from heterps.ps.client.local import FloatArray
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from heterps.arrays import FloatArray
 from heterps.devices import Precision, computing_in, random_state
 from heterps.errors import ModelError, NotFinite
 from heterps.lookups import PreparedSlots, RowGradients, RowUse, TableKeys, joined_gradients
@@ -36,7 +37,7 @@ from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
 from heterps.nn import embeddings
-from heterps.ps.client.local import FloatArray, RowClient
+from heterps.ps.client.local import RowClient
 from heterps.training.model.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.model.device import Device, open_device
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code

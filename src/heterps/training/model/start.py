@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from heterps.arrays import FloatArray, KeyArray
 from heterps.checkpoint import Snapshot, TableRows, TableStream
 from heterps.config import FTRL, Optimizer, Start
-from heterps.data.batch import FloatArray, KeyArray
 from heterps.errors import ConfigError
 from heterps.nn import embeddings
 from heterps.ps.protocol.specs import TableSpec

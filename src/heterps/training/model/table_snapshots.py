@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from heterps.arrays import KeyArray
 from heterps.checkpoint import TableRows, TableStream
-from heterps.ps.arrays import KeyArray
 from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange
 from heterps.ps.protocol.specs import TableSpec

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from heterps.arrays import FloatArray
 from heterps.checkpoint import Snapshot
 from heterps.config import Optimizers, Schema, Tables, Tiers
 from heterps.data.batch import Batch
@@ -32,7 +33,7 @@ from heterps.model.stages import split
 from heterps.model.trace import one_layer
 from heterps.nn import bind_tables, model_tables
 from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
-from heterps.ps.client.local import FloatArray, JobClient, RowClient, in_process
+from heterps.ps.client.local import JobClient, RowClient, in_process
 from heterps.ps.client.row_cache import least_bytes
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.model.clipping import clip_gradients

@@ -11,17 +11,13 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from heterps.arrays import FloatArray
 from heterps.config import Job
 from heterps.data.digests import Digests
 from heterps.training.metrics.metrics import Metrics, better
 from heterps.training.model.objectives import Objectives
 from heterps.training.run.divergence import Divergence
 from heterps.training.run.skips import Skips
-
-FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ import numpy as np
 import torch
 import torch.distributed
 import xxhash
-from numpy.typing import NDArray
 from torch import Tensor
 
+from heterps.arrays import FloatArray
 from heterps.errors import ConfigError, PeerLost
 from heterps.ps.table.dense import DenseTable
 from heterps.wire.address import is_loopback
@@ -41,7 +41,6 @@ from heterps.wire.address import is_loopback
 dist: Any = torch.distributed  # whose types do not tell all that it has
 Backend = Literal["gloo", "nccl"]
 DEVICES: dict[str, str] = {"gloo": "cpu", "nccl": "cuda"}
-FloatArray = NDArray[np.float32]
 LOOPBACK = "127.0.0.1"
 LOOK_EVERY_S = 0.005
 """Between looks at the store, while the group meets."""

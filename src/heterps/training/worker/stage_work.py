@@ -20,6 +20,7 @@ import torch
 from msgspec import Struct, structs
 from torch import Tensor
 
+from heterps.arrays import FloatArray
 from heterps.config import Job
 from heterps.data.batch import Slots
 from heterps.data.reader import open_reader
@@ -30,7 +31,7 @@ from heterps.model.stages import split
 from heterps.model.trace import trace_or_whole
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.counts import ClientCounts, row_bytes
-from heterps.ps.client.local import FloatArray, JobClient
+from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.model.clipping import clip_gradients, clipped_by_servers
 from heterps.training.model.device import open_device

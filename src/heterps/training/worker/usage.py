@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import pairwise
 
-from heterps.ps.client.local import FloatArray
+from heterps.arrays import FloatArray
 from heterps.training.protocol.doings import LETTERS, Doing
 from heterps.training.protocol.messages import Spans, Usage
 

@@ -1,4 +1,4 @@
-"""Names of the array types that the parameter server uses everywhere."""
+"""Names of the array types that are used everywhere."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float32]
 KeyArray = NDArray[np.uint64]
+OffsetArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
